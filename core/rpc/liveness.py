@@ -1,18 +1,18 @@
-"""Whether the other side of an internal connection still lives: pure, told what happens and asked every so often.
+"""Liveness of the other side of an internal connection.  Pure: events and the time are arguments.
 
 A sign of life is anything that arrives, and what the kernel takes of bytes that it had refused before.  What it takes
-at once is none: it takes some megabytes for a process that is stopped.
+at once is not one: it takes some megabytes for a process that is stopped.
 
 * Silent for ``ping_s``: a ping goes out, and another one every ``ping_s``.
-* Silent for ``ping_s`` + ``ping_timeout_s``: lost.  With the usual numbers two pings have gone unanswered then.
-* The kernel has taken nothing more for ``stuck_s``: lost, whatever still arrives; nothing can be asked of it.
+* Silent for ``ping_s`` + ``ping_timeout_s``: lost.  With the usual numbers two pings have gone without response then.
+* The kernel has taken nothing more for ``stuck_s``: lost, whatever still arrives; no request can be sent to it.
 
-The other side may leave a connection unread on purpose, since it has too much of it already, and then answers no ping
-there.  Another connection to the same process vouches for it: what is heard there is a sign of life here, though for
-no longer than ``stuck_s`` without one of its own.
+The other side may leave a connection unread on purpose, since it holds too many bytes of it already, and then sends no
+response to a ping there.  Another connection to the same process vouches for it: what arrives there is a sign of life
+here, though for no longer than ``stuck_s`` without one of its own.
 
-Who was held up itself (a stopped process, a long turn of the loop) has not listened: time between two ticks that should
-have been shorter does not count against the other side.
+A process that was held up itself (stopped, or in a long turn of the loop) has not read meanwhile.  So the excess time
+between two ticks does not count against the other side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """What a tick says of the connection."""
+    """A tick's verdict on the connection."""
 
     FINE = "fine"
     PING = "ping"
@@ -29,7 +29,7 @@ class Verdict(Enum):
 
 
 class Liveness:
-    """One connection's.  Times are seconds of one clock."""
+    """The liveness of one connection.  Times are seconds of one clock."""
 
     __slots__ = ("_alive", "_drained", "_heard", "_pinged", "_ticked", "_unsent", "ping_s", "silence_max_s", "stuck_s")
 
@@ -45,29 +45,29 @@ class Liveness:
 
     @property
     def tick_s(self) -> float:
-        """How often ``tick`` is to be called."""
+        """Seconds between two calls of ``tick``."""
         return self.ping_s / 4
 
     @property
     def alive(self) -> float:
-        """When there was a sign of life last."""
+        """The time of the last sign of life."""
         return self._alive
 
     def heard(self, now: float) -> None:
-        """Bytes have arrived."""
+        """Note that bytes have arrived."""
         self._alive = self._heard = now
 
     def vouched(self, at: float) -> None:
-        """There was a sign of life of the same process on another connection."""
+        """Note a sign of life of the same process at the time ``at``, on another connection."""
         self._alive = max(self._alive, at)
 
     def drained(self, now: float) -> None:
-        """The kernel has taken the last of what it had refused."""
+        """Note that the kernel has taken the last of what it had refused."""
         self._alive = self._heard = self._drained = now
         self._unsent = 0
 
     def tick(self, now: float, unsent: int) -> Verdict:
-        """``unsent`` are the bytes that the kernel has not taken yet."""
+        """Judge the connection.  ``unsent`` are the bytes that the kernel has not taken yet."""
         self._forgive(now)
         if not self._unsent:
             self._drained = now  # what is unsent now is seen for the first time
@@ -84,6 +84,7 @@ class Liveness:
         return Verdict.FINE
 
     def _forgive(self, now: float) -> None:
+        """Add the time for which this process was held up to the times of the last signs of life."""
         held_up_s = now - self._ticked - self.tick_s
         if held_up_s > self.tick_s:
             self._alive = min(now, self._alive + held_up_s)

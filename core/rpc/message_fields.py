@@ -1,11 +1,11 @@
-"""How the fields of the internal messages lie on the wire, and what reads and writes a message made of them.
+"""The types of the internal messages' fields, with their encoding, and the codec of messages made of them.
 
 A message is its fields in the order of their declaration, in Kafka's flexible encoding (big-endian numbers, lengths as
-unsigned varints plus one), and a set of tagged fields at the end: what a later version adds goes there, and an earlier
-one passes it over.  ``Message`` does both directions from the types of a dataclass's fields, which are the ones below.
+unsigned varints plus one), and a set of tagged fields at the end: a later version adds fields there, and an earlier one
+skips them.  ``Message`` encodes and decodes from the types of a dataclass's fields, which are the ones below.
 
-Large bytes are never joined with what stands around them: ``encode`` gives them as buffers of their own, and ``decode``
-as a slice of the body where the type says ``Slice``.
+Large bytes are never joined with their neighbours: ``encode`` returns them as buffers of their own, and ``decode`` as a
+slice of the body where the type says ``Slice``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ APART_LEAST = 4 << 10
 
 
 class Out:
-    """A message being written: small fields together, large bytes between them."""
+    """A message being encoded: small fields together, large bytes between them."""
 
     __slots__ = ("_done", "small")
 
@@ -55,7 +55,7 @@ class Out:
 
 
 class Field(Protocol):
-    """One type of field.  ``read`` gives the value and the position behind it, or raises FormatError or CUT_SHORT."""
+    """One type of field.  ``read`` returns the value and the position behind it, or raises FormatError or CUT_SHORT."""
 
     def write(self, out: Out, value: Any) -> None: ...
 
@@ -63,7 +63,7 @@ class Field(Protocol):
 
 
 class Fixed:
-    """A number of one size; ``make`` turns it into what the message holds, ValueError when there is no such value."""
+    """A number of one size; ``make`` converts it to the message's type, and raises ValueError for an illegal value."""
 
     def __init__(self, layout: str, make: Callable[[int], Any] = int) -> None:
         self._struct = struct.Struct(">" + layout)
@@ -81,7 +81,7 @@ class Fixed:
 
 
 class _Pair:
-    """A least and a most."""
+    """A least and a most number."""
 
     _struct = struct.Struct(">hh")
 
@@ -109,7 +109,7 @@ class _Text:
 
 
 class _Slice:
-    """Bytes that stay where they arrived: they pin the frame, and are theirs to write into who got it."""
+    """Bytes that stay where they arrived: they keep the frame alive, and their receiver may write into them."""
 
     def write(self, out: Out, value: Buffer) -> None:
         out.small += uvarint(len(value) + 1)
@@ -145,7 +145,7 @@ class _Pieces:
 
 
 class Rows:
-    """An array of rows of one size; ``make`` makes each from its numbers.  A first column ``16s`` is a uuid."""
+    """An array of rows of one size; ``make`` converts each from its numbers.  A first column ``16s`` is a uuid."""
 
     def __init__(self, layout: str, make: Callable[[tuple[Any, ...]], Any] = tuple) -> None:
         self._struct = struct.Struct(">" + layout)
@@ -153,7 +153,7 @@ class Rows:
         self._make = make
 
     def write(self, out: Out, value: Sequence[Any]) -> None:
-        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: ask for less at a time"
+        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: ask for fewer at a time"
         out.small += uvarint(len(value) + 1)
         pack = self._struct.pack
         if self._make is _only:
@@ -174,7 +174,7 @@ class Rows:
 
 
 class PartitionLoad(NamedTuple):
-    """What one partition has had to do since the last question."""
+    """A partition's load since the last request for it."""
 
     topic_id: UUID
     partition: int
@@ -184,7 +184,7 @@ class PartitionLoad(NamedTuple):
 
 
 class PartitionQuestion(NamedTuple):
-    """One question about one partition: a ``core.rpc.messages.Question``, or one of a later version."""
+    """A question about a partition: a ``core.rpc.messages.Question``, or one of a later version."""
 
     topic_id: UUID
     partition: int
@@ -193,7 +193,7 @@ class PartitionQuestion(NamedTuple):
 
 
 class OwnerAnswer(NamedTuple):
-    """One answer: an error, or the first ``size`` numbers; ``size`` is -1 if there was no answer in time."""
+    """An answer: an error, or the first ``size`` numbers; ``size`` is -1 if there was no answer in time."""
 
     error: int
     size: int
@@ -220,7 +220,7 @@ class NotServedPartition(NamedTuple):
 
 
 class PartitionTraffic(NamedTuple):
-    """What clients moved of one partition in a window; of a whole topic if `partition` is -1."""
+    """The traffic of one partition in a window; of a whole topic if `partition` is -1."""
 
     topic_id: UUID
     partition: int
@@ -234,8 +234,10 @@ def _only(row: tuple[Any, ...]) -> Any:
 
 
 class Release(NamedTuple):
-    """What the owner that has let go of a partition knows of it: its record and revision in the store, and the last
-    segment's index, empty where it stands on storage."""
+    """Release note: what the outgoing owner of a partition sends to its successor.
+
+    The partition's record and its revision in the store, and the last segment's index, empty if storage has it.
+    """
 
     revision: int
     record: bytes
@@ -247,7 +249,7 @@ class _Releases:
     _copy = _Copy()
 
     def write(self, out: Out, value: Sequence[Release]) -> None:
-        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: tell of less at a time"
+        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: send fewer at a time"
         out.small += uvarint(len(value) + 1)
         for each in value:
             out.small += self._revision.pack(each.revision)
@@ -272,7 +274,7 @@ class _Reasons:
     _text = _Text()
 
     def write(self, out: Out, value: Sequence[tuple[int, str]]) -> None:
-        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: tell of less at a time"
+        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: send fewer at a time"
         out.small += uvarint(len(value) + 1)
         for number, text in value:
             out.small += self._number.pack(number)
@@ -295,7 +297,7 @@ class _NotServed:
     _text = _Text()
 
     def write(self, out: Out, value: Sequence[NotServedPartition]) -> None:
-        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: tell of less at a time"
+        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: send fewer at a time"
         out.small += uvarint(len(value) + 1)
         for topic, partition, why in value:
             self._text.write(out, topic)
@@ -316,7 +318,7 @@ class _NotServed:
 class Unregistered(NamedTuple):
     """A finding that a process has no member key in the store, at ``revision`` or later.
 
-    ``roles``: those of the members that may be given something, as the finder's view shows them.
+    ``roles``: those of the members that work may be assigned to, as the finder's view shows them.
     """
 
     revision: int
@@ -343,7 +345,7 @@ class _Unregistered:
 
 
 class Added:
-    """A field that an earlier version does not know: tagged, last in its message, and absent when it is empty."""
+    """A field that an earlier version does not have: tagged, last in its message, and absent when it is empty."""
 
     def __init__(self, tag: int, field: Field, empty: Any = ()) -> None:
         self.tag = tag
@@ -397,7 +399,7 @@ class Message:
     __slots__ = ()
 
     def encode(self) -> list[Buffer]:
-        """The body, in buffers to be sent one after another."""
+        """Return the body, in buffers to be sent one after another."""
         out = Out()
         added: list[tuple[Added, Any]] = []
         for name, field in _fields(type(self)):
@@ -413,7 +415,7 @@ class Message:
 
     @classmethod
     def decode(cls, body: memoryview) -> Self:
-        """FormatError when ``body`` is no such message."""
+        """Parse ``body``.  Raises FormatError if it is not such a message."""
         try:
             pos = 0
             values: list[Any] = []
@@ -442,7 +444,7 @@ _known: dict[type[Message], _Fields] = {}
 
 
 def _fields(kind: type[Message]) -> _Fields:
-    """Of a message class: the names of its fields, and what reads and writes each."""
+    """Return the names and types of a message class's fields."""
     found = _known.get(kind)
     if found is None:
         hints = get_type_hints(kind, include_extras=True)

@@ -1,7 +1,8 @@
-"""The messages of the internal APIs: what the processes of a cluster ask each other beside Kafka's Produce and Fetch.
+"""The messages of the internal APIs, which the processes of a cluster use beside Kafka's Produce and Fetch.
 
-``docs/design/cluster.md`` says who asks what of whom.  Every response begins with ``error``; where it is not NONE the
-other fields mean nothing, but for ``message``, which says why.  How fields lie: ``core.rpc.message_fields``.
+``docs/design/cluster.md`` lists the APIs, with the sides that send and serve them.  Every response begins with
+``error``; where it is not NONE the other fields mean nothing, except ``message``, which has the reason.  Encoding:
+``core.rpc.message_fields``.
 
 Every API has version 0.  A field that is added later is a tagged one, or comes with another version.
 """
@@ -46,7 +47,7 @@ _ERROR = struct.Struct(">h")
 
 
 def leading_error(body: memoryview) -> ErrorCode:
-    """The error of a response that cannot be read further; NONE when there is none, or none that is known."""
+    """Return the error of a response that cannot be parsed further; NONE if it has none, or an unknown one."""
     try:
         return ErrorCode(_ERROR.unpack_from(body)[0])
     except (struct.error, ValueError):
@@ -84,11 +85,11 @@ class InternalKey(IntEnum):
 
 
 class Question(IntEnum):
-    """What is asked of a partition's owner; the methods of ``endpoint.partitions.Owner`` say what each answers.
+    """A question to a partition's owner; the methods of ``endpoint.partitions.Owner`` say what the answers are.
 
     ``ENDS`` with the argument ``ENDS_SETTLED`` is answered once everything that was acknowledged before is flushed; an
     earlier version does not wait.  ``CONFIRM_END`` is answered like that, once the owner has read its ownership in the
-    store after it was asked: one that was fenced and has not heard of it knows an end that is none.
+    store after the question arrived: an owner that was fenced, and has not been notified, has a wrong end.
     """
 
     ENDS = 0
@@ -106,14 +107,17 @@ ASKED_TOGETHER = frozenset(
 )
 """Questions that AskPartitions may carry: those that change nothing, and may be given up and asked again."""
 QUESTIONS_MAX = 1_000
-"""In one AskPartitions: at 10 to 20 us a question some milliseconds of each side."""
+"""Questions in one AskPartitions: at 10 to 20 us a question some milliseconds of each side."""
 
 Asked = Annotated[Question, Fixed("b", Question)]
 
 
 @dataclass(frozen=True, slots=True)
 class HelloRequest(Message):
-    """First on every connection.  ``to_incarnation`` is whom the caller believes to reach; "" is whoever is there."""
+    """The first request on every connection.
+
+    ``to_incarnation`` is the process that the caller expects; "" accepts any.
+    """
 
     protocols: Range
     cluster: Text
@@ -123,9 +127,9 @@ class HelloRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class HelloResponse(Message):
-    """``protocol`` is the one that both speak, ``incarnation`` who answers.
+    """``protocol`` is the version that both sides speak, ``incarnation`` the responding process.
 
-    ``unregistered``: why the caller is refused, where the store has no member key of it.
+    ``unregistered``: the finding that led to a refusal, if the store has no member key of the caller.
     """
 
     error: Code
@@ -137,12 +141,12 @@ class HelloResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class PingRequest(Message):
-    """Are you alive?"""
+    """A request for a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
 class PingResponse(Message):
-    """``is_serving``: it is neither starting nor leaving."""
+    """``is_serving``: the process is neither starting nor leaving."""
 
     error: Code = ErrorCode.NONE
     is_serving: Bool = False
@@ -150,7 +154,7 @@ class PingResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class AskRequest(Message):
-    """``argument`` is what the question is about: an offset, a timestamp, an epoch; 0 where it needs none."""
+    """``argument`` is an offset, a timestamp or an epoch, as the question needs; 0 if it needs none."""
 
     topic_id: Id
     partition: Int32
@@ -160,7 +164,7 @@ class AskRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class AskResponse(Message):
-    """``values`` has as many as the question has answers."""
+    """``values`` are the question's answers, as many as it has."""
 
     error: Code
     message: Text = ""
@@ -171,7 +175,7 @@ class AskResponse(Message):
 class AskPartitionsRequest(Message):
     """Questions about partitions of one owner, at most ``QUESTIONS_MAX``, all of them ``ASKED_TOGETHER``.
 
-    ``wait_ms``: what cannot be answered within this time is answered as not answered, so that it holds up nothing else.
+    ``wait_ms``: a question without an answer within this time is answered as such, so that it holds up nothing else.
     """
 
     wait_ms: Int32
@@ -189,7 +193,7 @@ class AskPartitionsResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class ProducersRequest(Message):
-    """Who writes to the partition?"""
+    """A request for the partition's producer states."""
 
     topic_id: Id
     partition: Int32
@@ -206,7 +210,10 @@ class ProducersResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class LiveSegmentRequest(Message):
-    """The open segment, of whose index the caller has ``entries_known`` if it still is the one named; base -1: none."""
+    """A request for the open segment and its index.
+
+    The caller already has the first ``entries_known`` index entries of the segment named; base -1: it has none.
+    """
 
     topic_id: Id
     partition: Int32
@@ -237,7 +244,7 @@ class LiveSegmentResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class ShardOpenRequest(Message):
-    """From now on a shard's log takes batches with ``ownership`` or a larger number."""
+    """An order to a shard's log: from now on it accepts batches with ``ownership`` or a larger number only."""
 
     topic_id: Id
     partition: Int32
@@ -246,7 +253,7 @@ class ShardOpenRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class ShardOpenResponse(Message):
-    """``epoch`` is the partition's, which appends must name."""
+    """``epoch`` is the partition's, which appends must carry."""
 
     error: Code
     message: Text = ""
@@ -258,7 +265,7 @@ class ShardOpenResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class ShardAppendRequest(Message):
-    """One batch for a shard's log.  ``records`` are read as a slice of the request, which is theirs to write into."""
+    """One batch for a shard's log.  ``records`` are read as a slice of the request, and may be written into."""
 
     topic_id: Id
     partition: Int32
@@ -269,7 +276,7 @@ class ShardAppendRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class ShardConfirmRequest(Message):
-    """Would a batch of this ownership be taken, if it came now on this connection?"""
+    """The question whether a batch of this ownership would be accepted if it came now on this connection."""
 
     topic_id: Id
     partition: Int32
@@ -279,7 +286,7 @@ class ShardConfirmRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class ShardConfirmResponse(Message):
-    """It would, as far as the broker knows."""
+    """NONE: the batch would be accepted, as far as the broker's own state shows."""
 
     error: Code = ErrorCode.NONE
     message: Text = ""
@@ -287,7 +294,7 @@ class ShardConfirmResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class ShardAppendResponse(Message):
-    """Answered when the batch is flushed."""
+    """The response to an append, sent when the batch is flushed."""
 
     error: Code
     message: Text = ""
@@ -298,7 +305,7 @@ class ShardAppendResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class ForwardRequest(Message):
-    """A client's request for a group, as it came.  ``ownerships`` are (shard, ownership number that is expected)."""
+    """A client's request for a group, as it came.  ``ownerships`` are pairs (shard, expected ownership number)."""
 
     client_host: Text
     client_id: Text
@@ -319,7 +326,7 @@ class ForwardResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class Refusal(Message):
-    """The answer to an API that the other side does not know."""
+    """The response to an API that this process does not serve."""
 
     error: Code
     message: Text = ""
@@ -344,7 +351,7 @@ class AdminResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class ReportRequest(Message):
-    """The sender's connection to ``incarnation`` broke, or could not be made."""
+    """A report that the sender's connection to ``incarnation`` broke, or could not be made."""
 
     incarnation: Text
     why: Text
@@ -352,16 +359,16 @@ class ReportRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class ReportResponse(Message):
-    """It was heard."""
+    """The receipt of a report."""
 
     error: Code = ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class HandedOverRequest(Message):
-    """Partitions that the sender has flushed, closed and let go of.
+    """Partitions that the sender has flushed, closed and released.
 
-    ``releases``, as many, spare the successor what it would ask the store and storage; none from an earlier version.
+    ``releases``, as many, spare the successor reading from the store and storage; an earlier version sends none.
     """
 
     partitions: Partitions
@@ -370,19 +377,19 @@ class HandedOverRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class HandedOverResponse(Message):
-    """It was heard."""
+    """The receipt of a hand-over."""
 
     error: Code = ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest(Message):
-    """What has there been to do since this caller's last question?"""
+    """A request for the partitions' load since this caller's last request."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResponse(Message):
-    """Only partitions with traffic; ``cpu_ms`` is what the process has used in the same time."""
+    """The load of the partitions with traffic; ``cpu_ms`` is the CPU time of the process in the same period."""
 
     error: Code = ErrorCode.NONE
     partitions: Loads = ()
@@ -391,8 +398,11 @@ class LoadResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class OpenFilesRequest(Message):
-    """How many segment files are open, and wanted?  ``limit``: the member's share of what storage has room for, in
-    force for ``limit_ms``; -1: none is sent, and an earlier one stays in force for its time."""
+    """A request for the number of segment files that are open, and wanted.
+
+    ``limit``: the member's share of the files that storage has room for, in force for ``limit_ms``; -1: none is sent,
+    and an earlier one stays in force for its time.
+    """
 
     limit: Int32 = -1
     limit_ms: Int32 = 0
@@ -402,7 +412,7 @@ class OpenFilesRequest(Message):
 class OpenFilesResponse(Message):
     """Segment files of one broker, see ``controller.file_shares.OpenFileReport``.
 
-    ``waiting`` has those in it that are just being opened; ``refused`` counts from the start of the process.
+    ``waiting`` includes those that are just being opened; ``refused`` counts from the start of the process.
     """
 
     error: Code = ErrorCode.NONE
@@ -415,7 +425,7 @@ class OpenFilesResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarksRequest(Message):
-    """Where do these partitions end?"""
+    """A request for the high watermarks of these partitions."""
 
     partitions: Partitions
 
@@ -430,19 +440,19 @@ class HighWatermarksResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequest(Message):
-    """Drain, then end."""
+    """An order to drain, and then to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveResponse(Message):
-    """It has begun to."""
+    """The receipt: the process has begun to drain."""
 
     error: Code = ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class ShardsNotLoadedRequest(Message):
-    """Which of the shards that you coordinate can you not load?"""
+    """A request for the shards that the coordinator cannot load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,13 +465,15 @@ class ShardsNotLoadedResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class PartitionsNotServedRequest(Message):
-    """Which of the partitions that you are to serve can you not?"""
+    """A request for the partitions that the broker should serve and cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsNotServedResponse(Message):
     """`total` partitions that are OFFLINE or could not be opened; the first of them with the reasons.
-    `storage_trouble`: why storage acknowledges nothing, empty while it does."""
+
+    `storage_trouble`: why storage acknowledges nothing; empty while it does.
+    """
 
     error: Code = ErrorCode.NONE
     storage_trouble: Text = ""
@@ -471,15 +483,17 @@ class PartitionsNotServedResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class TrafficRequest(Message):
-    """What have your clients moved of these?  Partition -1 is a whole topic."""
+    """A request for what clients moved of these partitions.  Partition -1 is a whole topic."""
 
     partitions: Partitions = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficResponse(Message):
-    """The last window of `window_ms`, in all and of those that were asked for and had traffic; `window_ms` is 0 in
-    the first seconds of a process."""
+    """The last window of `window_ms`: in total, and of the requested partitions that had traffic.
+
+    `window_ms` is 0 in the first seconds of a process.
+    """
 
     error: Code = ErrorCode.NONE
     window_ms: Int32 = 0
@@ -491,7 +505,10 @@ class TrafficResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class LogLevelsRequest(Message):
-    """Give `logger` this `level` ("" changes nothing); which levels hold then, of all or of `logger` if it is given?"""
+    """An order to set `logger` to `level` ("" changes nothing), and a request for the levels then in force.
+
+    Those of all loggers, or of `logger` if it is given.
+    """
 
     logger: Text = ""
     level: Text = ""
@@ -499,9 +516,10 @@ class LogLevelsRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class LogLevelsResponse(Message):
-    """Loggers with the number of the level that holds (Python's: 10 is DEBUG); `own`: those that have one of their own.
+    """Loggers with the number of the level in force (Python's: 10 is DEBUG); `own`: those with one of their own.
 
-    INVALID_CONFIG: there is no such logger or level."""
+    INVALID_CONFIG: there is no such logger or level.
+    """
 
     error: Code = ErrorCode.NONE
     message: Text = ""
@@ -511,7 +529,7 @@ class LogLevelsResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class HistoryRequest(Message):
-    """Ask for the samples of the member's recent past that end later than ``after_ms`` of the time of day."""
+    """A request for the samples of the member's recent past that end later than ``after_ms`` of the time of day."""
 
     after_ms: Int64
 
@@ -527,7 +545,7 @@ class HistoryResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class GroupLagRequest(Message):
-    """Ask for the samples of a group's lag that are newer than ``after_ms`` of the time of day."""
+    """A request for the samples of a group's lag that are newer than ``after_ms`` of the time of day."""
 
     group_id: Text
     after_ms: Int64
@@ -535,7 +553,7 @@ class GroupLagRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class GroupLagResponse(Message):
-    """Samples of ``console.lag_history``; without ``is_counted`` there are none, as the process is set to."""
+    """Samples of ``console.lag_history``; ``is_counted`` False: the process is set to count none."""
 
     error: Code = ErrorCode.NONE
     is_counted: Bool = False
@@ -544,7 +562,7 @@ class GroupLagResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class LogSizesRequest(Message):
-    """Ask a broker for the bytes on storage of the partitions it serves, and have it count them again."""
+    """A request for the bytes on storage of the partitions that a broker serves; the broker then counts them again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,7 +576,10 @@ class LogSizesResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class RelayRequest(Message):
-    """Pass ``body`` on to ``to``, as a request of ``api_key``.  The first of a connection, a Ping, opens the way."""
+    """A request to pass ``body`` on to ``to``, with ``api_key``.
+
+    The first of a connection is a Ping, which connects it.
+    """
 
     to: Text
     api_key: Int16
@@ -568,8 +589,11 @@ class RelayRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class RelayResponse(Message):
-    """``body`` is the answer of ``to``, whatever it says.  ``error``: there is none, and nothing more is passed on by
-    this connection; ``was_sent`` then says whether the request may have reached ``to`` all the same."""
+    """``body`` is the response of ``to``, unread.
+
+    ``error``: there is none, and this connection passes on nothing more; ``was_sent`` then says whether the request may
+    have reached ``to`` all the same.
+    """
 
     error: Code
     message: Text = ""

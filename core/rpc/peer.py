@@ -1,12 +1,12 @@
-"""One connection to another process of the cluster: calls out in order, answers back in any.
+"""A connection to another process of the cluster: calls out in order, responses back in any order.
 
-What is called while the kernel does not take everything waits here, in order: of that it is certain that the peer has
-seen nothing, which is what ``PeerLost.was_sent`` tells a caller who may not repeat what was done.  Nothing ever awaits:
-how much is under way is the callers' business (credit), and past ``calls_max`` or ``bytes_max`` a call fails at once.
+Calls made while the kernel does not take everything wait here, in order.  The peer has certainly seen nothing of those,
+which is what ``PeerLost.was_sent`` reports to a caller whose call must not be repeated.  Nothing here awaits: the
+callers bound their outstanding calls (credit), and past ``calls_max`` or ``bytes_max`` a call fails at once.
 
-Answers are always read, whoever waits for them: they are as large as was asked for, up to ``answer_bytes_max``.  An
-answer is memory of its own, and ``call`` gives a view of it: who keeps a small part of a large one copies it out, or
-keeps all of it (rule 8).
+Responses are always read, whether their caller still waits or not: they are as large as was requested, up to
+``answer_bytes_max``.  A response is memory of its own, and ``call`` returns a view of it: a caller that keeps a small
+part of a large one copies the part, or keeps all of it (rule 8).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bmq.core.wire.header import response_is_flexible
 from bmq.core.wire.primitives import CUT_SHORT, skip_tags
 
 _WRITE_MAX = 64 << 10
-"""Small calls that have waited for the kernel go out together, up to this."""
+"""Small calls that have waited for the kernel go out together, up to this size."""
 NO_TAGS = b"\0"
 """A request header without tagged fields."""
 _HEAD = struct.Struct(">ihhi")
@@ -41,24 +41,25 @@ _ID_MASK = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSettings:
-    """Times in seconds; the bounds are of one connection."""
+    """Settings of a connection.  Times are in seconds."""
 
     connect_timeout_s: float = 3.0
-    """From the first packet to the answer to Hello."""
+    """From the first packet to the response to Hello."""
     ping_s: float = 1.0
     ping_timeout_s: float = 2.0
     stuck_s: float = 65.0
-    """See ``core.rpc.liveness``.  Longer than a produce may take: who has too many of them takes no more until then."""
+    """See ``core.rpc.liveness``.  Longer than a produce may take: a peer with too many of them reads no more until
+    then."""
     calls_max: int = 100_000
-    """Calls that are not answered.  Credit and sessions keep far below: this catches a caller without either."""
+    """Calls without a response.  Credit and sessions keep far below: this stops a caller without either."""
     bytes_max: int = 256 << 20
-    """And their bytes."""
+    """Bytes of those calls."""
     answer_bytes_max: int = 128 << 20
-    """One answer: fetch.max.bytes twice."""
+    """Bytes of one response: fetch.max.bytes twice."""
 
 
 class Kind(Enum):
-    """What a connection is for: none holds another one up."""
+    """The purpose of a connection; connections of one kind do not hold up those of another."""
 
     PRODUCE = "produce"
     TAIL = "tail"
@@ -66,10 +67,10 @@ class Kind(Enum):
 
 
 class PeerLost(Exception):
-    """There is no answer, and will be none.  ``was_sent`` False: certainly nothing of the call reached the peer.
+    """The failure of a call: there will be no response.
 
-    ``is_own_trouble``: this process could not even try, since it has no file descriptor left or its resolver does not
-    answer.  That says nothing of the peer.
+    ``was_sent`` False: certainly nothing of the call reached the peer. ``is_own_trouble``: this process could not even
+    try, since it has no file descriptor left or its resolver has no result.  That is no evidence about the peer.
     """
 
     def __init__(self, why: str, *, was_sent: bool, is_own_trouble: bool = False) -> None:
@@ -79,11 +80,11 @@ class PeerLost(Exception):
 
 
 class PeerBusy(PeerLost):
-    """More is under way than one connection may have: the call was not sent.  The connection goes on."""
+    """A refused call: one connection may have no more in progress.  It was not sent, and the connection goes on."""
 
 
 class _Call:
-    """Until it is answered.  ``frame`` is None once it was handed to the kernel."""
+    """A call without a response yet.  ``frame`` is None once the kernel has it."""
 
     __slots__ = ("frame", "future", "size")
 
@@ -94,7 +95,7 @@ class _Call:
 
 
 class Peer(asyncio.BufferedProtocol):
-    """The protocol of one socket.  ``core.rpc.peers`` makes it, says Hello, and lends it out while it ``is_up``.
+    """The protocol of one socket.  ``core.rpc.peers`` creates it, says Hello, and lends it while it ``is_up``.
 
     Needs a loop that reads into the buffer in the call that gets it, as ``core.net.client_connection`` does.
     """
@@ -105,13 +106,13 @@ class Peer(asyncio.BufferedProtocol):
         self.is_up = False
         self.is_lost = False
         self.was_closed = False
-        """This side has closed it: it is lost, not broken."""
+        """True if this side closed it: it is lost, not broken."""
         self.why = ""
-        """Why it is lost."""
+        """The reason for which it is lost."""
         self.protocol = -1
-        """The one that both sides speak."""
+        """The version of the internal protocol that both sides speak, -1 before Hello."""
         self.unregistered: Unregistered | None = None
-        """Set if the peer has refused Hello since the store has no member key of this process."""
+        """Set if the peer has refused Hello because the store has no member key of this process."""
         self.bytes_under_way = 0
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -139,24 +140,25 @@ class Peer(asyncio.BufferedProtocol):
     def call(
         self, api_key: int, api_version: int, body: Sequence[Buffer], header_tags: bytes = NO_TAGS
     ) -> asyncio.Future[memoryview]:
-        """The body of the response; PeerLost instead when there will be none.  Calls are sent in their order.
+        """Send a call.  Return its future: the body of the response, or PeerLost if there will be none.
 
-        The version must be one with tagged fields, and the request one that is answered.  The buffers of ``body`` are
-        the call's until it is answered: what the kernel does not take at once is not copied.
+        Calls are sent in their order.  The version must be one with tagged fields, and the request one that has a
+        response. The buffers of ``body`` must not change until then: what the kernel does not take at once is not
+        copied.
         """
         if self.is_up:
             return self._call(api_key, api_version, body, header_tags)
         return self._refused(PeerLost(f"{self.incarnation}: {self.why or 'not up yet'}", was_sent=False))
 
     def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Have ``call`` run once when the connection is lost, at once if it is; the answer forgets it again."""
+        """Call ``call`` once when the connection is lost, at once if it is.  Return a function that unsubscribes it."""
         if self.is_lost:
             call()
             return _nothing
         return self._on_lost.add(call)
 
     def close(self) -> None:
-        """At once; whoever waits for an answer gets PeerLost.  Idempotent."""
+        """Close at once; calls without a response fail with PeerLost.  Idempotent."""
         if not self.is_lost:
             self.was_closed = True
             self._lose("closed by this side")
@@ -164,7 +166,11 @@ class Peer(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------- for ``core.rpc.peers``
 
     async def hello(self, cluster: str, own: str, protocols: tuple[int, int]) -> None:
-        """From here on it is up.  RequestError when the peer refuses, PeerLost, FormatError."""
+        """Say Hello; after this the connection is up.
+
+        Raises RequestError if the peer refuses, PeerLost if the connection is lost, FormatError if the response is
+        malformed.
+        """
         greeting = HelloRequest(protocols, cluster, own, self.incarnation)
         answer = HelloResponse.decode(await self._call(InternalKey.HELLO, 0, greeting.encode()))
         if answer.error is not ErrorCode.NONE:
@@ -177,25 +183,25 @@ class Peer(asyncio.BufferedProtocol):
 
     @property
     def alive_at(self) -> float:
-        """When there was a sign of life last."""
+        """The time of the last sign of life."""
         return self._liveness.alive
 
     @property
     def is_busy(self) -> bool:
-        """It has calls to answer, beside pings."""
+        """True if calls other than pings have no response yet."""
         return len(self._calls) > self._pings
 
     def vouch(self, at: float) -> None:
-        """Another connection had a sign of life of the same process."""
+        """Note a sign of life of the same process at the time ``at``, on another connection."""
         self._liveness.vouched(at)
 
     def tick(self, now: float) -> None:
-        """Ask for a sign of life, or give up."""
+        """Send a ping if the peer is silent, or give the connection up if it has been silent for too long."""
         assert self._transport is not None
         unsent = self._transport.get_write_buffer_size() if self._is_blocked else 0
         verdict = self._liveness.tick(now, unsent)
         if verdict is Verdict.LOST:
-            self._lose("no sign of life: it answers no ping" if not unsent else "it takes no more bytes")
+            self._lose("no sign of life: it does not respond to a ping" if not unsent else "it takes no more bytes")
         elif verdict is Verdict.PING and not self._is_blocked:
             ping = self._call(InternalKey.PING, 0, PingRequest().encode())
             self._pings += 1
@@ -227,7 +233,7 @@ class Peer(asyncio.BufferedProtocol):
         return future
 
     def _write(self) -> None:
-        """Hand the kernel what waits, in order, until it does not take all."""
+        """Pass waiting calls to the kernel, in order, until it does not take all."""
         assert self._transport is not None
         while self._unsent and not self._is_blocked and not self.is_lost:
             buffers: list[Buffer] = []
@@ -248,7 +254,7 @@ class Peer(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
         self._transport = stream
-        # Blocked as soon as the kernel does not take everything: what waits here is known not to be sent.
+        # Blocked as soon as the kernel does not take everything: what waits here is certainly not sent.
         stream.set_write_buffer_limits(high=0)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
@@ -267,7 +273,7 @@ class Peer(asyncio.BufferedProtocol):
         for frame in self._frames.received(nbytes):
             self._answered(frame)
         if self._frames.error:
-            self._lose(f"what it sends is no answer: {self._frames.error}")
+            self._lose(f"it sent bytes that are not a response: {self._frames.error}")
 
     def pause_writing(self) -> None:
         self._is_blocked = True
@@ -284,13 +290,13 @@ class Peer(asyncio.BufferedProtocol):
         (number,) = _ID.unpack_from(frame)
         call = self._calls.pop(number, None)
         if call is None or call.frame is not None:
-            self._lose(f"it answers a call {number} that was never sent")
+            self._lose(f"it responded to a call {number} that was never sent")
             return
         self.bytes_under_way -= call.size
         try:
             start = skip_tags(frame, _ID.size)
         except (*CUT_SHORT, FormatError) as error:
-            self._lose(f"what it sends is no answer: {error}")
+            self._lose(f"it sent bytes that are not a response: {error}")
             start = 0
         if call.future.done():
             return  # its caller does not wait any more
@@ -300,7 +306,7 @@ class Peer(asyncio.BufferedProtocol):
             call.future.set_result(frame[start:])
 
     def _lose(self, why: str) -> None:
-        """Nothing more is sent or read.  Idempotent."""
+        """Send and read nothing more, and fail the calls.  Idempotent."""
         if self.is_lost:
             return
         self.is_lost, self.is_up, self.why = True, False, why
@@ -316,11 +322,11 @@ class Peer(asyncio.BufferedProtocol):
         self._on_lost.tell_last()
 
     def _heed(self, ping: asyncio.Future[memoryview]) -> None:
-        """What arrives has been heard already; what does not is seen by the next tick."""
+        """Consume a ping's result: its arrival is noted as all bytes are, and its absence by the next tick."""
         self._pings -= 1
         if not ping.cancelled():
             ping.exception()
 
 
 def _nothing() -> None:
-    """What there is to forget of a call that was made."""
+    """Do nothing: the unsubscribing function for a callback that was called at once."""

@@ -5,11 +5,11 @@
     answer = await peers.ask(member, AskRequest(...), InternalKey.ASK, AskResponse, timeout_s=5)
     peer = await peers.open(member, timeout_s=1)    one for this caller alone
 
-Connections are made when somebody asks for one, three kinds to a member, and made again when somebody asks after they
-broke: with pauses that double and are half random, so that a process that comes back is not met by all others at once.
-Every connection begins with Hello (``core.rpc.server`` is the other side), and is pinged when it is silent.
+Connections are made on demand, three kinds to a member, and made again on demand after they broke: with pauses that
+double and are half random, so that a process that comes back is not met by all others at once.  Every connection begins
+with Hello (``core.rpc.server`` is the other side), and is pinged when it is silent.
 
-Whoever subscribed hears of every connection that broke or could not be made.  That is a suspicion, not a death: the
+Subscribers are notified of every connection that broke or could not be made.  That is a suspicion, not a death: the
 controller judges.
 """
 
@@ -41,15 +41,16 @@ PROTOCOL = (1, 1)
 PAUSE_LEAST_S = 0.05
 PAUSE_MOST_S = 2.0
 WANTED_S = 30.0
-"""Nobody has asked for a connection for so long: it is not tried any more until somebody does."""
+"""Seconds without demand after which a connection is not tried any more, until the next demand."""
 FORGOTTEN_MAX = 10_000
-"""Members that are gone and remembered as such."""
+"""Former members that are remembered as such, at most."""
 _log = logging.getLogger(__name__)
 _VERSION = 0
+_NOT_A_MEMBER = "it is not a member any more"
 
 
 class Host(Protocol):
-    """Where a process is reached."""
+    """The address of a process."""
 
     @property
     def host(self) -> str: ...
@@ -59,7 +60,7 @@ class Host(Protocol):
 
 
 class MemberLike(Protocol):
-    """What is to be known of a member to reach it (``meta.cluster.member``)."""
+    """The part of a member that a connection to it needs (``meta.cluster.member``)."""
 
     @property
     def incarnation(self) -> str: ...
@@ -83,7 +84,7 @@ Broken = Callable[[str, str], None]
 
 
 class Callee(Protocol):
-    """Who answers calls."""
+    """The other side of calls."""
 
     @property
     def incarnation(self) -> str: ...
@@ -92,13 +93,16 @@ class Callee(Protocol):
 
 
 async def ask_peer(peer: Callee, message: Message, api_key: int, response_type: type[R]) -> R:
-    """The response to ``message``.  RequestError when it carries an error; PeerLost."""
+    """Send ``message`` and return the response to it.
+
+    Raises RequestError if the response carries an error, PeerLost if there is none.
+    """
     body = await peer.call(api_key, _VERSION, message.encode())
     try:
         response = response_type.decode(body)
     except FormatError as error:
         code = leading_error(body)
-        if code is not ErrorCode.NONE:  # of an API that the other side does not know, nothing follows
+        if code is not ErrorCode.NONE:  # of an API that the other side does not serve, nothing follows
             raise RequestError(code, f"{peer.incarnation} does not serve API {api_key}") from None
         raise PeerLost(f"{peer.incarnation}: {error}", was_sent=True) from None
     if response.error is not ErrorCode.NONE:
@@ -107,7 +111,7 @@ async def ask_peer(peer: Callee, message: Message, api_key: int, response_type: 
 
 
 async def _connect(make: Callable[[], Peer], addresses: Sequence[str], port: int) -> Peer:
-    """Return a connection to the first address that accepts one.  Raises OSError if none does: the last one's."""
+    """Return a connection to the first address that accepts one.  Raises OSError, the last address's, if none does."""
     loop = asyncio.get_running_loop()
     for address in addresses[:-1]:
         with contextlib.suppress(OSError):
@@ -116,7 +120,7 @@ async def _connect(make: Callable[[], Peer], addresses: Sequence[str], port: int
 
 
 class _Link:
-    """One kind of connection to one member: up, being made, or neither until somebody asks."""
+    """The connection of one kind to one member: up, being made, or neither until there is demand."""
 
     __slots__ = ("failures", "kind", "member", "not_before", "peer", "since", "task", "waiters", "wanted", "why")
 
@@ -126,8 +130,8 @@ class _Link:
         self.peer: Peer | None = None
         self.task: asyncio.Task[None] | None = None  # makes the connection
         self.waiters: list[asyncio.Future[Peer]] = []
-        self.wanted = 0.0  # when somebody asked last
-        self.since = 0.0  # when it came up
+        self.wanted = 0.0  # time of the last demand
+        self.since = 0.0  # time when it came up
         self.failures = 0  # one after another
         self.not_before = 0.0
         self.why = "no connection yet"
@@ -140,7 +144,7 @@ class _Link:
 
 
 class Peers:
-    """A process's connections to the others.  To be made in the process that uses it; ``close`` ends it."""
+    """A process's connections to the others.  To be created in the process that uses it; ``close`` ends it."""
 
     def __init__(
         self, own: str, cluster: str, *, settings: PeerSettings | None = None, protocols: tuple[int, int] = PROTOCOL
@@ -151,7 +155,7 @@ class Peers:
         self._protocols = protocols
         self._shared = memoryview(bytearray(SHARED_BYTES))
         self._links: dict[tuple[str, Kind], _Link] = {}
-        self._apart: dict[Peer, MemberLike] = {}  # what ``open`` has given
+        self._apart: dict[Peer, MemberLike] = {}  # connections from ``open``
         self._forgotten: dict[str, None] = {}  # oldest first
         self._ending: dict[asyncio.Task[None], None] = {}
         self._subscribers = Subscribers[str, str]()
@@ -167,11 +171,11 @@ class Peers:
 
     @property
     def connected(self) -> int:
-        """Members to whom a connection of any kind is up."""
+        """Number of members to which a connection of any kind is up."""
         return len({incarnation for (incarnation, _), link in self._links.items() if link.peer is not None})
 
     def get(self, member: MemberLike, kind: Kind) -> Peer | None:
-        """The connection that is up now; None when there is none, and then one is being made."""
+        """Return the connection that is up now; None if there is none, and then one is being made."""
         link = self._links.get((member.incarnation, kind))
         if link is not None and link.peer is not None:
             return link.peer
@@ -179,10 +183,13 @@ class Peers:
         return None
 
     async def reach(self, member: MemberLike, kind: Kind, timeout_s: float) -> Peer:
-        """The connection, when it is up.  PeerLost, of which nothing was sent, when it is not in time."""
+        """Return the connection once it is up.
+
+        Raises PeerLost, of which nothing was sent, if it is not up within ``timeout_s`` seconds.
+        """
         link = self._want(member, kind)
         if link is None:
-            raise PeerLost(f"{member.incarnation}: it is no member any more", was_sent=False)
+            raise PeerLost(f"{member.incarnation}: {_NOT_A_MEMBER}", was_sent=False)
         if link.peer is not None:
             return link.peer
         waiter: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
@@ -198,9 +205,10 @@ class Peers:
     async def ask(
         self, member: MemberLike, message: Message, api_key: int, response_type: type[R], timeout_s: float
     ) -> R:
-        """The response to ``message`` on the control connection.
+        """Return the response to ``message`` on the control connection.
 
-        RequestError when it carries an error; PeerLost; TimeoutError when it was sent and is not answered in time.
+        Raises RequestError if it carries an error, PeerLost if there is none, TimeoutError if it was sent and there is
+        no response within ``timeout_s`` seconds.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         peer = await self.reach(member, Kind.CONTROL, timeout_s)
@@ -208,14 +216,14 @@ class Peers:
             return await ask_peer(peer, message, api_key, response_type)
 
     async def open(self, member: MemberLike, timeout_s: float) -> Peer:
-        """A connection of its caller's own, beside the others: made once, pinged as they are, the caller's to close.
+        """Open a connection for the caller alone, beside the others: tried once, pinged, and the caller's to close.
 
-        PeerLost when it cannot be made in time.
+        Raises PeerLost if it is not up within ``timeout_s`` seconds.
         """
         peer = await self._open(member, Kind.CONTROL, timeout_s)
         if self._is_closed or member.incarnation in self._forgotten:
             peer.close()
-            raise PeerLost(f"{member.incarnation}: it is no member any more", was_sent=False)
+            raise PeerLost(f"{member.incarnation}: {_NOT_A_MEMBER}", was_sent=False)
         self._apart[peer] = member
         peer.on_lost(lambda: self._went(peer))
         if self._timer is None:
@@ -226,9 +234,10 @@ class Peers:
         self._apart.pop(peer, None)
 
     async def probe(self, member: MemberLike, timeout_s: float) -> PingResponse:
-        """The answer to a ping on a connection of its own, however the others fare, and tried once.
+        """Ping a member on a new connection, independent of the others, once.  Return the response.
 
-        PeerLost when nobody is there, another process is, or it does not answer in time.
+        Raises PeerLost if nothing listens there, another process does, or it does not respond within ``timeout_s``
+        seconds.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         peer = await self._open(member, Kind.CONTROL, timeout_s)
@@ -236,27 +245,35 @@ class Peers:
             async with asyncio.timeout_at(deadline):
                 return PingResponse.decode(await peer.call(InternalKey.PING, _VERSION, PingRequest().encode()))
         except (TimeoutError, FormatError) as error:
-            raise PeerLost(f"{member.incarnation}: {error or 'no answer to a ping'}", was_sent=True) from None
+            raise PeerLost(f"{member.incarnation}: {error or 'no response to a ping'}", was_sent=True) from None
         finally:
             peer.close()
 
     def subscribe_broken(self, call: Broken) -> Callable[[], None]:
-        """Have ``call(incarnation, why)`` run when a connection breaks or cannot be made; the answer ends that."""
+        """Call ``call(incarnation, why)`` when a connection breaks or cannot be made.
+
+        Return a function that unsubscribes it.
+        """
         return self._subscribers.add(call)
 
     def subscribe_unregistered(self, call: Callable[[Unregistered], None]) -> Callable[[], None]:
-        """Call ``call`` when a member refuses a connection since the store has no member key of this process.  Returns
-        a function that unsubscribes it."""
+        """Call ``call`` when a member refuses a connection because the store has no member key of this process.
+
+        Return a function that unsubscribes it.
+        """
         return self._on_unregistered.add(call)
 
     async def greet(self, member: MemberLike, timeout_s: float) -> None:
-        """Say Hello on a connection that is closed afterwards: a member that finds this process unregistered says so
-        to the subscribers.  Raises PeerLost if it refuses, or does not answer in time."""
+        """Say Hello on a connection that is closed afterwards.
+
+        If the member finds this process unregistered, the subscribers are notified.  Raises PeerLost if the member
+        refuses, or does not respond within ``timeout_s`` seconds.
+        """
         peer = await self._open(member, Kind.CONTROL, timeout_s)
         peer.close()
 
     def forget(self, incarnation: str) -> None:
-        """It is no member any more: close its connections, make none until it is welcome again.  Idempotent."""
+        """Close the connections to a former member, and make none until ``welcome``.  Idempotent."""
         self._forgotten.pop(incarnation, None)
         self._forgotten[incarnation] = None
         if len(self._forgotten) > FORGOTTEN_MAX:
@@ -271,8 +288,11 @@ class Peers:
             self._stop_timer()
 
     def welcome(self, member: MemberLike) -> None:
-        """It is a member, maybe again: declared dead, it has joined anew.  It is reached there from now on: a process
-        joins before it listens, so whoever asked early has a connection made to nowhere.  Idempotent."""
+        """Admit a member, maybe again, if it was declared dead and has joined again.  Idempotent.
+
+        Connections go to its present address from now on: a process joins before it listens, so one that was wanted
+        early was being made to nowhere.
+        """
         self._forgotten.pop(member.incarnation, None)
         for kind in Kind:
             link = self._links.get((member.incarnation, kind))
@@ -295,7 +315,7 @@ class Peers:
     # -------------------------------------------------------------------------------------------- making connections
 
     def _want(self, member: MemberLike, kind: Kind) -> _Link | None:
-        """Somebody asks for a connection; None when there is never to be one."""
+        """Note the demand for a connection.  Return its link, None if there must be none."""
         if self._is_closed or member.incarnation in self._forgotten:
             return None
         key = (member.incarnation, kind)
@@ -313,7 +333,7 @@ class Peers:
         return link
 
     async def _make(self, link: _Link) -> None:
-        """Try until it is up, or nobody wants it any more."""
+        """Try until the connection is up, or there is no demand any more."""
         loop = asyncio.get_running_loop()
         while link.waiters or loop.time() - link.wanted <= WANTED_S:
             await asyncio.sleep(link.not_before - loop.time())
@@ -334,7 +354,7 @@ class Peers:
             )
 
     async def _open(self, member: MemberLike, kind: Kind, timeout_s: float) -> Peer:
-        """A connection on which the other side has said Hello.  PeerLost."""
+        """Return a connection on which both sides have said Hello.  Raises PeerLost."""
         where = f"{member.incarnation} at {member.internal.host}:{member.internal.port}"
         make = partial(Peer, self._own, member.incarnation, kind, self._settings, self._shared)
         peer: Peer | None = None
@@ -381,6 +401,7 @@ class Peers:
         self._tell(link, peer.why)
 
     def _tell(self, link: _Link, why: str) -> None:
+        """Log the first failure of a row, and notify the subscribers of each."""
         if link.failures <= 1:
             _log.warning(
                 "no connection to a member (%s)",
@@ -396,7 +417,7 @@ class Peers:
             link.task.cancel()
         for waiter in link.waiters:
             if not waiter.done():
-                error = PeerLost(f"{link.member.incarnation}: it is no member any more", was_sent=False)
+                error = PeerLost(f"{link.member.incarnation}: {_NOT_A_MEMBER}", was_sent=False)
                 waiter.set_exception(error)
         if link.peer is not None:
             link.peer.close()
@@ -423,8 +444,11 @@ class Peers:
             peer.tick(now)
 
     def _vouch(self, peer: Peer, member: MemberLike, alive_at: float, now: float) -> None:
-        """A process with much to do reads no more where it has much already, and goes on answering elsewhere: there
-        it is listened for, over a connection that is made for this if there is none."""
+        """Let other connections to the same process vouch for a busy one.
+
+        A busy process reads no more from a connection of which it holds many bytes already, and responds elsewhere: on
+        the control connection, which is made for this if there is none.
+        """
         peer.vouch(alive_at)
         if now - peer.alive_at >= self._settings.ping_s / 2:
             self._want(member, Kind.CONTROL)

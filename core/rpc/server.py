@@ -1,14 +1,14 @@
-"""The internal port: from a frame to its answer, between the processes of a cluster.
+"""The internal port: from a frame to its response, between the processes of a cluster.
 
 A connection begins with Hello, which settles the version of the protocol and that both sides mean the same cluster and
-the same process: an address may have been given to another one.  Refused, or sending anything else first, a connection
-is of no use: its caller closes it, and any other request closes it here.
+the same process: an address may have been given to another one.  A refused connection is of no use: its caller closes
+it, and this side closes it at any other request.  So does any request before Hello.
 
-``admit`` judges who has said Hello: a process that is not a member is refused, and an API may be for members of one
-role only.  The name is believed, so this is not authentication: it is what can be checked until the port has that.
+``admit`` judges the process that has said Hello: one that is not a member is refused, and an API may be for members of
+one role only.  The name is believed, so this is not authentication: it is what can be checked until the port has that.
 
 Handlers read and write bodies (``core.rpc.messages``); RequestError, and FormatError of a body that cannot be read,
-are answered as the API's response with that error.  Kafka's own APIs go to the dispatch of ``register_kafka``.
+become the API's response with that error.  Kafka's own APIs go to the dispatch of ``register_kafka``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HEAD = struct.Struct(">ib")
 
 
 class InternalCall(NamedTuple):
-    """What is known of a request beside its body."""
+    """The facts of a request beside its body."""
 
     version: int
     client: Client
@@ -48,9 +48,9 @@ Body = list[Buffer]
 
 
 class Admission(NamedTuple):
-    """What is known of the process that has said Hello.  ``roles`` is None where it cannot be known now.
+    """The judgement of the process that has said Hello.  ``roles`` is None if they are unknown now.
 
-    ``unregistered`` goes with a refusal, where the store was found to have no member key of the process.
+    ``unregistered`` goes with a refusal, if the store has no member key of the process.
     """
 
     refusal: str = ""
@@ -59,7 +59,7 @@ class Admission(NamedTuple):
 
 
 Admit = Callable[[str], "Admission | Awaitable[Admission]"]
-"""Judges an incarnation; awaitable where it has to be looked up."""
+"""Judges an incarnation; awaitable where the store must be read first."""
 ANYBODY = Admission()
 
 
@@ -69,12 +69,12 @@ class _Caller(NamedTuple):
 
 
 Handler = Callable[[memoryview, InternalCall], "Body | Response | Awaitable[Body | Response]"]
-"""Gives the body of the response, or the whole answer with its header.  It runs up to its first await before the next
-request of its connection is looked at."""
+"""Returns the body of the response, or the whole response with its header.  It runs up to its first await before the
+next request of its connection is dispatched."""
 
 
 class InternalEndpoint:
-    """A ``Dispatch`` for a listener with ``in_order=False``.  Answers Hello and Ping itself."""
+    """A ``Dispatch`` for a listener with ``in_order=False``.  It serves Hello and Ping itself."""
 
     def __init__(
         self,
@@ -86,7 +86,10 @@ class InternalEndpoint:
         protocols: tuple[int, int] = PROTOCOL,
         admit: Admit | None = None,
     ) -> None:
-        """``admit``: see ``Admit``; without it every process of the cluster's name is served."""
+        """Create an endpoint that serves Hello and Ping.
+
+        Without ``admit`` it serves every process that names the cluster.
+        """
         self._own = own
         self._cluster = cluster
         self._clock = clock
@@ -103,16 +106,16 @@ class InternalEndpoint:
         return f"<InternalEndpoint {self._own} APIs={len(self._handlers)} callers={len(self._callers)}>"
 
     def register(self, api_key: int, handler: Handler, versions: tuple[int, int] = (0, 0), *, role: str = "") -> None:
-        """Once for each API.  ``role``: only members with it may use it."""
+        """Register the handler of an API, once for each.  ``role``: only members with it may use the API."""
         assert api_key not in self._handlers, f"API {api_key} is registered twice"
         assert api_key in RESPONSES, f"API {api_key} has no response"
-        assert api_key != InternalKey.HELLO, "Hello is answered here"
+        assert api_key != InternalKey.HELLO, "Hello has its own handler"
         self._handlers[api_key] = (handler, *versions)
         if role:
             self._roles[api_key] = role
 
     def register_kafka(self, dispatch: Dispatch) -> None:
-        """Who answers Kafka's own APIs; without one they close the connection."""
+        """Pass requests of Kafka's own APIs to `dispatch`; without one they close the connection."""
         self._kafka = dispatch
 
     # ------------------------------------------------------------------------------------------------- as a Dispatch
@@ -141,7 +144,7 @@ class InternalEndpoint:
             raise CloseConnection(f"API {key} before Hello")
         role = self._roles.get(key)
         if role is not None and caller.roles is not None and role not in caller.roles:
-            raise CloseConnection(f"API {key} of {caller.incarnation}, which has not the role {role}")
+            raise CloseConnection(f"API {key} of {caller.incarnation}, which does not have the role {role}")
         call = InternalCall(version, client, client_id, correlation_id, self._now(), caller.incarnation)
         return self._call(key, body, call)
 
@@ -206,7 +209,7 @@ class InternalEndpoint:
 
 
 def answer_hello(request: HelloRequest, own: str, cluster: str, protocols: tuple[int, int]) -> HelloResponse:
-    """The highest protocol that both speak, or why there is nothing to talk about."""
+    """Return the highest protocol that both sides speak, or the error for which the connection is refused."""
     protocol = min(protocols[1], request.protocols[1])
     if request.cluster != cluster:
         error = ErrorCode.INCONSISTENT_CLUSTER_ID
@@ -254,8 +257,11 @@ def _answer(correlation_id: int, result: Body | Response) -> Response:
 
 
 def _refusal(key: int, call: InternalCall, error: RequestError | FormatError) -> Response:
-    """Every response begins with its error: so does the answer to an API that only later versions know, which must not
-    cost the caller its connection."""
+    """Return the API's response with an error.
+
+    Every response begins with its error: so does the response to an API that only later versions serve, which must not
+    cost the caller its connection.
+    """
     code, text = (error.code, error.message) if isinstance(error, RequestError) else (_UNREADABLE, str(error))
     response: Any = RESPONSES.get(key, Refusal)
     fields = {"message": text} if "message" in response.__dataclass_fields__ else {}

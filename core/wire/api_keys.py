@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ApiKey(IntEnum):
-    """Those that this project names; more may be asked for, and are answered as unknown."""
+    """The APIs that this project names.  Requests with other keys get an error response, as unknown APIs."""
 
     PRODUCE = 0
     FETCH = 1

@@ -1,9 +1,9 @@
-"""All messages but Produce and Fetch, between bytes and kafka-python's message classes.
+"""The codec of all messages but Produce and Fetch, between bytes and kafka-python's message classes.
 
 Responses are encoded by kafka-python's compiled encoders.  Requests are decoded here, into the same classes: its
 decoders trust their input (a text that is cut short comes out shorter, an array may announce two billion elements that
-take no bytes), and what comes from a socket is not to be trusted.  A decoder is built once per API and version, of
-small functions that mirror the schema; each checks what it takes against what is left.
+take no bytes), and input from a socket must not be trusted.  A decoder is built once per API and version, of small
+functions that mirror the schema; each compares the length that it reads with what is left.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from bmq.core.wire.primitives import CUT_SHORT, INT16, INT32, TAGS_MAX, array_si
 
 
 def decode_request(api_key: int, version: int, body: memoryview) -> Any:
-    """The message, with its ``API_VERSION`` set.  FormatError when ``body`` is none of this API and version.
+    """Return the message, with its ``API_VERSION`` set.
 
-    Work and memory are bounded by the body's size, arrays by ``elements_max``, tagged fields by ``TAGS_MAX``.  Nothing
-    in the message refers to ``body``: texts are str, bytes are bytes.  What follows the message is ignored, as Kafka
-    does.
+    Raises FormatError if ``body`` is not a request of this API and version.  Work and memory are bounded by the body's
+    size, arrays by ``elements_max``, tagged fields by ``TAGS_MAX``.  Nothing in the message refers to ``body``: texts
+    are str, bytes are bytes.  Bytes after the message are ignored, as Kafka does.
     """
     known = schema_range(api_key)
     if known is None or request_class(api_key) is None or not known[0] <= version <= known[1]:
@@ -40,7 +40,7 @@ def decode_request(api_key: int, version: int, body: memoryview) -> Any:
 
 
 def body_reader(message: Any, version: int, *, flexible: bool, elements_max: int) -> Callable[[memoryview], Any]:
-    """What reads the body of a message of kafka-python's class ``message``: see ``decode_request``."""
+    """Return the decoder of the body of ``message``, a class of kafka-python: see ``decode_request``."""
     read = _struct(list(message.fields.values()), message, version, flexible)
 
     def read_body(body: memoryview) -> Any:
@@ -53,10 +53,10 @@ def body_reader(message: Any, version: int, *, flexible: bool, elements_max: int
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, message: Any) -> list[Buffer]:
-    """Header and body of a response to a request of ``version``, without the size field.
+    """Return header and body of a response to a request of ``version``, without the size field.
 
-    A value that its field cannot hold raises ``struct.error``: that is a bug of who made the message.  May be called
-    from any thread, but not with one message from several at once.
+    A value that its field cannot hold raises ``struct.error``, which is a bug of the code that made the message.  May
+    be called from any thread, but not with one message from several at once.
     """
     header = response_header(correlation_id, flexible=response_is_flexible(api_key, version))
     return [header, message.encode(version=version)]
@@ -65,8 +65,10 @@ def encode_response(api_key: int, version: int, correlation_id: int, message: An
 def encode_response_of(
     api_key: int, version: int, correlation_id: int, empty: Any, elements: Sequence[bytes]
 ) -> list[Buffer]:
-    """Return the response ``empty``, whose last field is an array without elements, around ``elements``: each as
-    ``encode_element`` made it.  So a large response needs no object for each of its parts at once."""
+    """Return the response ``empty``, whose last field is an empty array, with ``elements`` in that array.
+
+    Each element is a result of ``encode_element``, so a large response does not need all its objects at the same time.
+    """
     buffers = encode_response(api_key, version, correlation_id, empty)
     head, tail = _around_last_array(api_key, version, bytes(buffers[1]))
     flexible = is_flexible(api_key, version)
@@ -88,7 +90,7 @@ def _around_last_array(api_key: int, version: int, empty: bytes) -> tuple[bytes,
 
 
 class _Cursor:
-    """Where a decoder is, and how many array elements the message may still have."""
+    """The position of a decoder, and how many array elements the message may still have."""
 
     __slots__ = ("data", "pos", "room")
 
@@ -114,7 +116,7 @@ def _request_reader(api_key: int, version: int) -> _Read:
 
 
 def _reader(field: Any, version: int, flexible: bool) -> _Read:
-    """What reads one field (kafka-python's description of it)."""
+    """Return the decoder of one field (kafka-python's description of it)."""
     nullable = field.nullable_for_version_q(version)
     if field.is_struct_array():
         element = _struct(list(field.fields.values()), field.data_class, version, flexible)
@@ -141,7 +143,7 @@ def _simple(kind: str, nullable: bool, flexible: bool) -> _Read:
 
 
 def _least(field: Any, version: int, flexible: bool) -> int:
-    """The bytes that a value of the field takes at least."""
+    """Return the least number of bytes of a value of the field."""
     if field.is_struct():
         is_nullable = field.nullable_for_version_q(version)
         return 1 if is_nullable else _least_of_struct(field.fields.values(), version, flexible)
@@ -163,7 +165,7 @@ def _least_of_struct(fields: Any, version: int, flexible: bool) -> int:
 
 
 def _struct(fields: list[Any], data_class: Any, version: int, flexible: bool) -> _Read:
-    """What makes an object of ``data_class``.  Neighbours of fixed size are read at once."""
+    """Return the decoder of an object of ``data_class``.  Neighbours of fixed size are read at once."""
     present = [each for each in fields if each.for_version_q(version)]
     tagged = {
         each.tag: (each.name, _reader(each, version, flexible)) for each in present if each.tagged_field_q(version)
@@ -213,7 +215,7 @@ def _steps(fields: list[Any], version: int, flexible: bool) -> list[tuple[str | 
 
 
 def _read_tags(cursor: _Cursor, made: Any, tagged: dict[int, tuple[str, _Read]]) -> None:
-    """Tagged fields (KIP-482); unknown ones are passed over."""
+    """Set the known tagged fields (KIP-482), and skip the unknown ones."""
     data = cursor.data
     count, cursor.pos = read_uvarint(data, cursor.pos)
     if count > TAGS_MAX:
@@ -270,7 +272,7 @@ def _read_uuid(cursor: _Cursor) -> UUID | None:
 
 
 def _read_bits(cursor: _Cursor) -> set[int] | None:
-    """Authorized operations by number; only the sign bit, of no operation, says that they were not asked for."""
+    """Return authorized operations by number; None if only the sign bit is set: they were not requested."""
     (value,) = INT32.unpack_from(cursor.data, cursor.pos)
     cursor.pos += INT32.size
     return None if value == -(1 << 31) else {bit for bit in range(32) if value >> bit & 1}
@@ -365,7 +367,7 @@ def _fixed_array(kind: str, nullable: bool, flexible: bool) -> _Read:
 
 
 def _nullable_struct(present: _Read) -> _Read:
-    """A byte tells whether the structure follows; negative is null (KIP-893)."""
+    """Return the decoder of a structure that may be null: a byte before it is negative for null (KIP-893)."""
 
     def read(cursor: _Cursor) -> Any:
         is_null = cursor.data[cursor.pos] >= 0x80

@@ -1,7 +1,7 @@
-"""The other side of ``codec``: requests that this project sends, and the responses to them, as bodies without headers.
+"""The client's side of ``codec``: requests that this project sends, and the responses to them, without headers.
 
-One process forwards a client's request to another as it would have come, and reads the answer back.  The peer is one of
-ours, of another version maybe: what it sends is checked as a client's request is, with room for larger answers.
+One process forwards a client's request to another as it would have come, and reads the response.  The peer may be of
+another version of this software: what it sends is checked as a client's request is, with room for larger responses.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ RESPONSE_ELEMENTS_MAX = 5_000_000
 
 
 def encode_request(api_key: int, version: int, message: Any) -> Buffer:
-    """The body of a request of ``version``; fields that the version lacks are left out."""
-    assert type(message) is request_class(api_key), f"{type(message).__name__} is no request of API {api_key}"
+    """Return the body of a request of ``version``; fields that the version lacks are left out."""
+    assert type(message) is request_class(api_key), f"{type(message).__name__} is not a request of API {api_key}"
     body: Buffer = message.encode(version=version)
     return body
 
 
 def encode_response_body(message: Any, version: int) -> Buffer:
-    """The body of a response to a request of ``version``."""
+    """Return the body of a response to a request of ``version``."""
     body: Buffer = message.encode(version=version)
     return body
 
 
 def decode_response(api_key: int, version: int, body: memoryview) -> Any:
-    """The message.  FormatError when ``body`` is no response of this API and version, or there is no such version."""
+    """Return the message in ``body``.
+
+    Raises FormatError if ``body`` is not a response of this API and version, or there is no such version.
+    """
     known = schema_range(api_key)
     if known is None or request_class(api_key) is None or not known[0] <= version <= known[1]:
         raise FormatError(f"API {api_key} has no version {version} here")

@@ -2,8 +2,8 @@
 
 Versions 4 to 18 (Kafka 4.x): 5 log start offset, 7 sessions (KIP-227), 9 leader epoch (KIP-320), 11 rack and preferred
 read replica (KIP-392), 12 flexible, last fetched epoch and cluster id, 13 topic ids for names (KIP-516), 15 replica
-state (KIP-903), 16 node endpoints (KIP-951), 17 directory id, 18 the follower's high watermark.  What only followers
-send (log start offset, directory id, high watermark) is passed over: there are none.
+state (KIP-903), 16 node endpoints (KIP-951), 17 directory id, 18 the follower's high watermark.  Fields that only
+followers send (log start offset, directory id, high watermark) are skipped: there are no followers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SESSIONS_SINCE = 7
 
 
 class FetchPartition(NamedTuple):
-    """What is asked of one partition; epochs are -1 when the client gave none."""
+    """One partition's part of a request; epochs are -1 if the client gave none."""
 
     partition: int
     current_leader_epoch: int
@@ -51,7 +51,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic:
-    """``name`` below version 13, ``topic_id`` from then on."""
+    """One topic's part of a request: ``name`` below version 13, ``topic_id`` from then on."""
 
     __slots__ = ("name", "partitions", "topic_id")
 
@@ -73,7 +73,10 @@ class ForgottenTopic:
 
 
 class FetchRequest:
-    """``replica_id`` is -1 for consumers; a version without sessions has ``session_id`` 0 and ``session_epoch`` -1."""
+    """A parsed request.  ``replica_id`` is -1 for consumers.
+
+    A version without sessions has ``session_id`` 0 and ``session_epoch`` -1.
+    """
 
     __slots__ = (
         "cluster_id",
@@ -116,7 +119,7 @@ class FetchRequest:
 _LIMITS = struct.Struct(">iiib")
 _LIMITS_SESSION = struct.Struct(">iiibii")
 _REPLICA_STATE = struct.Struct(">iq")
-# A partition's fixed part.  Fields that only followers send are stepped over.
+# A partition's fixed part.  Fields that only followers send are skipped.
 _PARTITION_4 = struct.Struct(">iqi")
 _PARTITION_5 = struct.Struct(">iq8xi")
 _PARTITION_9 = struct.Struct(">iiq8xi")
@@ -124,10 +127,10 @@ _PARTITION_12 = struct.Struct(">iiqi8xix")  # with an empty set of tags
 
 
 def parse_fetch(body: memoryview, version: int, partitions_max: int = PARTITIONS) -> FetchRequest:
-    """Read a fetch request of ``version`` (4 to 18).
+    """Parse a fetch request of ``version`` (4 to 18).
 
     Raises TooManyPartitions if it names more topics and partitions than ``partitions_max``, forgotten ones included,
-    before the rest is read; FormatError if it is no such request.
+    before the rest is read; FormatError if it is malformed.
     """
     try:
         return _parse(body, version, partitions_max, flexible=version >= FLEXIBLE_SINCE)
@@ -198,7 +201,7 @@ def _parse_topics(
 
 
 def _partitions_of(version: int) -> tuple[Callable[[memoryview, int, int], tuple[list[FetchPartition], int]], int]:
-    """What reads a run of partitions, and the bytes that one takes at least."""
+    """Return the parser of a run of partitions, and the least bytes of one."""
     if version >= 12:
         return _partitions_12, _PARTITION_12.size
     if version >= 9:
@@ -227,7 +230,7 @@ def _partitions_9(body: memoryview, pos: int, count: int) -> tuple[list[FetchPar
 
 
 def _partitions_12(body: memoryview, pos: int, count: int) -> tuple[list[FetchPartition], int]:
-    """Consumers send no tags: then all are of one size, which one look at every last byte tells."""
+    """Parse a run of partitions: at once if none has tags, which their last bytes show, as with all consumers."""
     width = _PARTITION_12.size
     end = pos + count * width
     if not any(body[pos + width - 1 : end : width]):
@@ -263,7 +266,7 @@ class FetchedPartition:
 
     ``records`` are whole batches in any number of buffers, of ``records_size`` bytes together.  ``aborted`` are
     (producer id, first offset), None unless the client reads committed; ``diverging_epoch`` is (epoch, end offset),
-    ``current_leader`` (node id, epoch), both told from version 12.
+    ``current_leader`` (node id, epoch), both sent from version 12.
     """
 
     __slots__ = (
@@ -308,7 +311,7 @@ class FetchedPartition:
 
 
 class FetchedTopic:
-    """The answers for one topic, named as the request named it."""
+    """One topic's part of the response, named as the request named it."""
 
     __slots__ = ("name", "partitions", "topic_id")
 
@@ -329,9 +332,9 @@ def encode_fetch(
     endpoints: Sequence[NodeEndpoint] = (),
     release: Callable[[], None] | None = None,
 ) -> Response:
-    """The response to a request of ``version`` (4 to 18): small buffers of ours between the records' own.
+    """Return the response to a request of ``version`` (4 to 18): small buffers between the records' own.
 
-    ``error_code`` and ``session_id`` are sent from version 7, ``endpoints`` from 16.
+    ``error_code`` and ``session_id`` are sent from version 7, ``endpoints`` from 16.  ``release``: see ``Response``.
     """
     flexible = version >= FLEXIBLE_SINCE
     pack_partition = _packer(version)

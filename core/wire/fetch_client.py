@@ -1,6 +1,6 @@
-"""The other side of ``fetch``: requests that one process of ours sends another, by topic id; bodies without headers.
+"""The client's side of ``fetch``: requests from one process of the cluster to another, by topic id, without headers.
 
-An answer's records are views of its frame: nothing is copied, and who keeps one keeps the frame.
+A response's records are views of its frame: nothing is copied, and code that keeps one keeps the frame in memory.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from bmq.core.wire.primitives import (
 
 FETCH_VERSION = 16
 PARTITIONS_A_STEP = 1_000
-"""At 2 to 4 us each."""
+"""Partitions decoded in one step, at 2 to 4 us each."""
 READ_UNCOMMITTED = 0
 _LIMITS = struct.Struct(">iiibii")  # max wait, min bytes, max bytes, isolation level, session id and epoch
-_PARTITION = struct.Struct(">iiqiqiB")  # as ``FetchPartition``, with no follower's log start, and no tags
+_PARTITION = struct.Struct(">iiqiqiB")  # as ``FetchPartition``, without a follower's log start, and without tags
 _HEAD = struct.Struct(">ihi")  # throttle time, error, session id
 _OFFSETS = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qqB")
@@ -37,7 +37,7 @@ _PARTITION_LEAST = _OFFSETS.size + 1 + INT32.size + 2
 
 
 class FetchResponse:
-    """``error_code`` is of the request as a whole: then there are no topics."""
+    """A decoded response.  ``error_code`` is of the request as a whole: if it is not 0 there are no topics."""
 
     __slots__ = ("error_code", "session_id", "topics")
 
@@ -57,7 +57,7 @@ def encode_fetch_request(
     min_bytes: int,
     max_bytes: int,
 ) -> list[Buffer]:
-    """As a consumer asks that reads everything below the high watermark."""
+    """Return the body of a request as a consumer sends it that reads everything below the high watermark."""
     out = bytearray(_LIMITS.pack(max_wait_ms, min_bytes, max_bytes, READ_UNCOMMITTED, session_id, session_epoch))
     out += array_size(len(topics), flexible=True)
     for topic_id, partitions in topics:
@@ -76,12 +76,12 @@ def encode_fetch_request(
 
 
 def decode_fetch_response(body: memoryview) -> FetchResponse:
-    """Return the response in ``body``.  Raises FormatError if there is none."""
+    """Return the response in ``body``.  Raises FormatError if it is malformed."""
     return finish_steps(fetch_response_steps(body))
 
 
 def fetch_response_steps(body: memoryview) -> Steps[FetchResponse]:
-    """Do the same as ``decode_fetch_response`` with a pause after each ``PARTITIONS_A_STEP``."""
+    """Do the same as ``decode_fetch_response``, with a pause after each ``PARTITIONS_A_STEP`` partitions."""
     try:
         _, error_code, session_id = _HEAD.unpack_from(body)
         count, pos = read_count(body, _HEAD.size, 18, flexible=True)
@@ -111,7 +111,7 @@ def fetch_response_steps(body: memoryview) -> Steps[FetchResponse]:
 
 
 def _read_partition(body: memoryview, pos: int) -> tuple[FetchedPartition, int]:
-    """Aborted transactions are told to who reads committed, and the preferred replica to consumers."""
+    """Return a partition's part, without aborted transactions and preferred replica, which no caller uses."""
     fixed = _OFFSETS.unpack_from(body, pos)
     aborted, pos = read_size(body, pos + _OFFSETS.size, flexible=True)
     pos += max(0, aborted) * _ABORTED.size + INT32.size
@@ -120,6 +120,6 @@ def _read_partition(body: memoryview, pos: int) -> tuple[FetchedPartition, int]:
         return FetchedPartition(*fixed), skip_tags(body, pos)
     if pos + size > len(body):
         raise FormatError(f"response to Fetch: {size} bytes of records where {len(body) - pos} are left")
-    told = FetchedPartition(*fixed)
-    told.records, told.records_size = (body[pos : pos + size],), size
-    return told, skip_tags(body, pos + size)
+    fetched = FetchedPartition(*fixed)
+    fetched.records, fetched.records_size = (body[pos : pos + size],), size
+    return fetched, skip_tags(body, pos + size)

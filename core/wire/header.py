@@ -18,7 +18,7 @@ _FIXED = struct.Struct(">hhi")
 
 
 class Header(NamedTuple):
-    """``body_start`` is where in the frame the message begins."""
+    """A request's header.  ``body_start`` is the message's position in the frame."""
 
     api_key: int
     api_version: int
@@ -28,21 +28,25 @@ class Header(NamedTuple):
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether this version of the API has compact types and tagged fields."""
+    """Return whether this version of the API has compact types and tagged fields."""
     since = flexible_since(api_key)
     return since is not None and version >= since
 
 
 def response_is_flexible(api_key: int, version: int) -> bool:
-    """Whether the response has header v1.  That of ApiVersions never has: its asker may know no version of ours."""
+    """Return whether the response has header v1.
+
+    That of ApiVersions never has: the client may support no version of this server.
+    """
     return api_key != ApiKey.API_VERSIONS and is_flexible(api_key, version)
 
 
 def parse_header(frame: memoryview) -> Header:
-    """The header of a frame (without its size).  FormatError when it is cut short or its client id is no text.
+    """Return the header of a frame (without its size).
 
-    Of an API or version that we have no schema of, nothing past the correlation id can be known: client id is None and
-    the body begins right there.  The correlation id is enough to answer ApiVersions with UNSUPPORTED_VERSION.
+    Raises FormatError if it is cut short or its client id is not text.  For an API or version without a schema here,
+    nothing past the correlation id is understood: client id is None and the body begins right there.  The correlation
+    id is enough to respond to ApiVersions with UNSUPPORTED_VERSION.
     """
     try:
         api_key, version, correlation_id = _FIXED.unpack_from(frame)

@@ -1,4 +1,4 @@
-"""Whether a message is so large that it is encoded off the loop."""
+"""The decision to encode a message off the loop, by its size."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from functools import cache
 from typing import Any
 
 LARGE_ELEMENTS = 4_000
-"""A message with so many array elements (100 KB and more, some 10 ms of work) is encoded off the loop."""
+"""Array elements (100 KB and more, some 10 ms of work) from which on a message is encoded off the loop."""
 
 
 def is_large(message: Any) -> bool:
-    """Whether encoding it would hold up the loop, judged by its arrays and the arrays in their elements."""
+    """Return whether encoding the message would hold up the loop: by its arrays and the arrays in their elements."""
     count = 0
     kind: type = type(message)
     for name in _array_fields(kind):
@@ -30,6 +30,6 @@ def is_large(message: Any) -> bool:
 
 @cache
 def _array_fields(kind: type) -> tuple[str, ...]:
-    """The array fields of a message class or of a structure in one; none of a plain type."""
+    """Return the array fields of a message class or of a structure in one; none of a plain type."""
     fields = getattr(kind, "fields", None) or {}
     return tuple(name for name, field in fields.items() if field.is_array() or field.is_struct_array())

@@ -1,7 +1,7 @@
-"""How many array elements a request may have: enough for Kafka's own tools on 10,000 topics or 100,000 partitions.
+"""Bounds on a request's array elements: enough for Kafka's own tools on 10,000 topics or 100,000 partitions.
 
 An element of two bytes becomes an object of hundreds: without a bound, a frame of ``socket.request.max.bytes`` could
-take a hundred times its size in memory, and minutes to work off.
+take a hundred times its size in memory, and minutes to process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bmq.core.wire.primitives import ELEMENTS_MAX
 NAMES = 20_000
 """Topics, groups, members."""
 DETAILS = 50_000
-"""Topics, and some things of each."""
+"""Topics, and some elements of each."""
 PARTITIONS = 150_000
 """100,000 partitions, and their topics."""
 

@@ -1,10 +1,10 @@
-"""Kafka's messages but for Produce and Fetch, from the schemas that kafka-python carries.
+"""Kafka's messages except Produce and Fetch, from the schemas that kafka-python carries.
 
 A message is ``Name(field=value, ...)``, its nested structures are classes within it.  ``decode_request`` and
-``encode_response`` are the only ways across the wire.
+``encode_response`` of ``core.wire.codec`` are the only ways across the wire.
 
-Where kafka-python differs from the schemas: ``authorized_operations`` is a set of bit numbers, None when not asked for;
-a zero uuid is None; a field that the message's version lacks reads as its default.
+Where kafka-python differs from the schemas: ``authorized_operations`` is a set of bit numbers, None if not requested; a
+zero uuid is None; a field that the message's version lacks reads as its default.
 """
 
 from __future__ import annotations
@@ -182,17 +182,17 @@ _REQUESTS: dict[int, Any] = {
     )
 }
 _BY_HAND: dict[int, Any] = {request.API_KEY: request for request in (ProduceRequest, FetchRequest)}
-"""Only their version ranges are taken from here."""
+"""Messages of which only the version ranges are used."""
 
 
 def request_class(api_key: int) -> Any | None:
-    """The class of the API's requests; None for Produce, Fetch and APIs that have no schema here."""
+    """Return the class of the API's requests; None for Produce, Fetch and APIs without a schema here."""
     return _REQUESTS.get(api_key)
 
 
 @cache
 def schema_range(api_key: int) -> tuple[int, int] | None:
-    """The versions that the schema describes, unstable ones too; None for an API that has no schema here."""
+    """Return the versions that the schema describes, unstable ones included; None for an API without a schema here."""
     schema = _schema(api_key)
     if schema is None:
         return None
@@ -202,7 +202,10 @@ def schema_range(api_key: int) -> tuple[int, int] | None:
 
 @cache
 def stable_range(api_key: int) -> tuple[int, int]:
-    """The versions that Kafka 4.x advertises (kafka-python's own ``min_version`` is 0 for all).  KeyError."""
+    """Return the versions that Kafka 4.x advertises (kafka-python's own ``min_version`` is 0 for all).
+
+    Raises KeyError for an API without a schema here.
+    """
     versions = schema_range(api_key)
     if versions is None:
         raise KeyError(api_key)
@@ -212,7 +215,7 @@ def stable_range(api_key: int) -> tuple[int, int]:
 
 @cache
 def flexible_since(api_key: int) -> int | None:
-    """The first version with compact types and tagged fields; None when there is none, or no schema."""
+    """Return the first version with compact types and tagged fields; None if there is none, or no schema."""
     schema = _schema(api_key)
     if schema is None or schema["flexibleVersions"] == "none":
         return None

@@ -1,4 +1,4 @@
-"""Kafka's variable-length types on plain buffers, for what is parsed and built by hand.
+"""Kafka's variable-length types on plain buffers, for messages that are parsed and built by hand.
 
 Readers take a buffer and a position and return the value and the position after it.  What they cannot read raises
 FormatError or one of ``CUT_SHORT``, which each parser turns into FormatError in one place.
@@ -14,7 +14,7 @@ from uuid import UUID
 from bmq.core.errors import FormatError
 
 CUT_SHORT = (struct.error, IndexError, UnicodeDecodeError)
-"""What Python raises of a buffer that ends too early, and of text that is no UTF-8."""
+"""Exceptions of Python for a buffer that ends too early, and for text that is not UTF-8."""
 
 ELEMENTS_MAX = 500_000
 """Array elements in one message, all arrays together; most APIs have a smaller bound (``core.wire.limits``)."""
@@ -25,7 +25,7 @@ the process busy for half a minute."""
 
 
 class TooManyPartitions(FormatError):
-    """A Produce or Fetch request with more partitions than its parser was asked for."""
+    """A Produce or Fetch request with more partitions than its parser accepts."""
 
     def __init__(self, partitions_max: int) -> None:
         super().__init__(f"more than {partitions_max} partitions")
@@ -36,7 +36,7 @@ INT32 = struct.Struct(">i")
 
 
 class NodeEndpoint(NamedTuple):
-    """Where a leader named in a response is reached (KIP-951)."""
+    """The address of a leader named in a response (KIP-951)."""
 
     node_id: int
     host: str
@@ -45,7 +45,7 @@ class NodeEndpoint(NamedTuple):
 
 
 def read_uvarint(data: memoryview | bytes, pos: int) -> tuple[int, int]:
-    """At most five bytes, as Kafka's ``ByteUtils.readUnsignedVarint``."""
+    """Return an unsigned varint of at most five bytes, as Kafka's ``ByteUtils.readUnsignedVarint``."""
     value = data[pos]
     if value < 0x80:
         return value, pos + 1
@@ -60,7 +60,7 @@ def read_uvarint(data: memoryview | bytes, pos: int) -> tuple[int, int]:
 
 
 def read_size(data: memoryview, pos: int, *, flexible: bool) -> tuple[int, int]:
-    """The length of bytes or an array; -1 is null."""
+    """Return the length of bytes or of an array; -1 is null."""
     if flexible:
         size, pos = read_uvarint(data, pos)
         return size - 1, pos
@@ -69,7 +69,7 @@ def read_size(data: memoryview, pos: int, *, flexible: bool) -> tuple[int, int]:
 
 
 def read_count(data: memoryview, pos: int, element_least: int, *, flexible: bool) -> tuple[int, int]:
-    """The length of an array that is not null and whose elements take at least so many bytes each."""
+    """Return the length of an array that must not be null, and whose elements take ``element_least`` bytes or more."""
     count, pos = read_size(data, pos, flexible=flexible)
     if count < 0:
         raise FormatError("null where an array must be")
@@ -108,7 +108,7 @@ def read_uuid(data: memoryview, pos: int) -> tuple[UUID, int]:
 
 
 def read_tags(data: memoryview, pos: int) -> tuple[list[tuple[int, int, int]], int]:
-    """The tagged fields that stand at ``pos`` (KIP-482): (tag, position, end) of each."""
+    """Return (tag, position, end) of each tagged field in the set at ``pos`` (KIP-482)."""
     count, pos = read_uvarint(data, pos)
     if count > TAGS_MAX:
         raise FormatError(f"{count} tagged fields")
@@ -155,12 +155,12 @@ def string(text: str | None, *, flexible: bool) -> bytes:
 
 
 def tags(fields: Sequence[tuple[int, bytes]]) -> bytes:
-    """Tagged fields, given in the order of their tags."""
+    """Return a set of tagged fields.  They must be given in the order of their tags."""
     return uvarint(len(fields)) + b"".join(uvarint(tag) + uvarint(len(data)) + data for tag, data in fields)
 
 
 def node_endpoints(nodes: Sequence[NodeEndpoint]) -> bytes:
-    """The array that the responses to Produce and Fetch carry under a tag."""
+    """Return the array of node endpoints that the responses to Produce and Fetch carry under a tag."""
     parts = [uvarint(len(nodes) + 1)]
     for node in nodes:
         parts += (INT32.pack(node.node_id), string(node.host, flexible=True), INT32.pack(node.port))
@@ -169,5 +169,5 @@ def node_endpoints(nodes: Sequence[NodeEndpoint]) -> bytes:
 
 
 def response_header(correlation_id: int, *, flexible: bool) -> bytes:
-    """Header v1 has an empty set of tags behind the id, v0 nothing."""
+    """Return a response header: v1 has an empty set of tags behind the id, v0 nothing."""
     return INT32.pack(correlation_id) + b"\0" if flexible else INT32.pack(correlation_id)

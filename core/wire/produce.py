@@ -1,11 +1,11 @@
 """Produce, by hand: record bytes stay where they arrived.
 
-Versions 3 to 13 (Kafka 4.x; 0 to 2 are only listed, KAFKA-18659): 5 log start offset, 8 record errors and error
-message (KIP-467), 9 flexible, 10 current leader and node endpoints (KIP-951), 13 topic ids for names (KIP-516).
+Versions 3 to 13 (Kafka 4.x; 0 to 2 are only listed, KAFKA-18659): 5 log start offset, 8 record errors and error message
+(KIP-467), 9 flexible, 10 current leader and node endpoints (KIP-951), 13 topic ids for names (KIP-516).
 
-Between processes of a cluster there are two tagged fields of ours.  A partition's part may carry ``ANEW_TAG``, without
-content: the sender has heard the answer to everything that it sent for the partition before.  A request may carry
-``HELD_TAG``, an int32: for so many milliseconds it may yet be held while a partition has no owner.
+Between processes of a cluster there are two additional tagged fields.  A partition's part may carry ``ANEW_TAG``,
+without content: the sender has received the responses to everything that it sent for the partition before.  A request
+may carry ``HELD_TAG``, an int32: the milliseconds for which it may still be held while a partition has no owner.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ HELD_TAG = 10_001
 
 
 class ProduceTopic:
-    """``name`` below version 13, ``topic_id`` from then on; partitions are (index, records or None).
+    """A topic's part of a request: ``name`` below version 13, ``topic_id`` from then on.
 
-    ``anew`` are the positions in ``partitions`` of those that carry ``ANEW_TAG``.
+    ``partitions`` are (index, records or None), ``anew`` the positions in it of those that carry ``ANEW_TAG``.
     """
 
     __slots__ = ("anew", "name", "partitions", "topic_id")
@@ -64,9 +64,9 @@ class ProduceTopic:
 
 
 class ProduceRequest:
-    """Records are slices of the request's body: they pin it, and it is theirs to write into.
+    """A parsed request.  Records are slices of its body: they keep it in memory, and may be written into.
 
-    ``held_ms`` is what ``HELD_TAG`` says, -1 without it.
+    ``held_ms`` is the value of ``HELD_TAG``, -1 without it.
     """
 
     __slots__ = ("acks", "held_ms", "timeout_ms", "topics", "transactional_id")
@@ -85,10 +85,10 @@ _ACKS = struct.Struct(">hi")
 
 
 def parse_produce(body: memoryview, version: int, partitions_max: int = PARTITIONS) -> ProduceRequest:
-    """Read a produce request of ``version`` (3 to 13).
+    """Parse a produce request of ``version`` (3 to 13).
 
     Raises TooManyPartitions if it has more topics and partitions than ``partitions_max``, before the rest is read;
-    FormatError if it is no such request.
+    FormatError if it is malformed.
     """
     try:
         return _parse(body, version, partitions_max, flexible=version >= FLEXIBLE_SINCE)
@@ -195,7 +195,7 @@ class PartitionAnswer:
 
 
 class TopicAnswer:
-    """The answers for one topic, named as the request named it."""
+    """One topic's part of the response, named as the request named it."""
 
     __slots__ = ("name", "partitions", "topic_id")
 
@@ -229,7 +229,7 @@ def encode_produce(
     throttle_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> Response:
-    """The response to a request of ``version`` (3 to 13); ``endpoints`` are sent from version 10."""
+    """Return the response to a request of ``version`` (3 to 13); ``endpoints`` are sent from version 10."""
     flexible = version >= FLEXIBLE_SINCE
     plain, ending = _PLAIN_OF[version]
     has_start = version >= 5

@@ -1,4 +1,4 @@
-"""The other side of ``produce``: requests of one process of ours to another, by topic id, as bodies without headers.
+"""The client's side of ``produce``: requests from one process of the cluster to another, by topic id, without headers.
 
 Record bytes go out as they are, in buffers of their own.
 """
@@ -40,8 +40,11 @@ def encode_produce_request(
     anew: Collection[tuple[UUID, int]] = (),
     held_ms: int = -1,
 ) -> list[Buffer]:
-    """``topics`` are (id, (partition, records) of each).  A partition may be there more than once: the first part of
-    one that is in ``anew`` carries ``ANEW_TAG``.  ``held_ms`` goes under ``HELD_TAG``, unless it is negative."""
+    """Return the body of a request.  ``topics`` are (id, (partition, records) of each).
+
+    A partition may be there more than once: the first part of one that is in ``anew`` carries ``ANEW_TAG``.
+    ``held_ms`` goes under ``HELD_TAG``, unless it is negative.
+    """
     untold = set(anew)
     buffers: list[Buffer] = []
     out = bytearray(_HEAD.pack(0, acks, timeout_ms))
@@ -64,7 +67,7 @@ def encode_produce_request(
 
 
 def decode_produce_response(body: memoryview) -> list[TopicAnswer]:
-    """In the order of the request.  FormatError when it is none."""
+    """Return the response in ``body``, in the order of the request.  Raises FormatError if it is malformed."""
     try:
         count, pos = read_count(body, 0, 18, flexible=True)
         room = ELEMENTS_MAX - count
@@ -90,7 +93,7 @@ def decode_produce_response(body: memoryview) -> list[TopicAnswer]:
 
 
 def _read_answer(body: memoryview, pos: int) -> tuple[PartitionAnswer, int]:
-    """Which records were at fault is for clients, and not read."""
+    """Return a partition's part, without its record errors: only clients need them."""
     partition, code, base_offset, append_time, log_start = _ANSWER.unpack_from(body, pos)
     count, pos = read_count(body, pos + _ANSWER.size, 6, flexible=True)
     for _ in range(count):

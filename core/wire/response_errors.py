@@ -1,4 +1,4 @@
-"""Error codes of a response, wherever its schema has them: what Kafka counts as `RequestMetrics` errors.  Pure."""
+"""Error codes of a response, from every place of its schema: Kafka counts them as `RequestMetrics` errors.  Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _FIELD = "error_code"
 
 
 class _Plan(NamedTuple):
-    """Where a structure has error codes."""
+    """The places of error codes in a structure."""
 
     has_own: bool
     arrays: Sequence[tuple[str, _Plan]]
 
 
 def error_codes(message: Any) -> Iterator[int]:
-    """Yield every error code of a response, 0 for what succeeded: the whole's, then those of its elements.
+    """Yield every error code of a response, 0 for success: the whole's, then those of its elements.
 
-    An element without a code of its own gives 0, too: who counts what is yielded knows how many were looked at.
+    An element without a code of its own yields 0, too, so the number of codes is the number of elements visited.
     """
     kind: type = type(message)
     yield from _codes(message, _plan(kind))

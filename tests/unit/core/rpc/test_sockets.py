@@ -163,7 +163,7 @@ def test_a_process_that_stands_still(run: Run) -> None:
             peer.on_lost(gone.set)
             process.send_signal(signal.SIGSTOP)
             await gone.wait()
-            assert peer.why == "no sign of life: it answers no ping"
+            assert peer.why == "no sign of life: it does not respond to a ping"
             with pytest.raises(PeerLost, match=r"does not answer in 0\.2 s"):
                 await peers.probe(member, 0.2)
             process.send_signal(signal.SIGCONT)

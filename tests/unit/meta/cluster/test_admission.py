@@ -153,7 +153,7 @@ def test_an_api_is_for_members_of_its_role() -> None:
         one = Connection(w)
         assert (await one.hello("proxy-1")).error is ErrorCode.NONE
         await one.send(InternalKey.PING, b"".join(PingRequest().encode()))
-        with pytest.raises(CloseConnection, match="has not the role coordinator"):
+        with pytest.raises(CloseConnection, match="does not have the role coordinator"):
             await one.send(InternalKey.SHARD_OPEN, b"")
         assert w.asked == []
 
