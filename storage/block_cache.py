@@ -1,9 +1,9 @@
-"""What a process's readers share: reads in flight, the block cache and the segment indexes, each under its own bound.
+"""The shared part of a process's readers: reads in flight, cached blocks and segment indexes, each under its own bound.
 
-Reads are in aligned blocks, one read for all who wait for the same block.  ``SegmentKnowledge`` says how far a segment
-is certain in bytes (``Known``): from its ``.idx``, from its owner, or because the headers up to there were stepped over
-under a watermark that was known before the read.  Only bytes below it are kept.  A block read past it is shared only by
-those who asked under the same watermark: an older read may have seen other bytes.
+Reads are in aligned blocks, one read for all readers that wait for the same block.  ``SegmentKnowledge`` has the
+position up to which a segment's bytes are certain: by its ``.idx``, by its owner, or because the headers up to there
+were stepped over under a watermark that was known before the read.  Only bytes below that position are kept.  A block
+read past it is shared only by readers with the same watermark: an older read may have seen other bytes.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from bmq.storage.segment import decode_idx_steps
 T = TypeVar("T")
 _IDX_READ_BYTES = 256 << 10
 _NEVER = -1
-_FACTS_BYTES = 400  # a Facts without its entries
+_FACTS_BYTES = 400  # a SegmentKnowledge without its entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConfig:
-    """Bounds of one process's reads from storage."""
+    """The bounds of one process's reads from storage."""
 
     block_bytes: int = 1 << 20
-    """A read's unit.  Large enough that a seek (0.7 ms) is small beside the transfer, small enough to waste little."""
+    """Unit of reads.  Large enough that a seek (0.7 ms) is small beside the transfer, small enough to waste little."""
     cache_bytes: int = 256 << 20
     index_bytes: int = 64 << 20
-    """Segment indexes kept: 24 bytes for each 64 KB of log, so this covers about 170 GB."""
+    """Memory for segment indexes: 24 bytes for each 64 KB of log, so this covers about 170 GB."""
     reads_max: int = 32
     """Reads in flight; the others wait."""
     ahead_max: int = 8
-    """How many of them may be reading ahead."""
+    """Blocks read ahead at once, at most."""
     parallel_indexes: int = 8
     """Indexes read at once by one search for a timestamp."""
     block_age_s: float = 600.0
     """A block is read again when it is older: segments never change, unless `bmq segment repair` replaces one."""
 
     def validate(self) -> None:
-        """ValueError naming the setting."""
+        """Check the bounds.  Raises ValueError naming the setting that is out of range."""
         if self.block_bytes < HEADER_BYTES:
             raise ValueError(f"block_bytes={self.block_bytes} is less than a batch header")
         if self.reads_max < 1 or self.ahead_max < 0 or self.parallel_indexes < 1:
@@ -58,7 +58,10 @@ class ReadConfig:
 
 
 class SegmentKnowledge:
-    """What is known of one segment: a sparse index, and how far its bytes are certain (``Known``)."""
+    """The knowledge of one segment: a sparse index, and the position up to which its bytes are certain.
+
+    Bytes below ``known_position`` are flushed and hold the offsets below ``known_offset``.
+    """
 
     __slots__ = ("asked_end", "counted", "entries", "index", "is_ours", "known_offset", "known_position")
 
@@ -68,21 +71,28 @@ class SegmentKnowledge:
         self.known_offset = known_offset
         self.known_position = known_position
         self.is_ours = is_ours  # else the owner's: not to be added to
-        self.asked_end: int | None = _NEVER  # the segment's end when its .idx was asked for last
-        self.counted = 0  # of its cost, in the pool
+        self.asked_end: int | None = _NEVER  # the segment's end when its .idx was last read
+        self.counted = 0  # the part of its cost that the cache has counted
 
     @property
     def cost(self) -> int:
+        """The memory that it takes, in bytes."""
         return _FACTS_BYTES + len(self.entries) * self.entries.itemsize
 
     def start_for(self, offset: int, base: int) -> tuple[int, int]:
-        """(offset, position) of a batch at or before the one that holds ``offset``."""
+        """Return (offset, position) of a batch at or before the one that holds ``offset``.
+
+        ``base`` is the segment's first offset; the result is (``base``, 0) if no entry precedes the batch.
+        """
         if offset >= self.known_offset:
             return self.known_offset, self.known_position
         return self._entry(bisect_right(range(len(self.index)), offset, key=self._offset) - 1, base)
 
     def start_for_timestamp(self, timestamp: int, base: int) -> tuple[int, int]:
-        """(offset, position) at or before the first batch whose largest timestamp is at least ``timestamp``."""
+        """Return (offset, position) at or before the first batch whose largest timestamp is at least ``timestamp``.
+
+        ``base`` as in ``start_for``.
+        """
         if self.index.max_timestamp < timestamp:
             return self.known_offset, self.known_position
         return self._entry(bisect_left(range(len(self.index)), timestamp, key=self._timestamp) - 1, base)
@@ -97,17 +107,21 @@ class SegmentKnowledge:
         return self.entries[at * ENTRY + 2]
 
     def passed(self, base_offset: int, next_offset: int, position: int, size: int, max_timestamp: int) -> None:
-        """A reader stands behind a batch that is flushed."""
+        """Add a flushed batch that a reader has stepped over: what is certain now includes it if it comes next."""
         if self.is_ours and position == self.known_position:
             self.index.add(base_offset, position, max_timestamp)
             self.known_offset, self.known_position = next_offset, position + size
 
 
-# ------------------------------------------------------------------------------------------------------ the pool
+# ----------------------------------------------------------------------------------------------------- the cache
 
 
 class BlockCache:
-    """Shared by all readers of a process.  ``close`` ends what is under way.  ``progress`` counts its reads."""
+    """The block cache of a process, shared by all its readers.
+
+    ``close`` ends the reads under way.  ``progress`` counts its reads.  The least recently used blocks and indexes make
+    room for others.
+    """
 
     def __init__(
         self,
@@ -124,7 +138,7 @@ class BlockCache:
         self.config.validate()
         self._turn = asyncio.Semaphore(self.config.reads_max)
         self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._read_s: dict[tuple[str, int], float] = {}  # when each of them was read
+        self._read_s: dict[tuple[str, int], float] = {}  # when each block was read
         self._facts: OrderedDict[str, SegmentKnowledge] = OrderedDict()
         self._shared: dict[Hashable, _Shared[Any]] = {}
         self.cached_bytes = 0
@@ -140,19 +154,22 @@ class BlockCache:
 
     def __repr__(self) -> str:
         return (
-            f"<ReadPool {len(self._blocks)} blocks of {self.cached_bytes} bytes, {len(self._facts)} indexes,"
+            f"<BlockCache {len(self._blocks)} blocks of {self.cached_bytes} bytes, {len(self._facts)} indexes,"
             f" {len(self._shared)} under way, {self.reads} reads, {self.hits} hits>"
         )
 
     async def close(self) -> None:
-        """Cancel the reads under way; their waiters hear it."""
+        """Cancel the reads under way; the calls that wait for them are cancelled too."""
         tasks = [shared.task for shared in self._shared.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def once(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of ``work``, done once for all who wait under ``key``; ends early only when all have left."""
+        """Return the result of ``work``, which is done once for all callers that wait under ``key``.
+
+        It is cancelled early only when all callers have been cancelled.
+        """
         shared: _Shared[T] | None = self._shared.get(key)
         if shared is None:
             shared = self._start(key, work)
@@ -174,7 +191,7 @@ class BlockCache:
     def _ended(self, key: Hashable, shared: _Shared[T]) -> None:
         self._forget(key, shared)
         if not shared.task.cancelled():
-            shared.task.exception()  # read ahead for nobody: whoever wants the block meets the fault himself
+            shared.task.exception()  # read ahead without a reader: one that wants the block reads it, and fails itself
 
     def _forget(self, key: Hashable, shared: _Shared[T]) -> None:
         if self._shared.get(key) is shared:
@@ -183,7 +200,7 @@ class BlockCache:
     # Blocks
 
     def cached(self, path: str, number: int, length: int) -> bytes | None:
-        """The block, if at least ``length`` bytes of it are kept."""
+        """Return the block if at least ``length`` bytes of it are kept and not too old, else None."""
         data = self._blocks.get((path, number))
         if data is None or len(data) < length:
             return None
@@ -194,7 +211,7 @@ class BlockCache:
         return data
 
     async def settled(self, path: str, number: int, length: int) -> bytes:
-        """The first ``length`` bytes of a block, all certain (at least, fewer only if storage has no more)."""
+        """Return at least the first ``length`` bytes of a block, all certain; fewer only if storage has no more."""
         data = self.cached(path, number, length)
         if data is not None:
             self.hits += 1
@@ -203,7 +220,7 @@ class BlockCache:
         return await self.once((path, number, length), lambda: self._read_settled(path, number, length))
 
     async def open(self, path: str, number: int, end_offset: int) -> bytes:
-        """Whatever is visible of a block now; shared only with those who know the same watermark."""
+        """Read what is visible of a block now; the read is shared only with callers of the same watermark."""
         position = number * self.config.block_bytes
         key = (path, number, "open", end_offset)
         return await self.once(key, lambda: self._read(path, position, self.config.block_bytes))
@@ -228,20 +245,20 @@ class BlockCache:
                 self.reading_bytes -= length
 
     def read_ahead(self, path: str, number: int, length: int) -> None:
-        """Begin to read a block that is certain, if there is room for such reads."""
+        """Begin to read a block whose bytes are certain, unless ``ahead_max`` such reads are under way."""
         key = (path, number, length)
         if self.ahead >= self.config.ahead_max or key in self._shared or self.cached(path, number, length) is not None:
             return
         self.ahead += 1
         shared = self._start(key, lambda: self._read_settled(path, number, length))
-        shared.waiters += 1  # the pool itself: not cancelled because a reader who joined has left
+        shared.waiters += 1  # the cache itself: the read goes on when a reader that joined it is cancelled
         shared.task.add_done_callback(self._ahead_ended)
 
     def _ahead_ended(self, task: asyncio.Task[Any]) -> None:
         self.ahead -= 1
 
     def keep(self, path: str, number: int, data: bytes) -> None:
-        """Cache the certain bytes of a block; the least recently used ones make room."""
+        """Cache the certain bytes of a block; the least recently used blocks make room."""
         key = (path, number)
         old = self._blocks.get(key)
         if len(data) > self.cache_bytes or (old is not None and len(old) >= len(data)):
@@ -258,7 +275,7 @@ class BlockCache:
             del self._read_s[key]
 
     def forget(self, path: str) -> bool:
-        """Drop what is kept of a file that is not what it was; whether there was anything."""
+        """Drop what is kept of a file that was replaced, and return whether anything was kept."""
         keys = [key for key in self._blocks if key[0] == path]
         for key in keys:
             self._drop(key)
@@ -269,9 +286,10 @@ class BlockCache:
         return bool(keys) or facts is not None
 
     def limit_cache(self, cache_bytes: int) -> None:
-        """Keep no more than so many bytes of blocks, those being read included, from now on.
+        """Keep no more than ``cache_bytes`` of blocks from now on, including those being read.
 
-        For whoever shares a budget between this cache and others; never more than ``ReadConfig.cache_bytes``.
+        It lets a caller share a budget between this cache and others.  The bound is never more than
+        ``ReadConfig.cache_bytes``.
         """
         self.cache_bytes = max(0, min(cache_bytes, self.config.cache_bytes))
         self._shrink()
@@ -283,13 +301,14 @@ class BlockCache:
     # Indexes
 
     def facts(self, path: str) -> SegmentKnowledge | None:
+        """Return what is kept of the segment at ``path``, None if there is nothing."""
         facts = self._facts.get(path)
         if facts is not None:
             self._facts.move_to_end(path)
         return facts
 
     def keep_facts(self, path: str, facts: SegmentKnowledge) -> None:
-        """Remember, or count again after it has grown; one that knows less gives way."""
+        """Keep ``facts``, or count them again after they have grown; of two, keep those that reach further."""
         old = self._facts.get(path)
         if old is not None and old is not facts:
             if old.known_offset >= facts.known_offset:
@@ -306,7 +325,10 @@ class BlockCache:
             gone.counted = 0
 
     async def index(self, path: str) -> Checkpoint | None:
-        """A segment's ``.idx``; None when there is none, or it is damaged: then its segment is scanned instead."""
+        """Read a segment's ``.idx``, without its producers.
+
+        The result is None if there is no ``.idx``, or if it is damaged: the segment is scanned instead.
+        """
         return await self.once((path, "idx"), lambda: self._read_index(path))
 
     async def _read_index(self, path: str) -> Checkpoint | None:
@@ -324,7 +346,7 @@ class BlockCache:
 
 
 class _Shared(Generic[T]):
-    """One piece of work and how many wait for it."""
+    """One piece of work and the number of callers that wait for it."""
 
     __slots__ = ("task", "waiters")
 

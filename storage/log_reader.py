@@ -1,13 +1,13 @@
 """Reading one partition's log: whole batches by offset, and the search for a timestamp.
 
-``LogReader`` is one partition's, and small; what it reads goes through the process's ``BlockCache``.  What a read may
-show (rules 2 and 5):
+A ``LogReader`` belongs to one partition and is small; its reads go through the process's ``BlockCache``.  These are the
+bounds of a read (rules 2 and 5):
 
-* A segment's bytes count up to the first batch at or past its end (the next one's base) and the ``end_offset`` that
-  the caller gives, a high watermark.  Whatever lies behind was never acknowledged, or is written again elsewhere.
-* Bytes are kept for others only as far as they are certain: see ``storage/block_cache.py``.
+* A segment's bytes count up to the first batch that reaches its end (the next segment's base) or the ``end_offset``
+  that the caller gives, a high watermark.  Bytes behind were never acknowledged, or are written again elsewhere.
+* Bytes are kept for other readers only as far as they are certain: see ``storage/block_cache.py``.
 
-The answer is whole batches, the first of which holds the offset asked for.  Headers are checked (size, magic, dense
+The result is whole batches, the first of which holds the requested offset.  Headers are checked (size, magic, dense
 offsets), record CRCs are not: the consumer checks those.
 """
 
@@ -33,18 +33,21 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import Extent, LogSegments
 from bmq.storage.segment import BATCH_BYTES_MAX
 
-_HEAD = struct.Struct(">qiibIhiqq")  # base offset ... max timestamp: see core.records
+_HEAD = struct.Struct(">qiibIhiqq")  # base offset ... max timestamp: see core.records.batch
 _STREAMS_MAX = 64
 REFRESHES_MAX = 2
-"""Second looks of one read: the segment it is sent to by the first may be joined or deleted in the same moment."""
+"""Listings after which one read tries again: the segment that the first one shows may be joined or deleted as well."""
 REFINE_BYTES_MAX = 1 << 20
 """Batches up to this size are searched record by record."""
 REFINE_INFLATED_MAX = 4 << 20
-"""And up to this size once decompressed: some 50 ms at 100 bytes a record, once a search."""
+"""The bound of their size once decompressed: some 50 ms at 100 bytes a record, once a search."""
 
 
 class OffsetNotFound(LookupError):
-    """Storage has no segment for the offset: it was deleted, or never was.  Ask the owner before telling a client."""
+    """Storage has no segment for the offset: it was deleted, or never existed.
+
+    A caller must ask the owner before it reports this to a client.
+    """
 
     def __init__(self, path: PartitionPath, offset: int, first_offset: int | None) -> None:
         super().__init__(f"{path}: no segment holds offset {offset}, the first begins at {first_offset}")
@@ -58,8 +61,10 @@ class MissingRecords(CorruptData):
 
 @dataclass(frozen=True, slots=True)
 class LiveSegment:
-    """What the owner (or a checkpoint) says of a segment without ``.idx``: flushed to ``position``, which is
-    ``end_offset``.  The index is only read."""
+    """The state of a segment without ``.idx``, from its owner or from a checkpoint.
+
+    Its bytes are flushed up to ``position``, where the batch of ``end_offset`` will begin.  ``index`` is only read.
+    """
 
     name: SegmentName
     position: int
@@ -68,7 +73,7 @@ class LiveSegment:
 
 
 class Found(NamedTuple):
-    """An answer to a search by timestamp."""
+    """The result of a search by timestamp: an offset, and the timestamp there (milliseconds)."""
 
     offset: int
     timestamp: int
@@ -78,10 +83,11 @@ class Found(NamedTuple):
 
 
 class SegmentCursor:
-    """Steps from batch to batch of one segment, by headers, as far as it may be read.
+    """A cursor that steps from batch to batch of one segment, by headers, as far as the segment may be read.
 
-    ``stop`` is the first offset that does not count; ``end_offset`` the watermark that promises what lies below it.
-    After a ``step`` the fields describe the batch at ``position``.
+    ``start`` is (offset, position) of the first batch.  ``stop`` is the first offset that must not be shown;
+    ``watermark`` is the high watermark of the caller, under which reads of uncertain bytes are shared.  After a
+    ``step`` the fields describe the batch at ``position``.
     """
 
     def __init__(
@@ -103,10 +109,14 @@ class SegmentCursor:
 
     @property
     def end(self) -> int:
+        """The position behind the current batch."""
         return self.position + self.size
 
     async def step(self) -> bool:
-        """To the next batch that lies wholly below ``stop``; False when there is none.  CorruptData."""
+        """Step to the next batch that lies wholly below ``stop``; return False if there is none.
+
+        Raises CorruptData if no right header stands there, MissingRecords if the file ends first.
+        """
         if self.next_offset >= self._stop:
             return False
         position = self.end
@@ -130,17 +140,17 @@ class SegmentCursor:
         return True
 
     async def load(self) -> None:
-        """Have the whole batch, not only its header."""
+        """Read the whole current batch, not only its header."""
         await self._fill(self.position, self.size)
 
     def copy(self, start: int, end: int) -> bytes:
-        """Bytes that were loaded and kept."""
+        """Return the bytes of [start, end), which must have been loaded and kept."""
         return b"".join(
             [piece[max(0, start - at) : end - at] for at, piece in self._pieces if start < at + len(piece) and at < end]
         )
 
     def finish(self) -> None:
-        """Keep what has turned out to be certain."""
+        """Give the bytes and the index entries that have become certain to the cache."""
         if not self.facts.is_ours:
             return
         block = self._pool.config.block_bytes
@@ -151,7 +161,7 @@ class SegmentCursor:
         self._pool.keep_facts(self._path, self.facts)
 
     def _at(self, position: int) -> tuple[memoryview | bytes, int]:
-        """The header that was filled in at ``position``: bytes, and where in them."""
+        """Return the header that `_fill` has read at ``position``, as (bytes, position in these)."""
         for at, piece in reversed(self._pieces):
             if at <= position:
                 if position + HEADER_BYTES <= at + len(piece):
@@ -160,7 +170,7 @@ class SegmentCursor:
         return self.copy(position, position + HEADER_BYTES), 0
 
     async def _fill(self, position: int, length: int) -> None:
-        """Have the pieces of [position, position + length), and none before what is kept."""
+        """Read the pieces of [position, position + length), and drop those before the kept bytes."""
         if position + length <= self._reached:
             return
         kept_from = position if self.kept_from is None else self.kept_from
@@ -195,7 +205,7 @@ class SegmentCursor:
 
 
 class LogReader:
-    """Reads one partition's log.  Any number of reads at once; a cancelled one disturbs no other."""
+    """A reader of one partition's log.  It serves any number of reads at once; a cancelled one disturbs no other."""
 
     def __init__(self, pool: BlockCache, path: PartitionPath, segments: LogSegments | None = None) -> None:
         self.pool = pool
@@ -208,11 +218,14 @@ class LogReader:
         return f"<LogReader {self.segments!r} streams={len(self._streams)}>"
 
     async def read(self, offset: int, max_bytes: int, end_offset: int, *, live: LiveSegment | None = None) -> bytes:
-        """Whole batches of one segment, the first of which holds ``offset``: at most ``max_bytes``, but at least one.
+        """Return whole batches of one segment, the first of which holds ``offset``.
 
-        Nothing at or past ``end_offset``, a high watermark that the caller had from the owner before this call; empty
-        when the batch at ``offset`` is not wholly below it.  ``live`` saves the listing and the scan of the owner's
-        newest segment.  OffsetNotFound, CorruptData, NoSuchFile (after a second look), StorageError.
+        They are at most ``max_bytes`` long, but at least one batch.  None reaches ``end_offset``, a high watermark that
+        the caller got from the owner before this call; the result is empty if the batch at ``offset`` is not wholly
+        below it.  ``live`` saves the listing and the scan of the owner's newest segment.
+
+        Raises OffsetNotFound if no segment holds the offset, CorruptData if the batch is damaged or missing, NoSuchFile
+        if files are gone in each of several listings, and other StorageErrors as storage does.
         """
         if offset >= end_offset:
             return b""
@@ -251,7 +264,7 @@ class LogReader:
         self._streams.pop((extent.name, start), None)
         await walk.load()
         end = walk.end
-        with contextlib.suppress(CorruptData):  # what stands before the damage is given; who reads on meets it
+        with contextlib.suppress(CorruptData):  # the batches before the damage are returned; the next read raises
             while end - start + HEADER_BYTES <= max_bytes and await walk.step() and walk.end - start <= max_bytes:
                 await walk.load()
                 end = walk.end
@@ -263,7 +276,7 @@ class LogReader:
         return walk.copy(start, end)
 
     def _read_ahead(self, extent: Extent, facts: SegmentKnowledge, end: int) -> None:
-        """Begin with the block after the last one used, as far as it is certain."""
+        """Begin to read the block after the last one used, as far as its bytes are certain."""
         block = self.pool.config.block_bytes
         number = -(-end // block)
         certain = facts.known_position - number * block
@@ -275,10 +288,10 @@ class LogReader:
         return SegmentCursor(self.pool, self.path.log(extent.name), facts, start, stop, end_offset)
 
     async def _facts(self, extent: Extent, offset: int, live: LiveSegment | None) -> SegmentKnowledge:
-        """What is known of the segment, with its ``.idx`` when that may tell more about ``offset``.
+        """Return what is known of the segment, from its ``.idx`` too if that may reach further, to ``offset``.
 
-        The index is asked for again when the segment's end has changed (it was closed, or joined with its neighbour),
-        and, of a closed segment, as long as it is missing: its owner may be about to write it.
+        The ``.idx`` is read again when the segment's end has changed (it was closed, or joined with its neighbour).
+        That of a closed segment is read again for as long as it is missing: the owner may be about to write it.
         """
         if live is not None and live.name == extent.name:
             return SegmentKnowledge(live.index, live.end_offset, live.position, is_ours=False)
@@ -301,12 +314,13 @@ class LogReader:
     async def offset_for_timestamp(
         self, timestamp: int, end_offset: int, *, start_offset: int = 0, live: LiveSegment | None = None
     ) -> Found | None:
-        """The first record in [start_offset, end_offset) whose timestamp is at least ``timestamp``, or None.
+        """Return the first record in [start_offset, end_offset) whose timestamp is at least ``timestamp``, or None.
 
-        Exact, but for batches too large to look into (``REFINE_BYTES_MAX``): there it is the batch's base offset with
-        the batch's largest timestamp, at or before the right record, so that nothing is skipped.  Costs one small read
-        for each segment not asked about before, since timestamps need not rise from segment to segment.  Errors as
-        ``read``.
+        The result is exact, except in batches that are too large to search (``REFINE_BYTES_MAX``,
+        ``REFINE_INFLATED_MAX``) or cannot be decoded: there it is the batch's base offset (or ``start_offset``) with
+        the batch's largest timestamp, at or before the right record, so that nothing is skipped.  The search costs one
+        small read for each segment that was not searched before, since timestamps need not rise from segment to
+        segment.  Raises what ``read`` raises, except OffsetNotFound.
         """
         for attempt in range(REFRESHES_MAX + 1):
             await self.segments.cover(end_offset, live.name if live is not None else None)
@@ -328,7 +342,7 @@ class LogReader:
         raise AssertionError("the last attempt returns or raises")
 
     async def _candidates(self, timestamp: int, start: int, end: int) -> AsyncIterator[Extent]:
-        """The segments that may hold such a record; a few indexes are read at once."""
+        """Give the segments that may hold a record of ``timestamp`` or later; a few indexes are read at once."""
         extents = self.segments.between(start, end)
         if len(self._maxima) > 2 * len(self.segments) + 16:
             self._maxima.clear()  # segments deleted or joined since
@@ -341,7 +355,7 @@ class LogReader:
                     yield extent
 
     async def _maximum(self, extent: Extent) -> int | None:
-        """The largest timestamp of a closed segment; None when its index does not tell."""
+        """Return the largest timestamp of a closed segment; None if its index is missing or ends elsewhere."""
         known = self._maxima.get(extent)
         if known is not None or extent.end is None:
             return known
@@ -371,7 +385,7 @@ class LogReader:
 
 
 async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> Found | None:
-    """The record within the batch; see ``offset_for_timestamp``."""
+    """Search the current batch for the record; None if it has none.  See ``offset_for_timestamp``."""
     if walk.base_timestamp >= timestamp and walk.base_offset >= start_offset and not walk.attributes & LOG_APPEND_TIME:
         return Found(walk.base_offset, walk.base_timestamp)
     if walk.size <= REFINE_BYTES_MAX:
@@ -381,7 +395,7 @@ async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> Fou
             records = read_records(batch, bytes_max=REFINE_INFLATED_MAX)
             hits = (record for record in records if record.timestamp >= timestamp and record.offset >= start_offset)
             hit = next(hits, None)
-        except FormatError:  # too large when inflated, or not as Kafka writes them: the batch itself is the answer
+        except FormatError:  # too large when inflated, or not as Kafka writes them: the batch itself is the result
             return Found(max(walk.base_offset, start_offset), walk.max_timestamp)
         return Found(hit.offset, hit.timestamp) if hit is not None else None
     return Found(max(walk.base_offset, start_offset), walk.max_timestamp)

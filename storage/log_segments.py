@@ -1,13 +1,13 @@
-"""A partition's segments as one log, known by their names on storage.
+"""A partition's segments as one log, derived from their names on storage.
 
 Names are enough (rules 3 and 5): a final ``.log`` name means registered, ``(epoch, n)`` is the order of registration,
 and a segment ends where the first one registered after it begins.  Later registrations never begin below earlier data
 that was acknowledged, so in order of bases the *live* segments are those whose ``(epoch, n)`` is greater than any
-before; every other one holds nothing that counts (superseded).  That makes one pass over the folder in order of names,
-with one segment of look-ahead, and it makes listings incremental: what is new lies at the end.
+before; every other one is *superseded*: none of its bytes count.  So one pass over the folder in order of names is
+enough, with one segment of look-ahead, and listings are incremental: new segments are at the end.
 
-``LogSegments`` is what a reader keeps (a name for each live segment).  ``walk`` streams a folder for upkeep, which
-keeps nothing.  The retention decisions at the end are plain functions.
+``LogSegments`` is a reader's list (a name for each live segment).  ``walk`` streams a folder for upkeep, which keeps no
+list.  The retention decisions at the end are plain functions.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from bmq.storage.read_progress import ReadProgress
 _PAST_SCAFFOLDING = ".~"  # byte order: every name beginning with a dot, then this, then the digits
 _BASE = attrgetter("base")
 FOR_EVER = -1
+"""The retention setting that switches a rule off."""
 
 
 class Extent(NamedTuple):
-    """A live segment; it holds the offsets [name.base, end), or up to the log's end when ``end`` is None."""
+    """A live segment.  It holds the offsets [name.base, end), or up to the log's end if ``end`` is None."""
 
     name: SegmentName
     end: int | None
 
 
 class Listed(NamedTuple):
-    """What a folder shows of one segment name.
+    """A folder's entries for one segment name.
 
-    ``end`` as in ``Extent``; equal to the base when the segment is superseded.  ``length`` and ``modified_ms`` are the
-    namespace's word on the ``.log`` (lower bounds while it is open), -1 when only the ``.idx`` is there; so are its
-    ``block_bytes``, 0 when unknown.
+    ``end`` is as in ``Extent``, and equal to the base if the segment is superseded.  ``length`` (bytes) and
+    ``modified_ms`` are the namespace's values for the ``.log`` (lower bounds while it is open), -1 if only the ``.idx``
+    is there.  ``block_bytes`` is the namespace's value too, 0 if unknown.
     """
 
     name: SegmentName
@@ -61,15 +62,14 @@ class Listed(NamedTuple):
 
 
 class LogSegments:
-    """The live segments of one partition, in order of offsets.  Costs one name for each.
+    """The live segments of one partition, in order of offsets.  Its memory is one name for each segment.
 
-    ``cover(end)`` makes sure that every segment beginning below ``end`` is known; it lists only behind the last one
-    known, and not at all below what was covered before.  A name that turns out to be gone (retention, concat) is told
-    to ``refresh``.  Only the first ``cover`` lists the whole folder.
+    ``cover(end)`` makes sure that every segment beginning below ``end`` is known; it lists only behind the last known
+    one, and not at all below what was covered before.  The caller passes a name that turns out to be gone (retention,
+    concat) to ``refresh``.  Only the first ``cover`` lists the whole folder.  ``progress`` counts the listings.
     """
 
     def __init__(self, fs: FileSystem, path: PartitionPath, progress: ReadProgress | None = None) -> None:
-        """``progress`` counts the listings."""
         self._fs = fs
         self._progress = progress or ReadProgress()
         self.path = path
@@ -87,20 +87,21 @@ class LogSegments:
 
     @property
     def first_offset(self) -> int | None:
-        """Where the oldest known segment begins; the log start may lie inside it or beyond.  None without any."""
+        """The base of the oldest known segment, None without any.  The log start may lie inside it or beyond."""
         return self._names[0].base if self._names else None
 
     @property
     def last(self) -> SegmentName | None:
+        """The newest known segment, None without any."""
         return self._names[-1] if self._names else None
 
     def find(self, offset: int) -> Extent | None:
-        """The segment that holds ``offset``, None below the first."""
+        """Return the known segment that holds ``offset``, None below the first."""
         at = bisect_right(self._names, offset, key=_BASE) - 1
         return None if at < 0 else self._extent(at)
 
     def between(self, start: int, end: int) -> Iterator[Extent]:
-        """The segments that hold offsets of [start, end), oldest first."""
+        """Give the known segments that hold offsets of [start, end), oldest first."""
         at = max(0, bisect_right(self._names, start, key=_BASE) - 1)
         while at < len(self._names) and self._names[at].base < end:
             yield self._extent(at)
@@ -111,15 +112,16 @@ class LogSegments:
         return Extent(self._names[at], end)
 
     async def cover(self, end_offset: int, current: SegmentName | None = None) -> None:
-        """Know every segment that begins below ``end_offset``, a high watermark told to the caller before this call.
+        """List every segment that begins below ``end_offset``, unless they are known.
 
-        A segment has its final name before it is written, and the watermark follows the writing: so a listing begun
-        now shows them all.  ``current`` is the owner's word that this was its newest segment when it gave the
-        watermark: no listing is needed if that is the last one known.
+        ``end_offset`` is a high watermark that the caller got before this call.  A segment has its final name before it
+        is written, and the watermark follows the writing: so a listing begun now shows all of them.  ``current`` is the
+        segment that was the owner's newest when it sent the watermark: no listing is needed if that is the last known
+        one.  Raises StorageError if storage does not respond.
         """
         if end_offset <= self._covered:
             return
-        async with self._lock:  # held across the listing on purpose: whoever waits may be covered by it
+        async with self._lock:  # held across the listing on purpose: it may cover the calls that wait
             if current is not None and self.last == current:
                 self._covered = max(self._covered, end_offset)
             if end_offset > self._covered:
@@ -136,13 +138,13 @@ class LogSegments:
         self._covered = end_offset
 
     async def refresh(self, missing: SegmentName) -> None:
-        """``missing`` has no file: list once more around it (rule 10).
+        """List again around ``missing``, a known segment whose file is gone (rule 10).
 
-        Retention takes the oldest, so whatever is older than the folder's first segment goes; concat takes neighbours,
-        so the names around ``missing``, from a survivor to a survivor, are read again.  A few pages, however long the
-        log.
+        Retention removes the oldest segments, so the names older than the folder's first segment are dropped.  Concat
+        removes neighbours, so the names around ``missing`` are read again, from one that is still there to the next
+        that is.  This takes a few pages of listings, however long the log is.
         """
-        async with self._lock:  # as in cover: the others find the work done
+        async with self._lock:  # as in cover: calls that wait may find the work done
             if missing in self._names:
                 with self._progress.waiting():
                     await self._list_again(missing)
@@ -171,8 +173,10 @@ class LogSegments:
         return None
 
     async def _list_around(self, start: int, missing: SegmentName) -> bool:
-        """Read the names from ``start`` to the next survivor behind ``missing`` again; False if the first one is gone
-        too, so that its own predecessor may have swallowed both."""
+        """Read the names from ``start`` to the next one still there behind ``missing`` again.
+
+        Return False if the name at ``start`` is gone too: both may have been joined to its own predecessor.
+        """
         before = self._names[start]
         known = {name for name in self._names[start + 1 :] if name > missing}
         found: list[SegmentName] = []
@@ -193,10 +197,10 @@ class LogSegments:
 
 
 async def walk(fs: FileSystem, path: PartitionPath, after: SegmentName | None = None) -> AsyncGenerator[Listed, None]:
-    """Every segment name in the folder in order of bases, beginning with ``after`` (a live one) itself.
+    """Give every segment name in the folder in order of bases, beginning with ``after`` (a live one) itself.
 
-    Names of the same base come in order of registration, also where ``n`` has outgrown its digits.  A live segment
-    is given when the next live one is seen, which is its end; the last has none.
+    Names of the same base come in order of registration, also where ``n`` has outgrown its digits.  A live segment is
+    given once the next live one, where it ends, has been seen; the last one has no end.
     """
     top = (after.epoch, after.n - 1) if after is not None else (-1, -1)
     held: list[Listed] = []
@@ -220,7 +224,10 @@ def _ended(listed: Listed, base: int) -> Listed:
 
 
 async def first_base(fs: FileSystem, path: PartitionPath) -> int | None:
-    """The base of the oldest segment that has a ``.log``; None without any.  One page of a listing, as a rule."""
+    """Return the base of the oldest segment that has a ``.log``, None without any.
+
+    As a rule this reads one page of a listing.
+    """
     async with aclosing(_groups(fs, path, None)) as groups:
         async for group in groups:
             if any(listed.has_log for listed in group):
@@ -229,9 +236,10 @@ async def first_base(fs: FileSystem, path: PartitionPath) -> int | None:
 
 
 async def _groups(fs: FileSystem, path: PartitionPath, after: SegmentName | None) -> AsyncGenerator[list[Listed], None]:
-    """The names of each base, in order of registration, ends still unknown.
+    """Give the names of each base, in order of registration, without their ends.
 
-    Begins with the base of ``after``, whole: another segment of the same base may sort before or behind it.
+    The first group is that of the base of ``after``, complete: another segment of the same base may sort before or
+    behind it.
     """
     start = f"{after.base:020d}" if after is not None else _PAST_SCAFFOLDING
     group: dict[SegmentName, Listed] = {}
@@ -241,7 +249,7 @@ async def _groups(fs: FileSystem, path: PartitionPath, after: SegmentName | None
         async for status in listing:
             parsed = parse_segment(base_name(status.path))
             if parsed is None:
-                continue  # not ours
+                continue  # not a segment's file
             name, kind = parsed
             if name.base != base:
                 if group:
@@ -265,10 +273,10 @@ def _merge(seen: Listed | None, name: SegmentName, kind: str, status: FileStatus
 
 
 class Retained(NamedTuple):
-    """A live segment as retention sees it.
+    """A live segment, as retention needs it.  ``size`` is in bytes.
 
-    ``end`` None: still written.  ``timestamp`` is the largest of its records, or the file's modification time when
-    they carry none (milliseconds); None: not looked up.
+    ``end`` None: it is still written.  ``timestamp`` is the largest of its records, or the file's modification time if
+    they carry none (milliseconds); None: it was not looked up.
     """
 
     base: int
@@ -286,10 +294,11 @@ def expired(
     high_watermark: int,
     log_start: int,
 ) -> int:
-    """The new log start: whole segments from the oldest, never past the watermark, never the one being written.
+    """Return the log start after retention.
 
-    Kafka's rules (``UnifiedLog.deleteRetentionMsBreachedSegments`` and ``...SizeBreachedSegments``): by time the oldest
-    segments go while their largest timestamp is more than ``retention_ms`` ago; by size they go while at least
+    Whole segments are removed from the oldest on, never past the watermark, and never the one being written.  The rules
+    are Kafka's (``UnifiedLog.deleteRetentionMsBreachedSegments`` and ``...SizeBreachedSegments``): by time, the oldest
+    segments are removed while their largest timestamp is more than ``retention_ms`` ago; by size, while at least
     ``retention_bytes`` remain (the segment being written counts).  ``FOR_EVER`` (-1) switches a rule off.
     """
     left = sum(segment.size for segment in segments)
@@ -306,15 +315,16 @@ def expired(
 
 
 def is_expired(timestamp: int | None, now_ms: int, retention_ms: int) -> bool:
-    """Whether a segment with this largest timestamp has outlived ``retention_ms``; never when it is not known."""
+    """Return whether a segment with this largest timestamp has outlived ``retention_ms``; False if it is unknown."""
     return retention_ms != FOR_EVER and timestamp is not None and now_ms - timestamp > retention_ms
 
 
 def is_deletable(listed: Listed, log_start: int) -> bool:
-    """Whether the files of this name may go; asked of a ``walk`` in order, whose first False ends it.
+    """Return whether the files of this name may be deleted.
 
-    Wholly below the log start, with a later segment behind it: the newest name on storage tells how far the log and
-    its epochs had come, should the key-value store be lost.  Superseded ones and stray indexes go with their base, in
-    order of names: left behind, a superseded one would seem to be live once the one that superseded it is gone.
+    To be called for the names of a ``walk`` in order, up to the first False.  A segment may be deleted if it is wholly
+    below the log start and a later segment follows it: the newest name on storage shows how far the log and its epochs
+    had come, should the key-value store be lost.  Superseded segments and stray indexes are deleted with their base, in
+    order of names: if one were left, it would seem to be live once the segment that superseded it is gone.
     """
     return listed.end is not None and listed.end <= log_start and listed.name.base < log_start

@@ -1,4 +1,4 @@
-"""A closed segment's ``.idx`` file, and scanning a ``.log``.
+"""The ``.idx`` file of a closed segment, and the scan of a ``.log``.
 
 ``.idx``, written once when its segment closes (big-endian)::
 
@@ -7,8 +7,8 @@
     body            a full, closed checkpoint (see ``storage.checkpoint``): position is the segment's length
     crc       u32   CRC-32C of the body
 
-It covers the first ``position`` bytes of its ``.log``.  A log that ``concat`` made longer is still right: the rest is
-scanned until the index is written anew.
+It covers the first ``position`` bytes of its ``.log``.  It stays valid for a log that ``concat`` made longer: the rest
+is scanned until the index is written again.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ READ_BYTES = 4 << 20
 BATCH_BYTES_MAX = (1 << 30) + LENGTH_OVERHEAD  # a batch may be as large as a segment; past this a length is garbage
 _LENGTH = struct.Struct(">I")
 IDX_OVERHEAD = len(IDX_MAGIC) + 2 * _LENGTH.size
-"""Bytes of an ``.idx`` file around its checkpoint."""
+"""The bytes of an ``.idx`` file around its checkpoint."""
 _OFFSET = struct.Struct(">q")
 _MAGIC_BYTE = bytes([MAGIC])
 _ANY_TIME = BatchRules(timestamp_after_max_ms=(1 << 63) - 1)
 _CRC_MATCHES_MAX = 4
-"""Ends of a batch that its CRC allows and its records do not.  Chance makes one in 2^32: more are made on purpose."""
+"""Ends of a batch to check that its CRC allows and its records do not.
+
+Chance makes one in 2^32: more are made on purpose.
+"""
 
 
 def encode_idx(checkpoint: Checkpoint) -> bytes:
@@ -47,18 +50,18 @@ def encode_idx(checkpoint: Checkpoint) -> bytes:
 
 
 def encode_idx_steps(checkpoint: Checkpoint) -> Steps[bytes]:
-    """Do the same as ``encode_idx`` with a pause after some producers."""
+    """Do the same as ``encode_idx``, with a pause after each ``PRODUCERS_A_STEP`` producers."""
     body = yield from encode_steps(checkpoint)
     return IDX_MAGIC + _LENGTH.pack(len(body)) + body + _LENGTH.pack(crc32c(body))
 
 
 def decode_idx(data: bytes) -> Checkpoint:
-    """Return what an ``.idx`` file says.  Raises FormatError with what is wrong."""
+    """Return the checkpoint in an ``.idx`` file.  Raises FormatError that says what is wrong with the file."""
     return finish_steps(decode_idx_steps(data))
 
 
 def decode_idx_steps(data: bytes, *, with_producers: bool = True) -> Steps[Checkpoint]:
-    """Do the same as ``decode_idx`` with a pause after some producers; see ``decode_steps``."""
+    """Do the same as ``decode_idx``, with pauses; arguments as in ``checkpoint.decode_steps``."""
     if data[:8] != IDX_MAGIC:
         raise FormatError(f"not an index: begins with {bytes(data[:8])!r}")
     if len(data) < 12:
@@ -79,16 +82,19 @@ class Reads(Protocol):
 
 
 class Tail(Enum):
-    """How a scan of batches ended."""
+    """The way in which a scan of batches ended."""
 
     CLEAN = "clean"  # the bytes end where a batch ends
-    TORN = "torn"  # the last batch is cut short, or its bytes are bad and nothing good follows
+    TORN = "torn"  # the last batch is cut short, or its bytes are bad and no good batch follows
     BROKEN = "broken"  # damage: a bad batch with a good one behind it, or a whole one whose length field is wrong
 
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """Good batches reach to ``position`` and ``next_offset``."""
+    """The end of the good batches, as ``position`` and ``next_offset``, and the reason why they end there.
+
+    ``fault`` says what is wrong behind it, "" if the tail is clean.
+    """
 
     position: int
     next_offset: int
@@ -108,8 +114,9 @@ async def scan(
 ) -> ScanResult:
     """Read the batches in [position, length) of ``path``, checking each CRC and that offsets are dense.
 
-    ``on_batch(position, batch)`` is called for each good one.  The scan stops before a batch that reaches
-    ``offset_limit`` (the next segment's base, rule 5).  Memory: one read block, or one batch if that is larger.
+    ``on_batch(position, batch)`` is called for each good one.  The scan stops before a batch that begins at or past
+    ``offset_limit`` (the next segment's base, rule 5).  It needs the memory of one read block, or of one batch if that
+    is larger.  Raises FormatError if the file is shorter than ``length``, and what ``fs.read`` raises.
     """
     buffer = memoryview(b"")
     start = position  # of the buffer in the file
@@ -138,7 +145,7 @@ async def scan(
 
 
 def _declared_size(buffer: memoryview, at: int) -> int:
-    """What the header at ``at`` says of its batch's size, bounded; 0 when it is not all there."""
+    """Return the batch size that the header at ``at`` declares; 0 if it is cut off, or the size is out of range."""
     if len(buffer) - at < LENGTH_OVERHEAD:
         return 0
     size = int(struct.unpack_from(">i", buffer, at + 8)[0]) + LENGTH_OVERHEAD
@@ -146,12 +153,19 @@ def _declared_size(buffer: memoryview, at: int) -> int:
 
 
 async def _judge(fs: FileSystem, path: str, position: int, length: int, offset: int, fault: str) -> ScanResult:
-    """A bad batch at ``position``: is anything good behind it?  Then bytes were damaged, not merely cut short.
+    """Decide whether the bad batch at ``position`` is a torn end, or damage with a good batch behind it.
 
-    A right batch at ``position`` itself with the wrong base offset counts: a batch is missing or stands twice.  What
-    lies inside the bad batch does not: a record's value may well be a whole batch (a mirrored topic), and whoever wrote
-    it must not be able to take the partition offline by a crash of its owner.  But a batch that is right with another
-    length was written whole: its length field has changed since, and hides what follows.
+    ===================================================  ======  ======================================================
+    at or behind ``position``                            tail    because
+    ===================================================  ======  ======================================================
+    a right batch with another base offset               BROKEN  a batch is missing or stands twice
+    a good batch behind the bad one                      BROKEN  bytes were damaged, not merely cut short
+    the batch is right with another length               BROKEN  its length field has changed, and hides what follows
+    none of these                                        TORN    the end of a write is missing
+    ===================================================  ======  ======================================================
+
+    A batch inside the bad one does not count: a record's value may well be a whole batch (a mirrored topic), and its
+    producer must not be able to take the partition offline by a crash of the owner.
     """
     if fault.startswith("base offset"):
         return ScanResult(position, offset, Tail.BROKEN, fault)
@@ -163,7 +177,7 @@ async def _judge(fs: FileSystem, path: str, position: int, length: int, offset: 
         data = memoryview(await fs.read(path, start, min(READ_BYTES, length - start)))
         for at, size in _headers(data, offset, length - start):
             whole = data[at : at + size]
-            if at + size > len(data):  # it reaches past what was read: look at all of it, it may be the only one
+            if at + size > len(data):  # it reaches past what was read: check all of it, it may be the only one
                 whole = memoryview(await fs.read(path, start + at, size))
             if _is_batch(whole):
                 return ScanResult(position, offset, Tail.BROKEN, f"{fault}; a good batch follows at {start + at}")
@@ -177,7 +191,10 @@ async def _judge(fs: FileSystem, path: str, position: int, length: int, offset: 
 
 
 async def due_header(fs: Reads, path: str, position: int, length: int, offset: int) -> Batch | None:
-    """Return the header at ``position`` if it is, but for length and CRC, that of the batch that is due there."""
+    """Return the header at ``position`` if, apart from its length and CRC, it is that of the batch due there.
+
+    ``offset`` is the base offset that is due.  The result is None if it is another header, or cut off.
+    """
     data = memoryview(await fs.read(path, position, min(HEADER_BYTES, length - position)))
     if len(data) < HEADER_BYTES:
         return None
@@ -188,10 +205,10 @@ async def due_header(fs: Reads, path: str, position: int, length: int, offset: i
 
 
 async def with_right_length(fs: Reads, path: str, position: int, length: int, header: Batch) -> Batch | None:
-    """Return the batch at ``position`` with the length field that makes it right; None if there is none.
+    """Return the batch at ``position`` with the length field that makes it right; None if no length does.
 
-    The length field is not under the CRC (KIP-98).  A batch ends where the next offset stands, or where the file ends.
-    A producer could forge the CRC of a beginning of its batch, but that has not all of the records.
+    The CRC does not cover the length field (KIP-98).  A batch ends where a batch of the next offset begins, or where
+    the file ends.  A producer could forge the CRC of a beginning of its batch, but that lacks some of the records.
     """
     following, window = _OFFSET.pack(header.next_offset), READ_BYTES
     while True:
@@ -210,7 +227,7 @@ async def with_right_length(fs: Reads, path: str, position: int, length: int, he
 
 
 def _ends(text: bytearray, following: bytes, *, is_all: bool) -> Iterator[int]:
-    """Yield where the batch that begins ``text`` may end: in front of a batch of the next offset, or with the file."""
+    """Give the positions where the batch that begins ``text`` may end: before the next offset, or with the file."""
     at = text.find(following, HEADER_BYTES)
     while at != -1:
         if text[at + 16 : at + 17] == _MAGIC_BYTE:
@@ -221,7 +238,7 @@ def _ends(text: bytearray, following: bytes, *, is_all: bool) -> Iterator[int]:
 
 
 def _mended(data: memoryview) -> Batch | None:
-    """Return ``data``, whose CRC is right, as a batch of its length; None if that is not where its records end."""
+    """Return ``data``, whose CRC is right, as a batch of that length; None if its records do not end there."""
     _LENGTH.pack_into(data, 8, len(data) - LENGTH_OVERHEAD)
     batch = Batch(data)
     records = unpack(batch)
@@ -230,12 +247,12 @@ def _mended(data: memoryview) -> Batch | None:
 
 
 def find_batch(data: memoryview, offset: int) -> int | None:
-    """Position of the first whole batch in ``data`` whose base offset is at least ``offset``; None if there is none."""
+    """Return the position of the first whole batch in ``data`` with a base offset of ``offset`` or more, or None."""
     return next((at for at, size in _headers(data, offset, len(data)) if _is_batch(data[at : at + size])), None)
 
 
 def _headers(data: memoryview, offset: int, room: int) -> Iterator[tuple[int, int]]:
-    """(position, size) of what may be a batch at or after ``offset`` that ends within ``room`` bytes."""
+    """Give (position, size) of each possible batch at or after ``offset`` that ends within ``room`` bytes."""
     text = bytes(data)
     at = text.find(_MAGIC_BYTE, 16)
     while at != -1:
@@ -249,7 +266,7 @@ def _headers(data: memoryview, offset: int, room: int) -> Iterator[tuple[int, in
 
 
 def _is_batch(data: memoryview) -> bool:
-    """Whether ``data`` begins with a whole, right batch, whatever its base offset."""
+    """Return whether ``data`` begins with a whole, right batch of any base offset."""
     if len(data) < HEADER_BYTES:
         return False
     return not peek_batch(data, 0, Batch(data).base_offset, BATCH_BYTES_MAX).fault
