@@ -1,8 +1,8 @@
-"""What a checkpoint says of a partition, and how it is written.
+"""The checkpoint of a partition: its content and its format.
 
-A checkpoint is a fact about flushed data: it bounds recovery and tells a reader without a broker how far it may
-read.  It is true for ever, whoever wrote it, so it needs no fence.  A *full* one stands alone; a *delta* adds index
-entries and changed producers to the one before it of the same segment.
+A checkpoint is a fact about flushed data: it bounds recovery, and it says how far a reader without a broker may read.
+It stays true for ever, whichever process wrote it, so it needs no fence.  A *full* one stands alone; a *delta* adds
+index entries and changed producers to the one before it of the same segment.
 
 ::
 
@@ -42,12 +42,15 @@ _BATCH = struct.Struct(">iqiq")
 _FULL, _DELTA = ord("F"), ord("D")
 INDEX_ENTRY_BYTES = 24
 PRODUCERS_A_STEP = 1_000
-"""At 5 to 10 us each.  A partition may have a hundred thousand within ``producer.id.expiration.ms``."""
+"""Producers between two pauses, at 5 to 10 us each.
+
+A partition may have a hundred thousand within ``producer.id.expiration.ms``.
+"""
 
 
 @dataclass(slots=True)  # not frozen, though never changed: it is made for each batch, and freezing costs more than that
 class ProducerBatch:
-    """One of a producer's last five batches."""
+    """One of a producer's last five batches.  ``timestamp`` is in milliseconds."""
 
     base_sequence: int
     base_offset: int
@@ -57,9 +60,10 @@ class ProducerBatch:
 
 @dataclass(slots=True)
 class ProducerState:
-    """Idempotent (later transactional) state of one producer id.  Never changed: a new one for each accepted batch.
+    """The idempotent (later transactional) state of one producer id.
 
-    ``last_timestamp`` is the wall time (milliseconds) at which its owner last heard of it.
+    It is never changed: each accepted batch makes a new one.  ``last_timestamp`` is the wall time (milliseconds) at
+    which the partition's owner last received a batch of it.
     """
 
     producer_id: int
@@ -72,7 +76,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """As Kafka's ``AbortedTxn``: offsets are inclusive."""
+    """An aborted transaction, as Kafka's ``AbortedTxn`` has it.  Offsets are inclusive."""
 
     producer_id: int
     first_offset: int
@@ -82,7 +86,10 @@ class AbortedTransaction:
 
 @dataclass(slots=True, kw_only=True)
 class Checkpoint:
-    """See the module's picture.  ``index`` is flat: offset, position, max timestamp so far, repeated."""
+    """A checkpoint's fields, which the module's picture explains.
+
+    ``index`` is flat: offset, position, max timestamp so far, repeated.
+    """
 
     key: PartitionKey
     segment: SegmentName
@@ -101,17 +108,17 @@ class Checkpoint:
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """A later checkpoint of a partition compares greater, across journals and owners."""
+        """The sort key: a later checkpoint of a partition compares greater, across journals and owners."""
         return (self.segment.epoch, self.segment.n, self.end_offset, self.log_start)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Return the bytes of the module's picture."""
+    """Return the checkpoint's bytes, in the format of the module's picture."""
     return finish_steps(encode_steps(checkpoint))
 
 
 def encode_steps(checkpoint: Checkpoint) -> Steps[bytes]:
-    """Do the same as ``encode`` with a pause after each ``PRODUCERS_A_STEP``."""
+    """Do the same as ``encode``, with a pause after each ``PRODUCERS_A_STEP`` producers."""
     out = bytearray(
         _HEAD.pack(
             _FULL if checkpoint.is_full else _DELTA,
@@ -141,14 +148,17 @@ def encode_steps(checkpoint: Checkpoint) -> Steps[bytes]:
 
 
 def decode_key(data: memoryview) -> PartitionKey:
-    """Whose checkpoint this is, without reading the rest: a journal holds thousands, a recovery wants a few."""
+    """Return the partition of an encoded checkpoint without decoding the rest.
+
+    A journal holds thousands of checkpoints, and a recovery needs a few.  Raises FormatError if the bytes end early.
+    """
     if len(data) < _HEAD.size:
         raise FormatError(f"a checkpoint of {len(data)} bytes")
     return PartitionKey(uuid.UUID(bytes=bytes(data[2:18])), struct.unpack_from(">I", data, 18)[0])
 
 
 def encoded_bytes(checkpoint: Checkpoint) -> int:
-    """Return how long ``encode``'s bytes are, some twenty times as fast."""
+    """Return the length of ``encode``'s result, some twenty times as fast as it."""
     return (
         _HEAD.size
         + len(checkpoint.index) // 3 * INDEX_ENTRY_BYTES
@@ -160,14 +170,14 @@ def encoded_bytes(checkpoint: Checkpoint) -> int:
 
 
 def decode(data: memoryview) -> Checkpoint:
-    """Return the checkpoint that ``encode`` wrote.  Raises FormatError if the bytes are no checkpoint."""
+    """Return the checkpoint that ``encode`` wrote.  Raises FormatError if the bytes are not a checkpoint."""
     return finish_steps(decode_steps(data))
 
 
 def decode_steps(data: memoryview, *, with_producers: bool = True) -> Steps[Checkpoint]:
-    """Do the same as ``decode`` with a pause after each ``PRODUCERS_A_STEP``.
+    """Do the same as ``decode``, with a pause after each ``PRODUCERS_A_STEP`` producers.
 
-    ``with_producers`` False leaves the producers out: for readers, who have no use for them.
+    ``with_producers`` False leaves the producers out, which readers do not need.
     """
     try:
         return (yield from _decode(data, with_producers=with_producers))
@@ -222,8 +232,13 @@ def _decode(data: memoryview, *, with_producers: bool) -> Steps[Checkpoint]:
 
 
 def _put_producer(out: bytearray, state: ProducerState) -> None:
-    """id i64, epoch i16, coordinator epoch i32, last timestamp i64, txn start i64, count u8, then each batch:
-    base sequence i32, base offset i64, last delta i32, timestamp i64."""
+    """Append a producer's state to ``out``.
+
+    ::
+
+        id i64, epoch i16, coordinator epoch i32, last timestamp i64, txn start i64, count u8, then each batch:
+            base sequence i32, base offset i64, last delta i32, timestamp i64
+    """
     out += _PRODUCER.pack(
         state.producer_id,
         state.epoch,
@@ -247,7 +262,7 @@ def _get_producer(data: memoryview, at: int) -> tuple[ProducerState, int]:
 
 
 def encode_producers(states: Iterable[ProducerState]) -> Steps[bytes]:
-    """Return ``states`` as they stand in a checkpoint, one after another; with a pause after each PRODUCERS_A_STEP."""
+    """Return ``states`` in the format of a checkpoint, one after another, with a pause after each PRODUCERS_A_STEP."""
     parts: list[bytearray] = []
     for part in batched(states, PRODUCERS_A_STEP):
         if parts:
@@ -260,7 +275,7 @@ def encode_producers(states: Iterable[ProducerState]) -> Steps[bytes]:
 
 
 def decode_producers(data: memoryview) -> Steps[list[ProducerState]]:
-    """Return the states that ``encode_producers`` wrote, with pauses as there.
+    """Return the states that ``encode_producers`` wrote, with pauses as it makes them.
 
     Raises FormatError if the bytes end early.
     """
@@ -278,9 +293,10 @@ def decode_producers(data: memoryview) -> Steps[list[ProducerState]]:
 
 
 def merge(older: Checkpoint, newer: Checkpoint) -> Checkpoint:
-    """``older`` and a later delta of the same segment as one.
+    """Return ``older`` and a later delta of the same segment as one checkpoint.
 
-    They may overlap: a journal's new file begins with a snapshot, and deltas cut before or across it follow.
+    They may overlap: a journal's new file begins with a snapshot, and deltas that were made before it or across it
+    follow.
     """
     assert not newer.is_full
     assert newer.segment == older.segment
@@ -312,13 +328,14 @@ def merge(older: Checkpoint, newer: Checkpoint) -> Checkpoint:
 
 
 def big_endian(values: array[int]) -> bytes:
-    """The array's 64-bit numbers in network order."""
+    """Return the array's 64-bit numbers in network byte order."""
     copy = array("q", values)
     copy.byteswap()
     return copy.tobytes()
 
 
 def from_big_endian(data: memoryview) -> array[int]:
+    """Return the 64-bit numbers that ``big_endian`` wrote."""
     values = array("q")
     values.frombytes(data)
     values.byteswap()

@@ -1,4 +1,4 @@
-"""What storage says of the cluster and its topics, for readers without a metadata store and for its rebuilding.
+"""The cluster's and the topics' files on storage, for readers without a metadata store and for its rebuilding.
 
 ::
 
@@ -8,12 +8,12 @@
 
 A topic's file is written under a scaffolding name (``.<name>-<holder>-<random>``) and renamed, which never overwrites:
 a name that exists holds a whole file, and its content never changes.  Equal topics have equal bytes, whichever process
-writes them; files of older versions have ``configs`` in another order.  The highest revision wins; older ones go when a
-newer one is there.  The metadata store is the truth, these files follow it.
+writes them; files of older versions have ``configs`` in another order.  The highest revision wins; older ones are
+deleted when a newer one is there.  The metadata store is the truth, these files follow it.
 
 A store that was rebuilt counts its revisions from the beginning, so the number in a name has the incarnation above the
-store's revision (``<incarnation> << 48 | <revision>``): what is told by a later store wins over all that an earlier one
-has told.  For that, and for producer ids, ``cluster.json`` is replaced when a store is rebuilt, and never else.
+store's revision (``<incarnation> << 48 | <revision>``): the files of a later store win over all files of an earlier
+one.  For that, and for producer ids, ``cluster.json`` is replaced when a store is rebuilt, and never otherwise.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ FORMAT = 1
 WRITE_ATTEMPTS = 3
 REVISION_BITS = 48
 INCARNATION_MAX = (1 << 14) - 1
-"""The high bits of a producer id (``meta.producer_ids``)."""
+"""The largest incarnation: it is in the high bits of a producer id (``meta.producer_ids``)."""
 PARTITIONS_MAX = 100_000
 FILE_BYTES_MAX = 1 << 20
-"""A topic's overrides are a few hundred bytes."""
+"""Bytes read of a file: a topic's overrides are a few hundred."""
 
 
 class WrongCluster(StorageError):
@@ -55,7 +55,10 @@ class WrongCluster(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFile:
-    """``incarnation`` counts how often the metadata store was rebuilt from storage."""
+    """The content of ``cluster.json``.
+
+    ``incarnation`` counts how often the metadata store was rebuilt from storage.
+    """
 
     cluster_id: str
     incarnation: int = 0
@@ -65,7 +68,8 @@ class ClusterFile:
 class StoredTopic:
     """A topic as its newest file has it; ``configs`` are the overrides, ``revision`` is the number in its name.
 
-    ``replication_factor`` is None in files of a time when it was not told."""
+    ``replication_factor`` is None in files of older versions, which do not have it.
+    """
 
     name: str
     topic_id: uuid.UUID
@@ -79,14 +83,15 @@ class StoredTopic:
 
 
 async def check_cluster(fs: FileSystem, cluster_id: str, *, incarnation: int = 0) -> ClusterFile:
-    """What ``/cluster.json`` says; a root without one becomes this cluster's.
+    """Return the content of ``/cluster.json``, and make the file if the root has none: the root is this cluster's then.
 
-    WrongCluster when it names another id: serving would give new ids to topics whose segments lie here.
+    Raises WrongCluster if it names another id (serving would give new ids to topics whose segments are here), and
+    FormatError as ``read_cluster``.
     """
     found = await read_cluster(fs)
     if found is None:
         fresh = ClusterFile(cluster_id=cluster_id, incarnation=incarnation)
-        with contextlib.suppress(AlreadyExists):  # another process of the cluster was faster: look what it wrote
+        with contextlib.suppress(AlreadyExists):  # another process of the cluster was faster: its file is read
             await write_whole(fs, layout.CLUSTER, _cluster_content(fresh))
         found = await read_cluster(fs) or fresh
     if found.cluster_id != cluster_id:
@@ -100,9 +105,10 @@ async def check_cluster(fs: FileSystem, cluster_id: str, *, incarnation: int = 0
 
 
 async def raise_incarnation(fs: FileSystem, found: ClusterFile) -> ClusterFile:
-    """Begin another life of the cluster: ``/cluster.json`` is replaced by one with the next incarnation.
+    """Replace ``/cluster.json`` by one with the next incarnation, and return it.
 
-    Of a crash in the middle nothing is left but a scaffolding name; a repetition raises it once more, which harms not.
+    A crash in the middle leaves only a file with a scaffolding name.  A repetition raises the incarnation once more,
+    which does no harm.
     """
     risen = replace(found, incarnation=found.incarnation + 1)
     spare = await _write_spare(fs, layout.CLUSTER, _cluster_content(risen))
@@ -111,7 +117,10 @@ async def raise_incarnation(fs: FileSystem, found: ClusterFile) -> ClusterFile:
 
 
 async def read_cluster(fs: FileSystem) -> ClusterFile | None:
-    """None when the root has no cluster yet.  FormatError."""
+    """Return the content of ``/cluster.json``, None if the root has none yet.
+
+    Raises FormatError if it is not such a file, or of a later format.
+    """
     try:
         raw = parse_file(layout.CLUSTER, await fs.read(layout.CLUSTER, 0, FILE_BYTES_MAX))
         cluster_id, incarnation = raw["cluster_id"], raw["incarnation"]
@@ -121,7 +130,7 @@ async def read_cluster(fs: FileSystem) -> ClusterFile | None:
     except NoSuchFile:
         return None
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"{layout.CLUSTER} lacks something: {error!r}") from error
+        raise FormatError(f"{layout.CLUSTER} is not a cluster's file: {error!r}") from error
 
 
 def _cluster_content(cluster: ClusterFile) -> dict[str, object]:
@@ -132,8 +141,11 @@ def _cluster_content(cluster: ClusterFile) -> dict[str, object]:
 
 
 async def read_topic(fs: FileSystem, name: str) -> StoredTopic | None:
-    """The newest file's word; None when there is no such topic.  FormatError."""
-    for is_last_look in (False, True):  # a newer file may replace the one that was just found
+    """Return the topic as its newest file has it, None if there is no such topic.
+
+    Raises FormatError if that file is not a topic's, or of a later format.
+    """
+    for is_last_attempt in (False, True):  # a newer file may replace the one that was just found
         revision = await _highest(fs, name)
         if not revision:
             return None
@@ -141,9 +153,9 @@ async def read_topic(fs: FileSystem, name: str) -> StoredTopic | None:
         try:
             return parse_topic(path, await fs.read(path, 0, FILE_BYTES_MAX))
         except NoSuchFile:
-            if is_last_look:
+            if is_last_attempt:
                 raise
-    raise AssertionError("the last look returns or raises")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def parse_topic(path: str, data: bytes) -> StoredTopic:
@@ -170,10 +182,10 @@ def parse_topic(path: str, data: bytes) -> StoredTopic:
 
 
 class StoredTopics:
-    """What the controller needs of storage (``controller``: ``TopicFiles``, ``DeletedFiles``).
+    """The topics' files, as the controller writes and deletes them (its ``TopicFiles`` and ``DeletedFiles``).
 
-    RequestError KAFKA_STORAGE_ERROR when storage fails; every call may be repeated.  ``incarnation`` is storage's
-    (``cluster.json``), set before the first call; revisions are those of the store, in this incarnation.
+    Every call raises RequestError KAFKA_STORAGE_ERROR if storage fails, and may be repeated.  ``incarnation`` is
+    storage's (``cluster.json``), set before the first call; revisions are those of the store, in this incarnation.
     """
 
     def __init__(self, fs: FileSystem, *, incarnation: int = 0) -> None:
@@ -189,6 +201,7 @@ class StoredTopics:
         configs: Mapping[str, str],
         replication_factor: int | None = None,
     ) -> None:
+        """Write the topic's file of this revision, unless it is there, and remove the older ones."""
         content: dict[str, object] = {
             "format": FORMAT,
             "name": name,
@@ -205,12 +218,12 @@ class StoredTopics:
             await self._remove_files(name, number - 1)
 
     async def highest(self, name: str) -> int:
-        """Of this incarnation."""
+        """Return the highest revision on storage of this incarnation, 0 if there is none."""
         with _as_request_error(name):
             return max(0, await _highest(self._fs, name) - self._number(0))
 
     async def withdraw(self, name: str, revision: int) -> None:
-        """Those of earlier incarnations too."""
+        """Remove the topic's files up to ``revision``, those of earlier incarnations included."""
         with _as_request_error(name):
             await self._remove_files(name, self._number(revision))
 
@@ -219,6 +232,7 @@ class StoredTopics:
         return self.incarnation << REVISION_BITS | revision
 
     async def remove_some(self, name: str, topic_id: uuid.UUID, limit: int) -> bool:
+        """Remove up to ``limit`` partitions' folders; return True once nothing of this topic id is left."""
         folder = f"{layout.topic_folder(name)}/{topic_id}"
         with _as_request_error(name):
             removed = 0
@@ -232,31 +246,33 @@ class StoredTopics:
         return True
 
     async def _remove_files(self, name: str, number: int) -> None:
-        """Those up to ``number``, and what crashed writers of them left under scaffolding names."""
+        """Remove a topic's files up to ``number``, and their scaffolding names, which crashed writers have left."""
         async for child in self._fs.list(layout.topic_folder(name)):
             match = _FILE_OR_SCAFFOLDING.match(layout.base_name(child.path))
             if match is not None and int(match[1]) <= number:
                 await self._fs.delete(child.path)
 
     async def _remove_empty(self, folder: str) -> None:
-        """A folder that fills meanwhile is not empty, and stays."""
+        """Remove the folder if it is empty, and still so when storage deletes it."""
         async for _ in self._fs.list(folder):
             return
-        with contextlib.suppress(StorageError):  # not empty any more; nothing is lost with an empty folder left
+        with contextlib.suppress(
+            StorageError
+        ):  # it is not empty any more; and an empty folder that is left is harmless
             await self._fs.delete(folder)
 
 
 async def _highest(fs: FileSystem, name: str) -> int:
-    """0 when there is none; a topic's folder has few children."""
+    """Return the highest number of a topic's files, 0 if there is none.  A topic's folder has few children."""
     names = [layout.base_name(child.path) async for child in fs.list(layout.topic_folder(name))]
     return max((layout.parse_topic_json(name) or 0 for name in names), default=0)
 
 
 async def write_whole(fs: FileSystem, path: str, content: Mapping[str, object]) -> None:
-    """Write ``content`` under ``path`` in one step: nobody sees a part of it.
+    """Write ``content`` under ``path`` in one step: a reader sees all of it, or no file.
 
-    Raises AlreadyExists if the name is taken.  A try that fails leaves nothing behind where storage still deletes: it
-    may be repeated for as long as a disk is full.
+    Raises AlreadyExists if the name is taken.  A failed attempt leaves nothing behind if storage still deletes files:
+    it may be repeated for as long as a disk is full.
     """
     spare = await _write_spare(fs, path, content)
     try:
@@ -267,7 +283,7 @@ async def write_whole(fs: FileSystem, path: str, content: Mapping[str, object]) 
 
 
 async def _write_spare(fs: FileSystem, path: str, content: Mapping[str, object]) -> str:
-    """``content`` whole and closed, under a scaffolding name beside ``path``: that name."""
+    """Write ``content`` and close it under a scaffolding name beside ``path``, and return that name."""
     folder, _, name = path.rpartition("/")
     data = json.dumps(content, separators=(",", ":")).encode()
     options = CreateOptions(block_bytes=1 << 20)
@@ -285,23 +301,23 @@ async def _write_spare(fs: FileSystem, path: str, content: Mapping[str, object])
 
 
 async def _discard(fs: FileSystem, spare: str) -> None:
-    """Delete what a failed try has left, if it has left anything."""
-    with contextlib.suppress(StorageError):  # why the try failed is raised, and a spare harms nobody
+    """Delete the file of a failed attempt, if there is one."""
+    with contextlib.suppress(StorageError):  # the attempt's own error is raised, and a spare file is harmless
         await fs.delete(spare)
 
 
 def _optional_int(value: object) -> int | None:
-    """TypeError, ValueError when it is no number."""
+    """Return the value as a number, or None.  Raises ValueError if it is neither."""
     return None if value is None else int(str(value))
 
 
 def parse_file(path: str, data: bytes) -> dict[str, Any]:
-    """Return the fields of one of our JSON files.  Raises FormatError if it is not one, or of a later format."""
+    """Return the fields of a JSON file of this project.  Raises FormatError if it is not one, or of another format."""
     try:
         raw = json.loads(data)
         number = raw["format"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FormatError(f"{path} is not one of ours: {data[:80]!r}") from error
+        raise FormatError(f"{path} is not a JSON object with a format number: {data[:80]!r}") from error
     if number != FORMAT:
         raise FormatError(f"{path} is of format {number}: this version reads {FORMAT}")
     return dict(raw)
@@ -309,9 +325,9 @@ def parse_file(path: str, data: bytes) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _as_request_error(name: str) -> Iterator[None]:
-    """Storage's failures, as whoever knows no storage is told them."""
+    """Raise storage's failures as RequestErrors, for callers that do not handle StorageErrors."""
     try:
         yield
     except StorageError as error:
-        text = f"storage cannot tell of topic {name} now: {error}"
+        text = f"storage failed to serve the files of topic {name}: {error}"
         raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, text) from error

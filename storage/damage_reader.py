@@ -1,8 +1,8 @@
-"""Reading a file of any size in blocks, and cutting it into what is right and what is damaged.
+"""Reading a file of any size in blocks, and cutting it into right and damaged parts.
 
-Two formats are walked here, batches of a ``.log`` and records of a ``.jnl``, in the same way: what is right is given
-out one by one; at a fault the next right one is searched for, so that a single bad byte hides one item, not the rest.
-Memory: one block, or one item when that is larger.
+Two formats are read in the same way, batches of a ``.log`` and records of a ``.jnl``.  Right items are given one by
+one; at a fault the next right item is searched for, so that a single bad byte hides one item, not the rest.  This needs
+the memory of one block, or of one item if that is larger.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bmq.storage.segment import BATCH_BYTES_MAX, Reads, due_header, with_right_l
 
 BLOCK_BYTES = 4 << 20
 _MAGIC_BYTE = bytes([MAGIC])
-_OFFSETS_AHEAD_MAX = 1 << 40  # a batch found behind damage whose offset is further away than this is none
+_OFFSETS_AHEAD_MAX = 1 << 40  # bytes found behind damage that declare an offset further away than this are not a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class FoundBatch:
 
     @property
     def end(self) -> int:
+        """The position behind the batch."""
         return int(self.position + self.batch.size)
 
 
@@ -45,21 +46,22 @@ class FoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """``size`` bytes that are nothing known.  ``is_tail``: nothing right follows.
+    """A part of ``size`` bytes that is not a right item; ``fault`` says why.
 
-    ``mended``: the batch as it was written, if only its length field is damaged.
+    ``is_tail``: no right item follows.  ``header`` is that of the batch that should be here, if its size is credible.
+    ``mended`` is the batch as it was written, if only its length field is damaged.
     """
 
     position: int
     size: int
     fault: str
     is_tail: bool
-    header: Batch | None = None  # of the batch that should be here, when its size can be believed
+    header: Batch | None = None
     mended: Batch | None = None
 
 
 class BlockReader:
-    """A window on a file that moves forward; ``length`` is where reading ends."""
+    """A window on a file that moves forward; ``length`` is the position where reading ends."""
 
     def __init__(self, fs: Reads, path: str, length: int) -> None:
         self.length = length
@@ -69,7 +71,10 @@ class BlockReader:
         self._buffer = memoryview(b"")
 
     async def view(self, position: int, size: int) -> memoryview:
-        """``size`` bytes from ``position``, fewer only at the end."""
+        """Return ``size`` bytes from ``position``, fewer only at the end.
+
+        Raises FormatError if the file is shorter than ``length``, and what ``read`` raises.
+        """
         size = max(min(size, self.length - position), 0)
         at = position - self._start
         if at < 0 or at + size > len(self._buffer):
@@ -96,7 +101,10 @@ class BlockReader:
 async def walk_batches(
     fs: Reads, path: str, position: int, length: int, offset: int
 ) -> AsyncGenerator[FoundBatch | Damage, None]:
-    """The batches in [position, length).  ``offset`` is the one due at ``position``; it guides the search only."""
+    """Give the batches in [position, length) of a ``.log``, and the damage between them.
+
+    ``offset`` is the one due at ``position``; it only guides the search behind damage.
+    """
     reader = BlockReader(fs, path, length)
     while position < length:
         batch, fault = await _batch_at(reader, position)
@@ -151,7 +159,10 @@ async def _damaged_batch(reader: BlockReader, position: int, offset: int, fault:
 
 
 async def _next_batch(reader: BlockReader, start: int, offset: int) -> int | None:
-    """Where the next right batch begins, at or behind ``start``; also one that crosses blocks or is larger than one."""
+    """Return the position of the next right batch at or behind ``start``, None if there is none.
+
+    The batch may cross blocks, or be larger than one.
+    """
     while start + HEADER_BYTES <= reader.length:
         block = await reader.view(start, BLOCK_BYTES)
         text = bytes(block)
@@ -165,7 +176,7 @@ async def _next_batch(reader: BlockReader, start: int, offset: int) -> int | Non
 
 
 def _is_plausible(head: memoryview, offset: int) -> bool:
-    """Cheap questions first: most bytes that look like a magic are none."""
+    """Return whether a batch may begin here, by cheap checks: most bytes that look like a magic are not one."""
     base = int(struct.unpack_from(">q", head)[0])
     if not (offset <= base < offset + _OFFSETS_AHEAD_MAX and HEADER_BYTES <= _declared_size(head) <= BATCH_BYTES_MAX):
         return False
@@ -182,7 +193,7 @@ def _declared_size(head: memoryview) -> int:
 
 
 async def walk_journal(fs: Reads, path: str, length: int) -> AsyncGenerator[FoundRecord | Damage, None]:
-    """The records of a journal, forward."""
+    """Give the records of a journal, first first, and the damage between them."""
     reader = BlockReader(fs, path, length)
     position = 0
     while position < length:

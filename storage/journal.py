@@ -11,10 +11,10 @@
     magic    4s   b"1NRJ"
 
 A file begins with a snapshot: a full checkpoint of every partition that the broker holds.  When it has grown past
-``roll_bytes`` (and past a few times its snapshot) the next file is begun; the last but one may go once the next holds
-its whole snapshot.  Reading goes backwards from the end, so a recovery reads what it needs and no more; a torn end
-is stepped over.  A checkpoint is written only after what it describes is flushed, so every readable record is true,
-also a zombie's, also one whose own flush was never acknowledged.
+``roll_bytes`` (and past a few times its snapshot) the next file is begun; the last but one may be deleted once the next
+holds its whole snapshot.  Records are parsed backwards from the end, so that a recovery decodes what it needs and no
+more; a torn end is stepped over.  A checkpoint is written only after the data that it describes is flushed, so every
+readable record is true, also that of a fenced broker, also one whose own flush was never acknowledged.
 
 The writer is ``storage.journal_writer``.
 """
@@ -54,20 +54,20 @@ HEAD = struct.Struct(">4sBI")
 _TAIL = struct.Struct(">II4s")
 OVERHEAD = HEAD.size + _TAIL.size
 RECORDS_A_TURN = 500
-"""Read from a journal, at up to 20 us each."""
+"""Records parsed between two pauses, at up to 20 us each."""
 PRODUCERS_MERGED_A_TURN = 100_000
-"""A delta costs a walk over all producers that are known, at 0.1 us each."""
+"""Producers merged between two pauses: each delta walks over all known producers, at 0.1 us each."""
 RECORD_BYTES_MAX = 256 << 20  # a full checkpoint of a segment of 1 GB and 100,000 producers is about 15 MB
 
 
 def frame(kind: int, payload: bytes) -> bytes:
-    """One record."""
+    """Return a journal record of this type around ``payload``."""
     head = HEAD.pack(MAGIC, kind, len(payload))
     return head + payload + _TAIL.pack(crc32c(payload, crc32c(head[4:])), len(payload), _END_MAGIC)
 
 
 def read_backwards(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """(type, payload) of each record, last first.  Bytes that are no record are stepped over."""
+    """Give (type, payload) of each record, last first.  Bytes that are not a record are stepped over."""
     end = len(data)
     text = bytes(data)
     while end >= OVERHEAD:
@@ -97,8 +97,10 @@ def _record_before(data: memoryview, end: int) -> tuple[int, memoryview, int] | 
 
 
 def read_forwards(data: memoryview) -> tuple[list[tuple[int, memoryview]], int]:
-    """(type, payload) of each whole record, first first; and how many bytes they are, so that a reader that follows a
-    journal knows where to go on.  Bytes that are no record are stepped over; the beginning of one is left for later.
+    """Return (type, payload) of each whole record, first first, and how many bytes were consumed.
+
+    A reader that follows a journal goes on there.  Bytes that are not a record are stepped over; the beginning of one
+    is not consumed, since its rest may follow.
     """
     records = []
     text = bytes(data)
@@ -123,7 +125,8 @@ def read_forwards(data: memoryview) -> tuple[list[tuple[int, memoryview]], int]:
 class JournalView:
     """The last checkpoint of each partition in one journal file.
 
-    ``faults`` says what could not be decoded although its CRC is right: another version's record, or a bug's.
+    ``has_snapshot``: the file holds its whole snapshot.  ``faults`` describes the records that could not be decoded
+    although their CRC is right: another version wrote them, or a bug.
     """
 
     def __init__(
@@ -135,16 +138,17 @@ class JournalView:
 
     @classmethod
     def parse(cls, data: memoryview, wanted: Container[PartitionKey] | None = None) -> JournalView:
-        """Newest first: the deltas of a partition are kept until its full checkpoint is met, then merged.
+        """Parse a journal file, newest record first.
 
-        ``wanted`` partitions only; None: all.  A record that cannot be decoded is none: recovery reads on from the
-        checkpoint before it.  The deltas behind it lead nowhere, but for the log start that they tell.
+        The deltas of a partition are kept until its full checkpoint is met, and are then merged with it.  Only the
+        ``wanted`` partitions are decoded; None: all.  A record that cannot be decoded is passed over, and the
+        checkpoint before it is used; of the deltas behind it only the log start is used.
         """
         return finish_steps(cls.parse_steps(data, wanted))
 
     @classmethod
     def parse_steps(cls, data: memoryview, wanted: Container[PartitionKey] | None = None) -> Steps[JournalView]:
-        """Do the same as ``parse`` with a pause after some records, and within those of many producers."""
+        """Do the same as ``parse``, with a pause after some records, and within those of many producers."""
         deltas: dict[PartitionKey, list[Checkpoint]] = {}
         done: dict[PartitionKey, Checkpoint] = {}
         log_starts: dict[PartitionKey, int] = {}
@@ -197,11 +201,11 @@ async def read_journals(
     *,
     passes_damaged: bool = False,
 ) -> dict[PartitionKey, Checkpoint]:
-    """The last checkpoint of every partition (of the ``wanted`` ones) in a broker's journals.
+    """Return the last checkpoint of every partition (of the ``wanted`` ones) in a broker's journals.
 
-    All files count, the later checkpoint of each partition wins: the newest one's snapshot may be torn, and a whole one
-    holds only what the broker held when it was written, so that one which lost its partitions (paused, then resumed)
-    does not hide what it had said of them.
+    All files count, and the later checkpoint of each partition wins.  The newest file is not enough: its snapshot may
+    be torn, and a whole snapshot has only the partitions that the broker held when it was written.  If the broker had
+    lost partitions by then (it was paused, and resumed), their last checkpoints are in an older file.
 
     Raises CorruptData if a file has no sound replica; with ``passes_damaged`` it is passed over.
     """
@@ -214,7 +218,7 @@ async def read_journals(
                 data = memoryview(await _read_all(fs, layout.journal(incarnation, n)))
                 view = await run_in_steps(JournalView.parse_steps(data, wanted))
             except NoSuchFile:
-                is_complete = False  # rolled away since it was listed: a newer one holds its snapshot, list once more
+                is_complete = False  # deleted by a roll since the listing: a newer one has its snapshot, list again
                 continue
             except CorruptData as error:
                 if not passes_damaged:
@@ -240,7 +244,7 @@ async def read_journals(
 
 
 async def journal_numbers(fs: FileSystem, incarnation: str) -> list[int]:
-    """Return the numbers of a broker's journal files, in order."""
+    """Return the numbers of a broker's journal files, in ascending order."""
     numbers = []
     async for status in fs.list(layout.JOURNALS, after=f"{incarnation}-"):
         parsed = layout.parse_journal(layout.base_name(status.path))
@@ -251,7 +255,7 @@ async def journal_numbers(fs: FileSystem, incarnation: str) -> list[int]:
 
 
 async def _read_all(fs: FileSystem, path: str) -> bytes:
-    """Everything visible.  A journal is bounded by its roll, so this is too (rule 8)."""
+    """Read everything visible of a file.  A journal is bounded by its roll, so this is too (rule 8)."""
     parts: list[bytes] = []
     position = 0
     while True:

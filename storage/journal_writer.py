@@ -1,4 +1,4 @@
-"""The writing side of a broker's journal (``storage.journal`` has its format and its readers)."""
+"""The writer of a broker's journal (``storage.journal`` has its format and its readers)."""
 
 from __future__ import annotations
 
@@ -34,28 +34,35 @@ _SEAL_PARALLEL = 8
 _FLUSH_BYTES_MAX = 8 << 20
 _BLOCK_BYTES_MIN = 64 << 20
 _COPIES_PATIENCE_S = 5.0
-"""So long the next file waits for room for all its copies: more than a datanode's heartbeat (3 s), which tells the
-NameNode of room that was made.  Takeovers wait as long."""
+"""The time for which the next file waits for room for all its copies.
+
+It is more than a datanode's heartbeat (3 s), which reports freed room to the NameNode.  Takeovers wait as long.
+"""
 _ROLL_AGAIN_S = 1.0
-"""From a roll that storage did not serve to the next try, whatever is written to the open file meanwhile: nothing waits
-for it, the block has room for more, and each try is a file of the NameNode."""
+"""The time from a roll that storage did not serve to the next try, whatever is written to the open file meanwhile.
+
+Nothing waits for it, the block has room for more, and each try is a file of the NameNode.
+"""
 _IDLE_RETRY_S = 1.0
-"""From a next file that storage did not serve to the next try, while no checkpoint waits for it."""
+"""The time from a next file that storage did not serve to the next try, while no checkpoint waits for it."""
 _FULLER_S = 5.0
 _FULLER_MAX_S = 60.0
-"""From a file with fewer copies to the next try to replace it: at first soon, since this process may merely have been
-cut off from the other datanodes for a moment, then twice as long each time up to the second."""
+"""The time from a file with fewer copies to the next try to replace it, at first and at most.
+
+The first is short, since this process may merely have been cut off from the other datanodes for a moment.  Then it
+doubles each time.
+"""
 SNAPSHOT_A_TURN = 200
-"""Checkpoints of a snapshot, at up to 40 us each."""
+"""Checkpoints of a snapshot encoded between two pauses, at up to 40 us each."""
 
 
 def _record_steps(checkpoint: Checkpoint) -> Steps[bytes]:
-    """Return the record of a checkpoint, with a pause after some producers."""
+    """Return the journal record of a checkpoint, with a pause after some producers."""
     return frame(CHECKPOINT, (yield from encode_steps(checkpoint)))
 
 
 def _block_bytes(roll_bytes: int) -> int:
-    """One block a file, with room for the snapshot, for what comes until the roll, and for one flush more."""
+    """Return the block size of a file: it has one block, for the snapshot, the records until the roll, and a flush."""
     megabyte = 1 << 20
     return max(_BLOCK_BYTES_MIN, 2 * -(-roll_bytes // megabyte) * megabyte)
 
@@ -75,16 +82,17 @@ async def _record_of(queued: _Queued) -> bytes:
 
 
 class JournalWriter:
-    """The open journal of one broker.  ``append`` is durable when its future is done.
+    """The open journal of one broker.  A checkpoint is durable when the future that ``append`` returned is done.
 
-    One writer task takes all that is queued, writes it and flushes once (group commit).  When the pipeline fails, the
-    next file is begun with a snapshot, which contains what was queued: callers only wait longer.  ``snapshot`` gives a
-    full checkpoint of each partition held; other work runs while it is iterated.  A flush that takes longer than
-    ``late_s`` counts as failed.  ``no_room`` is called each time that storage has no room for the next file.
+    One writer task (``run``) takes the queued records, writes them and flushes once (group commit).  If the pipeline
+    fails, the next file is begun with a snapshot, which contains the queued checkpoints: callers only wait longer.
+    ``snapshot`` gives a full checkpoint of each partition held; other work runs while it is iterated.  A flush that
+    takes longer than ``late_s`` counts as failed; this patience grows with the bytes, with a sync, and with each late
+    flush.  ``no_room`` is called with the reason each time that storage has no room for the next file.
 
-    A file asks for all its copies: its broker and its last node may be one machine, and partitions are not taken over
-    while their last broker's journal cannot be read.  Where datanodes live that have no room, it takes fewer after a
-    while.  One with fewer copies, for that reason or another, is replaced as soon as more can be had
+    A file is to have all its copies: its broker and its last node may be one machine, and partitions are not taken over
+    while their last broker's journal cannot be read.  If live datanodes have no room, it has fewer after a while.  A
+    file with fewer copies, for that reason or another, is replaced as soon as storage offers more
     (docs/design/places.md).
     """
 
@@ -112,7 +120,7 @@ class JournalWriter:
         self._patience_s = late_s
         self._keep_closed = keep_closed
         self._queue: list[_Queued] = []
-        self._is_synced = False  # something had to be on disk: what repeats it has to be, too
+        self._is_synced = False  # a record had to be on disk: the snapshots that repeat it have to be, too
         self._queue_bytes = 0
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -131,16 +139,17 @@ class JournalWriter:
         self._has_old_files = False  # that no roll has deleted
         self._closed: list[str] = []  # the last files that were closed in order, with all their copies
         self._abandoned: list[Lease] = []
-        self._left = asyncio.Event()  # a file, while no other waited to be sealed
+        self._left = asyncio.Event()  # a file was left while no other waited to be sealed
         self.bytes_written = 0
         self.records_written = 0
         self.flush_ms = Histogram()
-        """How long flushes of checkpoints took."""
+        """Durations of the flushes of checkpoints."""
 
     def append(self, checkpoint: Checkpoint, *, sync: bool = False) -> asyncio.Future[None]:
-        """Queue a checkpoint whose data is flushed.  The future fails only when the journal is closed.
+        """Queue a checkpoint whose data is flushed, and return a future that is done when the checkpoint is flushed.
 
-        ``sync``: it is done when the checkpoint is on disk, where it survives a loss of power.
+        ``sync``: it is done when the checkpoint is on disk, where it survives a loss of power.  The future never fails;
+        it is cancelled if the journal ends first.
         """
         size = OVERHEAD + encoded_bytes(checkpoint)
         if len(checkpoint.producers) > PRODUCERS_A_STEP:
@@ -148,10 +157,10 @@ class JournalWriter:
         return self._enqueue(finish_steps(_record_steps(checkpoint)), size, sync=sync)
 
     def probe(self) -> asyncio.Future[None]:
-        """Write a record that says nothing to the open file, or to the next one if that one fails.
+        """Write an empty record to the open file, or to the next one if that one fails.
 
-        Return a future that is done when storage has acknowledged it, and cancelled when the journal ends before.
-        Unlike ``renew`` it needs no NameNode while the file's datanodes answer.
+        Return a future that is done when storage has acknowledged the record, and cancelled if the journal ends first.
+        Unlike ``renew`` it needs no NameNode while the file's datanodes respond.
         """
         if self._probe is None or self._probe.done():
             self._probe = self._enqueue(frame(PROBE, b""), OVERHEAD, sync=False)
@@ -171,9 +180,9 @@ class JournalWriter:
         return future
 
     def renew(self) -> asyncio.Future[None]:
-        """Begin a new file although the open one is not full, which shows that storage serves.
+        """Begin a new file although the open one is not full, which proves that storage accepts new files.
 
-        Return a future that is done when its snapshot is flushed, and cancelled when the journal ends before.
+        Return a future that is done when the new file's snapshot is flushed, and cancelled if the journal ends first.
         """
         if self._renewal is not None:
             return self._renewal
@@ -186,24 +195,28 @@ class JournalWriter:
         return renewal
 
     def check_file(self) -> None:
-        """Have the open file left if its pipeline has broken although nothing is written; to be called once a second.
+        """Leave the open file if its pipeline has broken while nothing was written; to be called once a second.
 
-        Nobody may be able to read it before it is sealed, and partitions are taken over from what is read of it, also
-        while this broker lives.
+        Such a file may be unreadable until it is sealed, and takeovers of partitions read it, also while this broker
+        lives.
         """
         if self._appender is not None and self._appender.failure is not None:
             self._wake.set()
 
     async def room(self) -> None:
-        """Wait until the queue is under its bound."""
+        """Wait until the queue is within its bound."""
         await self._room.wait()
 
     @property
     def has_room(self) -> bool:
+        """True while the queue is within its bound."""
         return self._room.is_set()
 
     async def run(self) -> None:
-        """The writer task; ends after ``close`` once the queue is empty.  Cancelled = the process gives up."""
+        """Write the queue until ``close`` was called and the queue is empty.
+
+        If cancelled (the process gives up), abort the open file and cancel the futures of the queue.
+        """
         try:
             while not (self._closing and not self._queue):
                 if self._appender is None:
@@ -219,7 +232,7 @@ class JournalWriter:
                 if self._appender is not None and self._is_roll_due(self._appender):
                     await self._roll()
                 elif self._appender is not None and asyncio.get_running_loop().time() >= self._fuller_at:
-                    self._look_for_copies_later()
+                    self._plan_fuller_file()
                     await self._roll(fuller=True)
             if self._appender is not None:
                 await self._close_file(self._appender)
@@ -239,7 +252,7 @@ class JournalWriter:
             self._room.set()
 
     def close(self) -> None:
-        """Let ``run`` finish what is queued and end."""
+        """Have ``run`` write the queue and end."""
         self._closing = True
         self._wake.set()
 
@@ -249,7 +262,7 @@ class JournalWriter:
 
     @property
     def _has_checkpoints(self) -> bool:
-        """Whether something is queued that a takeover may need.  A probe is not: nobody is held up by it."""
+        """True while a record is queued that a takeover may need.  A probe does not count: no takeover waits for it."""
         return any(queued.future is not self._probe for queued in self._queue)
 
     def _roll_later(self) -> None:
@@ -270,7 +283,7 @@ class JournalWriter:
                 self._appender.write(await _record_of(queued))
             await self._in_time(self._appender, size, sync=any(queued.is_synced for queued in taken))
         except StorageError:
-            # A new file's snapshot holds what these said, or something later: they are done when it is.
+            # A new file's snapshot holds what these records say, or later facts: they are done when it is.
             self._queue = taken + self._queue
             self._queue_bytes += size
             if self._queue_bytes > self._queue_bytes_max:
@@ -289,7 +302,10 @@ class JournalWriter:
             self._wake.set()
 
     def _take(self) -> tuple[list[_Queued], int]:
-        """What goes out in one flush: a file must hold it beside its snapshot, so not the whole of a long queue."""
+        """Take the records of one flush, and return them and their bytes.
+
+        A file must hold them beside its snapshot, so this is not the whole of a long queue.
+        """
         size = count = 0
         for queued in self._queue:
             if count and size + queued.size > _FLUSH_BYTES_MAX:
@@ -303,16 +319,19 @@ class JournalWriter:
         return taken, size
 
     async def _in_time(self, appender: Appender, size: int, *, sync: bool) -> None:
-        """A silent pipeline is left before storage itself gives it up (5 s): takeovers wait for checkpoints, and a new
-        file costs 30 ms.  More patient each time, lest storage that is slow everywhere be flooded with files."""
+        """Flush ``size`` bytes.  Raises PipelineFailed if that takes too long.
+
+        A silent pipeline is left before storage itself gives it up (5 s): takeovers wait for checkpoints, and a new
+        file costs 30 ms.  The patience doubles each time, lest storage that is slow everywhere be flooded with files.
+        """
         began = asyncio.get_running_loop().time()
         flush = appender.flush(sync=sync)
-        flush.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard, also if it comes too late
+        flush.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved, also if it is late
         patience_s = self._patience_s + size / _SLOW_BYTES_PER_S + (_SYNC_S if sync else 0.0)
         done, _ = await asyncio.wait({flush}, timeout=patience_s)
         if not done:
             self._patience_s = min(2 * self._patience_s, _PATIENCE_MAX_S)
-            raise PipelineFailed("the journal's flush is late")
+            raise PipelineFailed(f"the journal's flush is not acknowledged after {patience_s:.3g} s")
         flush.result()
         self.flush_ms.observe((asyncio.get_running_loop().time() - began) * 1000)
         self._patience_s = max(self._late_s, 0.99 * self._patience_s)
@@ -321,19 +340,18 @@ class JournalWriter:
         """Leave the open file, since its pipeline broke or is late; ``run`` begins the next."""
         self._appender = None
         self._leave(appender)
-        await self._find_silent(appender)
+        await self._probe_nodes(appender)
 
-    async def _find_silent(self, late: Appender) -> None:
-        """Have the nodes of a pipeline that was given up asked whether they answer: the next file avoids those that do
-        not."""
-        with contextlib.suppress(StorageError):  # then it is chosen without knowing
+    async def _probe_nodes(self, late: Appender) -> None:
+        """Probe the nodes of a pipeline that was given up: the next file avoids those that do not respond."""
+        with contextlib.suppress(StorageError):  # then the next nodes are chosen without that
             await asyncio.gather(*(self._fs.probe(node) for node in late.nodes))
 
     async def _begin(self, old: Appender | None = None) -> None:
-        """Open the next file and write a snapshot; on failure wait a little and let ``run`` come again.
+        """Open the next file and write a snapshot; on failure wait a little, and ``run`` tries again.
 
-        It has fewer copies if storage has had no room for all of them for a while.  ``old``: the file that has too few
-        and is to be replaced; do so only if this one has more.
+        The file has fewer copies if storage has had no room for all of them for a while.  ``old`` is the file that has
+        too few copies and is to be replaced; that is done only if the new one has more.
         """
         self._n += 1
         appender: Appender | None = None
@@ -348,19 +366,19 @@ class JournalWriter:
             if old is not None and len(old.nodes) >= max(1, len(appender.nodes)):
                 await self._drop(appender)
                 return
-            # Taken when the file is open: what is flushed from here on is covered by records that follow.
+            # Taken when the file is open: data flushed from here on is covered by records that follow.
             records = [frame(SNAPSHOT_BEGIN, b""), *await self._snapshot_records(), frame(SNAPSHOT_END, b"")]
             size = self._snapshot_bytes = sum(map(len, records))
             for record in records:
                 appender.write(record)
             await self._in_time(appender, size, sync=self._is_synced)
         except AlreadyExists:
-            return  # a number left by a failed attempt: take the next
+            return  # a failed attempt has left a file of this number: take the next
         except StorageError as error:
             if appender is not None:
                 self._leave(appender)
             if isinstance(error, OutOfSpace) and old is None:
-                self._lack_room(str(error), now)
+                self._report_no_room(str(error), now)
             await self._pause()
             return
         except BaseException:
@@ -369,33 +387,33 @@ class JournalWriter:
             raise
         self._appender = appender
         self._no_room_since = None
-        copies = len(appender.nodes)  # none are named where there are no datanodes
+        copies = len(appender.nodes)  # 0 where storage has no datanodes
         if copies >= options.replication or (all_copies and not copies):
             self._fuller_at, self._fuller_s = math.inf, _FULLER_S
         else:
-            self._look_for_copies_later()
+            self._plan_fuller_file()
         self._wake.set()
         renewal, self._renewal = self._renewal, None
         if renewal is not None and not renewal.done():
             renewal.set_result(None)
 
-    def _look_for_copies_later(self) -> None:
-        """Try to replace the open file by one with more copies after a while, also if nothing is written meanwhile."""
+    def _plan_fuller_file(self) -> None:
+        """Have the open file replaced by one with more copies after a while, also if nothing is written meanwhile."""
         loop = asyncio.get_running_loop()
         self._fuller_at = loop.time() + self._fuller_s
         self._fuller_s = min(2 * self._fuller_s, _FULLER_MAX_S)
         loop.call_at(self._fuller_at, self._wake.set)
 
     async def _pause(self) -> None:
-        """Wait before the next try for a file: for long if nothing waits for it, since each try makes a file."""
+        """Wait before the next try for a file; longer if nothing waits for it, since each try makes a file."""
         await asyncio.sleep(self._retry_s)
         if not self._has_checkpoints:
-            self._wake.clear()  # of what came before: the next file is begun with all of it, and wakes the writer
+            self._wake.clear()  # set by earlier calls: the next file covers them all, and its beginning sets it again
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_IDLE_RETRY_S - self._retry_s):
                     await self._wake.wait()
 
-    def _lack_room(self, why: str, now: float) -> None:
+    def _report_no_room(self, why: str, now: float) -> None:
         if self._no_room_since is None:
             self._no_room_since = now
         if self._no_room is not None:
@@ -411,7 +429,7 @@ class JournalWriter:
         return records
 
     def _leave(self, appender: Appender) -> None:
-        """Its pipeline is given up; ``seal_abandoned`` closes the file some time."""
+        """Give up the file's pipeline; ``seal_abandoned`` closes the file later."""
         appender.abort()
         if not self._abandoned:
             self._left.set()
@@ -424,10 +442,11 @@ class JournalWriter:
         await self._left.wait()
 
     async def seal_abandoned(self) -> None:
-        """Close what was left open: our lease would keep it open, and its block reserved, for as long as we live.
+        """Close the files that were left open.
 
-        To be called now and then by whoever has time; each file is tried once, a few at a time, since one on a dead
-        datanode takes minutes.  One that cannot be closed is tried again by the next call.
+        This process's lease would keep them open, and their blocks reserved, for as long as it lives.  To be called now
+        and then by a task that may take long: each file is tried once, a few at a time, and one on a dead datanode
+        takes minutes.  A file that cannot be closed is tried again by the next call.
         """
         self._left.clear()
         turns = asyncio.Semaphore(_SEAL_PARALLEL)
@@ -437,7 +456,7 @@ class JournalWriter:
                 try:
                     await self._fs.fence(lease, sync=self._is_synced)
                 except NoSuchFile:
-                    pass  # deleted as an old one
+                    pass  # deleted as an old file
                 except StorageError:
                     return
             if lease in self._abandoned:
@@ -448,13 +467,13 @@ class JournalWriter:
                 group.create_task(seal(lease))
 
     async def _roll(self, *, fuller: bool = False) -> None:
-        """Go on in a new file; ``fuller``: if it has more copies."""
+        """Go on in a new file; with ``fuller``, only if it has more copies."""
         old, self._appender = self._appender, None
         assert old is not None
         has_all_copies = self._has_all_copies
         try:
             await self._begin(old if fuller else None)
-            if self._appender is None:  # no new file now (the NameNode is down): go on in this one, come again
+            if self._appender is None:  # no new file now (the NameNode is down): go on in this one, and try again later
                 self._appender = old
                 self._roll_later()
                 if self._queue:
@@ -469,14 +488,16 @@ class JournalWriter:
         await self._delete_old_files()
 
     async def _drop(self, appender: Appender) -> None:
-        """Close an open file that is not wanted, and delete it: a deleted file's writer would go on being
-        acknowledged."""
+        """Close an open file that is not needed, and delete it.
+
+        It is closed first: the writer of a deleted file would still be acknowledged.
+        """
         await self._close_file(appender)
         with contextlib.suppress(StorageError):  # a roll deletes it later, with the old ones
             await self._fs.delete(layout.journal(self.incarnation, self._n))
 
     async def _close_file(self, appender: Appender) -> bool:
-        """Close a file whose content the next one repeats; return False if it had to be left."""
+        """Close a file whose content the next one repeats; return False if it had to be left open."""
         try:
             async with asyncio.timeout(_PATIENCE_MAX_S):
                 if self._is_synced:  # a closed file that loses its end cannot be read at all
@@ -489,15 +510,16 @@ class JournalWriter:
 
     @property
     def _has_all_copies(self) -> bool:
-        """Whether the open file has as many copies as it is to have."""
+        """True if the open file has as many copies as it is to have."""
         return self._fuller_at == math.inf
 
     async def _delete_old_files(self) -> None:
-        """Keep the newest of those before the open one: a reader may be in it.
+        """Delete the files before the open one, except the newest: it may be being read.
 
-        Once the open one has all its copies, only one that was closed in order, with all of its own, is kept.  Another
-        may stand on dead datanodes alone: nobody can read it then, and takeovers would wait for what the open one
-        repeats.  Those after the open one are of tries that failed: the next file that is begun repeats what they say.
+        Once the open file has all its copies, only a file that was closed in order, with all of its own, is kept.
+        Another may be on dead datanodes alone: it cannot be read then, and takeovers would wait for facts that the open
+        file repeats.  Files after the open one are left from failed attempts: the next file that is begun repeats their
+        content, and they are deleted with it.
         """
         if not self._has_old_files or self._appender is None:
             return

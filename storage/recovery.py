@@ -1,19 +1,21 @@
-"""What was found after an owner's end -> what the log is.
+"""The recovery of a log after its owner's end, as a table from facts about its segments to an action.
 
-The key-value record lists every segment not yet known closed.  When they are fenced, each one's *facts* are looked up
-in ``TABLE``: first row that fits.  Each row names the crash that leads to it.  ``recover`` gathers the facts: it reads
-from the last checkpoint only, so its cost does not grow with the segment or with the log.
+The partition's record in the key-value store lists every segment not yet known to be closed.  When they are fenced, the
+*facts* about each one are looked up in ``TABLE``: the first row that fits counts.  Each row names the crash that leads
+to it.  ``recover`` gathers the facts: it reads from the last checkpoint only, so its cost does not grow with the
+segment or with the log.
 
-Facts of a segment:
+The facts about a segment:
 
-* ``Found``: under its final name, still under its spare name (never written), or nowhere.  A file that is nowhere is
-  *deleted* if all its offsets are below the log start: retention may have removed it.  One that holds bytes under
-  another name than its final one was *moved*: by its inode it is found wherever it is, in the trash for instance.
-  Nobody of ours removes a file that the record lists, nor its spare, so one that is nowhere was not merely unwritten.
-* ``Covered``: does the file reach what a checkpoint says was flushed in it?
-* ``Tail``: how the scan from the checkpoint ended (see ``storage.segment``).
-* ``Reach``: does its good data reach the next registered segment's base?  Everything before that base was flushed when
-  the next one was registered, so less is loss; more is a failed write's leftover (rule 5).
+* ``Found``: the name under which its file was found: the final name, still the spare name (never written), or none.  A
+  file that is nowhere is *deleted* if all its offsets are below the log start: retention may have removed it.  One that
+  holds bytes under another name than its final one was *moved*: by its inode it is found wherever it is, in the trash
+  for instance.  No broker removes a file that the record lists, nor its spare, so one that is nowhere was not merely
+  unwritten.
+* ``Covered``: whether the file reaches the position that a checkpoint says was flushed.
+* ``Tail``: the way in which the scan from the checkpoint ended (see ``storage.segment``).
+* ``Reach``: whether its good data reaches the next registered segment's base.  Everything before that base was flushed
+  when the next one was registered, so less is loss; more is the leftover of a failed write (rule 5).
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from bmq.storage.segment import Tail, scan
 
 
 class Found(Enum):
+    """The place where a segment's file was found."""
+
     FINAL = "final name"
     SPARE = "spare name"
     MOVED = "with bytes under another name"
@@ -43,12 +47,16 @@ class Found(Enum):
 
 
 class Covered(Enum):
+    """The file's length against the last checkpoint's position in it."""
+
     NONE = "no checkpoint"
     YES = "reaches it"
     SHORT = "shorter"
 
 
 class Reach(Enum):
+    """The end of the segment's good data against the next segment's base."""
+
     LAST = "is the last"
     MEETS = "meets or passes it"
     GAP = "ends before it"
@@ -56,6 +64,8 @@ class Reach(Enum):
 
 
 class Action(Enum):
+    """The decision about one segment."""
+
     ACCEPT = "accept up to the end of its last good batch"
     EMPTY = "holds nothing"
     OFFLINE = "take the partition OFFLINE: acknowledged data is missing or damaged"
@@ -63,6 +73,8 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
+    """The facts about one segment that decide on its action; see the module's list."""
+
     found: Found
     covered: Covered
     tail: Tail
@@ -71,7 +83,11 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``None`` matches anything."""
+    """A row of ``TABLE``.  A fact that is None matches anything.
+
+    ``label`` names the case, ``crash`` says how it comes about; both are part of the error when it takes a partition
+    offline.
+    """
 
     found: Found | None
     covered: Covered | None
@@ -82,6 +98,7 @@ class Row:
     crash: str
 
     def fits(self, facts: Facts) -> bool:
+        """Return whether the row is about these facts."""
         return all(
             wanted is None or wanted is fact
             for wanted, fact in (
@@ -104,27 +121,27 @@ TABLE: tuple[Row, ...] = (
     Row(Found.DELETED, _ANY, _ANY, _ANY, Action.EMPTY, "deleted",
         "retention or DeleteRecords removed it before the record was written again"),
     Row(Found.MOVED, _ANY, _ANY, _ANY, Action.OFFLINE, "renamed or moved",
-        "somebody renamed a segment that had been written, or moved it, into the trash for instance"),
+        "something other than BMQ renamed a segment that had been written, or moved it, into the trash for instance"),
     Row(Found.NOWHERE, Covered.YES, _ANY, _ANY, Action.OFFLINE, "vanished",
-        "somebody removed a segment that had been written"),
+        "something other than BMQ removed a segment that had been written"),
     Row(Found.NOWHERE, Covered.SHORT, _ANY, _ANY, Action.OFFLINE, "vanished",
-        "somebody removed a segment that had been written"),
+        "something other than BMQ removed a segment that had been written"),
     Row(Found.SPARE, Covered.YES, _ANY, _ANY, Action.OFFLINE, "renamed back",
-        "a checkpoint speaks of a segment that never got its final name: not our doing"),
+        "a checkpoint describes a segment that has its spare name: something other than BMQ renamed it back"),
     Row(Found.SPARE, Covered.SHORT, _ANY, _ANY, Action.OFFLINE, "renamed back",
-        "a checkpoint speaks of a segment that never got its final name: not our doing"),
+        "a checkpoint describes a segment that has its spare name: something other than BMQ renamed it back"),
     Row(Found.NOWHERE, _ANY, _ANY, Reach.GAP, Action.OFFLINE, "lost whole",
         "a later segment was registered at a greater base, so this one had acknowledged data"),
     Row(Found.SPARE, _ANY, _ANY, Reach.GAP, Action.OFFLINE, "lost whole",
         "a later segment was registered at a greater base, so this one had acknowledged data"),
     Row(Found.NOWHERE, Covered.NONE, _ANY, _ANY, Action.OFFLINE, "vanished before its first checkpoint",
-        "somebody removed a segment that may have been written: one that was not is there under its spare name"),
+        "something other than BMQ removed a segment that may have been written: an unwritten one has its spare name"),
     Row(Found.SPARE, Covered.NONE, _ANY, _ANY, Action.EMPTY, "never renamed",
         "the owner died between register and rename; nothing is written under a spare name"),
     Row(Found.FINAL, Covered.SHORT, _ANY, _ANY, Action.OFFLINE, "shorter than its checkpoint",
         "storage lost flushed bytes"),
     Row(Found.FINAL, _ANY, Tail.BROKEN, _ANY, Action.OFFLINE, "damaged in the middle",
-        "bytes rotted, or two writers: a bad batch with a good one behind it, or one with a wrong length field"),
+        "damaged bytes, or two writers: a bad batch with a good one behind it, or one with a wrong length field"),
     Row(Found.FINAL, _ANY, _ANY, Reach.GAP, Action.OFFLINE, "ends before the next one begins",
         "storage lost flushed bytes that no checkpoint had covered yet"),
     Row(Found.FINAL, _ANY, Tail.CLEAN, _ANY, Action.ACCEPT, "whole",
@@ -135,7 +152,7 @@ TABLE: tuple[Row, ...] = (
 
 
 def judge(facts: Facts) -> Row:
-    """The first row that fits.  Every combination has one (see the test)."""
+    """Return the first row that fits.  Every combination of facts has one (the test goes through all)."""
     for row in TABLE:
         if row.fits(facts):
             return row
@@ -143,7 +160,7 @@ def judge(facts: Facts) -> Row:
 
 
 def combinations() -> Iterator[Facts]:
-    """Every combination of facts."""
+    """Give every combination of facts."""
     for found, covered, tail, reach in itertools.product(Found, Covered, Tail, Reach):
         yield Facts(found, covered, tail, reach)
 
@@ -153,9 +170,10 @@ def combinations() -> Iterator[Facts]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FencedSegment:
-    """A listed segment after its fence: ``length`` is final; ``found`` says under which name.
+    """A segment of the record after its fence, with its final ``length`` in bytes.
 
-    It is never ``DELETED`` or ``MOVED``: ``SPARE`` is any name but the final one, and ``recover`` looks at the length.
+    ``found`` is never ``DELETED`` or ``MOVED``: ``SPARE`` is any name but the final one, and ``recover`` decides by the
+    length.
     """
 
     name: SegmentName
@@ -165,7 +183,7 @@ class FencedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """Recovery refuses: ``reason`` says which file, what is wrong, and which row."""
+    """The result of a recovery that refuses the log: ``reason`` says which file, what is wrong, and which row."""
 
     segment: SegmentName
     reason: str
@@ -175,7 +193,8 @@ class Offline:
 class RecoveredSegment:
     """A segment that holds data, ready for its ``.idx`` if ``has_whole_index``.
 
-    A journal keeps no index of a closed segment: of one that a checkpoint of that kind covers, ``index`` begins there.
+    A journal keeps no index of a closed segment: if the last checkpoint is that of a closed segment, ``index`` has only
+    the entries behind it.
     """
 
     name: SegmentName
@@ -188,7 +207,10 @@ class RecoveredSegment:
 
 @dataclass(slots=True, kw_only=True)
 class Recovered:
-    """The log's end, and what was scanned to find it."""
+    """The log's end, and the segments that were scanned to find it.
+
+    ``bytes_read`` counts the scanned bytes; ``labels`` has the name and the row of each segment that was judged.
+    """
 
     end_offset: int
     segments: list[RecoveredSegment]
@@ -197,7 +219,10 @@ class Recovered:
 
 
 def ends(names: Sequence[SegmentName]) -> list[int | None]:
-    """For segments in registration order, the offset where each ends (rule 5): the smallest base of any later one."""
+    """Return the offset where each segment ends (rule 5): the smallest base of any later one, None for the last.
+
+    ``names`` are in the order of registration.
+    """
     result: list[int | None] = []
     limit: int | None = None
     for name in reversed(names):
@@ -216,11 +241,12 @@ async def recover(
     log_start: int = 0,
     index_interval_bytes: int = 65_536,
 ) -> Recovered | Offline:
-    """Judge each fenced segment in registration order.
+    """Judge each fenced segment in the order of registration, and return the log that they make.
 
-    ``checkpoint`` is the partition's last one; ``on_batch`` is called for every batch behind it, in order (producer
-    state).  ``log_start`` is the durable one: files that end at or below it may have been deleted.  Without any segment
-    or checkpoint the log is empty at 0.
+    ``checkpoint`` is the partition's last one; ``on_batch`` is called for every batch behind it, in order, so that the
+    caller can restore the producers' state.  ``log_start`` is the durable one: files that end at or below it may have
+    been deleted.  Without any segment or checkpoint the log is empty at 0.  The result is Offline if a segment's row
+    says so.  Raises StorageError if storage does not respond, FormatError if a file is shorter than its length.
     """
     result = Recovered(end_offset=checkpoint.end_offset if checkpoint else 0, segments=[], bytes_read=0, labels=[])
     segments = sorted(segments, key=lambda segment: segment.name.order)
@@ -253,19 +279,21 @@ async def _judge_segment(
     if own is not None and own.position > 0:
         covered = Covered.YES if own.position <= segment.length else Covered.SHORT
     end, tail, fault, found_segment = segment.name.base, Tail.CLEAN, "", None
-    # Flushed past a later one's base is as bad as begun behind it: acknowledged records would stand twice.
+    # A segment flushed past a later one's base is as bad as one that begins behind it: records would stand twice.
     start = own.end_offset if covered is not Covered.NONE and own is not None else segment.name.base
     is_superseded = limit is not None and (segment.name.base >= limit or start > limit)
     if segment.found is Found.FINAL and covered is not Covered.SHORT and not is_superseded:
         found_segment = _start(segment, own, interval)
 
-        def hear(position: int, batch: Batch) -> None:
+        def on_good_batch(position: int, batch: Batch) -> None:
             _note(found_segment, position, batch)
             on_batch(batch)
 
         position = own.position if own else 0
         start = own.end_offset if own else segment.name.base
-        scanned = await scan(fs, path.log(segment.name), position, segment.length, start, hear, offset_limit=limit)
+        scanned = await scan(
+            fs, path.log(segment.name), position, segment.length, start, on_good_batch, offset_limit=limit
+        )
         end, tail, fault = scanned.next_offset, scanned.tail, scanned.fault
         found_segment.length, found_segment.end_offset = scanned.position, end
         result.bytes_read += scanned.position - position
@@ -308,9 +336,9 @@ def _start(segment: FencedSegment, own: Checkpoint | None, interval: int) -> Rec
 async def index_again(
     fs: FileSystem, path: PartitionPath, segment: RecoveredSegment, interval_bytes: int
 ) -> RecoveredSegment:
-    """Read the whole segment for its index.
+    """Read the whole segment, and return it with its whole index.
 
-    Raises StorageError, and FormatError if the segment does not end where it was found to.
+    Raises StorageError, and FormatError if the segment does not end where the recovery found its end.
     """
     whole = RecoveredSegment(
         name=segment.name,
