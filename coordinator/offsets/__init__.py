@@ -1,1 +1,1 @@
-"""Committed offsets, and the lag that they show."""
+"""Committed offsets, and the lag that is counted from them."""

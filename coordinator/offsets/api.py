@@ -1,7 +1,7 @@
 """OffsetCommit 2-10, OffsetFetch 1-10, OffsetDelete 0: from Kafka's messages to the shards and back.
 
-Offsets are kept by topic name with the topic's id beside them, as in Kafka's records; the catalog says which id a name
-has, and which name an id (version 10).  An offset whose id is not its topic's any more is as good as none.
+Offsets are kept by topic name, with the topic's id beside them, as in Kafka's records.  The catalog has the id of each
+name, and the name of each id (version 10).  An offset whose id is not its topic's any more is shown as none.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from bmq.meta.catalog import Catalog, Topic
 
 NO_OFFSET = -1
 PARTITION_BYTES = 20
-"""Of a partition in a response, without its metadata."""
+"""About the bytes of a partition in a response, without its metadata."""
 FAST_ELEMENTS = 50
-"""Numbers that one call of Python's own passes over in the time of one element."""
+"""Partition numbers that a built-in such as ``dict.fromkeys`` handles in the time of one element."""
 _NO_OFFSETS: Mapping[int, Offset] = MappingProxyType({})
 _NIL = uuid.UUID(int=0)
 _INT64_MAX = (1 << 63) - 1
@@ -47,12 +47,13 @@ _Delete = m.OffsetDeleteResponse
 
 
 async def offset_commit(shards: Shards, catalog: Catalog, request: m.OffsetCommitRequest) -> m.OffsetCommitResponse:
+    """Serve an OffsetCommit.  The response comes once the offsets are durable, with an error code a partition."""
     codes: dict[tuple[int, int], ErrorCode] = {}  # by place in the request: names may repeat
     places: list[tuple[int, int]] = []
     offsets: list[tuple[str, int, Offset]] = []
     try:
         if not request.group_id:
-            raise RequestError(ErrorCode.INVALID_GROUP_ID, "it is empty")
+            raise RequestError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         retention_ms = request.retention_time_ms if request.API_VERSION <= 4 else -1
         serving = await shards.serving(request.group_id)
         wall_ms = serving.now().wall_ms
@@ -96,7 +97,10 @@ async def offset_commit(shards: Shards, catalog: Catalog, request: m.OffsetCommi
 async def commit_response(
     request: m.OffsetCommitRequest, codes: dict[tuple[int, int], ErrorCode], error: ErrorCode
 ) -> m.OffsetCommitResponse:
-    """``error`` is for whatever has no code of its own."""
+    """Return the response to ``request``.
+
+    ``codes`` are by position of topic and of partition in the request; ``error`` is for partitions without a code.
+    """
     topic_class = _Commit.OffsetCommitResponseTopic
     turns, topics = Turns(), []
     for at, topic in enumerate(request.topics):
@@ -120,7 +124,7 @@ async def commit_response(
 
 
 def _topic_of(catalog: Catalog, key: Any, *, by_id: bool) -> tuple[Topic | None, ErrorCode]:
-    """The topic of this id or name, or None and why not."""
+    """Return the topic of this id or name; None and the error code if there is none."""
     if by_id:
         return catalog.by_id(key), ErrorCode.UNKNOWN_TOPIC_ID
     return catalog.topics.get(key), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -130,15 +134,15 @@ def _topic_of(catalog: Catalog, key: Any, *, by_id: bool) -> tuple[Topic | None,
 
 
 class _Wanted(NamedTuple):
-    """One group of a fetch.  ``topics`` None asks for all offsets, else: name or id, and partitions without repeats."""
+    """One group of a fetch."""
 
     group_id: str
     topics: Sequence[tuple[Any, Sequence[int]]] | None
-    """Names or ids."""
+    """Name or id of each topic with its partitions, without repeats; None for all offsets of the group."""
 
 
 class _Shown(NamedTuple):
-    """A topic of the answer.  ``offsets`` by partition; None: nothing is committed."""
+    """A topic of the response.  ``offsets`` are by partition, None where nothing is committed."""
 
     name: str
     topic_id: uuid.UUID
@@ -147,9 +151,9 @@ class _Shown(NamedTuple):
 
 
 async def offset_fetch(shards: Shards, catalog: Catalog, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
-    """Only durable offsets are shown.  ``require_stable`` asks for no more while there are no transactions.
+    """Serve an OffsetFetch.  Only durable offsets are returned, each once even if it is asked for twice.
 
-    What is asked for twice is told once.
+    ``require_stable`` changes nothing while there are no transactions.
     """
     turns, room, by_id = Turns(), ResponseRoom(), request.API_VERSION >= 10
     if request.API_VERSION < 8:
@@ -174,7 +178,7 @@ async def offset_fetch(shards: Shards, catalog: Catalog, request: m.OffsetFetchR
 
 
 async def _merged(groups: Sequence[Any], turns: Turns, *, by_id: bool) -> list[_Wanted]:
-    """Every group once, with every topic and every partition once; of everything, if that was asked for anywhere."""
+    """Return every group once, with every topic and partition once; all topics if any entry of the group wants all."""
     merged: dict[str, dict[Any, dict[int, None]] | None] = {}
     for group in groups:
         if turns.is_over():
@@ -213,7 +217,7 @@ async def _fetch_group(
             raise RequestError(ErrorCode.NOT_COORDINATOR, SHARD_LOST)
         await serving.settled(wanted.group_id)
     except RequestError as error:
-        # Consumers before 3.9 know of COORDINATOR_NOT_AVAILABLE in commits only (Kafka: handleOffsetFetchException).
+        # Consumers before 3.9 handle COORDINATOR_NOT_AVAILABLE in commits only (Kafka: handleOffsetFetchException).
         is_unavailable = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
         return (ErrorCode.NOT_COORDINATOR if is_unavailable else error.code), []
     kept = serving.state.offsets.of_group(wanted.group_id)
@@ -223,31 +227,32 @@ async def _fetch_group(
     for key, partitions in topics:
         topic, unknown = _topic_of(catalog, key, by_id=by_id and wanted.topics is not None)
         offsets = kept.get(topic.name, _NO_OFFSETS) if topic is not None else _NO_OFFSETS
-        told: list[tuple[int, Offset | None]] = []
+        listed: list[tuple[int, Offset | None]] = []
         for partition in list(offsets) if partitions is None else partitions:
             if turns.is_over():
                 await next_turn()
             value = offsets.get(partition)
             if value is None or topic is None or not value.is_of(topic.topic_id):
                 if partitions is not None:
-                    told.append((partition, None))
+                    listed.append((partition, None))
                     room.take(PARTITION_BYTES)
                 continue
-            told.append((partition, value))
+            listed.append((partition, value))
             room.take(PARTITION_BYTES + len(value.metadata))
         if topic is not None:
-            if told or partitions is not None:
-                shown.append(_Shown(topic.name, topic.topic_id, told))
+            if listed or partitions is not None:
+                shown.append(_Shown(topic.name, topic.topic_id, listed))
         elif partitions is not None:
-            shown.append(_Shown("", key, told, unknown) if by_id else _Shown(key, _NIL, told))
+            shown.append(_Shown("", key, listed, unknown) if by_id else _Shown(key, _NIL, listed))
     return ErrorCode.NONE, shown
 
 
 async def single_response(
     request: m.OffsetFetchRequest, error: ErrorCode, shown: Sequence[_Shown]
 ) -> m.OffsetFetchResponse:
+    """Return the response to an OffsetFetch before version 8, which is about one group."""
     turns = Turns()
-    if error is not ErrorCode.NONE and request.API_VERSION < 2:  # there the partitions carry the error
+    if error is not ErrorCode.NONE and request.API_VERSION < 2:  # these versions have an error a partition only
         (wanted,) = await _merged([request], turns, by_id=False)
         shown = [_Shown(name, _NIL, [(each, None) for each in parts], error) for name, parts in wanted.topics or ()]
     topic_class = _Fetch.OffsetFetchResponseTopic
@@ -283,14 +288,14 @@ async def _partitions(partition_class: Any, shown: _Shown, turns: Turns) -> list
 
 
 async def offset_delete(shards: Shards, catalog: Catalog, request: m.OffsetDeleteRequest) -> m.OffsetDeleteResponse:
-    """A topic that is named twice is answered twice, a partition of it once.
+    """Serve an OffsetDelete.  A topic that is named twice is in the response twice, a partition within it once.
 
-    Many partitions are deleted in several turns, and whether the group allows it is looked at in each.
+    Many partitions are deleted in several turns of the event loop; each turn checks again that the group allows it.
     """
     turns, topics = Turns(), []
     try:
         if not request.group_id:
-            raise RequestError(ErrorCode.INVALID_GROUP_ID, "it is empty")
+            raise RequestError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         serving = await shards.serving(request.group_id)
         _deletable(serving, request.group_id)
         for topic in request.topics:
@@ -310,19 +315,19 @@ async def offset_delete(shards: Shards, catalog: Catalog, request: m.OffsetDelet
 
 
 def _deletable(serving: ActiveShard, group_id: str) -> Group:
-    """The group, if its offsets may be deleted.  RequestError."""
+    """Return the group.  Raises RequestError if it does not exist, or has members whose topics cannot be known."""
     group = serving.state.groups.get(group_id)
     if group is None:
         raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"no group {group_id}")
     if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
-        raise RequestError(ErrorCode.NON_EMPTY_GROUP, "what its members use is not known")
+        raise RequestError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members that are not consumers")
     return group
 
 
 def _delete_offsets(
     serving: ActiveShard, catalog: Catalog, group_id: str, topic: str, partitions: Sequence[int]
 ) -> list[Any]:
-    """Write the tombstones; the answers.  RequestError when the group does not allow it."""
+    """Write the tombstones and return the partitions of the response.  Raises RequestError as `_deletable` does."""
     group = _deletable(serving, group_id)
     found, is_subscribed = catalog.topics.get(topic), group.is_subscribed(topic)
     answers: list[Any] = []

@@ -1,8 +1,8 @@
 """Committed offsets of one shard, and when they expire (KIP-211).  Pure.
 
-An offset is kept as a ``records.Offset``.  ``require_stable`` (OffsetFetch 7+) asks to wait for offsets of
-transactions that are still open: there are no transactions yet, so every offset here is stable.  Whoever adds
-them must answer UNSTABLE_OFFSET_COMMIT where one is pending, with the flag set (Redpanda #28554 forgot to).
+An offset is kept as a ``records.Offset``.  ``require_stable`` (OffsetFetch 7+) excludes offsets of transactions that
+are still open.  There are no transactions yet, so every offset here is stable.  With transactions, a fetch with the
+flag must return UNSTABLE_OFFSET_COMMIT for each partition with a pending offset (Redpanda #28554 missed this).
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ _NO_PARTITIONS: Mapping[int, Offset] = MappingProxyType({})
 
 
 TopicRef = tuple[str, uuid.UUID | None]
-"""A topic that offsets were committed for; no id in records from before ids were kept."""
+"""Name and id of a topic that offsets were committed for; the id is None in records from before ids were kept."""
 
 
 class Offsets:
-    """By group, topic and partition.  Groups and topics without an offset are not kept."""
+    """Committed offsets by group, topic and partition.  Groups and topics without an offset are not kept."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, Offset]]] = {}
-        self._topics: Counter[TopicRef] = Counter()  # offsets of each
+        self._topics: Counter[TopicRef] = Counter()  # number of offsets of each
 
     def apply(self, record: OffsetRecord) -> None:
+        """Set the record's offset, or delete it if the record is a tombstone."""
         value = record.value
         if value is not None:
             partitions = self._groups.setdefault(record.group_id, {}).setdefault(record.topic, {})
@@ -52,10 +53,11 @@ class Offsets:
             del self._groups[record.group_id]
 
     def of_group(self, group_id: str) -> Mapping[str, Mapping[int, Offset]]:
+        """Return the group's offsets by topic name and partition; empty if it has none."""
         return self._groups.get(group_id, _NO_TOPICS)
 
     def of_topic(self, group_id: str, topic: str) -> Mapping[int, Offset]:
-        """By partition, whichever topic of the name they were committed for."""
+        """Return the group's offsets by partition, of all topics that have or had this name."""
         return self.of_group(group_id).get(topic, _NO_PARTITIONS)
 
     def get(self, group_id: str, topic: str, partition: int) -> Offset | None:
@@ -73,11 +75,11 @@ class Offsets:
 
     @property
     def topics(self) -> Set[TopicRef]:
-        """The topics that there are offsets of."""
+        """The topics that have offsets."""
         return self._topics.keys()
 
     def tombstones(self, group_id: str) -> list[OffsetRecord]:
-        """Return what deletes all offsets of the group."""
+        """Return the records that delete all offsets of the group."""
         return [
             OffsetRecord(group_id, name, partition, None)
             for name, partitions in self.of_group(group_id).items()
@@ -87,7 +89,7 @@ class Offsets:
     def tombstones_of_topic(
         self, group_id: str, topic: str, topic_id: uuid.UUID | None, partitions: Iterable[int]
     ) -> list[OffsetRecord]:
-        """Return what deletes, of these partitions, the offsets with this very id, or (None) those without one."""
+        """Return the records that delete the offsets of these partitions that have this topic id; None: have no id."""
         kept = self.of_topic(group_id, topic)
         return [
             OffsetRecord(group_id, topic, each, None)
@@ -96,7 +98,7 @@ class Offsets:
         ]
 
     def parts(self) -> list[object]:
-        """Most of what the memory consists of."""
+        """Return the objects that hold most of the memory, so that they can be freed in turns."""
         return [partitions for topics in self._groups.values() for partitions in topics.values()]
 
     def _uncount(self, topic: str, value: Offset) -> None:
@@ -113,9 +115,10 @@ class Offsets:
 
 
 def is_expired(value: Offset, since_ms: int, now_ms: int, retention_ms: int) -> bool:
-    """Whether an offset has outlived ``retention_ms`` since ``since_ms``; wall times.
+    """Return True if an offset is older than its retention, which counts from ``since_ms``.  All are wall times in ms.
 
-    One with an expiry of its own (OffsetCommit 2-4) goes by that alone, as in ``OffsetExpirationConditionImpl``.
+    For an offset with an expiry of its own (OffsetCommit 2-4) only that counts, as in Kafka's
+    ``OffsetExpirationConditionImpl``.
     """
     if value.expire_timestamp != NO_EXPIRY:
         return now_ms >= value.expire_timestamp

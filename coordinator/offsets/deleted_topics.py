@@ -1,13 +1,14 @@
-"""Offsets of topics that have been deleted: which those are.
+"""The search for committed offsets whose topic has been deleted.
 
-A topic's id is never given to another topic, so an offset that was committed for an id which the store no longer has
-belongs to nothing.  It is hidden from then on (``offset_api``) and removed in the background: when the deletion is
-seen, when a shard is loaded, and with every round of expiry.  A shard that is loading, or a process that is dead, can
-thus miss a deletion without harm.
+A topic's id is never used again, so an offset that was committed for an id that the store no longer has belongs to no
+topic.  It is hidden from then on (``offsets.api``) and removed in the background: when the deletion is seen, when a
+shard is loaded, and in every round of expiry.  So a shard that is loading, or a process that is down, may miss a
+deletion without harm.
 
-A view of the catalog may be behind the view with which a shard's last owner took a commit.  So before a loaded shard
-serves, each topic that its catalog does not show is looked up in the store; if the store has it, the view is waited
-for.  After that, and as every later commit names a topic of this very view, a topic that it does not show is gone.
+This process's view of the catalog may be older than the view of the shard's last owner when it took a commit.  So
+before a loaded shard serves, each topic that the catalog does not show is looked up in the store; if the store has it,
+the shard waits until the view shows it.  Later commits name topics of this same view.  So a topic that it does not show
+is deleted.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ LOOKUPS_AT_ONCE = 16
 
 
 def refs_of(topic: Topic) -> list[TopicRef]:
-    """Return what a deleted topic's offsets are kept under: its id, and no id (see ``records.Offset``)."""
+    """Return the keys of a deleted topic's offsets: its name with its id, and without one (see ``records.Offset``)."""
     return [(topic.name, topic.topic_id), (topic.name, None)]
 
 
 def gone_topics(offsets: Offsets, catalog: Catalog, deleted: Set[str] = frozenset()) -> list[TopicRef]:
     """Return the topics of ``offsets`` that the catalog does not show.
 
-    ``deleted``: names of topics of which a deletion was seen: offsets without an id under these are gone even if there
-    is a topic of the name again.
+    ``deleted`` are names of topics whose deletion was seen.  Offsets without a topic id under such a name are returned
+    too, even if there is a topic of that name again.
     """
     return [each for each in offsets.topics if not _is_shown(catalog, each) or (each[1] is None and each[0] in deleted)]
 
@@ -45,8 +46,8 @@ def gone_topics(offsets: Offsets, catalog: Catalog, deleted: Set[str] = frozense
 async def unsure_topics(offsets: Offsets, catalog: Catalog) -> set[TopicRef]:
     """Wait until the catalog shows every topic of ``offsets`` that still exists.
 
-    Returns the topics whose record in the store cannot be read, so that nothing can be said of them.  Raises
-    RequestError COORDINATOR_NOT_AVAILABLE if the store does not answer.
+    Returns the topics whose record in the store cannot be read: they may exist or not.  Raises RequestError
+    COORDINATOR_NOT_AVAILABLE if the store does not respond.
     """
     unsure: set[TopicRef] = set()
 
@@ -54,7 +55,10 @@ async def unsure_topics(offsets: Offsets, catalog: Catalog) -> set[TopicRef]:
         try:
             await catalog.refresh(ref[0])
         except FormatError as error:
-            logger.warning("offsets of a topic that cannot be served are kept", extra=fields(topic=ref[0], error=error))
+            logger.warning(
+                "cannot read a topic's metadata; its committed offsets are kept",
+                extra=fields(topic=ref[0], error=error),
+            )
             unsure.add(ref)
 
     hidden = gone_topics(offsets, catalog)

@@ -1,8 +1,8 @@
-"""Lag of the groups of this process's shards: high watermarks less committed offsets, as in Kafka's tools.
+"""Lag of the groups of this process's shards: high watermarks minus committed offsets, as in Kafka's tools.
 
-A group is one coordinator's, so the sum over all coordinators is the cluster's, and no group is told twice.  Only
-offsets of topics and partitions that exist count.  What a refresh costs: a look at each committed offset, in turns of
-the loop, and one question to each broker for the watermarks of the partitions that it owns.
+A group has one coordinator, so the sum over all coordinators is the cluster's, and no group counts twice.  Only offsets
+of topics and partitions that exist count.  A refresh walks over the committed offsets in turns of the event loop, and
+sends one request to each broker for the watermarks of the partitions that it owns.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog, Topic
 
 Watermarks = Callable[[Sequence[PartitionKey]], Awaitable[Mapping[PartitionKey, int]]]
-"""Returns the high watermarks of partitions, and of no others; those whose owner does not answer are missing."""
+"""Returns the high watermarks of the given partitions only; partitions whose owner does not respond are missing."""
 PARTITIONS_A_PART = 500
-"""Partitions of one pair that are looked at between two turns of the loop, at up to 5 us each."""
+"""Partitions of one pair that are counted between two turns of the loop, at up to 5 us each."""
 Pair = tuple[str, str]
 """A group and the name of a topic that it has committed offsets of."""
 
@@ -52,12 +52,12 @@ class LagReport:
     """All lag that is shown, as of one refresh."""
 
     pairs: Sequence[PairLag] = ()
-    """The last one is of `OTHER_TOPICS`, if there are more pairs than series."""
+    """Lag by pair.  If there are more pairs than series, the last one is `OTHER_TOPICS`."""
     partitions: Sequence[PartitionLag] = ()
     partitions_unknown: int = 0
-    """Partitions with committed offsets whose owner did not tell the high watermark."""
+    """Partitions with committed offsets whose owner did not return the high watermark."""
     groups_in_part: Set[str] = frozenset()
-    """Groups whose lag is not whole in `pairs`: an owner did not answer, or a pair of theirs shares its series."""
+    """Groups whose lag in `pairs` is incomplete: an owner did not respond, or one of their pairs shares a series."""
 
 
 class _Totals:
@@ -72,8 +72,8 @@ class _Totals:
 class GroupLag:
     """Lag of one coordinator's groups.  `refresh` counts it again; `report` is the last count.
 
-    `series_max` bounds the series: so many pairs of group and topic have a sum of their own, all others share one, and
-    partitions are told one by one of as many pairs as fit into `series_max` partitions.
+    `series_max` bounds the series twice: that many pairs of group and topic have a sum of their own and all others
+    share one; and single partitions are reported for as many of these pairs as fit into `series_max` partitions.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class GroupLag:
         self.report = LagReport()
 
     async def refresh(self) -> None:
-        """Count all lag again."""
+        """Count all lag again and replace `report`.  Raises what `watermarks` raises."""
         keys: dict[PartitionKey, None] = {}
         async for _, topic, committed in self._pairs():
             keys.update((PartitionKey(topic.topic_id, number), None) for number in committed)
@@ -133,8 +133,10 @@ class GroupLag:
         return found
 
     async def _pairs(self) -> AsyncIterator[tuple[str, Topic, Mapping[int, int]]]:
-        """Yield each group with each topic that it has offsets of, and these by partition, in parts if there are many;
-        groups may come and go meanwhile."""
+        """Yield each group with each topic that it has offsets of, and the offsets by partition.
+
+        A pair with many offsets is yielded in parts.  Groups may come and go meanwhile.
+        """
         turns = Turns()
         for offsets in self._offsets():
             for group in offsets.group_ids:

@@ -1,1 +1,1 @@
-"""One shard of the groups: its log, its replay, and the state in memory."""
+"""One shard of all groups: its log, the replay of it, and the state in memory."""

@@ -1,9 +1,9 @@
-"""A loaded shard at work: decides with the pure groups and offsets, writes, and answers what has become durable.
+"""Loaded shard: decides by the pure groups and offsets, writes, and responds when the records are durable.
 
-State changes when a record is handed to the writer, answers go out when it is flushed, as in Kafka's
-``CoordinatorRuntime``.  So decisions always see everything before them, and a read that must show durable facts only
-(OffsetFetch) waits for the open writes of its group.  When the log fails, everybody who waits is told to look for the
-coordinator again, and the object is done with: its shard loads anew.
+State changes when a record is handed to the writer, and responses are sent when it is flushed, as in Kafka's
+``CoordinatorRuntime``.  So each decision sees all that were made before it, and a read that must show only durable
+facts (OffsetFetch) waits for the open writes of its group.  If the log fails, all requests that wait get
+NOT_COORDINATOR, the object is not used any more, and its shard is loaded again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 A = TypeVar("A", JoinAnswer, SyncAnswer)
 T = TypeVar("T")
 EXPIRED_A_TURN = 500
-"""Timers handled before the loop goes round: a mass time-out must not stop the process."""
-_ALARM_MIN_S = 0.001  # the loop's clock and ours may differ by a tick
+"""Timers handled in one turn of the event loop: requests must still be served when very many members time out."""
+_ALARM_MIN_S = 0.001  # the loop's clock and the shard's may differ by a tick
 
 
 class _Parked(NamedTuple):
-    """Whoever waits for a rebalance, and what is answered if the shard is lost meanwhile."""
+    """A request that waits for a rebalance, and its response if the shard is lost meanwhile."""
 
     group_id: str
     refusal: Callable[[ErrorCode], JoinAnswer | SyncAnswer]
@@ -68,13 +68,16 @@ class ActiveShard:
         self._answers = answers
 
     def begin(self, groups: Iterable[Group]) -> None:
-        """The state is live; ``groups`` have something to do at once."""
+        """Start the timers and perform the effects of ``groups``.  To be called once, when the state is live."""
         for group in groups:
             self._settle(group, self.now())
         self._arm()
 
     def close(self, error: ErrorCode) -> None:
-        """Answer everybody who waits in a group.  The writer is ended by whoever closes."""
+        """Respond to all parked requests with ``error``, and stop the timers.  Idempotent.
+
+        The caller must end the writer.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -82,11 +85,11 @@ class ActiveShard:
         self.freshness.close()
         if self._alarm is not None:
             self._alarm.cancel()
-        for token, parked in self._parked.items():  # there may be very many groups, and few who wait
+        for token, parked in self._parked.items():  # not by group: there may be very many groups, and few requests
             self._answers.give(token, parked.refusal(error))
 
     def release(self, error: ErrorCode) -> None:
-        """Answer everybody who waits for a rebalance; their groups go on."""
+        """Respond to all parked requests with ``error``; their groups go on."""
         now = self.now()
         for group_id in dict.fromkeys(parked.group_id for parked in self._parked.values()):
             group = self.state.groups.get(group_id)
@@ -95,17 +98,21 @@ class ActiveShard:
                 self._settle(group, now)
 
     def now(self) -> Now:
+        """Return the present time by both clocks."""
         return _now_of(self._clock)
 
     # ------------------------------------------------------------------------------------------------ members
 
     async def join(self, group_id: str, request: Join) -> JoinAnswer:
-        """RequestError."""
+        """Serve a join; wait for the rebalance if it must.
+
+        Raises RequestError if the log or the memory for members has no room.  Other errors are in the result.
+        """
         await self.room()
         group = self.state.groups.get(group_id)
         now = self.now()
         if self._budget.is_exhausted and (group is None or request.member_id not in group.members):
-            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no memory for more members")
+            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the process's memory for group members is full")
         if group is None:
             if request.member_id:
                 return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
@@ -118,7 +125,10 @@ class ActiveShard:
         return await self._park(token, group_id, lambda error: JoinAnswer(error, request.member_id))
 
     async def sync(self, group_id: str, request: Sync) -> SyncAnswer:
-        """RequestError."""
+        """Serve a sync; wait for the leader's assignment if it must.
+
+        Raises RequestError as `Group.sync`, or if the log has no room.
+        """
         await self.room()
         now = self.now()
         token: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
@@ -135,11 +145,12 @@ class ActiveShard:
             del self._parked[token]
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """RequestError."""
+        """Serve a heartbeat.  Returns and raises what `Group.heartbeat` does; UNKNOWN_MEMBER_ID for a missing group."""
         now_ms = int(self._clock.monotonic() * 1000)
         return self._group_of_member(group_id).heartbeat(member_id, instance_id, generation, now_ms)
 
     def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
+        """Remove members, given as (member id, instance id), and return an error code for each."""
         group = self.state.groups.get(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
@@ -160,9 +171,10 @@ class ActiveShard:
         *,
         says_group_not_found: bool,
     ) -> list[ErrorCode]:
-        """An answer for each of (topic, partition, offset), once durable.  RequestError for all of them.
+        """Store offsets, given as (topic, partition, offset), and return an error code for each once they are durable.
 
-        A large commit is stored in several turns of the loop, and whether it is the group's own is checked in each.
+        A large commit is stored in several turns of the event loop; each turn checks again that the group takes it.
+        Raises RequestError if the commit is refused, or not durable in time; a part of it may be stored then.
         """
         deadline = self._deadline()
         answers: list[ErrorCode] = []
@@ -173,7 +185,7 @@ class ActiveShard:
             group = self.state.groups.get(group_id)
             if group is not None:
                 group.check_commit(member_id, instance_id, generation, int(self._clock.monotonic() * 1000))
-            elif generation >= 0:  # OffsetCommit 9 on (KIP-848)
+            elif generation >= 0:  # GROUP_ID_NOT_FOUND from OffsetCommit 9 on (KIP-848)
                 code = ErrorCode.GROUP_ID_NOT_FOUND if says_group_not_found else ErrorCode.ILLEGAL_GENERATION
                 raise RequestError(code, f"no group {group_id}")
             answers += self._commit(group_id, slice_)
@@ -193,7 +205,7 @@ class ActiveShard:
             record = OffsetRecord(group_id, topic, partition, value)
             try:
                 data = encode(record)
-            except FormatError:  # offset.metadata.max.bytes was set above what the format takes
+            except FormatError:  # offset.metadata.max.bytes is set to more than the record format allows
                 answers[number] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             if not self.writer.fits(data):
@@ -207,23 +219,23 @@ class ActiveShard:
 
     @property
     def is_closed(self) -> bool:
-        """The shard was lost: what this object knows is as old as that."""
+        """True once the shard is lost: the state is as of that moment."""
         return self._is_closed
 
     async def settled(self, group_id: str) -> None:
-        """Until what is shown of the group's offsets is durable.  RequestError."""
+        """Wait until the group's offsets, as they are now, are durable.  Raises RequestError if that takes too long."""
         if self.writer.has_open_writes(group_id):
             await self.durable()
 
     def delete(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
-        """Append tombstones that were decided in this very turn."""
+        """Append tombstones without waiting.  They must have been decided in this turn of the event loop."""
         if records:
             self._write(records, [encode(each) for each in records], group_id)
 
     async def delete_many_offsets(self, group_id: str, turns: Turns) -> None:
-        """Delete the offsets of a group that is to be deleted, in several turns, for as long as it is empty.
+        """Delete the offsets of a group that is to be deleted, in several turns of the event loop.
 
-        RequestError when the log has no room.
+        Stops early if the group gets members.  Raises RequestError if the log has no room.
         """
         for topic in list(self.state.offsets.of_group(group_id)):
             for partitions in _slices(list(self.state.offsets.of_topic(group_id, topic))):
@@ -236,19 +248,22 @@ class ActiveShard:
                 self.delete(group_id, [OffsetRecord(group_id, topic, each, None) for each in partitions])
 
     def delete_group(self, group: Group) -> None:
-        """Delete an empty group with its offsets, in this turn."""
+        """Delete an empty group with its offsets, in this turn, without waiting until that is durable."""
         group.close(ErrorCode.UNKNOWN_MEMBER_ID)
         self.account.forget(group.group_id)
         self.delete(group.group_id, self.state.deletion(group.group_id))
 
     async def durable(self, deadline: float | None = None) -> None:
-        """Wait until everything that was written before is durable.  RequestError."""
+        """Wait until all that was written before is durable, at most until ``deadline`` (the event loop's clock).
+
+        Raises RequestError: COORDINATOR_NOT_AVAILABLE if that takes too long, NOT_COORDINATOR if the log fails.
+        """
         await self._in_time(self._append((), (), ""), deadline)
 
     async def rewrite(self, records: Sequence[CoordinatorRecord]) -> int:
-        """Append records of what is so already, for a snapshot; the offset of the batch that has the first of them.
+        """Append records that repeat the present state, for a snapshot.
 
-        RequestError when the log fails.
+        Returns the base offset of the batch that has the first of them.  Raises RequestError if the log fails.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -261,7 +276,10 @@ class ActiveShard:
         return operation.first_batch
 
     async def expire(self) -> int:
-        """Remove what has outlived its retention; the number of records written.  RequestError when the log fails."""
+        """Delete expired offsets, and idle groups without offsets; return the number of records written.
+
+        Raises RequestError if the log fails.
+        """
         count, turns = 0, Turns()
         for group_id in list(self.state.groups):
             for topic in list(self.state.offsets.of_group(group_id)):
@@ -276,9 +294,9 @@ class ActiveShard:
         return count
 
     async def forget_topic(self, topic: str, topic_id: uuid.UUID | None) -> int:
-        """Remove the offsets that were committed for a deleted topic; the number of records written.
+        """Delete the offsets that were committed for a deleted topic; return the number of records written.
 
-        Offsets of a later topic of the same name have another id, and stay.  RequestError when the log fails.
+        Offsets of a later topic of the same name have another id, and stay.  Raises RequestError if the log fails.
         """
         count, turns = 0, Turns()
         offsets = self.state.offsets
@@ -293,7 +311,7 @@ class ActiveShard:
         return count
 
     async def _remove(self, group_id: str, records: Sequence[CoordinatorRecord]) -> int:
-        """Append tombstones that were decided just now, without a time limit: nobody waits for an answer."""
+        """Append tombstones that were decided just now, without a time limit: no client waits for them."""
         if records:
             await self._append(records, [encode(each) for each in records], group_id)
         return len(records)
@@ -303,11 +321,11 @@ class ActiveShard:
     def _group_of_member(self, group_id: str) -> Group:
         group = self.state.groups.get(group_id)
         if group is None or group.state is State.EMPTY:
-            raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"no members in {group_id}")
+            raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id} has no members")
         return group
 
     def _settle(self, group: Group, now: Now) -> None:
-        """Perform what the group has decided, and look whether its deadlines come before the alarm."""
+        """Perform the group's effects, and set the alarm earlier if a deadline of it comes before."""
         while effects := group.take_effects():
             for effect in effects:
                 if isinstance(effect, Answer):
@@ -336,7 +354,7 @@ class ActiveShard:
         self.writer.write([data], group.group_id, done)
 
     def _write(self, records: Sequence[CoordinatorRecord], encoded: Sequence[KeyValue], group_id: str) -> None:
-        """Whether it becomes durable is heard by whoever appends next."""
+        """Append without waiting: a failure is reported to the shard, and to operations that wait for later records."""
         for record in records:
             self.state.apply(record)
         self.writer.write(encoded, group_id, _nobody_waits)
@@ -350,7 +368,7 @@ class ActiveShard:
 
         def done(error: RequestError | None) -> None:
             if future.done():
-                return  # who waited has gone; the records are written all the same
+                return  # the request was cancelled; the records are written all the same
             if error is None:
                 future.set_result(None)
             else:
@@ -360,21 +378,21 @@ class ActiveShard:
         return future
 
     async def _breathe(self, turns: Turns, elements: int) -> None:
-        """Between groups: let others run now and then.  RequestError when the log has failed."""
+        """Let other work run now and then, and wait for room in the log.  Raises RequestError if the log has failed."""
         if turns.is_over(elements):
             await next_turn()
         await self.writer.room()
 
     async def room(self, deadline: float | None = None) -> None:
-        """Wait for room for another request's records.
+        """Wait until there is room for a request's records.
 
-        RequestError: NOT_COORDINATOR when the log has failed, COORDINATOR_NOT_AVAILABLE when it takes long.
+        Raises RequestError: NOT_COORDINATOR if the log has failed, COORDINATOR_NOT_AVAILABLE if it takes too long.
         """
         if self.writer.is_blocked:
             await self._in_time(self.writer.room(), deadline)
 
     def _deadline(self) -> float:
-        """Of a request that begins now, in seconds of the loop's clock."""
+        """Return the deadline of a request that begins now, in seconds of the event loop's clock."""
         return asyncio.get_running_loop().time() + self._settings.commit_timeout_s
 
     async def _in_time(self, awaitable: Awaitable[T], deadline: float | None = None) -> T:
@@ -382,13 +400,13 @@ class ActiveShard:
             async with asyncio.timeout_at(self._deadline() if deadline is None else deadline):
                 return await awaitable
         except TimeoutError:
-            message = f"not durable after {self._settings.commit_timeout_s} s"
+            message = f"a write to __consumer_offsets is not durable after {self._settings.commit_timeout_s} s"
             raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message) from None
 
     # ------------------------------------------------------------------------------------------------- alarm
 
     def _arm(self) -> None:
-        """One timer of the loop a shard, and none while no group has members."""
+        """Set the shard's one timer of the event loop to the next deadline; none is set while no group has members."""
         next_ms = self.state.deadlines.next()
         if self._is_closed or not len(self.state.deadlines):
             return
@@ -418,14 +436,14 @@ def _now_of(clock: Clock) -> Now:
 
 
 def _nobody_waits(error: RequestError | None) -> None:
-    """A writer that fails tells its shard, and whoever waits for what was written later."""
+    """Ignore the outcome: a failing writer notifies its shard, and operations that wait for later records."""
 
 
 def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """``items``, a turn's worth at a time."""
+    """Split ``items`` into slices of one turn of the event loop each."""
     return (items[at : at + ELEMENTS_A_TURN] for at in range(0, len(items), ELEMENTS_A_TURN))
 
 
 def _java_length(text: str) -> int:
-    """As Kafka measures it: UTF-16 code units."""
+    """Return the length as Kafka measures it, in UTF-16 code units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2

@@ -1,8 +1,8 @@
-"""Until when a shard may answer from memory: the proof that it is still the shard's one coordinator.
+"""Proof that this process is still the shard's only coordinator, without which it must not respond from memory.
 
-A coordinator that is cut off from the metadata store does not learn that the shard was given to another.  Its writes
-are refused by the log; reads and heartbeats need no write, so they need a proof now and then: a batch that was
-acknowledged, or the log's confirmation.
+A coordinator that is cut off from the metadata store is not notified that the shard has a new owner.  The log refuses
+its writes.  Reads and heartbeats write nothing, so they need a recent proof: a batch that was acknowledged, or the
+log's confirmation that it would take one.
 """
 
 from __future__ import annotations
@@ -14,62 +14,69 @@ from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
 
 FRESH_S = 3.0
-"""Since the last proof.  Members must be told within the shortest session, 6 s, that their group has moved on."""
+"""A proof is good for this long.  A member must learn within the shortest session, 6 s, that its group has moved."""
 
 
 class Freshness:
-    """``confirm`` asks the log.  One question at a time, however many wait for it."""
+    """The last proof of one shard.  ``confirm`` asks the log; one call is under way at a time, for all that wait."""
 
     def __init__(self, clock: Clock, confirm: Callable[[], Awaitable[None]]) -> None:
         self._clock = clock
         self._confirm = confirm
         self._proven_s = clock.monotonic()
-        self._answer: asyncio.Future[None] | None = None  # of the question under way
-        self._asking: asyncio.Task[None] | None = None
+        self._confirmed: asyncio.Future[None] | None = None  # result of the call under way
+        self._confirming: asyncio.Task[None] | None = None
 
     @property
     def is_fresh(self) -> bool:
+        """True if the last proof is less than `FRESH_S` old."""
         return self._clock.monotonic() - self._proven_s < FRESH_S
 
     def prove(self) -> None:
-        """A batch was acknowledged."""
+        """Record that a batch was acknowledged just now."""
         self._proven_s = self._clock.monotonic()
 
     async def renew(self) -> None:
-        """Return once the shard may answer from memory.  RequestError: NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE."""
+        """Return once the shard may respond from memory; ask the log if the last proof is too old.
+
+        Raises RequestError: NOT_COORDINATOR if the log has another owner or cannot be reached,
+        COORDINATOR_NOT_AVAILABLE if it does not respond in time.
+        """
         if self.is_fresh:
             return
-        if self._answer is None:
-            self._answer = asyncio.get_running_loop().create_future()
-            self._answer.add_done_callback(_retrieve)
-            self._asking = asyncio.get_running_loop().create_task(self._ask(self._answer))
-        await asyncio.shield(self._answer)
+        if self._confirmed is None:
+            self._confirmed = asyncio.get_running_loop().create_future()
+            self._confirmed.add_done_callback(_retrieve)
+            self._confirming = asyncio.get_running_loop().create_task(self._ask(self._confirmed))
+        await asyncio.shield(self._confirmed)
 
     def close(self) -> None:
-        """The shard is another's: whoever waits is told so."""
-        if self._asking is not None:
-            self._asking.cancel()
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(RequestError(ErrorCode.NOT_COORDINATOR, "the shard is closed here"))
+        """End `renew` calls that wait with NOT_COORDINATOR: the shard is closed in this process."""
+        if self._confirming is not None:
+            self._confirming.cancel()
+        if self._confirmed is not None and not self._confirmed.done():
+            self._confirmed.set_exception(
+                RequestError(ErrorCode.NOT_COORDINATOR, "the shard is closed in this process")
+            )
 
-    async def _ask(self, answer: asyncio.Future[None]) -> None:
+    async def _ask(self, confirmed: asyncio.Future[None]) -> None:
         began = self._clock.monotonic()
         try:
             await self._confirm()
         except RequestError as error:
             is_late = error.code is ErrorCode.REQUEST_TIMED_OUT
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_late else ErrorCode.NOT_COORDINATOR
-            if not answer.done():
-                answer.set_exception(RequestError(code, error.message))
+            if not confirmed.done():
+                confirmed.set_exception(RequestError(code, error.message))
         else:
             self._proven_s = max(self._proven_s, began)
-            if not answer.done():
-                answer.set_result(None)
+            if not confirmed.done():
+                confirmed.set_result(None)
         finally:
-            self._answer = self._asking = None
+            self._confirmed = self._confirming = None
 
 
-def _retrieve(answer: asyncio.Future[None]) -> None:
-    """Whoever waited for it may have gone."""
-    if not answer.cancelled():
-        answer.exception()
+def _retrieve(confirmed: asyncio.Future[None]) -> None:
+    """Mark the exception as retrieved: the requests that waited for it may have been cancelled."""
+    if not confirmed.cancelled():
+        confirmed.exception()

@@ -1,4 +1,4 @@
-"""The kinds of reasons for which a shard is not loaded: few enough for a metric's label.  Pure."""
+"""Kinds of reasons why a shard is not loaded: few enough for a metric's label.  Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ class LoadFailure(StrEnum):
     """Values of the label `reason` of `bmq_shards_not_loaded`."""
 
     LOADING = "loading"
-    """No try has failed: the log is being opened or read for longer than requests wait."""
+    """No try has failed, but the log is being opened or read for longer than requests wait."""
     NO_OWNER = "no_owner"
-    """No broker has the partition of `__consumer_offsets` open, or none that can be reached."""
+    """No reachable broker has the partition of `__consumer_offsets` open."""
     NO_RESPONSE = "no_response"
-    """Its broker does not answer in time."""
+    """The partition's broker does not respond in time."""
     STORAGE = "storage"
-    """Storage does not give the log: the partition is OFFLINE, or storage does not answer."""
+    """The log cannot be read from storage: the partition is OFFLINE, or storage does not respond."""
     DAMAGED = "damaged"
-    """The log has a record that cannot be understood: damaged, or written by a later version."""
+    """The log has a record that cannot be decoded: it is damaged, or was written by a later version."""
     OTHER = "other"
+    """Any other error."""
 
 
 _BY_CODE = {
@@ -34,7 +35,7 @@ _BY_CODE = {
 
 
 def kind_of(error: RequestError | FormatError | None) -> LoadFailure:
-    """Return the kind of the last failure of a shard that is not loaded; None if no try has failed."""
+    """Return the kind of a shard's last failure to load; `LoadFailure.LOADING` for None: no try has failed."""
     if error is None:
         return LoadFailure.LOADING
     if isinstance(error, FormatError):

@@ -1,20 +1,22 @@
-"""What a shard needs of its partition of ``__consumer_offsets``: the seam to whoever owns that partition.
+"""Interface of a shard to its partition of ``__consumer_offsets``, in whichever process that partition's owner runs.
 
-**Fencing.**  A shard first appends a barrier batch, replays up to it, and only then serves.  ``ShardLogs.open`` gives
-a log that is bound to one ownership (``epoch``); opening a later one ends it.  The order of the log decides the rest:
+**Fencing.**  A shard first appends a barrier batch, replays up to it, and only then serves.  `ShardLogs.open` returns a
+log that is bound to one ownership (``epoch``); opening a later one ends it.  The order of the log decides the rest:
 
-* What a stale shard got in before the barrier lies below it, and is replayed.  It may have been answered: it counts.
-* What a stale shard sends after the barrier is refused by the log, so it is never answered as done.
+* A batch that a stale shard appended before the barrier lies below it and is replayed.  It counts: its client may have
+  got a response.
+* A batch that a stale shard sends after the barrier is refused by the log, so its client never gets a success.
 
-Batches carry no producer id.  In one process the handle itself is the fence: it is refused once the partition has a
-later owner, or was opened again.  With coordinators apart from brokers the request carries the shard's ownership
-number beside the batch, and the owner of the partition refuses a number lower than the largest that has opened the
-log there.  It takes appends from the connection that opened the log last and from no other, so that of one ownership,
-too, nothing follows a barrier but what was sent after it.
-The number need not be durable: a stale shard that gets a *new* owner to accept it must first append a barrier there,
-and whoever appends the later barrier sees all of it.  An internal producer id inside the batch would say the same in
-fewer bits (the producer epoch has 15), but Kafka's own loader takes every batch of ``__consumer_offsets`` with a
-producer id for a transactional one (``CoordinatorLoaderImpl``, ``OffsetMetadataManager.replay``).
+Batches have no producer id.  In one process the handle itself is the fence: it is refused once the partition has a
+later owner, or was opened again.  If coordinators and brokers are separate processes, the request has the shard's
+ownership number beside the batch, and the owner of the partition refuses a number lower than the highest that has
+opened the log there.  It takes appends only from the connection that opened the log last: so for one ownership, too,
+nothing follows a barrier except what was sent after it.
+
+The number need not be durable: a stale shard that is accepted by a *new* owner must first append a barrier there, and
+the shard that appends the later barrier replays all of it.  A producer id inside the batch would do the same in fewer
+bits (a producer epoch has 15), but Kafka's own loader takes every batch of ``__consumer_offsets`` with a producer id
+for a transactional one (``CoordinatorLoaderImpl``, ``OffsetMetadataManager.replay``).
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ from typing import Protocol
 
 
 class ShardLog(Protocol):
-    """One partition of ``__consumer_offsets``, as its owner of one epoch gives it.  Properties cost no call."""
+    """One partition of ``__consumer_offsets``, bound to one owner's epoch.  Properties need no I/O."""
 
     @property
     def epoch(self) -> int:
-        """The ownership that it is bound to: grows with every ``open`` that follows a change of owner."""
+        """The partition's epoch that the log is bound to; higher after each change of owner."""
 
     @property
     def is_open(self) -> bool:
-        """Appends may still succeed."""
+        """True while appends may succeed."""
 
     @property
     def log_start(self) -> int: ...
@@ -43,38 +45,42 @@ class ShardLog(Protocol):
 
     @property
     def max_batch_bytes(self) -> int:
-        """The largest batch taken: the topic's ``max.message.bytes``."""
+        """The largest batch that is accepted: the topic's ``max.message.bytes``."""
 
     def append(self, batch: bytearray) -> asyncio.Future[int]:
-        """The base offset, once flushed.  RequestError, now or in the future, when it is refused or its fate unknown.
+        """Append a batch; the future has its base offset once it is flushed.
 
-        Appends take effect in the order of the calls, and none after one that failed.  The bytes are the log's.
+        Appends take effect in the order of the calls, and none after one that failed.  The caller must not use
+        ``batch`` afterwards.  Raises RequestError, here or in the future, if the batch is refused or its fate unknown.
         """
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches below the watermark, the first of which holds ``offset``; at least one if there is one,
-        else nothing.  RequestError when the partition or its storage cannot serve it now."""
+        """Return whole batches below the high watermark, from the one that has ``offset`` on; empty if there is none.
+
+        The first batch is returned even if it is larger than ``max_bytes``.  Raises RequestError if the partition or
+        its storage cannot serve the read now.
+        """
 
     async def confirm(self) -> None:
-        """RequestError unless the owner of the partition says that an append would still be taken.
+        """Ask the owner of the partition to confirm that it would accept an append.
 
-        The handle has ended if it would not.
+        Raises RequestError if it does not confirm; the handle has ended if the owner refuses.
         """
 
     async def delete_before(self, offset: int) -> None:
-        """Move the log start.  RequestError."""
+        """Move the log's start to ``offset``.  Raises RequestError if that fails."""
 
     def end(self) -> None:
-        """Take no more appends; ``closed`` is told, once.  Idempotent."""
+        """Accept no more appends, and let ``closed`` be called (see `ShardLogs.open`).  Idempotent."""
 
 
 class ShardLogs(Protocol):
-    """All of them."""
+    """Logs of all shards."""
 
     async def open(self, partition: int, ownership: int, timeout_s: float, closed: Callable[[], None]) -> ShardLog:
-        """The log, once its partition is in WRITE.  Ends the handle of an earlier ``open`` of the same or a lower
-        ``ownership``.  NOT_COORDINATOR, and only then, when a higher one has opened it.
+        """Wait until the partition is in WRITE, and return its log.
 
-        ``closed`` runs once, from the loop, when the handle takes no more appends; it may be done already when that
-        is heard.  RequestError when it takes longer or cannot come.
+        Ends the handle of an earlier `open` with the same or a lower ``ownership``.  ``closed`` is called once, from
+        the event loop, after the handle has ended.  Raises RequestError if the log cannot be opened in time:
+        NOT_COORDINATOR if, and only if, a higher ownership has opened it.
         """

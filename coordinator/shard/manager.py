@@ -1,8 +1,16 @@
-"""All shards of this process: which there are, what is loaded, and the work that runs beside requests.
+"""All shards of this process, and the background work for them.
 
-Which ones are this process's is the cluster view's word: a shard that is given to it is loaded in the background, one
-that is taken away is closed in the same turn, and one that is given to it anew, under another ownership number, is
-closed and loaded again.  A group whose shard is elsewhere is answered NOT_COORDINATOR.
+The cluster view assigns shards to processes:
+
+================================================  ==========================================
+the view                                          this process
+================================================  ==========================================
+assigns a shard to it                             loads the shard in the background
+assigns a shard of it to another                  closes the shard in the same turn
+assigns it again, under another ownership number  closes the shard and loads it again
+================================================  ==========================================
+
+Requests for a group whose shard is elsewhere get NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -33,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 
 class Shards:
-    """One ``Shard`` for each partition of ``__consumer_offsets`` that is this process's, made when the topic is known.
+    """One `Shard` for each partition of ``__consumer_offsets`` that this process owns, made when the topic is known.
 
-    Without a view all of them are, with ownership number 0.
+    Without a view the process owns all of them, with ownership number 0.
     """
 
     def __init__(
@@ -56,7 +64,7 @@ class Shards:
         self._budget = MembershipBudget(settings.membership_bytes_max)
         self._answers = ResponseQueue()
         self._view = view
-        self._count = 0  # partitions of the topic; 0 as long as it is not known
+        self._count = 0  # partitions of the topic; 0 until the topic is known
         self._shards: dict[int, Shard] = {}
         self._unsubscribe: Callable[[], None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -64,7 +72,7 @@ class Shards:
         self.is_draining = False
 
     async def start(self) -> None:
-        """Load what exists already, in the background: offsets expire though nobody asks for them."""
+        """Begin to load the shards that exist, in the background: their offsets must expire even without requests."""
         self._catalog.subscribe(self._topic_changed)
         if self._view is not None:
             self._unsubscribe = self._view.subscribe(self._view_changed)
@@ -76,14 +84,14 @@ class Shards:
                 shard.start()
 
     def drain(self) -> None:
-        """Clients are about to be sent away: nobody waits for a rebalance here any more."""
+        """Respond to parked requests and park no more: the process shuts down, and its clients must find another."""
         self.is_draining = True
         for shard in self._shards.values():
             if shard.serving is not None:
                 shard.serving.release(ErrorCode.NOT_COORDINATOR)
 
     def close(self) -> None:
-        """Answer everybody who waits, write no more."""
+        """Respond to parked requests, write no more, and cancel background work."""
         self._is_closed = True
         if self._unsubscribe is not None:
             self._unsubscribe()
@@ -93,22 +101,27 @@ class Shards:
             task.cancel()
 
     async def wait_closed(self) -> None:
+        """Wait until the background work has ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def shard_of(self, group_id: str) -> int:
+        """Return the number of the group's shard, also before the topic exists."""
         present = self._catalog.topics.get(OFFSETS_TOPIC)
         return shard_of(group_id, self._count or (present.partitions if present else self._settings.shards))
 
     async def serving(self, group_id: str) -> ActiveShard:
-        """The group's shard, loaded.  RequestError."""
+        """Return the group's shard once it is loaded; create the topic if it is missing.
+
+        Raises RequestError: COORDINATOR_NOT_AVAILABLE if there is no topic, else as `Shard.ready`.
+        """
         if not self._count or self._is_closed:
             await self._ensure()
         return await self._mine(shard_of(group_id, self._count)).ready()
 
     async def serving_each(self, group_ids: Sequence[str]) -> list[ActiveShard | RequestError]:
-        """The shard of each group, that may answer from memory, or why it may not.
+        """Return the shard of each group once it may respond from memory, or the error why it may not.
 
-        Each shard is waited for once, all at the same time.
+        Each shard is waited for once, and all at the same time.
         """
         try:
             if not self._count or self._is_closed:
@@ -119,28 +132,33 @@ class Shards:
         numbers = await map_in_turns(lambda group_id: shard_of(group_id, count), group_ids)
         found: dict[int, ActiveShard | RequestError] = {}
 
-        async def look_for(number: int) -> None:
+        async def find(number: int) -> None:
             try:
                 found[number] = await self._mine(number).fresh()
             except RequestError as error:
                 found[number] = error
 
-        await asyncio.gather(*map(look_for, dict.fromkeys(numbers)))
+        await asyncio.gather(*map(find, dict.fromkeys(numbers)))
         return [found[number] for number in numbers]
 
     async def serving_members(self, group_id: str) -> ActiveShard:
-        """As ``serving``, for requests that may be parked.  RequestError NOT_COORDINATOR while draining."""
+        """Return the group's shard as `serving` does, for requests that may be parked.
+
+        Raises RequestError as `serving` and `Freshness.renew` do, and NOT_COORDINATOR while draining.
+        """
         serving = await self.serving(group_id)
         await serving.freshness.renew()
         if self.is_draining:
-            raise RequestError(ErrorCode.NOT_COORDINATOR, "the process is about to end")
+            raise RequestError(ErrorCode.NOT_COORDINATOR, "the process is shutting down")
         return serving
 
     def loaded(self, group_id: str) -> ActiveShard | None:
-        """The group's shard when it is loaded now; None while it loads.  RequestError NOT_COORDINATOR,
-        UNKNOWN_MEMBER_ID when it has no groups."""
+        """Return the group's shard if it is loaded now; None while it loads.
+
+        Raises RequestError: NOT_COORDINATOR if the shard is not this process's, UNKNOWN_MEMBER_ID if it has no groups.
+        """
         if not self._count or self._is_closed:
-            raise RequestError(ErrorCode.NOT_COORDINATOR, "no shard is open here")
+            raise RequestError(ErrorCode.NOT_COORDINATOR, "this process serves no shard")
         shard = self._mine(shard_of(group_id, self._count))
         if shard.is_empty:
             raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, "the shard has no groups")
@@ -149,9 +167,9 @@ class Shards:
         return shard.serving
 
     async def all_serving(self, only: Set[int] | None = None) -> dict[int, ActiveShard | RequestError | None]:
-        """Return every shard by number, loaded, or why it is not served; None for one that has nothing in it.
+        """Return shards by number: the loaded shard, the error why it is not served, or None if it is empty.
 
-        ``only`` these; None: those that are here, none when there is no topic yet.
+        ``only`` names the shards.  If it is None, all shards of this process are returned: none if there is no topic.
         """
         wanted = sorted(self._shards) if only is None else sorted(only)
         return dict(zip(wanted, await asyncio.gather(*map(self._serving_or_why, wanted)), strict=True))
@@ -160,11 +178,12 @@ class Shards:
         try:
             if self._is_closed:
                 raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is closed")
-            return await self._mine(number).look()
+            return await self._mine(number).fresh_unless_empty()
         except RequestError as error:
             return RequestError(error.code, error.message)  # without the traceback, which holds this frame
 
     def groups_by_state(self) -> dict[str, int]:
+        """Count the loaded groups by Kafka's name of their state, states without any included."""
         counts = dict.fromkeys((state.value for state in State), 0)
         for shard in self._shards.values():
             for group in shard.serving.state.groups.values() if shard.serving is not None else ():
@@ -172,11 +191,11 @@ class Shards:
         return counts
 
     def not_loaded(self) -> dict[int, str]:
-        """Shards for which requests no longer wait, and why they are not loaded."""
+        """Return the shards that have been loading for longer than requests wait, each with the reason."""
         return {number: why for number, shard in self._shards.items() if (why := shard.failure) is not None}
 
     def not_loaded_by_reason(self) -> Counter[LoadFailure]:
-        """Count the shards of `not_loaded` by the kind of the reason; kinds of which there are none count 0."""
+        """Count the shards of `not_loaded` by kind of reason, kinds without any included."""
         counts = Counter(dict.fromkeys(LoadFailure, 0))
         counts.update(kind for shard in self._shards.values() if (kind := shard.failure_reason) is not None)
         return counts
@@ -199,7 +218,7 @@ class Shards:
     def _mine(self, number: int) -> Shard:
         shard = self._shards.get(number)
         if shard is None or shard.is_closed:
-            raise RequestError(ErrorCode.NOT_COORDINATOR, f"shard {number} is not served here")
+            raise RequestError(ErrorCode.NOT_COORDINATOR, f"shard {number} is not served by this process")
         return shard
 
     def _make(self, topic: Topic) -> None:
@@ -210,7 +229,7 @@ class Shards:
             self._follow(number)
 
     def _follow(self, number: int) -> Shard | None:
-        """Have what the view says is this process's; the shard if it is new here."""
+        """Open or close the shard as the view says; return it if it was opened."""
         ownership = self._ownership(number)
         present = self._shards.get(number)
         if present is not None:
@@ -235,14 +254,14 @@ class Shards:
         return shard
 
     def _ownership(self, number: int) -> int | None:
-        """None: the shard is not ours."""
+        """Return the number of this process's ownership of the shard; None if the process does not own it."""
         if self._view is None:
             return 0
         owner = self._view.shard(number)
         return owner.number if owner is not None and owner.incarnation == self._view.own else None
 
     def _view_changed(self, change: ViewChange) -> None:
-        """Members of a shard that comes here wait for it: it is loaded at once."""
+        """Open and close shards.  Those that were opened are loaded at once, since their groups' members wait."""
         for number in sorted(change.shards):
             if number < self._count:
                 shard = self._follow(number)
@@ -261,7 +280,7 @@ class Shards:
                 shard.close()
             self._shards, self._count = {}, 0
         elif after is not None and after.name == OFFSETS_TOPIC and self._view is not None:
-            self._make(after)  # asked for elsewhere
+            self._make(after)  # another process had the topic created
 
     async def _expire(self) -> None:
         while True:

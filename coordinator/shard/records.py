@@ -6,7 +6,7 @@ version (i16); integers are big-endian; a string is an i16 length and UTF-8, byt
     OffsetCommitKey    0-1   group string, topic string, partition i32
     OffsetCommitValue  0-4   offset i64, [3+] leaderEpoch i32, metadata string, commitTimestamp i64,
                              [1] expireTimestamp i64; [4+] flexible, tagged fields:
-                               0: topic id, 10000 (ours alone): expireTimestamp i64
+                               0: topic id, 10000 (not Kafka's): expireTimestamp i64
     GroupMetadataKey   2     group string
     GroupMetadataValue 0-4   protocolType string, generation i32, protocol ?string, leader ?string,
                              [2+] currentStateTimestamp i64, members array of
@@ -14,10 +14,10 @@ version (i16); integers are big-endian; a string is an i16 length and UTF-8, byt
                                 [1+] rebalanceTimeout i32, sessionTimeout i32, subscription bytes, assignment bytes);
                              [4+] flexible
 
-Written as Kafka 4.3 writes them: keys 1 and 2, group values 3, offset values 4 with the topic id.  Only an expiry (from
-OffsetCommit 2-4) is written differently: Kafka uses value 1 for it, which has no place for a topic id, so that the
-offsets of such clients would be taken for those of a later topic of the name.  A null value is a tombstone.  Keys of
-other versions (of the newer group protocols) are kept as they came: see ``Unknown``.
+Records are written as by Kafka 4.3: keys 1 and 2, group values 3, offset values 4 with the topic id.  Only an expiry
+(from OffsetCommit 2-4) is written differently: Kafka uses value 1 for it, which has no field for a topic id, so a later
+topic of the same name would take over the offsets of such clients.  A null value is a tombstone.  Keys of other
+versions (of the newer group protocols) are kept as they are: see `Unknown`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bmq.core.errors import FormatError
 from bmq.core.wire.primitives import uvarint
 
 STRING_BYTES_MAX = 0x7FFF
-"""Of a text in a record.  Compact strings could be longer; Kafka's could not be read back by its own older versions."""
+"""Most bytes of a string in a record.  Compact strings may be longer, but older Kafka versions could not read them."""
 NO_EXPIRY = -1
 NO_LEADER_EPOCH = -1
 NO_TIMESTAMP = -1
@@ -44,12 +44,12 @@ _I64 = struct.Struct(">q")
 _OFFSET_HEAD = struct.Struct(">hqi")  # version, offset, leader epoch
 _TOPIC_ID_TAG = 0
 _EXPIRY_TAG = 10_000
-"""Kafka numbers its tagged fields from 0 and skips those that it does not know (KIP-915)."""
+"""Tag of the expiry.  Kafka numbers its tagged fields from 0 and skips unknown ones (KIP-915)."""
 _EXPIRY_HEAD = b"\x90\x4e\x08"  # the tag, and 8 bytes
 _OFFSET_KEY_1 = b"\x00\x01"
 _OFFSET_VALUE_4 = b"\x00\x04"
 _NULL_OR_LONG = frozenset({0, *range(0x80, 0x100)})
-"""First bytes of a compact string's length that are null, or not the whole of it."""
+"""First bytes of a compact string's length that mean null, or that are followed by more of the length."""
 _TOPIC_ID_ALONE = b"\x01\x00\x10"  # one tagged field, tag 0, of 16 bytes
 _TOPIC_IDS_CACHED = 16_384
 
@@ -69,7 +69,7 @@ class Offset(NamedTuple):
     topic_id: uuid.UUID | None = None
 
     def is_of(self, topic_id: uuid.UUID) -> bool:
-        """Whether it was committed for this topic, and not for another one of the same name."""
+        """Return True unless the offset was committed for another topic of the same name."""
         return self.topic_id is None or self.topic_id == topic_id
 
 
@@ -88,7 +88,7 @@ class StoredMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A generation of a classic group, as it is found again after a failover."""
+    """A generation of a classic group, as it is restored after a failover."""
 
     protocol_type: str
     generation: int
@@ -99,7 +99,7 @@ class StoredGroup:
 
 
 class OffsetRecord(NamedTuple):
-    """None deletes the offset."""
+    """A committed offset and its key; without a value, the tombstone of the offset."""
 
     group_id: str
     topic: str
@@ -108,14 +108,14 @@ class OffsetRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """None deletes the group, not its offsets."""
+    """A stored group and its key; without a value, the tombstone of the group, but not of its offsets."""
 
     group_id: str
     value: StoredGroup | None
 
 
 class Unknown(NamedTuple):
-    """A record of a key version that is not ours: kept as bytes, so that a snapshot does not lose it."""
+    """A record whose key version is not known here, kept as bytes so that a snapshot does not lose it."""
 
     key: bytes
     value: bytes | None
@@ -125,7 +125,7 @@ CoordinatorRecord = OffsetRecord | GroupRecord | Unknown
 
 
 def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-    """Key and value as bytes.  FormatError when a string is longer than the format can say."""
+    """Return key and value as bytes.  Raises FormatError if a string is longer than `STRING_BYTES_MAX`."""
     if isinstance(record, OffsetRecord):
         key = _I16.pack(1) + _string(record.group_id) + _string(record.topic) + _I32.pack(record.partition)
         return key, None if record.value is None else _encode_offset(record.value)
@@ -136,7 +136,10 @@ def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> CoordinatorRecord:
-    """FormatError when it is not what its version says."""
+    """Return the record of this key and value; `Unknown` for other key versions.
+
+    Raises FormatError if the bytes do not match their version, or the value's version is not known.
+    """
     try:
         if key[:2] == _OFFSET_KEY_1 and value is not None and value[:2] == _OFFSET_VALUE_4:
             found = _usual_offset(key, value)
@@ -155,9 +158,9 @@ def decode(key: bytes, value: bytes | None) -> CoordinatorRecord:
 
 
 def _usual_offset(key: bytes, value: bytes) -> OffsetRecord | None:
-    """An offset as nearly all are that a shard replays, without a call for each field; None if it is another.
+    """Return an offset of the most common form, decoded without a call for each field; None if it has another form.
 
-    Whatever is wrong with it is found by the way that takes all of them.
+    The general decoder takes the others, and reports what is wrong with them.
     """
     at = 4 + (key[2] << 8 | key[3])
     topic_at = at + 2
@@ -211,7 +214,7 @@ def _decode_offset(data: bytes) -> Offset:
 
 @lru_cache(maxsize=_TOPIC_IDS_CACHED)
 def _topic_id(data: bytes | None) -> uuid.UUID | None:
-    """One object for all offsets of a topic.  Kafka's zero id stands for none."""
+    """Return the topic id, as one object for all offsets of a topic; None for Kafka's zero id."""
     return uuid.UUID(bytes=data) if data is not None and any(data) else None
 
 
@@ -254,9 +257,9 @@ def _decode_group(data: bytes) -> StoredGroup:
 
 
 def _usual_members(data: bytes, at: int, count: int) -> tuple[StoredMember, ...] | None:
-    """Return the members of version 3 that stand from byte `at`, without a call for each field; there may be 10,000.
+    """Return the members of version 3 from byte `at` on, decoded without a call for each field: there may be 10,000.
 
-    Whatever is wrong with one of them is found by the way that takes all versions: None then.
+    Returns None if something is wrong with one of them: the general decoder reports it.
     """
     members = []
     length_at, numbers_at, size_at = _I16.unpack_from, _MEMBER_NUMBERS.unpack_from, _I32.unpack_from
@@ -326,7 +329,7 @@ def _string(text: str | None) -> bytes:
 
 
 class _Reader:
-    """Steps through one key or value.  From ``version`` on it knows whether strings are compact (flexible)."""
+    """Cursor over one key or value.  After `version` it reads strings in the form of that version, compact or not."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -335,13 +338,13 @@ class _Reader:
 
     @property
     def at(self) -> int:
-        """The byte that is read next."""
+        """The position of the next byte."""
         return self._at
 
     def version(self, name: str, least: int, most: int) -> int:
         version = self.i16()
         if not least <= version <= most:
-            raise FormatError(f"{name} version {version}: {least} to {most} are known")
+            raise FormatError(f"{name} has version {version}, only {least} to {most} are known")
         self._is_flexible = version >= 4
         return version
 
@@ -363,7 +366,7 @@ class _Reader:
     def nullable(self) -> str | None:
         if self._is_flexible:
             length = self._varint() - 1
-        else:  # four of a member's fields, of 10,000 members in one record: no call for the length
+        else:  # inlined: a record may have 10,000 members with four strings each
             (length,) = _I16.unpack_from(self._data, self._at)
             self._at += 2
         return None if length == -1 else self._take(length).decode()
@@ -379,12 +382,12 @@ class _Reader:
         return count
 
     def skip_tags(self) -> None:
-        """Tagged fields are additions that may be ignored (KIP-915)."""
+        """Skip tagged fields: additions that readers may ignore (KIP-915)."""
         if self._is_flexible:
             self.tags()
 
     def tags(self) -> dict[int, bytes]:
-        """The tagged fields that stand here, by tag."""
+        """Read the tagged fields at this position; return them by tag."""
         found = {}
         for _ in range(self._varint()):
             tag = self._varint()

@@ -1,14 +1,14 @@
-"""The coordinator's logs when the brokers that own ``__consumer_offsets`` are other processes.
+"""Shard logs whose partitions of ``__consumer_offsets`` are owned by other processes.
 
-A handle is bound to the ownership number with which it was opened, and to the one connection that it was opened on: the
-broker takes appends of a handle from that connection only.  So nothing that was sent over an earlier connection, and
-lingers in its buffers, can follow what a later handle of the same ownership has replayed.  When an append fails, or the
-connection is lost, the handle ends; what was in flight may be in the log or not, and the next barrier decides.
+A handle is bound to the ownership number and to the connection with which it was opened: the broker accepts appends of
+a handle from that connection only.  So a batch that was sent over an earlier connection, and is still in its buffers,
+cannot follow the records that a later handle of the same ownership has replayed.  When an append fails, or the
+connection is lost, the handle ends.  Batches in flight may be in the log or not; the next barrier decides.
 
-The log is read through its broker as well, with Kafka's Fetch without a session, and not from storage: a coordinator
-then needs no access to storage at all, the broker knows where the open segment ends and how it is indexed, and what is
-replayed was mostly written a moment ago, so that it comes from the broker's memory.  Pages are small
-(``CoordinatorSettings.read_bytes``), so an append on the same connection waits for one of them at most.
+The log is read through its broker too, by Kafka's Fetch without a session, not from storage.  So a coordinator needs no
+access to storage, the broker has the end and the index of the open segment, and recent records come from the broker's
+memory.  Pages are small (``CoordinatorSettings.read_bytes``), so an append on the same connection waits for one of them
+at most.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
 from bmq.meta.cluster.view import ClusterView, ViewChange
 
 CALL_TIMEOUT_S = 10.0
-"""Of a read, and of a move of the log start.  An append waits as long as the connection is alive."""
+"""Time-out of a read, and of a move of the log's start.  An append waits as long as the connection is alive."""
 CONFIRM_TIMEOUT_S = 2.0
+"""Time-out of `RemoteShardLog.confirm`."""
 T = TypeVar("T")
 PAUSE_S = 0.1
-"""Between tries to open a log, unless the view changes before."""
+"""Pause between tries to open a log; it ends early if the view changes."""
 
 
 class RemoteShardLog:
-    """A ``log.ShardLog``: see the module's head."""
+    """The `ShardLog` of a partition that another process owns."""
 
     def __init__(
         self, peer: Peer, key: PartitionKey, ownership: int, opened: ShardOpenResponse, closed: Callable[[], None]
@@ -73,6 +74,7 @@ class RemoteShardLog:
 
     @property
     def broker(self) -> str:
+        """The incarnation of the partition's owner."""
         return self._peer.incarnation
 
     @property
@@ -80,36 +82,36 @@ class RemoteShardLog:
         return self._closed is not None and not self._is_leaving and self._peer.is_up
 
     def on_end(self, call: Callable[[], None]) -> None:
-        """Run it when the handle ends."""
+        """Call ``call`` once, when the handle ends."""
         self._at_end.append(call)
 
     def append(self, batch: bytearray) -> asyncio.Future[int]:
         self._check()
         key = self._key
         request = ShardAppendRequest(key.topic_id, key.partition, self.epoch, self._ownership, batch)
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        appended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         call = self._peer.call(InternalKey.SHARD_APPEND, 0, request.encode())
         self._in_flight += 1
-        call.add_done_callback(partial(self._answered, answer))
-        return answer
+        call.add_done_callback(partial(self._on_appended, appended))
+        return appended
 
-    def _answered(self, answer: asyncio.Future[int], call: asyncio.Future[memoryview]) -> None:
-        """After one that failed none may succeed: whoever wrote it cannot know any more what the log holds."""
+    def _on_appended(self, appended: asyncio.Future[int], call: asyncio.Future[memoryview]) -> None:
+        """Complete an append.  A failure ends the handle, and no later append succeeds: the fate of one is unknown."""
         self._in_flight -= 1
         try:
             if self._closed is None:
-                call.cancelled() or call.exception()  # looked at: its fate is unknown whatever it was
+                call.cancelled() or call.exception()  # retrieved and ignored: the handle ended first
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._key}: the handle has ended")
             response = ShardAppendResponse.decode(_result(call))
             _check(response.error, response.message)
         except (RequestError, FormatError) as error:
             self.end()
-            if not answer.done():
-                answer.set_exception(_as_request_error(error))
+            if not appended.done():
+                appended.set_exception(_as_request_error(error))
             return
-        self._heard(response.log_start, response.high_watermark)
-        if not answer.done():
-            answer.set_result(response.base_offset)
+        self._advance(response.log_start, response.high_watermark)
+        if not appended.done():
+            appended.set_result(response.base_offset)
         self._end_if_left()
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
@@ -123,7 +125,7 @@ class RemoteShardLog:
         except FormatError as error:
             raise _as_request_error(error) from error
         _check(ErrorCode(page.error_code), f"reading {self._key} at {offset} from {self.broker}")
-        self._heard(page.log_start, page.high_watermark)
+        self._advance(page.log_start, page.high_watermark)
         return b"".join(page.records)
 
     async def confirm(self) -> None:
@@ -133,23 +135,26 @@ class RemoteShardLog:
         try:
             await _in_time(self._peer, asking, CONFIRM_TIMEOUT_S)
         except RequestError as error:
-            if error.code is ErrorCode.UNSUPPORTED_VERSION:  # a broker of an earlier version cannot say
+            if error.code is ErrorCode.UNSUPPORTED_VERSION:  # a broker of an earlier version does not have the request
                 return
             if error.code is not ErrorCode.REQUEST_TIMED_OUT:
                 self.end()
             raise
 
     async def delete_before(self, offset: int) -> None:
-        """Not bound to the ownership: who asks for it has written everything before ``offset`` anew, which is below
-        the barrier of any later one."""
+        """Move the log's start to ``offset``.  Raises RequestError if that fails.
+
+        The broker does not check the ownership.  That is safe: the caller has written all live keys again at or after
+        ``offset``, below the barrier of any later owner.
+        """
         self._check()
         request = AskRequest(self._key.topic_id, self._key.partition, Question.DELETE_BEFORE, offset)
         asking = ask_peer(self._peer, request, InternalKey.ASK, AskResponse)
         await _in_time(self._peer, asking, CALL_TIMEOUT_S)
-        self._heard(offset, self.high_watermark)
+        self._advance(offset, self.high_watermark)
 
     def leave(self) -> None:
-        """Another process is to own the partition: what is in flight may still be answered, nothing follows it."""
+        """Append no more, since the partition gets a new owner; end the handle once no append is in flight."""
         self._is_leaving = True
         self._end_if_left()
 
@@ -165,18 +170,18 @@ class RemoteShardLog:
             call()
         asyncio.get_running_loop().call_soon(closed)
 
-    def _heard(self, log_start: int, high_watermark: int) -> None:
-        """Answers may be read out of order; neither ever goes back."""
+    def _advance(self, log_start: int, high_watermark: int) -> None:
+        """Update the bounds from a response.  Responses may come out of order; neither bound ever goes back."""
         self.log_start = max(self.log_start, log_start)
         self.high_watermark = max(self.high_watermark, high_watermark)
 
     def _check(self) -> None:
         if not self.is_open:
-            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._key} has another owner by now")
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._key} has another owner now")
 
 
 class RemoteShardLogs:
-    """A ``log.ShardLogs`` for partitions that other processes own."""
+    """The `ShardLogs` of partitions that other processes own."""
 
     def __init__(self, view: ClusterView, catalog: Catalog, peers: Peers) -> None:
         self._view = view
@@ -193,7 +198,7 @@ class RemoteShardLogs:
         deadline = loop.time() + timeout_s
         key = offsets_key(self._catalog, partition)
         while self._view.owner_of(key) != self._view.own:
-            changed = self._changed = self._changed or loop.create_future()  # of anything from here on
+            changed = self._changed = self._changed or loop.create_future()  # before the try: misses no change
             try:
                 return self._keep(key, await self._open(key, ownership, deadline - loop.time(), closed))
             except RequestError as error:
@@ -201,7 +206,7 @@ class RemoteShardLogs:
                 if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or left_s <= PAUSE_S:
                     raise
             await asyncio.wait((changed,), timeout=PAUSE_S)
-        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is owned by this process by now")
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is owned by this process now")
 
     def _keep(self, key: PartitionKey, log: RemoteShardLog) -> RemoteShardLog:
         earlier = self._logs.pop(key, None)
@@ -209,14 +214,14 @@ class RemoteShardLogs:
             earlier.end()
         self._logs[key] = log
         log.on_end(partial(self._ended, key, log))
-        if self._view.owner_of(key) != log.broker:  # it has changed while the answer was under way
+        if self._view.owner_of(key) != log.broker:  # the owner has changed while the response was under way
             log.leave()
         return log
 
     async def _open(
         self, key: PartitionKey, ownership: int, timeout_s: float, closed: Callable[[], None]
     ) -> RemoteShardLog:
-        """One try.  RequestError: NOT_LEADER_OR_FOLLOWER when the next may succeed."""
+        """Try once to open the log.  Raises RequestError: NOT_LEADER_OR_FOLLOWER if the next try may succeed."""
         member = self._view.members.get(self._view.owner_of(key))
         if member is None:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} has no owner now")
@@ -227,7 +232,7 @@ class RemoteShardLogs:
         request = ShardOpenRequest(key.topic_id, key.partition, ownership)
         opened = await _in_time(peer, ask_peer(peer, request, InternalKey.SHARD_OPEN, ShardOpenResponse), timeout_s)
         if not peer.is_up:
-            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key}: the connection broke at once")
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key}: the connection was lost at once")
         return RemoteShardLog(peer, key, ownership, opened, closed)
 
     def _ended(self, key: PartitionKey, log: RemoteShardLog) -> None:
@@ -245,7 +250,7 @@ class RemoteShardLogs:
 
 
 class RoutedShardLogs:
-    """A ``log.ShardLogs``: the log in this process when the partition is owned here, else its owner's."""
+    """The `ShardLogs` of all partitions: local for those that this process owns, else remote."""
 
     def __init__(self, view: ClusterView, catalog: Catalog, local: ShardLogs, remote: ShardLogs) -> None:
         self._view = view
@@ -260,15 +265,18 @@ class RoutedShardLogs:
 
 
 def offsets_key(catalog: Catalog, partition: int) -> PartitionKey:
-    """RequestError when the topic, or the partition, is not there."""
+    """Return the key of a partition of ``__consumer_offsets``.
+
+    Raises RequestError UNKNOWN_TOPIC_OR_PARTITION if the topic or the partition does not exist.
+    """
     topic = catalog.topics.get(OFFSETS_TOPIC)
     if topic is None or partition >= topic.partitions:
-        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{OFFSETS_TOPIC}-{partition} is not there yet")
+        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{OFFSETS_TOPIC}-{partition} does not exist yet")
     return PartitionKey(topic.topic_id, partition)
 
 
 def _fetch_request(key: PartitionKey, epoch: int, offset: int, max_bytes: int) -> list[Buffer]:
-    """Of one partition, without a session, answered at once."""
+    """Return a Fetch of one partition, without a session, that gets its response at once."""
     wanted = FetchPartition(key.partition, epoch, offset, -1, max_bytes)
     body = encode_fetch_request(
         session_id=0,
@@ -286,28 +294,31 @@ def _page(body: memoryview) -> FetchedPartition:
     response = decode_fetch_response(body)
     parts = [each for topic in response.topics for each in topic.partitions]
     if response.error_code or len(parts) != 1:
-        raise FormatError(f"error {response.error_code} and {len(parts)} partitions in answer to one")
+        raise FormatError(f"error {response.error_code} and {len(parts)} partitions in the response to a fetch of one")
     return parts[0]
 
 
-async def _in_time(peer: Peer, answer: Awaitable[T], timeout_s: float) -> T:
-    """What ``peer`` answers.  RequestError: its own, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT."""
+async def _in_time(peer: Peer, response: Awaitable[T], timeout_s: float) -> T:
+    """Return the response of ``peer``.
+
+    Raises RequestError: the peer's own, NOT_LEADER_OR_FOLLOWER if it is lost, REQUEST_TIMED_OUT.
+    """
     try:
         async with asyncio.timeout(timeout_s):
-            return await answer
+            return await response
     except PeerLost as error:
         raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{peer.incarnation}: {error}") from error
     except TimeoutError:
-        message = f"{peer.incarnation} did not answer in {timeout_s:g} s"
+        message = f"{peer.incarnation} did not respond in {timeout_s:g} s"
         raise RequestError(ErrorCode.REQUEST_TIMED_OUT, message) from None
 
 
 def _result(call: asyncio.Future[memoryview]) -> memoryview:
     if call.cancelled():
-        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the call was given up")
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the append was cancelled, its fate is unknown")
     error = call.exception()
     if error is not None:
-        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"its fate is unknown: {error}") from error
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the fate of the append is unknown: {error}") from error
     return call.result()
 
 
@@ -317,5 +328,5 @@ def _check(code: ErrorCode, message: str) -> None:
 
 
 def _as_request_error(error: RequestError | FormatError) -> RequestError:
-    """A peer that answers what cannot be read is as good as none."""
+    """Return a response that cannot be decoded as NOT_LEADER_OR_FOLLOWER, as if the peer were lost."""
     return error if isinstance(error, RequestError) else RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))

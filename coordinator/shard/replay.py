@@ -1,9 +1,9 @@
-"""The replay of a shard's log, in turns of the event loop: the last value of each key, then the state that they make.
+"""Replay of a shard's log, in turns of the event loop: first the last value of each key, then the state from these.
 
-The topic is one of keys and values, as Kafka compacts it: of a key only its last record counts, whatever lies between.
-So records are first reduced to the last value of each key, as bytes, and only those are decoded: a group that commits a
-hundred times a second costs as much as one that commits once.  Memory is that of the live keys, and of tombstones since
-the log's start, which a snapshot moves (``snapshot``).
+Of each key only the last record counts, as in Kafka's compacted topics.  So records are first reduced to the last value
+of each key, as bytes, and only these are decoded: a group that commits a hundred times a second costs as much as one
+that commits once.  The memory is that of the live keys, and of tombstones since the log's start, which a snapshot moves
+(``snapshot``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from bmq.core.records.reader import read_records
 
 
 class Replay:
-    """Reads ``log`` from its start on.  ``offset`` is the next to be read, ``bytes_read`` what was so far.
+    """Progress of one replay of ``log``, from its start.
 
-    ``live_bytes``: of what was applied, keys and values that are no tombstones.
+    ``offset`` is the next to be read, ``bytes_read`` counts the batches read so far, and ``live_bytes`` the keys and
+    values applied so far, without tombstones.
     """
 
     def __init__(self, log: ShardLog, read_bytes: int) -> None:
@@ -33,19 +34,22 @@ class Replay:
         self._turns = Turns()
 
     async def read(self, end: int) -> None:
-        """Read the records before offset ``end``.  RequestError, FormatError."""
+        """Read the records before offset ``end``.
+
+        Raises RequestError if the log cannot be read or ends before, FormatError if a batch is damaged.
+        """
         while self.offset < end:
             data = await self._log.read(self.offset, self._read_bytes)
             if not data:
-                message = f"the log ends at {self.offset}, where {end} is promised"
+                message = f"the log ends at offset {self.offset}, though it must reach {end}"
                 raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, message)
             for part in split_batches(memoryview(data)):
                 await self._take(Batch(part))
             self.bytes_read += len(data)
-            await next_turn()  # data from a cache comes without a pause
+            await next_turn()  # reads that are served from a cache do not give up the loop
 
     async def apply(self, state: ShardState) -> None:
-        """Apply what was read since the last call.  FormatError."""
+        """Apply to ``state`` what was read since the last call.  Raises FormatError if a record cannot be decoded."""
         values, self._values = self._values, {}
         for key, value in values.items():
             if self._turns.is_over():

@@ -1,7 +1,7 @@
-"""Gives parked requests their answers, some in each turn of the loop.
+"""Queue of responses to parked requests, a bounded number of which are given out in each turn of the event loop.
 
-A rebalance answers all members of a group at once.  Each answer wakes a task that makes a response of it and sends it,
-in about 0.1 ms: 10,000 members would stop the loop for a second.
+The end of a rebalance answers all members of a group at once.  Each answer wakes a task that encodes and sends the
+response, in about 0.1 ms: 10,000 members would stop the loop for a second.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections import deque
 from typing import Any
 
 ANSWERS_A_TURN = 100
-"""Some 10 ms."""
+"""Answers given out in one turn, which take about 10 ms."""
 
 
 class ResponseQueue:
-    """One process's; first come, first served.  Bounded by the requests that wait: each has one answer."""
+    """One process's queue, in order of arrival.  It has at most one entry for each parked request."""
 
     def __init__(self) -> None:
         self._given = 0  # in this turn
@@ -23,12 +23,12 @@ class ResponseQueue:
         self._is_due = False
 
     def __repr__(self) -> str:
-        return f"<AnswerQueue {len(self._waiting)} waiting>"
+        return f"<ResponseQueue {len(self._waiting)} waiting>"
 
     def give(self, token: asyncio.Future[Any], answer: object) -> None:
-        """Let the request that waits with ``token`` have its answer, now or in one of the next turns.
+        """Set ``answer`` as the result of ``token``, now or in one of the next turns.
 
-        A token that was cancelled, or has an answer by then, keeps what it has.
+        Does nothing if the token is cancelled or has a result by then.
         """
         if not self._is_due:
             self._is_due = True
@@ -50,5 +50,5 @@ class ResponseQueue:
 
 
 def _set(token: asyncio.Future[Any], answer: object) -> None:
-    if not token.done():  # else its client has gone
+    if not token.done():  # else its client has disconnected
         token.set_result(answer)

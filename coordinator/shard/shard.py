@@ -1,17 +1,16 @@
-"""One partition of ``__consumer_offsets`` through its life.
+"""Life cycle of one shard: one partition of ``__consumer_offsets`` under one ownership.
 
 ::
 
-    INITIAL ──asked for──▶ LOADING ──replayed up to its barrier──▶ ACTIVE
+    INITIAL ──needed─────▶ LOADING ──replayed up to its barrier──▶ ACTIVE
        ▲                    │  ▲                                     │
        └── it is empty ─────┘  └──────── FAILED ◀── the log is lost ─┘            (CLOSED from everywhere)
 
-To load: open the log, replay what is there, append a barrier, replay up to it, then serve.  Whatever a predecessor was
-ever answered for lies below the barrier; whatever he sends after it is refused (``log``).  One object is one ownership
-of the shard: given to this process anew, with another number, the shard is another object.  A shard that fails loads
-again by itself, with growing pauses, for as long as it is not closed: storage that is slow at start is no reason to
-give up.  Nothing runs for a shard that is ACTIVE and has no members, and nothing is written for one that is empty and
-that no group needs: it goes back to INITIAL.
+Loading opens the log, replays it, appends a barrier, and replays up to the barrier; then the shard serves.  All writes
+of an earlier owner that were acknowledged lie below the barrier; later ones are refused (``log``).  If the shard comes
+back to this process under another ownership number, it is a new object.  A shard that fails is loaded again, after
+pauses that grow, until it is closed: slow storage at start must not end it.  An ACTIVE shard without members runs
+nothing.  Nothing is written for a shard that is empty and that no group needs: it goes back to INITIAL.
 """
 
 from __future__ import annotations
@@ -47,13 +46,15 @@ from bmq.meta.catalog import Catalog, Topic
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_SHARE = 2
-"""Appended since the last snapshot before the next: so many times its size, and ``snapshot_bytes``."""
+"""A snapshot is due after appends of this many times the size of the last one, plus ``snapshot_bytes``."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
-"""Runs a task that somebody else owns, awaits and cancels."""
+"""Starts a task that the provider of the function owns, awaits and cancels."""
 
 
 class Phase(Enum):
+    """Phase of a shard's life, as in the module's drawing."""
+
     INITIAL = "initial"
     LOADING = "loading"
     ACTIVE = "active"
@@ -68,10 +69,11 @@ COMES_AFTER = {
     Phase.FAILED: {Phase.LOADING, Phase.ACTIVE},
     Phase.CLOSED: set(Phase),
 }
+"""The phases from which each phase may be entered."""
 
 
 class Shard:
-    """See the module's head."""
+    """One ownership of one partition of ``__consumer_offsets`` by this process."""
 
     def __init__(
         self,
@@ -91,7 +93,7 @@ class Shard:
         self.phase = Phase.INITIAL
         self.epoch = -1
         self.is_empty = False
-        """There was nothing in the log, and no group has needed the shard since."""
+        """True if the log was empty and no group has needed the shard since."""
         self._is_wanted = False
         self._logs = logs
         self._clock = clock
@@ -102,18 +104,18 @@ class Shard:
         self._answers = answers
         self._spawn = spawn
         self._serving: ActiveShard | None = None
-        self._attempt = object()  # whose log is in use: the end of an earlier one means nothing
+        self._attempt = object()  # the attempt whose log is in use: the end of an earlier one's log is ignored
         self._log: ShardLog | None = None
-        self._ready: asyncio.Future[None] | None = None  # done when the load under way is, one way or another
-        self._snapshot_at = settings.snapshot_bytes  # of the writer's count
+        self._ready: asyncio.Future[None] | None = None  # done when the load under way succeeds, fails or is given up
+        self._snapshot_at = settings.snapshot_bytes  # a snapshot is due at this value of the writer's bytes_appended
         self._is_in_snapshot = False
-        self._loading_since: float | None = None  # the monotonic clock's seconds; None: it is loaded, or need not be
+        self._loading_since: float | None = None  # seconds, monotonic; None: it is loaded, or need not be
         self._failure: RequestError | FormatError | None = None  # of the last try
         self._deleted: set[str] = set()  # names of topics that were deleted while the shard was not loaded
 
     @property
     def serving(self) -> ActiveShard | None:
-        """The shard at work; None while it is not loaded."""
+        """The loaded shard; None while it is not loaded."""
         return self._serving
 
     @property
@@ -122,28 +124,31 @@ class Shard:
 
     @property
     def failure(self) -> str | None:
-        """Why the shard is not loaded, when requests no longer wait for it; None when all is well."""
+        """The reason why the shard is not loaded, if it has been loading for longer than requests wait; else None."""
         since = self._loading_since
         if self.is_closed or since is None or self._clock.monotonic() - since < self._settings.load_timeout_s:
             return None
-        return "it is being read" if self._failure is None else str(self._failure)
+        return "its log is being read" if self._failure is None else str(self._failure)
 
     @property
     def failure_reason(self) -> LoadFailure | None:
-        """The kind of `failure`; None when all is well."""
+        """The kind of `failure`; None if that is None."""
         return None if self.failure is None else kind_of(self._failure)
 
     def start(self) -> None:
-        """See to it that the shard is loaded if there is anything in it, in the background."""
+        """Load the shard in the background, unless it is loaded, loading or closed.
+
+        Nothing more is done for a shard whose log is empty and that no group needs.
+        """
         if self.phase in (Phase.INITIAL, Phase.FAILED) and self._ready is None:
             self._ready = asyncio.get_running_loop().create_future()
             self._loading_since = self._clock.monotonic()
             self._spawn(self._load())
 
     async def ready(self) -> ActiveShard:
-        """The shard at work, once it is loaded.
+        """Return the shard once it is loaded.
 
-        RequestError COORDINATOR_LOAD_IN_PROGRESS when that takes long, NOT_COORDINATOR when it is closed.
+        Raises RequestError: COORDINATOR_LOAD_IN_PROGRESS if that takes too long, NOT_COORDINATOR if it is closed.
         """
         if self._serving is not None:
             return self._serving
@@ -153,15 +158,18 @@ class Shard:
         return serving
 
     async def fresh(self) -> ActiveShard:
-        """As ``ready``, for what is answered from memory.  RequestError NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE."""
+        """Return the shard once it is loaded and may respond from memory (`Freshness`).
+
+        Raises RequestError as `ready` and `Freshness.renew` do.
+        """
         serving = await self.ready()
         await serving.freshness.renew()
         if serving.is_closed:
-            raise RequestError(ErrorCode.NOT_COORDINATOR, f"shard {self.partition} was lost meanwhile")
+            raise RequestError(ErrorCode.NOT_COORDINATOR, f"shard {self.partition} was lost during the request")
         return serving
 
-    async def look(self) -> ActiveShard | None:
-        """As ``fresh``, but None, and nothing is written, when the log is empty and no group needs the shard."""
+    async def fresh_unless_empty(self) -> ActiveShard | None:
+        """Return the shard as `fresh` does; None, and nothing is written, if its log is empty and no group needs it."""
         serving = await self._loaded()
         if serving is not None:
             await serving.freshness.renew()
@@ -180,23 +188,26 @@ class Shard:
         raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"shard {self.partition} is {self.phase.value}{why}")
 
     def close(self) -> None:
-        """Serve no more.  Tasks that it has spawned are their owner's to cancel."""
+        """Close the log and serve no more.  The owner of spawned tasks must cancel them."""
         self._move(Phase.CLOSED)
         if self._serving is not None:
-            self._serving.writer.fail(RequestError(ErrorCode.NOT_COORDINATOR, "the shard is closed here"))
+            self._serving.writer.fail(RequestError(ErrorCode.NOT_COORDINATOR, "the shard is closed in this process"))
         if self._log is not None:
             self._log.end()
         self._end_wait()
 
     def forget_topic(self, topic: Topic) -> None:
-        """Remove the offsets of a topic that has been deleted just now, in the background."""
+        """Delete the offsets of a topic that was deleted just now, in the background."""
         if self._serving is not None:
             self._spawn(self._forget(self._serving, refs_of(topic)))
         elif self.phase in (Phase.LOADING, Phase.FAILED):
             self._deleted.add(topic.name)
 
     async def expire(self) -> None:
-        """Remove what has expired, and what is left of deleted topics.  Never raises: the next round tries again."""
+        """Delete expired offsets and groups, and offsets left of deleted topics.
+
+        Errors are logged, not raised: the next round tries again.
+        """
         serving = self._serving
         if serving is not None:
             await self._forget(serving, gone_topics(serving.state.offsets, self._catalog))
@@ -204,16 +215,20 @@ class Shard:
 
     async def _forget(self, serving: ActiveShard, topics: Sequence[TopicRef]) -> None:
         for topic in topics:
-            if serving is self._serving:  # else the next load finds what is left
+            if serving is self._serving:  # else the next load finds the offsets that are left
                 await self._try(serving.forget_topic(*topic), f"offsets of the deleted topic {topic[0]}")
 
     async def _try(self, work: Awaitable[int], what: str) -> None:
         try:
             count = await work
-        except RequestError as error:  # until the next round they are merely still there
-            logger.warning("cannot remove all %s", what, extra=fields(shard=self.partition, error=error))
+        except RequestError as error:  # no harm: they stay until the next round
+            logger.warning(
+                "cannot remove all %s; the next round tries again",
+                what,
+                extra=fields(shard=self.partition, error=error),
+            )
             return
-        except Exception:  # a fault in one shard's records must not keep all others' for ever
+        except Exception:  # a bug that one shard's records bring out must not keep other shards' for ever
             logger.exception(
                 "cannot remove all %s; the next round tries again", what, extra=fields(shard=self.partition)
             )
@@ -236,7 +251,7 @@ class Shard:
                         return
                     if isinstance(error, RequestError) and error.code is ErrorCode.NOT_COORDINATOR:
                         logger.info(
-                            "shard given up, ownership %d has ended",
+                            "shard closed, ownership %d has ended",
                             self.ownership,
                             extra=fields(shard=self.partition, error=error),
                         )
@@ -244,12 +259,12 @@ class Shard:
                         return
                     self._move(Phase.FAILED)
                     logger.warning(
-                        "shard not loaded, again in %.1f s", pause_s, extra=fields(shard=self.partition, error=error)
+                        "shard not loaded, next try in %.1f s", pause_s, extra=fields(shard=self.partition, error=error)
                     )
                     self._failure = error.with_traceback(None)
                     if isinstance(error, RequestError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                         self._loading_since = None
-                        return  # the next request that needs it asks for the topic first
+                        return  # the next request that needs the shard has the topic created first
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, self._settings.retry_max_s)
         finally:
@@ -274,7 +289,11 @@ class Shard:
             await self._replay_and_serve(log)
 
     async def _replay_and_serve(self, log: ShardLog) -> None:
-        """Nothing is appended before all that is there was read: a log that cannot be read does not grow by tries."""
+        """Replay ``log``, append the barrier, replay up to it, and serve.
+
+        The barrier is appended only after the first replay: failing tries must not make the log longer.  Raises
+        RequestError or FormatError if a step fails.
+        """
         settings = self._settings
         state = ShardState(settings.rules)
         replay = Replay(log, settings.read_bytes)
@@ -288,10 +307,12 @@ class Shard:
         unsure |= await unsure_topics(state.offsets, self._catalog)
         if state.unknown_keys:
             logger.warning(
-                "shard keeps %d records of unknown kinds", state.unknown_keys, extra=fields(shard=self.partition)
+                "shard has %d keys of unknown versions, which it keeps as they are",
+                state.unknown_keys,
+                extra=fields(shard=self.partition),
             )
         writer = Writer(log, self._clock, flushed=lambda: self._flushed(log), failed=self._failed)
-        writer.bytes_appended = replay.bytes_read  # they count until a snapshot drops them
+        writer.bytes_appended = replay.bytes_read  # replayed bytes count too, until a snapshot drops them
         self._snapshot_at = settings.snapshot_bytes + (1 + SNAPSHOT_SHARE) * replay.live_bytes
         freshness = Freshness(self._clock, log.confirm)
         serving = ActiveShard(state, writer, self._clock, settings, self._budget, self._answers, freshness)
@@ -323,7 +344,7 @@ class Shard:
         self._flushed(log)
 
     async def _wake(self, serving: ActiveShard) -> list[Group]:
-        """Have the groups live again, in turns; those that have something to do at once."""
+        """Make the state live, in turns of the event loop; return the groups that have effects at once."""
         turns, waking = Turns(), []
         for group in serving.state.go_live(serving.now):
             if turns.is_over():
@@ -350,7 +371,7 @@ class Shard:
         serving.close(ErrorCode.NOT_COORDINATOR)
         self._spawn(_free(serving.state.parts()))
         if not self.is_closed:
-            logger.warning("shard lost its log, loading again", extra=fields(shard=self.partition, error=error))
+            logger.warning("shard lost its log, loading it again", extra=fields(shard=self.partition, error=error))
             self._move(Phase.FAILED)
             self.start()
 
@@ -368,8 +389,11 @@ class Shard:
         try:
             size = await take_snapshot(serving, log, self.partition, self._settings.snapshot_chunk_bytes)
             logger.info("shard wrote a snapshot of %d bytes", size, extra=fields(shard=self.partition))
-        except RequestError as error:  # nothing is lost; the log stays as long as it is until the next
-            logger.warning("shard gave up a snapshot", extra=fields(shard=self.partition, error=error))
+        except RequestError as error:  # nothing is lost
+            logger.warning(
+                "cannot write a snapshot of the shard, its log stays long until the next one",
+                extra=fields(shard=self.partition, error=error),
+            )
             size = 0
         finally:
             self._is_in_snapshot = False
@@ -377,12 +401,12 @@ class Shard:
             self._snapshot_at = serving.writer.bytes_appended + self._settings.snapshot_bytes + SNAPSHOT_SHARE * size
 
     def _move(self, phase: Phase) -> None:
-        assert self.phase in COMES_AFTER[phase], f"shard {self.partition}: {self.phase} before {phase}"
+        assert self.phase in COMES_AFTER[phase], f"shard {self.partition}: {phase} does not follow {self.phase}"
         self.phase = phase
 
 
 async def _free(parts: list[object]) -> None:
-    """Let go of a lost shard's memory in turns: to free a hundred thousand groups at once takes long."""
+    """Free a lost shard's memory in turns of the event loop: freeing a hundred thousand groups at once takes long."""
     while parts:
         del parts[-ELEMENTS_A_TURN:]
         await next_turn()

@@ -1,9 +1,17 @@
-"""The snapshot of a shard: its live keys, appended anew among the normal writes; then the log may start there.
+"""Snapshot of a shard: its live keys, appended again among the normal writes; then the log's start moves there.
 
-Correct at every moment, without a pause: the keys are listed in the same step in which the first of them is handed
-to the writer.  A key that lives then is appended again after that point, with its value of that later moment; a key
-written later lies behind it anyhow; one that goes away has its tombstone behind it.  So everything before the batch
-with the first record is needed no more.  A snapshot that breaks off has only written what was so already.
+Writes need not stop meanwhile.  The keys are listed in the same step in which the first record is handed to the writer:
+
+==============================  =======================================================================
+a key that                      is in the log after that point
+==============================  =======================================================================
+is live then                    with its value at the time when it is appended again
+is written later                with that write
+is deleted later                with its tombstone
+==============================  =======================================================================
+
+So nothing before the batch with the first record is needed any more.  A snapshot that fails half-way does no harm: it
+has only repeated values.
 """
 
 from __future__ import annotations
@@ -14,12 +22,15 @@ from bmq.coordinator.shard.records import CoordinatorRecord, OffsetRecord, encod
 
 
 def barrier_record(partition: int) -> CoordinatorRecord:
-    """A record that changes nothing, to us and to Kafka's tools: it deletes an offset of a group without a name."""
+    """Return a record without effect, here and for Kafka's tools: it deletes an offset of the group with no name."""
     return OffsetRecord("", "", partition, None)
 
 
 async def take_snapshot(serving: ActiveShard, log: ShardLog, partition: int, chunk_bytes: int) -> int:
-    """Append the live keys and move the log start; the bytes written.  RequestError when the log fails."""
+    """Append the live keys, move the log's start, and return the bytes written.
+
+    Raises RequestError if the log fails.
+    """
     await serving.writer.room()
     start = -1
     written = size = 0

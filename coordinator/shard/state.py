@@ -1,7 +1,7 @@
-"""What one shard knows: its groups and their offsets, rebuilt from the log by the function that kept them.  Pure.
+"""State of one shard: its groups and their offsets.  A replay rebuilds it by the same function as live writes.  Pure.
 
-``apply`` is the only way in which stored facts change, live and at load.  Of a classic group the stored fact is its
-last stored generation; the living ``Group`` beside it is rebuilt from that when a load ends, as in Kafka.
+Stored facts change only by `ShardState.apply`, both live and in a replay.  A classic group's stored fact is its last
+stored generation; the `Group` beside it is rebuilt from that when the replay ends, as in Kafka.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bmq.coordinator.shard.records import CoordinatorRecord, GroupRecord, Offset
 
 
 class ShardState:
-    """Memory is bounded by what lives: deleted keys leave nothing behind."""
+    """Groups, offsets and timers of one shard.  Deleted keys leave nothing in memory."""
 
     def __init__(self, rules: GroupRules) -> None:
         self.rules = rules
@@ -29,6 +29,7 @@ class ShardState:
         self._is_live = False
 
     def apply(self, record: CoordinatorRecord) -> None:
+        """Set the record's key to its value, or delete it if the record is a tombstone."""
         if isinstance(record, OffsetRecord):
             self.offsets.apply(record)
             if self._is_live and record.value is not None and record.group_id not in self._groups:
@@ -45,9 +46,9 @@ class ShardState:
             self._unknown.pop(record.key, None)
 
     def go_live(self, now: Callable[[], Now]) -> Iterator[Group]:
-        """The log is replayed: give out group after group as it lives again; sessions start from then.
+        """Make the replayed state live: yield each group once it is restored, with sessions that begin then.
 
-        Nothing may be asked of the state before the last one is out.
+        The state must not be used before the last group was yielded.
         """
         for group_id, stored in self._stored.items():
             group = self._groups[group_id] = Group.restore(group_id, stored, self.rules, self.deadlines, now())
@@ -63,14 +64,16 @@ class ShardState:
 
     @property
     def unknown_keys(self) -> int:
+        """The number of live keys of versions that are not known here."""
         return len(self._unknown)
 
     def create(self, group_id: str, wall_ms: int) -> Group:
+        """Add an empty group, in memory only."""
         group = self._groups[group_id] = Group(group_id, self.rules, self.deadlines, wall_ms)
         return group
 
     def forget_unused(self, group_id: str) -> None:
-        """Drop a group that nobody joined in the end and nothing was stored of."""
+        """Drop a group that has no member and of which nothing is stored."""
         group = self._groups.get(group_id)
         if group is None or not group.is_idle:
             return
@@ -78,15 +81,15 @@ class ShardState:
             del self._groups[group_id]
 
     def deletion(self, group_id: str) -> list[CoordinatorRecord]:
-        """What deletes the group and its offsets."""
+        """Return the records that delete the group and its offsets."""
         return [*self.offsets.tombstones(group_id), GroupRecord(group_id, None)]
 
     def expired_offsets(
         self, group_id: str, topic: str, partitions: Iterable[int], wall_ms: int, retention_ms: int
     ) -> list[CoordinatorRecord]:
-        """Return what deletes the expired ones of these offsets (KIP-211).
+        """Return the records that delete the expired ones of these offsets (KIP-211).
 
-        None expire of a topic that the group's members subscribe to.
+        Offsets of a topic that the group's members subscribe to do not expire.
         """
         group = self._groups.get(group_id)
         if group is None or group.is_subscribed(topic):
@@ -101,16 +104,17 @@ class ShardState:
         return records
 
     def expired_group(self, group_id: str) -> list[CoordinatorRecord]:
-        """Return what deletes the group when it is idle and has no offsets."""
+        """Return the record that deletes the group if it is stored, idle and has no offsets; else nothing."""
         group = self._groups.get(group_id)
         if group is None or not group.is_idle or self.offsets.has_group(group_id) or group_id not in self._stored:
             return []
         return [GroupRecord(group_id, None)]
 
     def live_records(self) -> Iterator[CoordinatorRecord]:
-        """A record for every key that lives now, with its value at the moment it is given out.
+        """Yield a record for every key that is live now, with its value at the moment when it is yielded.
 
-        Other records may be applied between two steps: a key that has gone is left out, a new one may be.
+        Other records may be applied between two steps: keys that were deleted meanwhile are left out, and keys that
+        are new may be.
         """
         unknown, stored, with_offsets = list(self._unknown), list(self._stored), self.offsets.group_ids
         for key in unknown:
@@ -126,11 +130,11 @@ class ShardState:
                         yield OffsetRecord(group_id, topic, partition, value)
 
     def parts(self) -> list[object]:
-        """Most of what the state's memory consists of."""
+        """Return the objects that hold most of the state's memory, so that they can be freed in turns."""
         return [*self._groups.values(), *self._stored.values(), *self.offsets.parts()]
 
     def facts(self) -> dict[tuple[object, ...], object]:
-        """All that is stored, by key: two states that print alike are alike after a failover."""
+        """Return all stored facts by key.  States with equal facts are equal after a failover."""
         return {
             **{("group", group_id): value for group_id, value in self._stored.items()},
             **{each[:3]: each.value for each in self.offsets},

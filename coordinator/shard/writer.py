@@ -1,7 +1,7 @@
-"""Appends a shard's records: one batch in flight, whatever comes meanwhile goes into the next (group commit).
+"""Writer of a shard's records: one batch is in flight; records that come meanwhile go into the next (group commit).
 
-Each operation is told when all of its records are durable, in the order of the operations.  After the first append
-that fails nothing more is written: its fate is unknown, so the shard must be loaded again.
+Operations complete in order, each when all of its records are durable.  After an append that fails nothing more is
+written: the fate of its batch is unknown, so the shard must be loaded again.
 """
 
 from __future__ import annotations
@@ -16,18 +16,23 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import HEADER_BYTES, Record, build_batch
 
 BATCH_BYTES = 192 << 10
-"""Records of several operations share a batch up to this, thousands of small ones: they are encoded in one turn of the
-loop. A batch holds at least one record of any size that fits."""
+"""Most bytes of a batch of several records: thousands of small ones, which are encoded in one turn of the event loop.
+A batch of a single record may be larger, up to what the log accepts."""
 QUEUE_BYTES_MAX = 16 << 20
-"""Records that wait for the log; past it operations wait before they decide anything."""
-_RECORD_OVERHEAD = 32  # varints around key and value, at most
+"""Bytes of records that wait for the log.  At this bound operations wait before they decide anything."""
+_RECORD_OVERHEAD = 32  # most bytes of the varints around key and value
 
 KeyValue = tuple[bytes, bytes | None]
 Done = Callable[[RequestError | None], None]
+"""Called with the error of an operation, None if all its records are durable."""
 
 
 class Operation:
-    """Records that belong together.  ``first_batch`` is the base offset of the batch with the first of them."""
+    """Records that were written together.
+
+    ``first_batch`` is the base offset of the batch with the first of them; -1 until that is durable, and without
+    records.
+    """
 
     __slots__ = ("at", "done", "first_batch", "group_id", "records")
 
@@ -35,13 +40,16 @@ class Operation:
         self.records = records
         self.group_id = group_id
         self.done = done
-        self.at = 0  # records that are in a batch already
+        self.at = 0  # number of records that are in a batch already
         self.first_batch = -1
 
 
 class Writer:
-    """See the module's head.  ``flushed`` is called after each flush; ``failed`` hears of the one failure, after all
-    operations were told NOT_COORDINATOR."""
+    """Writer of one shard under one ownership.
+
+    ``flushed`` is called after each flush; ``failed`` once, with the failure, after all operations have ended with
+    NOT_COORDINATOR.
+    """
 
     def __init__(
         self,
@@ -54,23 +62,23 @@ class Writer:
         self.bytes_appended = 0
         self._log = log
         self._clock = clock
-        self._heard_flush = flushed
-        self._heard_failure = failed
+        self._on_flushed = flushed
+        self._on_failed = failed
         self._queue: deque[Operation] = deque()
         self._queued_bytes = 0
-        self._flying: list[Operation] = []  # complete with the batch in flight
-        self._is_flying = False
+        self._finishing: list[Operation] = []  # operations whose last record is in the batch in flight
+        self._is_in_flight = False
         self._is_scheduled = False
         self._open_writes: dict[str, int] = {}  # group id -> operations with records that are not durable
         self._room: asyncio.Future[None] | None = None
         self._error: RequestError | None = None
 
     def fits(self, record: KeyValue) -> bool:
-        """Whether the log takes a batch of this record alone."""
+        """Return True if the log accepts a batch of this record alone."""
         return HEADER_BYTES + _size(record) <= self._log.max_batch_bytes
 
     def write(self, records: Sequence[KeyValue], group_id: str, done: Done) -> Operation:
-        """Append; ``done`` is called later, never from here."""
+        """Queue records.  ``done`` is called later, never before this returns; without records, after earlier ones."""
         operation = Operation(records, group_id, done)
         if self._error is not None:
             asyncio.get_running_loop().call_soon(done, self._error)
@@ -79,25 +87,27 @@ class Writer:
         self._queued_bytes += sum(map(_size, records))
         if records:
             self._open_writes[group_id] = self._open_writes.get(group_id, 0) + 1
-        if not self._is_flying and not self._is_scheduled:  # what else this turn of the loop brings goes with it
+        if not self._is_in_flight and not self._is_scheduled:  # other records of this turn go into the same batch
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._send_scheduled)
         return operation
 
     def has_open_writes(self, group_id: str) -> bool:
+        """Return True if records of the group are not durable yet."""
         return group_id in self._open_writes
 
     @property
     def has_room(self) -> bool:
+        """True if the queue is below its bound."""
         return self._queued_bytes < QUEUE_BYTES_MAX
 
     @property
     def is_blocked(self) -> bool:
-        """Whether ``room`` would wait, or raise."""
+        """True if `room` would wait or raise."""
         return self._error is not None or not self.has_room
 
     async def room(self) -> None:
-        """Until the queue is below its bound.  RequestError when the writer fails first."""
+        """Wait until the queue is below its bound.  Raises RequestError if the writer has failed."""
         while not self.has_room:
             if self._room is None or self._room.done():
                 self._room = asyncio.get_running_loop().create_future()
@@ -106,27 +116,27 @@ class Writer:
             raise self._error
 
     def fail(self, error: RequestError) -> None:
-        """Write no more.  Whatever is in flight may still become durable; nobody is told."""
+        """Write no more, and end all operations with NOT_COORDINATOR.  The batch in flight may still become durable."""
         if self._error is not None:
             return
         self._error = RequestError(ErrorCode.NOT_COORDINATOR, error.message)
-        operations = [*self._flying, *self._queue]
-        self._flying, self._queue, self._queued_bytes = [], deque(), 0
+        operations = [*self._finishing, *self._queue]
+        self._finishing, self._queue, self._queued_bytes = [], deque(), 0
         self._open_writes.clear()
         for operation in operations:
             operation.done(self._error)
         self._wake()
-        self._heard_failure(error)
+        self._on_failed(error)
 
     def _send_scheduled(self) -> None:
         self._is_scheduled = False
         self._send()
 
     def _send(self) -> None:
-        if self._error is not None or not self._queue or self._is_flying:
+        if self._error is not None or not self._queue or self._is_in_flight:
             return
         records, finished, partial = self._take()
-        if not records:  # only operations that wait for those before them, which are durable
+        if not records:  # only operations without records, and all before them are durable
             self._finish(finished)
             return
         batch = build_batch(
@@ -134,18 +144,21 @@ class Writer:
         )
         size = len(batch)
         starting = [each for each in (*finished, *partial) if each.first_batch < 0]
-        self._flying = finished
-        self._is_flying = True
+        self._finishing = finished
+        self._is_in_flight = True
         try:
             future = self._log.append(batch)
         except RequestError as error:
-            self._is_flying = False
+            self._is_in_flight = False
             self.fail(error)
             return
         future.add_done_callback(lambda done: self._flushed(done, size, starting))
 
     def _take(self) -> tuple[list[KeyValue], list[Operation], list[Operation]]:
-        """The next batch's records, the operations that end with it, and the one (at most) that goes on."""
+        """Take the next batch from the queue.
+
+        Returns its records, the operations that end with it, and the operation, if any, that goes on after it.
+        """
         records: list[KeyValue] = []
         finished: list[Operation] = []
         limit = min(BATCH_BYTES, self._log.max_batch_bytes)
@@ -164,23 +177,23 @@ class Writer:
         return records, finished, []
 
     def _flushed(self, done: asyncio.Future[int], size: int, starting: list[Operation]) -> None:
-        self._is_flying = False
+        self._is_in_flight = False
         if self._error is not None:
             if not done.cancelled():
-                done.exception()  # it was answered as unknown already
+                done.exception()  # retrieved and ignored: its operations have ended already
             return
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is not None:
             code = error.code if isinstance(error, RequestError) else ErrorCode.KAFKA_STORAGE_ERROR
-            self.fail(RequestError(code, f"append to __consumer_offsets: {error!r}"))
+            self.fail(RequestError(code, f"append to __consumer_offsets failed: {error!r}"))
             return
         self.bytes_appended += size
         base = done.result()
         for operation in starting:
             operation.first_batch = base
-        finished, self._flying = self._flying, []
+        finished, self._finishing = self._finishing, []
         self._finish(finished)
-        self._heard_flush()
+        self._on_flushed()
         self._send()
 
     def _finish(self, operations: list[Operation]) -> None:

@@ -277,7 +277,7 @@ def test_a_queue_gives_each_its_answer_once() -> None:
         tokens[-1].cancel()
         await asyncio.sleep(0.1)
         assert {token.result() for token in tokens[:-1]} == {"first"}
-        assert repr(queue) == "<AnswerQueue 0 waiting>"
+        assert repr(queue) == "<ResponseQueue 0 waiting>"
         token = loop.create_future()
         queue.give(token, "at once")
         assert token.done()

@@ -213,7 +213,7 @@ def test_a_load_that_hangs_is_said_aloud_too() -> None:
             world.log.hang = True
             await world.crash()
             await asyncio.sleep(60)
-            assert world.coordinator.shards_not_loaded() == {0: "it is being read"}
+            assert world.coordinator.shards_not_loaded() == {0: "its log is being read"}
 
     run(main())
 

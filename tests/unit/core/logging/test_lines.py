@@ -97,7 +97,7 @@ def test_an_empty_text_stays_empty(text: Log, json_log: Log) -> None:
 
 
 def test_json_has_time_level_logger_message_and_fields(json_log: Log) -> None:
-    json_log.logger.warning("shard not loaded, again in %.1f s", 0.5, extra=fields(shard=3, epoch=7))
+    json_log.logger.warning("shard not loaded, next try in %.1f s", 0.5, extra=fields(shard=3, epoch=7))
     line = json_log.take_json()
     time = line.pop("time")
     assert isinstance(time, str)
@@ -106,7 +106,7 @@ def test_json_has_time_level_logger_message_and_fields(json_log: Log) -> None:
     assert line == {
         "level": "WARNING",
         "logger": "bmq.test",
-        "message": "shard not loaded, again in 0.5 s",
+        "message": "shard not loaded, next try in 0.5 s",
         "shard": 3,
         "epoch": 7,
     }
