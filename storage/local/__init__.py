@@ -1,1 +1,1 @@
-"""The file system seam over a local folder."""
+"""The adapter for a local folder: ``file:///dir`` roots."""

@@ -1,32 +1,33 @@
 """A file of a local root: its fence, its lock, its descriptors, its errors.
 
-**The fence is the owner's write bit of the inode.**  Set: the file is open.  Cleared: it is closed or fenced.  Being
-the inode's, it follows a file through every rename, and costs no file of its own.  Besides, whoever has a file open
-for writing holds its ``flock``.  The rules, all of them:
+**The fence is the owner's write bit of the inode.**  Set: the file is open.  Cleared: it is closed or fenced.  Since
+the bit is the inode's, it follows a file through every rename, and needs no file of its own.  Besides, a process that
+has a file open for writing holds its ``flock``.  These are all the rules:
 
 1. A process writes only through a descriptor taken while it held the file's lock, and holds the lock until the
    descriptor is closed (``kill -9`` closes both).
 2. The bit is set by ``O_CREAT | O_EXCL``, and again only by an append that holds the lock and found the bit cleared.
-3. A fence clears the bit, *then* reads the length.  It needs no lock, so nobody can hold it off.
-4. A writer, after its write and before its answer, reads the bit: cleared means LeaseLost, and nothing is answered.
+3. A fence clears the bit, *then* reads the length.  It needs no lock, so no process can delay it.
+4. A writer reads the bit after its write and before it acknowledges: cleared means LeaseLost, and no acknowledgement.
 
 Every acknowledged byte is inside the fenced length: the writer saw the bit set *after* its write was done (4), hence
 the bit was cleared later still, and the length read even later (3).  No byte past that length is ever acknowledged:
-such a write ended after the length was read, so the bit was cleared before the writer looked (4), and it cannot have
-been set again between, since that takes the lock that the writer still holds (1, 2).  Looking *before* the write too
-keeps a zombie's bytes out of the file almost always; one caught between look and write may leave bytes that nobody was
-ever told of, as a datanode may.  Linux orders write, fchmod and fstat of one inode across processes of one machine; a
-network file system may not, so a ``file:`` root has to be a local disk.
+such a write ended after the length was read, so the bit was cleared before the writer read it (4), and it cannot have
+been set again in between, since that takes the lock that the writer still holds (1, 2).  The writer reads the bit
+*before* the write too.  That keeps a fenced writer's bytes out of the file almost always; if the fence comes between
+this read and the write, bytes may be left that were never acknowledged, as on a datanode.  Linux orders write, fchmod
+and fstat of one inode across processes of one machine; a network file system may not, so a ``file:`` root has to be a
+local disk.
 
 **Which file.**  A lease names the inode, so that a fence finds its file under any name.  A copy of a root has other
-inodes; there a file that nobody writes to is known by its name.
+inodes; there a file without a writer is identified by its name.
 
-**What survives.**  A flush is in the page cache: it outlives the process, not the power.  A sync flush is on the disk,
-and so are the names made or changed by this process before it (folders are synced then, not at each rename).  A sync
-fence does the same for a writer that died before its own sync flush.  Without sync, a loss of power may also leave a
-journal whose checkpoint describes records that are gone: such a partition goes OFFLINE, where Kafka would truncate, so
-``flush.mode=hsync`` is for machines whose power fails.  The bit
-itself is never synced: after a loss of power there is no writer left, and recovery fences again.
+**What survives.**  A flush is in the page cache: it outlives the process, not a loss of power.  A sync flush is on the
+disk, and so are the names made or changed by this process before it (folders are synced then, not at each rename).  A
+sync fence does the same for a writer that died before its own sync flush.  Without sync, a loss of power may also leave
+a journal whose checkpoint describes records that are gone: such a partition goes OFFLINE, where Kafka would truncate,
+so ``flush.mode=hsync`` is for machines whose power fails.  The bit itself is never synced: after a loss of power there
+is no writer left, and recovery fences again.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ from bmq.storage.filesystem import (
 )
 
 IOV_MAX = os.sysconf("SC_IOV_MAX")
-FOLDERS_MAX = 1024  # changed and not synced, before somebody has to sync them
-FENCE_GRACE_S = 0.02  # for a live writer to notice, so that its last bytes are in the length already
+FOLDERS_MAX = 1024  # changed and not synced; the call that adds one more syncs them
+FENCE_GRACE_S = 0.02  # for a live writer to detect the fence, so that its last bytes are inside the length
 
 _ERRORS: dict[int, type[StorageError]] = {
     errno.ENOENT: NoSuchFile,
@@ -75,26 +76,28 @@ _ERRORS: dict[int, type[StorageError]] = {
 
 
 def translate(error: OSError, what: str) -> StorageError:
+    """Return the storage error for ``error``; ``what`` names the file or the call in its text."""
     FAILURES.note(error)
     return _ERRORS.get(error.errno or 0, StorageError)(f"{what}: {error.strerror or error}")
 
 
 def is_open(status: os.stat_result) -> bool:
-    """Whether the fence is down: the file has, or may have, a writer."""
+    """Return whether the fence is down: the file has, or may have, a writer."""
     return stat.S_ISREG(status.st_mode) and bool(status.st_mode & stat.S_IWUSR)
 
 
 def raise_fence(fd: int) -> None:
-    """Clear the owner's write bit."""
+    """Clear the owner's write bit of the inode."""
     os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~stat.S_IWUSR)
 
 
 def lower_fence(fd: int) -> None:
-    """Set it again: only under the file's lock, and only by an append."""
+    """Set the owner's write bit again: only for an append, which must hold the file's lock."""
     os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IWUSR)
 
 
 def check_fence(fd: int, what: str) -> None:
+    """Raise LeaseLost if the open file was fenced, or deleted under its last name."""
     status = os.fstat(fd)
     if not is_open(status):
         raise LeaseLost(f"{what} was fenced")
@@ -103,7 +106,7 @@ def check_fence(fd: int, what: str) -> None:
 
 
 def take_lock(fd: int, path: str) -> None:
-    """LeaseLost when a live process has it."""
+    """Take the file's lock without waiting.  Raises LeaseLost if a live process holds it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -111,8 +114,11 @@ def take_lock(fd: int, path: str) -> None:
 
 
 def fence_open(fd: int) -> int:
-    """Clear the bit, then read the length.  A live writer lets go of the lock as soon as it notices: waiting a
-    moment for that spares the file bytes that come after its length.  Safety does not depend on it."""
+    """Clear the write bit, then return the length.
+
+    A live writer releases the lock once it finds the bit cleared.  Waiting a moment for that avoids bytes in the file
+    behind its length.  Safety does not depend on it.
+    """
     raise_fence(fd)
     deadline = time.monotonic() + FENCE_GRACE_S
     while time.monotonic() < deadline:
@@ -125,7 +131,7 @@ def fence_open(fd: int) -> int:
 
 
 def write_all(fd: int, buffers: Sequence[memoryview]) -> None:
-    """All of them, in order, as few system calls as the kernel allows."""
+    """Write all buffers, in order, with as few system calls as the kernel allows."""
     for start in range(0, len(buffers), IOV_MAX):
         batch = list(buffers[start : start + IOV_MAX])
         while batch:
@@ -140,7 +146,11 @@ def write_all(fd: int, buffers: Sequence[memoryview]) -> None:
 
 
 class OpenFile:
-    """Descriptors of a file open for writing.  ``fds`` has the one written to, then the one locked if another."""
+    """A file open for writing.
+
+    ``fds`` has the descriptor that is written to, then the one that holds the lock if that is another.  ``position`` is
+    the file's length when it was opened.
+    """
 
     __slots__ = ("fds", "file_id", "path", "position")
 
@@ -152,20 +162,21 @@ class OpenFile:
         self.position = status.st_size
 
     def close(self) -> None:
+        """Close the descriptors, which releases the lock.  Idempotent."""
         fds, self.fds = self.fds, ()
         for fd in fds:
             os.close(fd)
 
 
 class Folders:
-    """Folders whose entries changed since they were last on the disk."""
+    """The folders whose entries changed since they were last synced.  Its methods block: they are called in threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # held while syncing: whoever comes later must not be answered earlier
+        self._lock = threading.Lock()  # held while syncing: a later call must not return before the sync is done
         self._changed: dict[str, None] = {}
 
     def changed(self, *folders: str) -> None:
-        """In a thread: it may have to sync."""
+        """Add folders whose entries changed; sync all if there are more than `FOLDERS_MAX`."""
         with self._lock:
             for folder in folders:
                 self._changed[folder] = None
@@ -173,6 +184,7 @@ class Folders:
                 self._sync()
 
     def sync(self) -> None:
+        """Put the entries of the changed folders on the disk.  Raises OSError if that fails."""
         with self._lock:
             self._sync()
 
@@ -181,7 +193,7 @@ class Folders:
             try:
                 fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             except FileNotFoundError:
-                del self._changed[folder]  # deleted, with whatever was in it
+                del self._changed[folder]  # deleted with its entries
                 continue
             try:
                 os.fsync(fd)

@@ -1,6 +1,6 @@
 """A folder as a root: ``file:///dir``, one machine, any number of processes.
 
-Who may write, and why an acknowledged byte survives a fence, is told in ``bmq.storage.local.file``.
+``bmq.storage.local.file`` says which process may write, and why an acknowledged byte survives a fence.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ T = TypeVar("T")
 
 LIST_PAGE = 1000  # names looked up at a time
 READ_INLINE_BYTES_MAX = 128 << 10  # copied from the page cache on the loop in 12 µs; a thread costs 50 µs
-REMOVALS_MAX = 100  # of one folder, while others put files into it
-FENCE_SCANS = 3  # of the names a file may have, while somebody renames it
+REMOVALS_MAX = 100  # of one folder, while other processes put files into it
+FENCE_SCANS = 3  # of the names a file may have, while another process renames it
 
 _DEFAULT = CreateOptions()
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -64,10 +64,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LocalFileSystem:
-    """See ``bmq.storage.filesystem.FileSystem``.  Belongs to the event loop that first uses it."""
+    """The ``FileSystem`` of a folder (``bmq.storage.filesystem``).
+
+    The folder is made if it is missing; raises StorageError if that fails.  The object belongs to the event loop that
+    first uses it.
+    """
 
     def __init__(self, root_dir: str | Path, holder: str) -> None:
-        """Makes ``root_dir``; raises StorageError when it cannot."""
         self._root = os.path.realpath(root_dir)
         self._holder = holder
         self._folders = Folders()
@@ -95,7 +98,7 @@ class LocalFileSystem:
 
     async def append(self, path: str, options: CreateOptions = _DEFAULT) -> LocalAppender:
         if self._writer is not None:
-            await self._writer.barrier()  # our own late closes are not somebody else's lease
+            await self._writer.barrier()  # late closes of this process must not look like another one's lease
         return await self._open(self._append, path)
 
     async def _open(self, function: Callable[[str], OpenFile], path: str) -> LocalAppender:
@@ -148,19 +151,22 @@ class LocalFileSystem:
         return await self._do(path, lambda: self._delete(path, recursive=recursive))
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
-        """Copies, unlike HDFS; atomic all the same.  See ``_concat`` for what a crash leaves."""
+        """Join files as ``FileSystem.concat``; this copies bytes, unlike HDFS.
+
+        It is atomic all the same.  See ``_concat`` for what a crash leaves.
+        """
         check_concat(target, sources)
         await self._do(target, lambda: self._concat(target, sources))
 
     async def probe(self, node: str) -> bool:
-        """There are no nodes."""
+        """Return True: a folder has no nodes."""
         return True
 
     async def replicas_max(self) -> int:
         return 1
 
     async def health(self) -> StorageHealth:
-        """Return the room of the folder's disk, as this user may have it."""
+        """Return the room of the folder's disk, as far as this user may use it."""
         try:
             usage = await asyncio.to_thread(shutil.disk_usage, self._root)
         except OSError as error:
@@ -177,7 +183,10 @@ class LocalFileSystem:
         return 1
 
     async def close(self) -> None:
-        """Open files are aborted, not closed: whoever owns them decides."""
+        """Abort the open files and end the writer thread.
+
+        The files are not closed: that is up to their owners, which may be other processes by now.
+        """
         if self._writer is not None:
             await self._writer.stop()
             self._writer = None
@@ -185,7 +194,7 @@ class LocalFileSystem:
     # In threads from here on
 
     async def _do(self, what: str, function: Callable[[], T]) -> T:
-        """``function`` in a thread, with its errors translated."""
+        """Run ``function`` in a thread, and raise its OSErrors as StorageErrors."""
 
         def translated() -> T:
             try:
@@ -225,8 +234,11 @@ class LocalFileSystem:
             self._folders.changed(*(os.path.dirname(step) for step in made))
 
     def _append(self, path: str) -> OpenFile:
-        """Under the lock: see that the file is closed, open it.  The lock has its own descriptor, since a closed file
-        cannot be opened for writing (unless by root), and a lock does not move between descriptors."""
+        """Check under the lock that the file is closed, and open it.
+
+        The lock has its own descriptor, since a closed file cannot be opened for writing (unless by root), and a lock
+        does not move between descriptors.
+        """
         real = self._real(path)
         with ExitStack() as stack:
             lock = _opened(stack, real, _READ)
@@ -249,10 +261,11 @@ class LocalFileSystem:
             return file
 
     def _fence(self, lease: Lease, *, sync: bool) -> int:
-        """A rename may move the file from a name not yet looked at to one looked at before: hence the scans.
+        """Fence the file with the lease's id under any of its names, and return its length.
 
-        In a root that was copied or restored no file has the inode that it had, so in the end its name is enough, as
-        the log gives no name twice; unless a process writes to the file, which is then another one.
+        The names are scanned several times, since a rename may move the file from a name not yet checked to one that
+        was.  In a root that was copied or restored no file has its old inode.  So at last the name is enough, since the
+        log gives no name twice; but a file that a process writes to is another one.
         """
         for _ in range(FENCE_SCANS):
             for path in lease.paths:
@@ -266,7 +279,7 @@ class LocalFileSystem:
         raise NoSuchFile(f"{', '.join(lease.paths)}: no such file with id {lease.file_id}")
 
     def _fence_name(self, path: str, is_meant: Callable[[int], bool], *, sync: bool) -> int | None:
-        """Fence the file of this name if it is the one that is meant; None if there is none."""
+        """Fence the file of this name, and return its length; None if there is none, or it is not the one meant."""
         try:
             fd = os.open(self._real(path), _READ)
         except FileNotFoundError:
@@ -283,7 +296,7 @@ class LocalFileSystem:
             os.close(fd)
 
     def _sync_names(self, path: str) -> None:
-        """The writer of ``path`` may have died before it synced the folders that it made or changed."""
+        """Sync the folders above ``path``: its writer may have died before it synced those that it made or changed."""
         real = self._real(path)
         while real != self._root:
             real = os.path.dirname(real)
@@ -291,7 +304,7 @@ class LocalFileSystem:
         self._folders.sync()
 
     def _read_cached(self, path: str, position: int, length: int) -> bytes | None:
-        """From the page cache without ever waiting for the disk; None when it is not all there."""
+        """Read from the page cache without waiting for the disk; None if some of the bytes are not there."""
         fd = os.open(self._real(path), _READ)
         try:
             buffer = bytearray(length)
@@ -322,7 +335,10 @@ class LocalFileSystem:
             os.close(fd)
 
     def _names(self, path: str, after: str) -> Sequence[bytes]:
-        """Sorted as bytes, as the seam promises; a local folder cannot be listed from the middle."""
+        """Return the names after ``after``, sorted as bytes, as ``FileSystem.list`` promises.
+
+        All are read: a local folder cannot be listed from the middle.
+        """
         first = os.fsencode(after)
         try:
             with os.scandir(os.fsencode(self._real(path))) as entries:
@@ -356,7 +372,7 @@ class LocalFileSystem:
     def _delete(self, path: str, *, recursive: bool) -> bool:
         real = self._real(path)
         if real == self._root:
-            raise StorageError("the root stays")
+            raise StorageError("the root of a file system cannot be deleted")
         try:
             if not stat.S_ISDIR(os.lstat(real).st_mode):
                 os.unlink(real)
@@ -370,14 +386,21 @@ class LocalFileSystem:
         return True
 
     def _concat(self, target: str, sources: Sequence[str]) -> None:
-        """Join into ``.<name>.concat``, put it in the target's place in one step, then delete the sources.
+        """Join into ``.<name>.concat``, put that in the target's place in one step, then delete the sources.
 
-        All files are locked meanwhile, so that no append is acknowledged into what is being replaced.  A crash before
-        that step leaves a file with a dot (scaffolding, removed by the next concat and by the sweeper).  A crash after
-        it leaves the last of the sources, each a copy of a part of the target.  Segments bear that: a segment ends
-        where the next one begins (rule 5), so the target is read up to the first source left, then the sources.  That
-        is right only if no source is missing *before* one that is left: they are deleted first to last, each named
-        after its target's end.  Whoever joins again must leave out sources that begin inside the target.
+        All files are locked meanwhile, so that no append is acknowledged into a file that is being replaced.
+
+        ===================  =======================================================================================
+        a crash              leaves
+        ===================  =======================================================================================
+        before that step     a file with a dot: scaffolding, removed by the next concat and by the sweeper
+        after it             the last of the sources, each a copy of a part of the target
+        ===================  =======================================================================================
+
+        Segments tolerate the latter: a segment ends where the next one begins, which its name says (rule 5), so the
+        target is read up to the first source left, then the sources.  That is right only if no source is missing
+        *before* one that is left: so they are deleted first to last.  A caller that joins again must leave out sources
+        that begin inside the target.
         """
         real, folder = self._real(target), os.path.dirname(self._real(target))
         joined = os.path.join(folder, f".{os.path.basename(real)}.concat")
@@ -396,14 +419,17 @@ class LocalFileSystem:
                 os.unlink(joined)
                 raise
             self._folders.changed(folder)
-            self._folders.sync()  # before what it replaces is gone
+            self._folders.sync()  # before the sources are deleted
             for source in sources:
                 os.unlink(self._real(source))
             self._folders.changed(folder)
 
 
 class _Handoff:
-    """Carries open descriptors from a thread to a task that may have been cancelled meanwhile."""
+    """The transfer of open descriptors from a thread to a task, which may have been cancelled meanwhile.
+
+    Descriptors that reach no task are closed.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -411,6 +437,7 @@ class _Handoff:
         self._file: OpenFile | None = None
 
     def offer(self, file: OpenFile) -> OpenFile:
+        """Pass the file to the task; close it if the task is gone.  Called by the thread."""
         with self._lock:
             self._file = file
             if self._is_abandoned:
@@ -418,6 +445,7 @@ class _Handoff:
         return file
 
     def abandon(self) -> None:
+        """Close the file, now or when it is offered.  Called by the task when it is cancelled."""
         with self._lock:
             self._is_abandoned = True
             if self._file is not None:
@@ -425,7 +453,10 @@ class _Handoff:
 
 
 def _or_no_room(function: Callable[[str], OpenFile], path: str) -> OpenFile:
-    """Open a file to be written.  Without a descriptor left there is no room for it: others' are closed for it."""
+    """Open a file to be written.
+
+    Raises OutOfSpace if no descriptor is left, so that the caller closes other files to make room for it.
+    """
     try:
         return function(path)
     except OSError as error:
@@ -457,10 +488,11 @@ def _opened_closed_file(stack: ExitStack, real: str, path: str) -> int:
 
 
 def _remove_tree(real: str) -> None:
-    """Remove a folder with all in it, although others may add or remove files meanwhile.  Raises OSError.
+    """Remove a folder with all its files, although other processes may add or remove some meanwhile.
 
     HDFS does it in one step.  Here a file that another process adds makes the folder's removal fail, and one that it
-    removes first makes the file's removal fail: both are looked at again.
+    removes first makes the file's removal fail: both are tried again.  Raises OSError if anything else fails, or if
+    files are still added after `REMOVALS_MAX` attempts.
     """
 
     def passed_over(_: Callable[..., object], __: str, what: tuple[type[BaseException], BaseException, object]) -> None:
@@ -487,7 +519,10 @@ def _status(path: str, status: os.stat_result) -> FileStatus:
 
 
 def _rename_without_overwriting(source: str, target: str) -> None:
-    """renameat2 where there is one.  Else a link and an unlink: a crash between leaves both names to one file."""
+    """Rename by renameat2 where the kernel has it, else by a link and an unlink.
+
+    A crash between these two leaves the file with both names.
+    """
     renameat2 = getattr(_libc, "renameat2", None)
     if renameat2 is not None:
         if renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:
@@ -504,7 +539,10 @@ def _rename_without_overwriting(source: str, target: str) -> None:
 
 
 def _copy(source: int, target: int) -> None:
-    """All bytes of ``source``, in the kernel if it can: file systems that share blocks then copy nothing."""
+    """Append all bytes of ``source`` to ``target``.
+
+    The kernel does it if it can: file systems that share blocks then copy nothing.
+    """
     try:
         while os.copy_file_range(source, target, 1 << 30):
             pass

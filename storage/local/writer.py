@@ -1,6 +1,6 @@
-"""The write path of a local root: one thread that writes, checks the fence and answers, for all files of a process.
+"""The write path of a local root: one thread writes, checks the fence and acknowledges, for all files of a process.
 
-Why an answer can be trusted is told in ``bmq.storage.local.file``.
+``bmq.storage.local.file`` shows why an acknowledgement can be trusted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from bmq.storage.filesystem import (
 )
 from bmq.storage.local.file import Folders, OpenFile, check_fence, raise_fence, translate, write_all
 
-DRAIN_JOBS_MAX = 4096  # flushes answered together
-QUEUED_BYTES_MAX = 256 << 20  # handed over, not yet written: past it the disk is the bottleneck and callers must wait
+DRAIN_JOBS_MAX = 4096  # flushes acknowledged together
+QUEUED_BYTES_MAX = 256 << 20  # queued, not yet written: past it the disk is the bottleneck and callers must wait
 
 
 class _Job:
@@ -52,7 +52,10 @@ class _Job:
 
 
 class LocalAppender:
-    """See ``bmq.storage.filesystem.Appender``.  The descriptors belong to the writer thread from here on."""
+    """The ``Appender`` of a local file (``bmq.storage.filesystem``).
+
+    The descriptors of ``file`` belong to the writer thread from now on.
+    """
 
     def __init__(self, writer: WriterThread, file: OpenFile, holder: str) -> None:
         self.file = file
@@ -94,7 +97,10 @@ class LocalAppender:
         return f"<LocalAppender {self.file.path} by {self._lease.holder}, {state}>"
 
     def write(self, data: Buffer) -> int:
-        """StorageUnavailable, and nothing taken, while too much waits for the disk."""
+        """Take bytes as ``Appender.write``.
+
+        Raises StorageUnavailable, and takes nothing, while `QUEUED_BYTES_MAX` wait for the disk.
+        """
         if self._failure is not None:
             raise self._failure
         assert not self._is_closing, "write after close"
@@ -132,7 +138,7 @@ class LocalAppender:
         return future
 
     def done(self, job: _Job, error: StorageError | None) -> None:
-        """The thread's answer, on the loop."""
+        """Complete a job that the thread has performed; on the loop."""
         if self._failure is not None:
             return
         if error is not None:
@@ -147,7 +153,7 @@ class LocalAppender:
             self._fail(LeaseLost(f"{self.file.path} is closed"))
 
     def _fail(self, error: StorageError) -> None:
-        """All that waits, together; no warning if nobody looks, for the next call tells the same."""
+        """Fail all outstanding flushes together."""
         self._failure = error
         self._writer.release(sum(len(buffer) for buffer in self._buffers))
         self._buffers.clear()
@@ -156,36 +162,38 @@ class LocalAppender:
         for future in pending:
             if not future.done():
                 future.set_exception(error)
-                future.exception()
+                future.exception()  # retrieved: no warning if no caller does, since the next call raises the same
 
 
-_Answer = tuple[_Job, StorageError | None]
+_Outcome = tuple[_Job, StorageError | None]
 _Item = _Job | asyncio.Future[None] | None  # a barrier is a future; None: stop
 
 
 class WriterThread:
-    """Takes everything that is queued, writes file by file, answers all of it by one wake-up of the loop.
+    """The writer thread of a process: it takes all queued jobs, writes file by file, and wakes the loop once for all.
 
-    What the loop puts in one turn is handed over together: a thread that is woken wants the interpreter from the loop.
+    The jobs of one turn of the loop are queued together: a thread that is woken competes with the loop for the
+    interpreter.
     """
 
     def __init__(self, folders: Folders) -> None:
         self.loop = asyncio.get_running_loop()
         self.open: dict[LocalAppender, None] = {}
         self._folders = folders
-        self._bytes = 0  # handed over and not answered; only the loop's thread counts
-        self._put: list[_Item] = []  # in this turn
+        self._bytes = 0  # taken and not completed; only the loop's thread counts
+        self._put: list[_Item] = []  # in this turn of the loop
         self._queue: SimpleQueue[list[_Item]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="bmq-local-writer", daemon=True)
         self._thread.start()
 
     def put(self, job: _Job) -> None:
+        """Queue a job at the end of this turn of the loop."""
         if not self._put:
             self.loop.call_soon(self._hand_over)
         self._put.append(job)
 
     def put_now(self, item: _Item) -> None:
-        """It, and what was put before it, without waiting for the end of the turn."""
+        """Queue an item, and those put before it, without waiting for the end of the turn."""
         self._put.append(item)
         self._hand_over()
 
@@ -195,21 +203,23 @@ class WriterThread:
             self._put = []
 
     def take(self, size: int) -> None:
+        """Count bytes that are to be written.  Raises StorageUnavailable if too many wait already."""
         if self._bytes and self._bytes + size > QUEUED_BYTES_MAX:
             raise StorageUnavailable(f"{self._bytes} bytes wait for the disk")
         self._bytes += size
 
     def release(self, size: int) -> None:
+        """Stop counting bytes that will not be written."""
         self._bytes -= size
 
     async def barrier(self) -> None:
-        """Everything put before is done, and its descriptors are closed if it closes any."""
+        """Wait until everything put before is done, and the descriptors that it closes are closed."""
         done: asyncio.Future[None] = self.loop.create_future()
         self.put_now(done)
         await done
 
     async def stop(self) -> None:
-        """Abort what is open, do what is queued, end the thread."""
+        """Abort the open files, perform the queued jobs, and end the thread."""
         for appender in list(self.open):
             appender.abort()
         self.put_now(None)
@@ -229,21 +239,21 @@ class WriterThread:
             for job in batch:
                 if isinstance(job, _Job):
                     jobs.setdefault(job.appender, []).append(job)
-            answers = [answer for appender, mine in jobs.items() for answer in self._perform(appender.file, mine)]
+            outcomes = [outcome for appender, own in jobs.items() for outcome in self._perform(appender.file, own)]
             barriers = [job for job in batch if isinstance(job, asyncio.Future)]
             try:
-                self.loop.call_soon_threadsafe(self._answer, answers, barriers)
+                self.loop.call_soon_threadsafe(self._deliver, outcomes, barriers)
             except RuntimeError:
                 if not self.loop.is_closed():
                     raise
-                for appender in self.open:  # the loop ended without closing its file system: nobody is left to hear
+                for appender in self.open:  # the loop ended without closing its file system: no task waits any more
                     appender.file.close()
                 return
             if None in batch:
                 return
 
-    def _perform(self, file: OpenFile, jobs: list[_Job]) -> list[_Answer]:
-        """One file's jobs of this drain; they succeed or fail together, a failed file is closed at once."""
+    def _perform(self, file: OpenFile, jobs: list[_Job]) -> list[_Outcome]:
+        """Perform one file's jobs of this batch; they succeed or fail together, and a failed file is closed at once."""
         error: StorageError | None = None
         try:
             if not file.fds:
@@ -275,8 +285,8 @@ class WriterThread:
 
     # Back on the loop
 
-    def _answer(self, answers: list[_Answer], barriers: list[asyncio.Future[None]]) -> None:
-        for job, error in answers:
+    def _deliver(self, outcomes: list[_Outcome], barriers: list[asyncio.Future[None]]) -> None:
+        for job, error in outcomes:
             self._bytes -= job.size
             if job.future is not None:
                 job.appender.done(job, error)

@@ -1,4 +1,4 @@
-"""A writer and its pipeline in the memory HDFS."""
+"""The writer of a file in the memory HDFS, with its pipeline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ _CLOCK_S = 1e-6  # timers may fire this early
 
 
 class _Flush:
-    """On its way: at ``land_at`` all datanodes have it, at ``answer_at`` the client hears so (-1: not sent yet)."""
+    """A flush under way.
+
+    At ``land_at`` all datanodes have its bytes, at ``answer_at`` the client receives the acknowledgement (-1: the flush
+    is not sent yet).
+    """
 
     __slots__ = ("answer_at", "breaks", "future", "is_sync", "land_at", "position")
 
@@ -32,7 +36,7 @@ class _Flush:
 
 
 class MemoryAppender:
-    """See ``bmq.storage.filesystem.Appender``."""
+    """The ``Appender`` of the memory HDFS (``bmq.storage.filesystem``)."""
 
     def __init__(self, fs: MemoryFileSystem, opened: Opened, path: str) -> None:
         self.fs = fs
@@ -46,11 +50,11 @@ class MemoryAppender:
         self._position = self._flushed = opened.position
         self._told = opened.told
         self._sent: deque[_Flush] = deque()  # not yet on all datanodes
-        self._landed: deque[_Flush] = deque()  # on all, not yet answered
+        self._landed: deque[_Flush] = deque()  # on all, not yet acknowledged to the client
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
-        self._failure: StorageError | None = None  # as the client knows it
-        self._broken: StorageError | None = None  # as it is; the same but for a paused client
+        self._failure: StorageError | None = None  # as the client has received it
+        self._broken: StorageError | None = None  # as it is; different only while the client is paused
         self._is_closing = False
         self._storage.appenders[self] = None
 
@@ -88,7 +92,7 @@ class MemoryAppender:
         assert not self._is_closing, "write after close"
         if self._file.generation == self._generation and not self.fs.is_crashed:
             assert len(self._file.data) == self._position
-            self._file.data += data  # else fenced, unknown to this writer: bytes for nobody
+            self._file.data += data  # else the writer is fenced and has not received that: its bytes are dropped
         self._position += memoryview(data).nbytes
         return self._position
 
@@ -101,7 +105,7 @@ class MemoryAppender:
         self._sent.append(flush)
         if self.fs.is_running:
             self._send(flush)
-            if len(self._sent) == 1:  # else the timer, or what the head is blocked on, comes to this one too
+            if len(self._sent) == 1:  # else the timer, or the event that the head waits for, advances this one too
                 self._arm(flush.land_at)
         return future
 
@@ -122,17 +126,19 @@ class MemoryAppender:
     def abort(self) -> None:
         self._break(PipelineFailed(f"{self._lease.paths[0]}: aborted by its writer"))
 
-    # What happens to it
+    # Events
 
     def node_died(self, node: Datanode) -> None:
+        """Break the pipeline: one of its datanodes died."""
         self._break(PipelineFailed(f"{self._lease.paths[0]}: {node.name} died", [node.name]))
 
     def process_died(self) -> None:
-        """Nothing is heard again; bytes under way may still land."""
+        """Forget the client, which receives nothing more; bytes under way may still reach replicas."""
         self._scatter()
         self._forget()
 
     def process_resumed(self) -> None:
+        """Go on after the client's pause: fail if the pipeline broke meanwhile, else send the waiting flushes."""
         if self._broken is not None:
             self._fail_all(self._broken)
             return
@@ -142,7 +148,7 @@ class MemoryAppender:
         self.advance()
 
     def advance(self) -> None:
-        """Move everything whose time has come; called again by a timer, or by what it is blocked on."""
+        """Advance all flushes that are due; called again by a timer, or by the event that the head waits for."""
         if self._broken is not None:
             return
         self._disarm()
@@ -151,7 +157,7 @@ class MemoryAppender:
             self._landed.append(self._sent.popleft())
         while self._landed and self._landed[0].answer_at <= now and self._answer(self._landed[0]):
             self._landed.popleft()
-        # A head that is due, yet still here, is blocked: what blocks it calls again.
+        # A head that is due, yet still here, is blocked: the event that it waits for calls again.
         if self._sent and self._sent[0].land_at > now:
             self._arm(self._sent[0].land_at)
         if self._landed and now < self._landed[0].answer_at < inf:
@@ -172,7 +178,10 @@ class MemoryAppender:
         self._scatter()
 
     def _land(self, flush: _Flush) -> bool:
-        """All datanodes have the bytes, unless one does not answer (False) or one refuses (broken, and False)."""
+        """Bring a flush's bytes to all datanodes.
+
+        Return False if a datanode is stopped, or refuses the bytes: the pipeline is then broken.
+        """
         if any(replica.generation != self._generation for replica in self.replicas):
             self._break(self._fenced())
             return False
@@ -189,7 +198,10 @@ class MemoryAppender:
         return True
 
     def _answer(self, flush: _Flush) -> bool:
-        """The client hears the ack; before the first one of a block it tells the NameNode the length (rule 1)."""
+        """Acknowledge a flush to the client, which first sends the NameNode a new block's length (rule 1).
+
+        Return False if the client is paused or the NameNode is down.
+        """
         if not self.fs.is_running:
             return False
         if not self._told:
@@ -209,14 +221,14 @@ class MemoryAppender:
         return True
 
     def _fenced(self) -> StorageError:
-        """What a fenced writer hears: a broken connection, or, if it asks, that the file is not its own."""
+        """Return the error of a writer that datanodes refuse: LeaseLost once the NameNode has the new generation."""
         path = self._lease.paths[0]
         if self._file.generation != self._generation:
             return LeaseLost(f"{path} was fenced")
         return PipelineFailed(f"{path}: datanodes refuse the writer's generation")
 
     def _scatter(self) -> None:
-        """Bytes not acknowledged, as far as they happen to have come on each replica."""
+        """Show unacknowledged bytes on the replicas, on each as far as chance says."""
         if self._storage.chance(self._storage.faults.early_bytes):
             for replica in self.replicas:
                 if replica.generation == self._generation and replica.node.is_up:
@@ -243,7 +255,7 @@ class MemoryAppender:
         self._disarm()
         self._storage.appenders.pop(self, None)
 
-    # One timer, for whatever comes first
+    # One timer, for the first event
 
     def _arm(self, at: float) -> None:
         if at < self._timer_at:
@@ -259,7 +271,6 @@ class MemoryAppender:
 
 
 def _fail(future: asyncio.Future[int], error: StorageError) -> None:
-    """Fail it, without a warning if nobody looks: the appender tells the same failure at its next call."""
     if not future.done():
         future.set_exception(error)
-        future.exception()
+        future.exception()  # retrieved: no warning if no caller does, since the next call raises the same

@@ -1,4 +1,4 @@
-"""One process's client of the memory HDFS: the ``FileSystem`` of the seam, which can crash and pause."""
+"""The memory HDFS's client in one process: a ``FileSystem`` whose process can crash and pause."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _DEFAULT = CreateOptions()
 
 
 class MemoryFileSystem:
-    """See ``bmq.storage.filesystem.FileSystem``.  ``holder`` must be unique per process start, as everywhere.
+    """The ``FileSystem`` of the memory HDFS (``bmq.storage.filesystem``).
 
-    A call is a request under way, not a step of its caller: cancelled, or its process dead, it may still be done.
+    A call is a request under way, not a step of its caller: it may still be done if the caller is cancelled or its
+    process dies.
     """
 
     def __init__(self, storage: MemoryStorage, holder: str) -> None:
@@ -56,20 +57,25 @@ class MemoryFileSystem:
 
     @property
     def is_running(self) -> bool:
+        """False once the process has crashed, and while it is paused."""
         return not (self.is_crashed or self._is_paused)
 
     def crash(self) -> None:
-        """kill -9, now: no call of it ever returns; what was under way may arrive.  Its files stay open."""
+        """Kill the process (``kill -9``): none of its calls ever returns, but requests under way may arrive.
+
+        Its files stay open.
+        """
         self.is_crashed = True
         for appender in self._appenders():
             appender.process_died()
 
     def pause(self) -> None:
-        """SIGSTOP: what is under way goes on in storage, answers wait for ``resume``, new calls too."""
+        """Stop the process (SIGSTOP): storage serves the requests under way; responses and new calls wait."""
         self._is_paused = True
         self._resumed.clear()
 
     def resume(self) -> None:
+        """Continue the paused process (SIGCONT)."""
         self._is_paused = False
         self._resumed.set()
         if not self.is_crashed:
@@ -77,7 +83,7 @@ class MemoryFileSystem:
                 appender.process_resumed()
 
     async def awake(self) -> None:
-        """Returns while the process runs: not before it is resumed, never once it is dead."""
+        """Wait until the process runs; never return once it has crashed."""
         while self._is_paused and not self.is_crashed:
             await self._resumed.wait()
         if self.is_crashed:
@@ -89,10 +95,10 @@ class MemoryFileSystem:
     # Calls
 
     async def call(self, operation: Callable[[], T], *, writes: bool = True) -> T:
-        """Send ``operation`` to the NameNode and wait for its answer.  ``writes``: refused in safe mode."""
+        """Send ``operation`` to the NameNode and return its response.  ``writes``: it is refused in safe mode."""
         await self.awake()
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
+        response: asyncio.Future[T] = loop.create_future()
 
         def arrive(*, waited: bool = False) -> None:
             wait_s = self.storage.wait_s(writes=writes)
@@ -108,11 +114,11 @@ class MemoryFileSystem:
                 outcome = self.storage.serve(operation)
             except Exception as error:  # noqa: BLE001  # the caller gets it
                 outcome = error
-            self._later(lambda: _settle(answer, outcome))
+            self._later(lambda: _settle(response, outcome))
 
         self._later(arrive)
         try:
-            outcome = await answer
+            outcome = await response
         except StorageError:
             await self.awake()
             raise
@@ -120,7 +126,7 @@ class MemoryFileSystem:
         return outcome
 
     def _later(self, callback: Callable[[], None]) -> None:
-        """After one leg of a call; in the next turn of the loop at the earliest."""
+        """Call ``callback`` after one leg of a call; in the next turn of the loop at the earliest."""
         loop = asyncio.get_running_loop()
         delay_s = self.storage.draw(self.storage.faults.call_s)
         if delay_s > 0:
@@ -129,7 +135,7 @@ class MemoryFileSystem:
             loop.call_soon(callback)
 
     async def _hop(self) -> None:
-        """One leg to a datanode."""
+        """Wait for one leg to a datanode."""
         await asyncio.sleep(self.storage.draw(self.storage.faults.call_s))
         await self.awake()
 
@@ -141,7 +147,7 @@ class MemoryFileSystem:
 
     def _open(self, opened: Opened, path: str) -> MemoryAppender:
         if dead := [replica.node.name for replica in opened.replicas if not replica.node.is_up]:
-            raise PipelineFailed(f"{path}: {', '.join(dead)} died", dead)  # while the answer was under way
+            raise PipelineFailed(f"{path}: {', '.join(dead)} died", dead)  # while the response was under way
         return MemoryAppender(self, opened, path)
 
     async def fence(self, lease: Lease, *, sync: bool = False) -> int:
@@ -149,10 +155,10 @@ class MemoryFileSystem:
             length = await self._take_over(lease, sync=sync)
             if length is not None:
                 return length
-        raise StorageUnavailable(f"{lease.paths}: no datanode of it answers, or others fence it too")
+        raise StorageUnavailable(f"{lease.paths}: no datanode of it responds, or others fence it too")
 
     async def _take_over(self, lease: Lease, *, sync: bool) -> int | None:
-        """The final length; None when the writer is not stopped yet, or another fence came between."""
+        """Fence once, and return the final length; None if the writer is not stopped, or another fence came between."""
         storage = self.storage
         fence = await self.call(lambda: storage.begin_fence(lease))
         if fence.length is not None:
@@ -177,7 +183,7 @@ class MemoryFileSystem:
             if reachable := file.reachable:
                 end = min(end, self.storage.rng.choice(reachable).length)
             elif file.replicas:
-                raise StorageUnavailable(f"{path}: no datanode of it answers")
+                raise StorageUnavailable(f"{path}: no datanode of it responds")
             else:
                 end = 0
             with memoryview(file.data) as view:
@@ -194,7 +200,7 @@ class MemoryFileSystem:
             if not file.is_open:
                 return file.length
             if file.replicas and not file.reachable:
-                raise StorageUnavailable(f"{path}: no datanode of it answers")
+                raise StorageUnavailable(f"{path}: no datanode of it responds")
             return min((replica.length for replica in file.reachable), default=0)
 
         return await self.call(operation, writes=False)
@@ -231,15 +237,15 @@ class MemoryFileSystem:
         return await self.call(lambda: self.storage.copies(path), writes=False)
 
     async def close(self) -> None:
-        """Forget what is open, as the end of the process would; tells storage nothing."""
+        """Abort the open files, as the end of the process would, without a call to storage."""
         for appender in self._appenders():
             appender.abort()
 
 
-def _settle(answer: asyncio.Future[T], outcome: T | Exception) -> None:
-    if answer.done():
+def _settle(response: asyncio.Future[T], outcome: T | Exception) -> None:
+    if response.done():
         return  # its caller was cancelled
     if isinstance(outcome, Exception):
-        answer.set_exception(outcome)
+        response.set_exception(outcome)
     else:
-        answer.set_result(outcome)
+        response.set_result(outcome)

@@ -1,9 +1,8 @@
 """The NameNode's tree and the datanodes' replicas, as plain data: no time, no chance, no waiting.
 
-A file's bytes exist once, in ``File.data``: what its writer has handed over.  A replica is only a length into them,
-which is exact, because a pipeline carries one stream: replicas of a generation differ in how far they got, never in
-content.  A fence cuts ``data`` to the length that it settled on, and raises the generation, after which the old
-writer's bytes go nowhere.
+A file's bytes exist once, in ``File.data``: those that its writer has written.  A replica is only a length into them.
+That is exact, because a pipeline carries one stream: replicas of a generation differ in length, never in content.  A
+fence cuts ``data`` to the final length, and raises the generation, after which bytes of the old writer are dropped.
 """
 
 from __future__ import annotations
@@ -17,12 +16,16 @@ from bmq.storage.paths import join, split
 
 
 class NodeState(Enum):
+    """The state of a datanode's process."""
+
     UP = "up"
     STOPPED = "stopped"  # SIGSTOP: connections stay, nothing moves
     DEAD = "dead"  # kill -9: connections break, the disk keeps its bytes
 
 
 class Datanode:
+    """A datanode.  ``delay_s`` is added to each acknowledgement of its pipelines."""
+
     __slots__ = ("delay_s", "name", "state")
 
     def __init__(self, name: str) -> None:
@@ -39,10 +42,10 @@ class Datanode:
 
 
 class Replica:
-    """One datanode's copy.  It takes bytes only from a writer of its own ``generation``.
+    """One datanode's copy of a file.  It accepts bytes only from a writer of its own ``generation``.
 
-    ``is_waiting``: its datanode was restarted while it was open.  It shows no length, and gives no bytes, until the
-    NameNode has recovered the file (HDFS: ReplicaWaitingToBeRecovered).
+    ``is_waiting``: the datanode was restarted while the replica was open.  Such a replica shows no length and no bytes
+    until the NameNode has recovered the file (HDFS: ReplicaWaitingToBeRecovered).
     """
 
     __slots__ = ("generation", "is_waiting", "length", "node")
@@ -58,6 +61,8 @@ class Replica:
 
 
 class File:
+    """A file: the NameNode's inode, its bytes, and its replicas.  It has one block."""
+
     __slots__ = (
         "block_bytes",
         "data",
@@ -89,32 +94,33 @@ class File:
         self.block_bytes = 0
         self.data = bytearray()
         self.replicas: list[Replica] = []
-        self.replication = 0  # as many replicas as the file is to have
+        self.replication = 0  # the number of replicas that the file is to have
         self.generation = 1  # of the writer that the NameNode accepts
-        self.stamp = 1  # highest generation handed out
-        self.length = 0  # as the NameNode knows it
-        self.told = False  # whether it was ever told
+        self.stamp = 1  # the highest generation given to a writer or a fence
+        self.length = 0  # as the NameNode has it
+        self.told = False  # whether a writer has sent the NameNode a length
         self.synced = 0  # bytes on the disks of all replicas
         self.is_deleted = False
-        self.is_joined = False  # of several files, the nodes of the first of which are known
+        self.is_joined = False  # by concat: the replicas are then those of its first part
         self.modified_ms = modified_ms
 
     @property
     def is_open(self) -> bool:
+        """True while a writer holds the file's lease."""
         return self.holder is not None
 
     @property
     def reachable(self) -> list[Replica]:
-        """Those that can be read."""
+        """The replicas that can be read."""
         return [replica for replica in self.replicas if replica.node.is_up and not replica.is_waiting]
 
     @property
     def needs_recovery(self) -> bool:
-        """Whether none can be written to or read, and one could after a recovery of the lease."""
+        """True if no replica can be written to or read, and one could after a recovery of the lease."""
         return not self.reachable and any(replica.node.is_up for replica in self.replicas)
 
     def settle(self, length: int) -> None:
-        """Closed, with exactly ``length`` bytes on every replica left."""
+        """Close the file with exactly ``length`` bytes on every replica that is left."""
         del self.data[length:]
         self.synced = min(self.synced, length)
         for replica in self.replicas:
@@ -130,6 +136,8 @@ class File:
 
 
 class Folder:
+    """A folder: its children by name, and their names in order."""
+
     __slots__ = ("children", "file_id", "modified_ms", "name", "names", "parent")
 
     def __init__(self, file_id: int, name: str, parent: Folder | None, *, modified_ms: int = 0) -> None:
@@ -141,16 +149,19 @@ class Folder:
         self.modified_ms = modified_ms
 
     def put(self, inode: Inode) -> None:
+        """Add a child; its name must be free."""
         assert inode.name not in self.children
         self.children[inode.name] = inode
         insort(self.names, inode.name)
         inode.parent = self
 
     def drop(self, inode: Inode) -> None:
+        """Take a child out."""
         del self.children[inode.name]
         del self.names[bisect_right(self.names, inode.name) - 1]
 
     def after(self, name: str, limit: int) -> list[Inode]:
+        """Return the first ``limit`` children with a name greater than ``name``."""
         start = bisect_right(self.names, name)
         return [self.children[child] for child in self.names[start : start + limit]]
 
@@ -159,10 +170,10 @@ Inode = File | Folder
 
 
 class Namespace:
-    """The tree.  Inodes keep their id through every rename."""
+    """The NameNode's tree.  Inodes keep their id through every rename."""
 
     def __init__(self) -> None:
-        self._next_id = 16385  # where HDFS begins, so that nobody takes an id for an index
+        self._next_id = 16385  # HDFS's first id, so that a test cannot confuse an id with an index
         self.root = Folder(self._new_id(), "", None)
         self.files: dict[int, File] = {}
 
@@ -171,6 +182,7 @@ class Namespace:
         return self._next_id - 1
 
     def find(self, path: str) -> Inode | None:
+        """Return the file or folder at ``path``, None if there is none."""
         inode: Inode = self.root
         for name in split(path):
             child = inode.children.get(name) if isinstance(inode, Folder) else None
@@ -180,12 +192,17 @@ class Namespace:
         return inode
 
     def file(self, path: str) -> File:
+        """Return the file at ``path``.  Raises NoSuchFile if there is none, or if it is a folder."""
         inode = self.find(path)
         if not isinstance(inode, File):
             raise NoSuchFile(path if inode is None else f"{path} is a folder")
         return inode
 
     def create(self, path: str, *, holder: str, incarnation: int, now_ms: int) -> File:
+        """Add an empty open file, and the folders above it.
+
+        Raises AlreadyExists if the name is taken, NoSuchFile if a name above it is a file's.
+        """
         *folders, name = self._names(path)
         folder = self.root
         for part in folders:
@@ -204,7 +221,11 @@ class Namespace:
         return file
 
     def move(self, source: str, target: str) -> None:
-        """Rename without overwriting."""
+        """Rename without overwriting.
+
+        Raises NoSuchFile if there is no source or no folder for the target, AlreadyExists if the target's name is
+        taken, StorageError if a folder would be moved into itself.
+        """
         inode = self.find(source)
         if inode is None or inode is self.root:
             raise NoSuchFile(source)
@@ -225,7 +246,7 @@ class Namespace:
         folder.put(inode)
 
     def remove(self, inode: Inode) -> None:
-        """Take a tree out.  Open files keep their writers: only the names are gone."""
+        """Remove a file or a tree.  Open files keep their writers: only the names are gone."""
         assert inode.parent is not None, "the root stays"
         inode.parent.drop(inode)
         for file in _files(inode):
@@ -233,6 +254,7 @@ class Namespace:
             del self.files[file.file_id]
 
     def path_of(self, inode: Inode) -> str:
+        """Return the path of an inode of this tree."""
         names: list[str] = []
         step: Inode = inode
         while step.parent is not None:
@@ -241,6 +263,7 @@ class Namespace:
         return "/" + "/".join(reversed(names))
 
     def status(self, inode: Inode, folder: str | None = None) -> FileStatus:
+        """Return the entry of ``inode``.  ``folder`` is the path of its parent, if the caller has it."""
         path = self.path_of(inode) if folder is None else join(folder, inode.name)
         return FileStatus(
             path=path,

@@ -1,7 +1,7 @@
-"""The whole HDFS in memory: one NameNode, N datanodes, and the chance that moves them.
+"""A whole HDFS in memory: one NameNode, N datanodes, and random faults.
 
-Processes reach it through ``MemoryFileSystem``.  What a test does to it directly (kill a datanode, restart the
-NameNode) happens at once; what ``Faults`` does is drawn from the one ``Random`` given, so a seed replays exactly.
+Processes reach it through ``MemoryFileSystem``.  The faults that a test makes directly (kill a datanode, restart the
+NameNode) happen at once; those of ``Faults`` are drawn from the one ``Random`` given, so a seed replays exactly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EPOCH_MS = 1_700_000_000_000  # wall time of loop time 0, so that modification t
 
 
 class Opened:
-    """What a writer was granted, as of when it was granted: a fence may come before the answer does."""
+    """The file as it was when a writer was granted it: a fence may come before the response arrives."""
 
     __slots__ = ("file", "generation", "position", "replicas", "told")
 
@@ -49,19 +49,26 @@ class Opened:
 
 
 class Fence:
-    """What a fence knows between its steps: its own generation, and the replicas that stopped for it."""
+    """The state of a fence between its steps: its own generation, and the replicas that stopped for it.
+
+    ``length`` is the final length if the file was closed already, else None.
+    """
 
     __slots__ = ("file", "length", "stamp", "stopped")
 
     def __init__(self, file: File) -> None:
         self.file = file
-        self.length: int | None = None if file.is_open else file.length  # final, once known
+        self.length: int | None = None if file.is_open else file.length
         self.stamp = file.stamp
         self.stopped: list[Replica] = []
 
 
 class MemoryStorage:
-    """The servers.  ``faults`` may be replaced at any time; ``is_full`` makes every disk full."""
+    """The servers of the memory HDFS.
+
+    ``datanodes`` is their number, or their names; ``page`` is the number of names in a response to a listing.
+    ``faults`` may be replaced at any time; ``is_full`` makes every disk full.
+    """
 
     def __init__(
         self,
@@ -74,7 +81,7 @@ class MemoryStorage:
         names = [f"dn{n}" for n in range(datanodes)] if isinstance(datanodes, int) else list(datanodes)
         self.rng = rng or Random(0)
         self.faults = faults or Faults()
-        self.page = page  # names per listing call
+        self.page = page
         self.datanodes = {name: Datanode(name) for name in names}
         self.namespace = Namespace()
         self.is_full = False
@@ -86,24 +93,32 @@ class MemoryStorage:
     # Chance and time
 
     def chance(self, probability: float) -> bool:
+        """Return True with this probability.  At 0 no random number is drawn."""
         return probability > 0 and self.rng.random() < probability
 
     def draw(self, between: Range) -> float:
-        """Seconds; costs no random number when there is nothing to draw, so that unit tests stay plain."""
+        """Return a number of seconds in the range.
+
+        At (0, 0) no random number is drawn, so that unit tests without faults need no seed.
+        """
         return self.rng.uniform(*between) if between[1] > 0 else 0.0
 
     @staticmethod
     def now() -> float:
+        """Return the loop's time in seconds."""
         return asyncio.get_running_loop().time()
 
     def now_ms(self) -> int:
+        """Return the wall time in milliseconds, which follows the loop's time."""
         return EPOCH_MS + int(self.now() * 1000)
 
-    # What tests do to it
+    # Faults that tests make
 
     def kill_datanode(self, name: str) -> None:
-        """kill -9: its connections break; its disk keeps what it has until ``start_datanode``.  Open replicas wait for
-        recovery from then on."""
+        """Kill a datanode (``kill -9``): its connections break, and its disk keeps its bytes until ``start_datanode``.
+
+        Its open replicas wait for recovery from then on.
+        """
         node = self.datanodes[name]
         node.state = NodeState.DEAD
         for file in self.namespace.files.values():
@@ -113,14 +128,16 @@ class MemoryStorage:
             appender.node_died(node)
 
     def start_datanode(self, name: str) -> None:
+        """Start a killed datanode again."""
         self.datanodes[name].state = NodeState.UP
 
     def stop_datanode(self, name: str) -> None:
-        """SIGSTOP: what waits for it waits."""
+        """Stop a datanode (SIGSTOP): calls and flushes that need it wait until ``resume_datanode``."""
         assert self.datanodes[name].is_up, f"{self.datanodes[name]} cannot be stopped"
         self.datanodes[name].state = NodeState.STOPPED
 
     def resume_datanode(self, name: str) -> None:
+        """Continue a stopped datanode (SIGCONT)."""
         node = self.datanodes[name]
         assert node.state is NodeState.STOPPED, f"{node} was not stopped"
         node.state = NodeState.UP
@@ -128,19 +145,23 @@ class MemoryStorage:
             appender.advance()
 
     def slow_datanode(self, name: str, delay_s: float) -> None:
-        """Every pipeline through it takes ``delay_s`` more to answer; 0 heals."""
+        """Delay the acknowledgements of every pipeline through a datanode by ``delay_s``; 0 ends that."""
         self.datanodes[name].delay_s = delay_s
 
     def restart_namenode(self, down_s: float, *, safe_mode_s: float = 0.0) -> None:
-        """Gone for ``down_s``, then read-only for ``safe_mode_s``; pipelines go on, lengths never told are lost."""
+        """Restart the NameNode: it is down for ``down_s``, then in safe mode (read-only) for ``safe_mode_s``.
+
+        Pipelines go on; the lengths of open blocks that were never sent to the NameNode are lost.
+        """
         self.incarnation += 1
         self._namenode_up_at = self.now() + down_s
         self._writable_at = self._namenode_up_at + safe_mode_s
 
     def lose_power(self, *, is_partial: bool) -> None:
-        """All datanodes at once, and the NameNode: what was never synced is gone, or any part of it (``is_partial``).
+        """End the power of all datanodes and the NameNode: bytes never synced are lost.
 
-        Names and the NameNode's edits are on its disk.  The caller ends the clients' processes.
+        ``is_partial``: a random part of them is lost.  Names and the NameNode's edits are on its disk.  The caller ends
+        the clients' processes.
         """
         for file in self.namespace.files.values():
             kept = self.rng.randint(file.synced, max(file.synced, len(file.data))) if is_partial else file.synced
@@ -152,7 +173,7 @@ class MemoryStorage:
         self.restart_namenode(0.0)
 
     def open_files(self) -> dict[str, str]:
-        """Path to holder."""
+        """Return the open files, from path to holder."""
         files = self.namespace.files.values()
         return {self.namespace.path_of(file): file.holder for file in files if file.holder is not None}
 
@@ -162,22 +183,29 @@ class MemoryStorage:
     # The NameNode's side of a call
 
     def wait_s(self, *, writes: bool) -> float:
-        """Seconds until the NameNode takes such a call."""
+        """Return the seconds until the NameNode accepts a call, 0 if it does now; ``writes``: the call is a write."""
         return max(0.0, (self._writable_at if writes else self._namenode_up_at) - self.now())
 
     def serve(self, operation: Callable[[], T]) -> T:
-        """One call, arrived at a NameNode that is up: the operation, or what chance makes of it."""
+        """Perform one call that has arrived at a NameNode that is up, and return its result.
+
+        Raises StorageUnavailable by the faults' chance, also after the operation was done (``lost_answer``).
+        """
         if self.chance(self.faults.namenode_dies):
             self.restart_namenode(self.draw(self.faults.namenode_down_s))
             raise StorageUnavailable("the NameNode went down")
         if self.chance(self.faults.unavailable):
             raise StorageUnavailable("the NameNode is busy")
-        answer = operation()
+        response = operation()
         if self.chance(self.faults.lost_answer):
-            raise StorageUnavailable("the answer was lost")
-        return answer
+            raise StorageUnavailable("the response was lost")
+        return response
 
     def create(self, path: str, holder: str, options: CreateOptions) -> Opened:
+        """Create an open file with a pipeline.
+
+        Raises PipelineFailed if the pipeline fails: the empty file stays open then, and its holder must fence it.
+        """
         if self.is_full or self.chance(self.faults.out_of_space):
             raise OutOfSpace(f"{path}: no datanode has room")
         fails = self.chance(self.faults.create_fails)
@@ -189,11 +217,12 @@ class MemoryStorage:
         nodes = self._choose(options)
         if fails or not nodes:
             suspects = [node.name for node in nodes[:1]]
-            raise PipelineFailed(f"{path} is made, but has no pipeline", suspects)  # and stays open: ours to fence
+            raise PipelineFailed(f"{path} is created, but has no pipeline", suspects)
         file.replicas = [Replica(node, file.generation, 0) for node in nodes]
         return Opened(file)
 
     def append(self, path: str, holder: str) -> Opened:
+        """Open a closed file again, with a new generation, on its reachable replicas."""
         file = self.namespace.file(path)
         if file.is_open:
             raise LeaseLost(f"{path} is open by {file.holder}")
@@ -210,27 +239,34 @@ class MemoryStorage:
         return Opened(file)
 
     def complete(self, file: File, generation: int) -> int:
-        """Close after the last acknowledgement; only the writer that the NameNode knows may."""
+        """Close a file after its last acknowledgement, and return its length.
+
+        Raises LeaseLost unless ``generation`` is the writer's that the NameNode accepts.
+        """
         if file.is_deleted or file.generation != generation or not file.is_open:
-            raise LeaseLost(f"{file.name} is not yours to close")
+            raise LeaseLost(f"{file.name} is fenced, closed or deleted: its writer cannot close it")
         self._settle(file, len(file.data))
         return file.length
 
     def tell_length(self, file: File, generation: int, length: int) -> None:
-        """ClientProtocol.fsync after the first flush: from now on a restart cannot make the block empty."""
+        """Store an open block's length (``ClientProtocol.fsync``, which the writer calls after the first flush).
+
+        From now on a restart of the NameNode cannot make the block empty.  Raises LeaseLost as ``complete``.
+        """
         if file.is_deleted or file.generation != generation or not file.is_open:
-            raise LeaseLost(f"{file.name} is no longer yours")
+            raise LeaseLost(f"{file.name} is fenced, closed or deleted: its writer cannot set its length")
         file.length = length
         file.told = True
 
     def status(self, path: str) -> FileStatus:
+        """Return the namespace's entry for ``path``.  Raises NoSuchFile if there is none."""
         inode = self.namespace.find(path)
         if inode is None:
             raise NoSuchFile(path)
         return self.namespace.status(inode)
 
     def block_places(self, path: str) -> list[BlockPlace]:
-        """One block a file, on the nodes that answer."""
+        """Return the file's block, one a file, with the nodes that can be read; empty without replicas."""
         inode = self.namespace.find(path)
         if not isinstance(inode, File):
             raise NoSuchFile(path)
@@ -239,7 +275,7 @@ class MemoryStorage:
         return [BlockPlace(0, inode.length, tuple(replica.node.name for replica in inode.reachable))]
 
     def copies(self, path: str) -> int:
-        """Count the replicas that can be read.  The NameNode then makes one more of a closed file that has too few."""
+        """Count the replicas that can be read; then the NameNode makes one more of a closed file that has too few."""
         file = self.namespace.file(path)
         copies = len(file.reachable)
         if copies and not file.is_open and copies < file.replication:
@@ -249,12 +285,14 @@ class MemoryStorage:
         return copies
 
     def list_page(self, path: str, after: str) -> list[FileStatus]:
+        """Return the first ``page`` children with names greater than ``after``; none for a missing folder."""
         folder = self.namespace.find(path)
         if not isinstance(folder, Folder):
             return []
         return [self.namespace.status(child, path) for child in folder.after(after, self.page)]
 
     def replace(self, source: str, target: str) -> None:
+        """Rename, overwriting a closed ``target``.  Raises LeaseLost if it is open, StorageError if it is a folder."""
         old = self.namespace.find(target)
         if old is not None and self.namespace.find(source) is old:
             return
@@ -267,7 +305,10 @@ class MemoryStorage:
         self.namespace.move(source, target)
 
     def delete(self, path: str, *, recursive: bool) -> bool:
-        """An open file's writer goes on being acknowledged: HDFS's datanodes do not ask the NameNode."""
+        """Remove a file or folder, and return False if there is none.
+
+        The writer of an open file is still acknowledged: HDFS's datanodes do not ask the NameNode.
+        """
         inode = self.namespace.find(path)
         if inode is None:
             return False
@@ -277,10 +318,11 @@ class MemoryStorage:
         return True
 
     def concat(self, target: str, sources: Sequence[str]) -> None:
+        """Join closed files.  Raises StorageError if the target's blocks are smaller than a source's, as HDFS does."""
         check_concat(target, sources)
         joined, parts = self._closed(target), [self._closed(source) for source in sources]
         if any(part.block_bytes > joined.block_bytes for part in parts):
-            raise StorageError(f"{target} has smaller blocks than what is to be appended to it")
+            raise StorageError(f"{target} has smaller blocks than a file that is to be appended to it")
         for part in parts:
             if joined.synced == len(joined.data):
                 joined.synced += part.synced
@@ -300,15 +342,15 @@ class MemoryStorage:
         file.modified_ms = self.now_ms()
 
     def _choose(self, options: CreateOptions) -> list[Datanode]:
-        """Fewer than asked rather than an excluded one; an excluded one rather than none."""
+        """Choose the nodes of a pipeline: none that is excluded, unless only such nodes are up."""
         up = [node for node in self.datanodes.values() if node.is_up]
         wanted = [node for node in up if node.name not in options.exclude] or up
         return self.rng.sample(wanted, min(options.replication, len(wanted)))
 
-    # Fencing, step by step: see DESIGN, same-holder takeover
+    # Fencing, step by step, as in storage/hdfs/fencing.py
 
     def begin_fence(self, lease: Lease) -> Fence:
-        """A new generation for the file, if it is open at all."""
+        """Begin a fence: a file that is open gets a new generation."""
         file = self._leased(lease)
         if file.is_open:
             file.stamp += 1
@@ -316,16 +358,19 @@ class MemoryStorage:
 
     @staticmethod
     def stop_writer(fence: Fence, replica: Replica, *, recovery: bool) -> None:
-        """On one datanode: the old writer is cut off there, hence everywhere, since an ack needs all.  One that waits
-        for recovery takes part in nothing else."""
+        """Stop the old writer on one datanode, hence everywhere, since an acknowledgement needs all datanodes.
+
+        A replica that waits for recovery takes part only in a recovery.
+        """
         if replica.node.is_up and replica.generation < fence.stamp and (recovery or not replica.is_waiting):
             replica.generation = fence.stamp
             fence.stopped.append(replica)
 
     def commit_fence(self, fence: Fence, *, recovery: bool, sync: bool) -> int | None:
-        """The linearisation point: the final length.  None when nobody stopped, or another fence overtook this one.
+        """Close the file, and return its final length: the linearisation point of the fence.
 
-        Each replica of the pipeline has every acknowledged byte, so the length of any of them is right.
+        The result is None if no datanode stopped, or another fence overtook this one.  Each replica of the pipeline has
+        every acknowledged byte, so the length of any of them is right.
         """
         file = fence.file
         if file.is_deleted:
@@ -337,7 +382,7 @@ class MemoryStorage:
         lengths = [replica.length for replica in survivors] or [0]
         length = min(lengths) if recovery else max(lengths)
         if recovery and not file.told and file.incarnation != self.incarnation:
-            length = 0  # a restarted NameNode takes a block that it never heard a length of for an empty one
+            length = 0  # a restarted NameNode takes a block for empty if it never received its length
         file.generation = fence.stamp
         file.replicas = survivors
         self._settle(file, length)

@@ -328,7 +328,7 @@ def test_a_drain_answers_all_its_flushes_by_one_wake_up(tmp_path: Path, monkeypa
         appenders = [await fs.create(f"/{n}") for n in range(10)]
         held = threading.Event()
         wakes = 0
-        answer = local_writer.WriterThread._answer
+        answer = local_writer.WriterThread._deliver
 
         def counted(self: Any, *args: Any) -> None:
             nonlocal wakes
@@ -339,7 +339,7 @@ def test_a_drain_answers_all_its_flushes_by_one_wake_up(tmp_path: Path, monkeypa
             assert held.wait(10)
             local_file.write_all(fd, buffers)
 
-        monkeypatch.setattr(local_writer.WriterThread, "_answer", counted)
+        monkeypatch.setattr(local_writer.WriterThread, "_deliver", counted)
         monkeypatch.setattr(local_writer, "write_all", blocked)
         flushes = []
         for _ in range(20):
