@@ -1,1 +1,1 @@
-"""Who owns what: the key-value seam and its adapters."""
+"""The cluster's metadata: the key-value interface, its adapters, and the records kept there."""

@@ -1,11 +1,11 @@
-"""A node's configs by Kafka's names: which there are, what is in force, which may be altered while it runs.  Pure.
+"""A node's configs by Kafka's names, their values in force, and those that may be altered while it runs.  Pure.
 
 Shown are all settings of ``core.config.NodeConfig`` and every broker config that is a topic config's default.  The
 latter may be altered, for one node or as the cluster's default, and are in force at once; all else is read when a
-process starts.  Kafka lets some more be altered (max.connections and its like); here they are refused as read-only
-rather than taken without effect.
+process starts.  Kafka allows altering some more (max.connections and its like); here they are refused as read-only
+rather than accepted without effect.
 
-Departure: a name that nobody knows is refused.  Kafka takes it, for plug-ins that there are none of here.
+Departure: an unknown name is refused.  Kafka accepts it, for plug-ins, of which there are none here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ALIASES: Mapping[str, Callable[[NodeConfig], str]] = {
         listener_text(each.name, each.told_host, each.advertised_port or each.port) for each in node.kafka_listeners()
     ),
 }
-"""What Kafka's tools ask for by another name than ours, made of the settings."""
+"""Configs that Kafka's tools request by another name than BMQ's, computed from the settings."""
 
 
 def _of_option(option: Field[Any]) -> ConfigKey:
@@ -54,7 +54,7 @@ def _of_option(option: Field[Any]) -> ConfigKey:
 DYNAMIC: Mapping[str, ConfigKey] = {
     key.server: replace(key, name=key.server) for key in topic_configs.TABLE.values() if key.server
 }
-"""What may be altered: the topics' defaults, checked as a topic's own."""
+"""The configs that may be altered: the topics' defaults, checked as a topic's own."""
 
 TABLE: Mapping[str, ConfigKey] = {
     **{option_name(option): _of_option(option) for option in OPTIONS},
@@ -70,7 +70,8 @@ TABLE: Mapping[str, ConfigKey] = {
 def check_static(node: NodeConfig) -> None:
     """Check the topics' defaults among a process's settings as a topic's own configs are checked.
 
-    Raises ConfigError naming the setting: a wrong default would show when the first topic is made, and nowhere before.
+    Raises ConfigError, which names the setting, if one is wrong: it would show when the first topic is created, and
+    nowhere before.
     """
     for option in OPTIONS:
         key = DYNAMIC.get(option_name(option))
@@ -82,8 +83,10 @@ def check_static(node: NodeConfig) -> None:
 
 
 def validate(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Dynamic configs as they are kept.  ValueError saying what is wrong: Kafka answers INVALID_REQUEST
-    (KAFKA-13609)."""
+    """Return dynamic configs in their canonical form.
+
+    Raises ValueError, with the text for Kafka's INVALID_REQUEST (KAFKA-13609).
+    """
     kept = {}
     for name, value in overrides.items():
         if name not in TABLE:
@@ -97,7 +100,7 @@ def validate(overrides: Mapping[str, str]) -> dict[str, str]:
 def describe(
     node: NodeConfig, cluster_defaults: Mapping[str, str], node_overrides: Mapping[str, str]
 ) -> list[Described]:
-    """Every config of one node, by name."""
+    """Return every config of one node, by name."""
     layers = BrokerLayers(node, cluster_defaults, node_overrides)
     described = []
     for name, key in sorted(TABLE.items()):
@@ -111,7 +114,7 @@ def describe(
 
 
 def describe_defaults(cluster_defaults: Mapping[str, str]) -> list[Described]:
-    """The cluster's dynamic defaults: only what was set, as Kafka shows them."""
+    """Return the cluster's dynamic defaults: only those that were set, as Kafka shows them."""
     described = []
     for name, value in sorted(cluster_defaults.items()):
         if name in DYNAMIC:
@@ -123,7 +126,7 @@ def describe_defaults(cluster_defaults: Mapping[str, str]) -> list[Described]:
 
 
 def default_list(name: str, node: NodeConfig, cluster_defaults: Mapping[str, str]) -> str | None:
-    """What APPEND and SUBTRACT begin with; None when the config is no list."""
+    """Return the list that APPEND and SUBTRACT start from; None if the config is not a list."""
     key = DYNAMIC.get(name)
     if key is None or key.kind is not ConfigType.LIST:
         return None

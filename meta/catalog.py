@@ -1,4 +1,4 @@
-"""The cluster's topics and configs, as everyone sees them: a watched view of the ``KeyValue`` seam.
+"""The cluster's topics and configs: a watched view of the ``KeyValue`` store, in every process.
 
 Keys, under ``/<cluster>/``::
 
@@ -10,11 +10,11 @@ Keys, under ``/<cluster>/``::
     producer-ids                   the next block of producer ids (``meta.producer_ids``)
     history                        samples of the revision of etcd (``controller.store_upkeep``)
 
-What the view shows stands under one prefix, so that one watch gives it in the store's order, and nothing else does: a
+The view's keys are under one prefix, so that one watch gives them in the store's order, and no others are there: a
 partition's record changes with every segment.
 
-The view is behind the store by a message, never ahead; whoever has changed something waits for its revision.  It is
-for reading: a change is decided on what the store says, and compares it (``controller.admin.topics``), so that a view
+The view is behind the store by a message, never ahead; a process that has changed something waits for its revision. It
+is for reading: a change is decided on what the store has, and compares it (``controller.admin.topics``), so that a view
 that lags can never be written back (KafScale #162).
 """
 
@@ -63,43 +63,47 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """``before`` is None for a new topic, ``after`` for a deleted one.  A topic made anew under its name is two."""
+    """A topic's change.  ``before`` is None for a new topic, ``after`` for a deleted one.
+
+    A topic deleted and created again under its name is two changes.
+    """
 
     before: Topic | None
     after: Topic | None
 
 
 class Catalog(Protocol):
-    """The view.  All of it is in memory; reading it costs no call."""
+    """The view of topics and configs.  All of it is in memory; reading it costs no call."""
 
     @property
     def cluster_id(self) -> str: ...
     @property
     def version(self) -> int:
-        """Counts the changes seen; what was encoded from the view is good while it stays the same."""
+        """Number of changes seen; what was encoded from the view is valid while it stays the same."""
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """By name, in no order."""
+        """The topics by name, in no order."""
 
     def by_id(self, topic_id: uuid.UUID) -> Topic | None: ...
 
     def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
-        """Dynamic configs of one node, or (None) the cluster's defaults."""
+        """Return the dynamic configs of one node, or (None) the cluster's defaults."""
 
     def subscribe(self, call: Callable[[TopicChange], None]) -> None:
-        """Have ``call`` run for every change from now on, in order, from the loop."""
+        """Call ``call`` for every change from now on, in order, from the loop."""
 
     def subscribe_configs(self, call: Callable[[], None]) -> None:
-        """Have ``call`` run when a dynamic broker config has changed."""
+        """Call ``call`` when a dynamic broker config has changed."""
 
     async def wait_revision(self, revision: int) -> None:
-        """Until the view shows everything up to ``revision``, that of a change to a topic or a config."""
+        """Wait until the view shows everything up to ``revision``, that of a change to a topic or a config."""
 
     async def refresh(self, name: str) -> Topic | None:
-        """Read a topic from the store, and wait until the view shows it as well; None if there is none of the name.
+        """Read a topic from the store, and wait until the view shows it as well.
 
-        Raises KvError if the store does not answer, FormatError if what it has cannot be read.
+        Return None if there is no topic of the name.  Raises KvError if the store does not answer, FormatError if what
+        it has cannot be read.
         """
 
 
@@ -111,8 +115,11 @@ def cluster_id_key(cluster: str) -> str:
 
 
 async def find_cluster_id(kv: KeyValue, cluster: str) -> str:
-    """Return the cluster's id, made by the process that comes first: the compare lets one try through, a late one of
-    ours included."""
+    """Return the cluster's id, created by the first process to start.
+
+    The compare lets one try succeed, a late one of the same process included.  Raises KvError, and FormatError if the
+    store's id cannot be decoded.
+    """
     key = cluster_id_key(cluster)
     entry = await kv.get(key)
     if entry is None:
@@ -141,7 +148,7 @@ def broker_configs_key(cluster: str, node_id: int | None) -> str:
 
 
 def encode_topic(topic: Topic) -> bytes:
-    """Equal topics have equal bytes: that is how an own commit is recognised."""
+    """Return the topic as JSON.  Equal topics have equal bytes, by which a process recognises its own commit."""
     return _encode(
         {
             "id": str(topic.topic_id),
@@ -153,7 +160,7 @@ def encode_topic(topic: Topic) -> bytes:
 
 
 def decode_topic(name: str, entry: Entry) -> Topic:
-    """FormatError when it is no topic, or one of a later format."""
+    """Return the topic in ``entry``.  Raises FormatError if it is not a topic, or one of a later format."""
     raw = _decode(entry)
     try:
         check_name(name)
@@ -166,7 +173,7 @@ def decode_topic(name: str, entry: Entry) -> Topic:
             revision=entry.revision,
         )
     except (RequestError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FormatError(f"{entry.key} is no topic: {entry.value[:80]!r} ({error})") from error
+        raise FormatError(f"{entry.key} is not a topic: {entry.value[:80]!r} ({error})") from error
 
 
 def _whole(value: object, name: str, most: int) -> int:
@@ -182,15 +189,15 @@ def _texts(value: object) -> dict[str, str]:
 
 
 def node_of_configs(key: str, rest: str) -> int | None:
-    """Return whose configs a key has, None for the cluster's defaults; `rest` of it follows ``configs/``.
+    """Return the node of a key of configs, None for the cluster's defaults; `rest` of it follows ``configs/``.
 
-    Raises FormatError if it names no node.
+    Raises FormatError if it does not name a node.
     """
     node = rest.removeprefix("broker/")
     if not node:
         return None
     if not (node.isascii() and node.isdigit() and len(node) <= NODE_DIGITS_MAX):
-        raise FormatError(f"{key} names no node")
+        raise FormatError(f"{key} does not name a node")
     return int(node)
 
 
@@ -199,11 +206,11 @@ def encode_configs(configs: Mapping[str, str]) -> bytes:
 
 
 def decode_configs(entry: Entry) -> dict[str, str]:
-    """FormatError, as ``decode_topic``."""
+    """Return the configs in ``entry``.  Raises FormatError if it does not hold them, or is of a later format."""
     try:
         return _texts(_decode(entry).get("configs"))
     except ValueError as error:
-        raise FormatError(f"{entry.key} has no configs: {entry.value[:80]!r} ({error})") from error
+        raise FormatError(f"{entry.key} does not hold configs: {entry.value[:80]!r} ({error})") from error
 
 
 def _encode(fields: dict[str, object]) -> bytes:
@@ -215,7 +222,7 @@ def _decode(entry: Entry) -> dict[str, Any]:
         raw = json.loads(entry.value)
         number = raw["format"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FormatError(f"{entry.key} is no record: {entry.value[:80]!r} ({error})") from error
+        raise FormatError(f"{entry.key} is not a record: {entry.value[:80]!r} ({error})") from error
     if number != FORMAT:
         raise FormatError(f"{entry.key} is of format {number}: this version reads {FORMAT}")
     return dict(raw)
@@ -227,8 +234,8 @@ def _decode(entry: Entry) -> dict[str, Any]:
 class KvCatalog:
     """``Catalog`` over a store.  ``start`` returns when the view is complete; it then follows until ``close``.
 
-    Subscribers that are there before ``start`` hear of every topic, as of a new one.  They are called in the order of
-    the changes and must not raise: what they raise stops the view and comes out of ``close`` and ``wait_revision``.
+    Subscribers added before ``start`` are called for every topic, as for a new one.  They are called in the order of
+    the changes and must not raise: an exception stops the view and is raised by ``close`` and ``wait_revision``.
     """
 
     def __init__(
@@ -298,11 +305,14 @@ class KvCatalog:
 
     @property
     def unreadable(self) -> Mapping[str, str]:
-        """Keys that this version cannot read, with the reasons: what they tell of is not served."""
+        """Keys that this version cannot read, with the reasons: their topics and configs are not served."""
         return self._following.unreadable
 
     async def start(self) -> None:
-        """KvError when the store does not answer, FormatError when its cluster id cannot be read."""
+        """Start following.  Returns when the view is complete.
+
+        Raises KvError if the store does not answer, FormatError if its cluster id cannot be read.
+        """
         self._cluster_id = await patiently(lambda: find_cluster_id(self._kv, self._cluster))
         await self._following.start()
 
@@ -330,7 +340,7 @@ class KvCatalog:
     def _change_topic(self, name: str, after: Topic | None) -> None:
         before = self._topics.get(name)
         if before is not None and after is not None and before.topic_id != after.topic_id:
-            self._change_topic(name, None)  # deleted and made anew between two looks
+            self._change_topic(name, None)  # deleted and created again between two listings
             before = None
         if before is None and after is not None and after.topic_id in self._by_id:
             other = self._by_id[after.topic_id].name

@@ -20,7 +20,7 @@ class Operation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """``value`` is None for DELETE only."""
+    """One change of a config.  ``value`` is None for DELETE only."""
 
     name: str
     operation: Operation
@@ -28,13 +28,14 @@ class ConfigChange(NamedTuple):
 
 
 Changes = Sequence[ConfigChange] | Mapping[str, str]
-"""Operations on what is there, or (the older API) all that shall be there."""
+"""Operations on the present overrides, or (the older API) all overrides that shall remain."""
 
 
 def apply(current: Mapping[str, str], changes: Changes, default_list: Callable[[str], str | None]) -> dict[str, str]:
-    """The overrides after ``changes``, not yet validated.  RequestError, as Kafka's ConfigurationControlManager.
+    """Return the overrides after ``changes``, not yet validated.
 
-    ``default_list`` gives the value that a list without an override has, None for what is no list.
+    Raises RequestError, as Kafka's ConfigurationControlManager.  ``default_list`` returns the value that a list without
+    an override has, None for a config that is not a list.
     """
     if isinstance(changes, Mapping):
         return dict(changes)

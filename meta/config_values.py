@@ -1,4 +1,4 @@
-"""What a config is: Kafka's types, sources and checks, and in which layer a value was found.  Pure."""
+"""Types, sources and checks of configs, as Kafka has them, and the layers in which values are found.  Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bmq.core.urls import without_userinfo
 
 
 class ConfigType(IntEnum):
-    """As DescribeConfigs says it (``DescribeConfigsResponse.ConfigType``)."""
+    """Types of configs in DescribeConfigs (``DescribeConfigsResponse.ConfigType``)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -25,7 +25,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from (``DescribeConfigsResponse.ConfigSource``)."""
+    """Sources of a config's value (``DescribeConfigsResponse.ConfigSource``)."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -39,20 +39,23 @@ _WHOLE_NUMBERS = {ConfigType.INT: 31, ConfigType.LONG: 63}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """A config by Kafka's name.  ``check`` gets the parsed value and says what is wrong with it, or nothing."""
+    """A config by Kafka's name.  ``check`` takes the parsed value and returns what is wrong with it, or ""."""
 
     name: str
     kind: ConfigType
     default: str
     doc: str
     is_sensitive: bool = False
-    """Clients are told that it is set, not what it is."""
+    """True if clients see whether it is set, but not its value."""
     server: str = ""
-    """The broker config that gives a topic config's default; empty when there is none."""
+    """The broker config that gives a topic config's default; empty if there is none."""
     check: Callable[[Any], str] = lambda value: ""
 
     def canonical(self, text: str) -> str:
-        """``text`` as it is kept and shown.  ValueError, with Kafka's words (``ConfigException``)."""
+        """Return ``text`` in the form that is kept and shown.
+
+        Raises ValueError, with Kafka's words (``ConfigException``), if it is not a legal value.
+        """
         text = text.strip()
         try:
             value = _PARSERS[self.kind](text)
@@ -65,7 +68,7 @@ class ConfigKey:
 
 
 def as_text(value: object) -> str:
-    """As Kafka writes it (``ConfigDef.convertToString``)."""
+    """Return the value as Kafka writes it (``ConfigDef.convertToString``)."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(value) if isinstance(value, list | tuple) else str(value)
@@ -120,7 +123,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
 
 class Setting(NamedTuple):
-    """A value and where it stands: one of Kafka's synonyms."""
+    """A value with its config's name and its source: one of Kafka's synonyms."""
 
     name: str
     value: str
@@ -144,7 +147,7 @@ class Described(NamedTuple):
 class BrokerLayers:
     """The layers behind one node's broker configs, the first that has a value winning (Kafka's DynamicBrokerConfig).
 
-    A setting that was given its default counts as not given: the two cannot be told apart.
+    A setting that was given its default counts as not given: the two cannot be distinguished.
     """
 
     def __init__(
@@ -155,7 +158,7 @@ class BrokerLayers:
         self._node_overrides = node_overrides
 
     def settings(self, name: str, default: str) -> list[Setting]:
-        """Every layer's value, the one in force first; ``default`` when the node has no such setting."""
+        """Return every layer's value, the one in force first; ``default`` if the node has no such setting."""
         layers = (
             (self._node_overrides.get(name), ConfigSource.DYNAMIC_BROKER_CONFIG),
             (self._cluster_defaults.get(name), ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
@@ -167,7 +170,7 @@ class BrokerLayers:
 
 @functools.lru_cache(maxsize=8)
 def _static(node: NodeConfig) -> tuple[dict[str, str], dict[str, str]]:
-    """What differs from the defaults, and the defaults, as texts by name."""
+    """Return the values that differ from the defaults, and the defaults, as texts by name."""
     defaults = {option_name(option): as_text(option.default) for option in OPTIONS}
     values = {option_name(option): as_text(getattr(node, option.name)) for option in OPTIONS}
     return {name: value for name, value in values.items() if value != defaults[name]}, defaults

@@ -1,26 +1,26 @@
-"""The seam between the cluster's facts (who owns what, topics, configs) and whatever keeps them.
+"""The interface to the store of the cluster's metadata: owners, topics, configs.
 
-Adapters: ``memory`` (seeded faults, for simulation), ``sqlite`` (one process, a file) and, in a cluster, etcd v3,
-whose shape this is.  What the callers rely on, and each adapter must give:
+Adapters: ``memory`` (seeded faults, for simulation), ``sqlite`` (one process, a file) and, in a cluster, etcd v3, which
+the interface follows.  Callers rely on this, and each adapter must provide it:
 
 * Keys are non-empty text, values bytes.  The store has one **revision**, 1 when it is new; a commit that changes
   anything takes the next one, for all its writes together.  An entry carries the revision of its last write.
 * ``commit`` is the only write: atomic, and decided by comparing revisions.  A write that compares what its author
-  read can neither overwrite what he has not seen nor happen twice.
-* Every answer is linearizable: it shows all commits that were answered before the call began.
+  read can neither overwrite what the author has not seen nor happen twice.
+* Every read is linearizable: it shows all commits that were answered before the call began.
 * An entry written with a lease is deleted when the lease ends; the deletion has a revision and an event like any
   other.  A lease ends no earlier than its ttl after the *start* of its last ``keep_alive`` that was answered, maybe a
   little later.  Its holder counts from before the call, with a margin, by a clock that goes on in suspend.
 * ``watch`` misses nothing: it gives every change of its prefix in order, or raises ``Compacted``.
 
-All calls may raise the errors below and nothing else, but for ValueError, a caller's bug.  **Unknown outcomes** are
-real: after ``KvUnknown`` the commit may be done, not done, or (it may still sit in a queue) be done later.  Reading
-it back shows that it *was* done; that it was *not* is only settled by a further commit with the same compares: when
-that one succeeds the first can no longer, and when it fails ``current`` tells whose write is there.  A cancelled
+All calls may raise the errors below and nothing else, except ValueError, a caller's bug.  **Unknown outcomes** are
+real: after ``KvUnknown`` the commit may be done, not done, or (it may still sit in a queue) be done later.  Reading it
+back shows that it *was* done.  That it was *not* is only settled by a further commit with the same compares: when that
+one succeeds the first can no longer succeed, and when it fails ``current`` shows whose write is there.  A cancelled
 call is an unknown outcome too.
 
-To follow a prefix: take ``revision()``, then ``list``, then ``watch`` after that revision, and drop each event
-that is older than the entry held for its key.  After ``Compacted`` start over.
+To follow a prefix: take ``revision()``, then ``list``, then ``watch`` after that revision, and drop each event that is
+older than the entry held for its key.  After ``Compacted`` start over.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ COMMIT_BYTES_MAX = 1 << 20
 
 
 class KvError(Exception):
-    """Root of everything that a ``KeyValue`` raises."""
+    """The base class of all errors that a ``KeyValue`` raises, except ValueError."""
 
 
 class KvUnavailable(KvError):
-    """The store did not take the call, certainly nothing was done: try again.  Also after ``close``."""
+    """A call that the store did not take: certainly nothing was done, try again.  Also raised after ``close``."""
 
 
 class KvUnknown(KvError):
-    """It was sent, no answer came, it may be done or still be done later: see the module's head (rule 3)."""
+    """A call that was sent and not answered: it may be done, or be done later.  See the module's text (rule 3)."""
 
 
 class LeaseNotFound(KvError):
-    """The lease has expired or was revoked, its entries are gone; nothing was written."""
+    """A lease that has expired or was revoked: its entries are gone, and nothing was written."""
 
 
 class Compacted(KvError):
-    """The changes asked for are no longer kept (those after ``revision`` are): list again."""
+    """A request for changes that are no longer kept (those after ``revision`` are): list again."""
 
     def __init__(self, revision: int) -> None:
         super().__init__(f"changes up to revision {revision} are compacted")
@@ -62,7 +62,7 @@ class Compacted(KvError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key as it is now.  ``revision`` is that of its last write; ``lease`` 0 means until deleted."""
+    """A key's present state.  ``revision`` is that of its last write; ``lease`` 0 means until deleted."""
 
     key: str
     value: bytes
@@ -72,7 +72,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """True when the key's last write has this revision; 0 when the key does not exist."""
+    """The condition that the key's last write has this revision; 0: that the key does not exist."""
 
     key: str
     revision: int
@@ -80,7 +80,10 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Set the key, and bind it to the lease (0 unbinds it).  LeaseNotFound fails the whole commit."""
+    """An order to set the key, and to bind it to the lease (0 unbinds it).
+
+    LeaseNotFound fails the whole commit.
+    """
 
     key: str
     value: bytes
@@ -89,7 +92,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove the key.  A key that does not exist is no error and no change."""
+    """An order to remove the key.  A key that does not exist is neither an error nor a change."""
 
     key: str
 
@@ -99,10 +102,10 @@ Write = Put | Delete
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The answer to a ``commit``.
+    """The result of a ``commit``.
 
-    ``revision``: the commit's own when it changed anything, else the store's.  ``current``: what the compared keys
-    are now, when it failed; empty when it succeeded.
+    ``revision``: the commit's own when it changed anything, else the store's.  ``current``: the present state of the
+    compared keys if it failed; empty if it succeeded.
     """
 
     succeeded: bool
@@ -112,7 +115,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One key's change: what it is since ``revision``, None when it was deleted."""
+    """One key's change: its state since ``revision``, None if it was deleted."""
 
     key: str
     entry: Entry | None
@@ -124,49 +127,52 @@ Changes = list[Event]
 
 
 class KeyValue(Protocol):
-    """One process's client.  Calls may overlap; those not awaited one after another have no order."""
+    """A process's client of the store.  Calls may overlap; without an await in between they have no order."""
 
     async def get(self, key: str) -> Entry | None: ...
 
     def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> AsyncIterator[Entry]:
-        """Entries whose key begins with ``prefix`` and is greater than ``after``, in byte order of keys.
+        """Yield the entries whose key begins with ``prefix`` and is greater than ``after``, in byte order of keys.
 
-        They are read in pages of ``limit``, never whole.  A page is true when it is read, the pages are not one
+        They are read in pages of ``limit``, never whole.  A page is true when it is read; the pages are not one
         snapshot.
         """
 
     async def revision(self) -> int:
-        """The store's revision now."""
+        """Return the store's present revision."""
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
-        """When all compares are true, do all writes under one new revision; else nothing.
+        """Do all writes under one new revision if all compares are true; else nothing.
 
-        Each key is written at most once a commit; ``COMMIT_OPERATIONS_MAX`` and ``COMMIT_BYTES_MAX`` hold
-        (ValueError).  KvUnavailable, KvUnknown, LeaseNotFound.
+        Each key is written at most once a commit; more, or more than ``COMMIT_OPERATIONS_MAX`` or ``COMMIT_BYTES_MAX``,
+        raises ValueError.  Raises KvUnavailable, KvUnknown, or LeaseNotFound if a write names an ended lease.
         """
 
     async def grant(self, ttl_s: float) -> int:
-        """A new lease, never 0.  Adapters may round ``ttl_s`` up.  After KvUnknown it expires by itself."""
+        """Return a new lease, never 0.  Adapters may round ``ttl_s`` up.  After KvUnknown it expires by itself."""
 
     async def keep_alive(self, lease: int) -> float:
-        """Start the lease's ttl again; the seconds now left.  LeaseNotFound when it is too late."""
+        """Start the lease's ttl again.  Return the seconds now left.  Raises LeaseNotFound if the lease has ended."""
 
     async def revoke(self, lease: int) -> None:
-        """End the lease and delete its entries, under one revision.  LeaseNotFound when it had ended."""
+        """End the lease and delete its entries, under one revision.  Raises LeaseNotFound if it has ended already."""
 
     def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[Changes, None]:
-        """Every change under ``prefix`` with a greater revision: a list per revision, in order, without end.
+        """Yield every change under ``prefix`` with a greater revision: a list per revision, in order, without end.
 
-        Outages are waited out inside.  Compacted when ``after_revision`` is too old, or when the caller takes the
+        Outages are waited out inside.  Raises Compacted if ``after_revision`` is too old, or if the caller takes the
         changes so slowly that they are no longer kept; KvUnavailable after ``close``.
         """
 
     async def close(self) -> None:
-        """Answer what was called, end the watches, let go of the store.  Leases are left to expire.  Idempotent."""
+        """Answer the calls in progress, end the watches, and close the store.  Leases are left to expire.
+
+        Idempotent.
+        """
 
 
 def check_commit(compares: Sequence[Compare], writes: Sequence[Write]) -> None:
-    """ValueError when a commit breaks the seam's limits: for adapters, so that all refuse the same."""
+    """Raise ValueError if a commit breaks the interface's limits: for adapters, so that all refuse the same."""
     keys = {write.key for write in writes}
     if len(keys) != len(writes):
         raise ValueError("a commit writes each key at most once")
@@ -184,12 +190,12 @@ def check_commit(compares: Sequence[Compare], writes: Sequence[Write]) -> None:
 
 
 def holds(compare: Compare, entry: Entry | None) -> bool:
-    """Whether ``compare`` is true of what its key is now."""
+    """Return whether ``compare`` is true of its key's present state."""
     return compare.revision == (entry.revision if entry else 0)
 
 
 def prefix_range(prefix: str) -> tuple[bytes, bytes]:
-    """The keys that begin with ``prefix``, in byte order: from the first up to, not including, the second."""
+    """Return the range of keys that begin with ``prefix``, in byte order: the first, and the one after the last."""
     if not prefix:
         return b"\x00", b"\xff"
     low = prefix.encode()

@@ -1,8 +1,8 @@
-"""``KeyValue`` in memory: a shared truth, and one client for each simulated process, with seeded faults.
+"""``KeyValue`` in memory: one shared store, and a client for each simulated process, with seeded faults.
 
-``MemoryStore`` is plain state: time comes in as an argument and nothing waits.  ``MemoryKeyValue`` adds what lies
-between a process and a store: delay, lost requests, lost answers, a process that stops or dies.  Time is the
-running loop's, so that a loop with virtual time simulates days in seconds.
+``MemoryStore`` is plain state: time is an argument and nothing waits.  ``MemoryKeyValue`` adds what lies between a
+process and a store: delay, lost requests, lost responses, a process that stops or dies.  Time is the running loop's, so
+that a loop with virtual time simulates days in seconds.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ WATCH_BATCH = 100
 """Revisions that a watch takes from the history at a time: at worst 100 MiB, usually some kilobytes."""
 
 WATCH_RETRY_S = 0.1
-"""How long a watch waits before it tries again to reach the store."""
+"""Seconds that a watch waits before it tries again to reach the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """``ttl_s`` seconds as granted; ``deadline`` in the clock that the table is asked with."""
+    """A lease: ``ttl_s`` seconds as granted; ``deadline`` on the clock of the calls."""
 
     ttl_s: float
     deadline: float
 
 
 class Leases:
-    """Who has which lease until when.  Ids count up from ``first``."""
+    """The leases that have not ended.  Ids count up from ``first``."""
 
     def __init__(self, first: int = 1) -> None:
         self._next = first
@@ -71,13 +71,14 @@ class Leases:
         return lease
 
     def keep_alive(self, lease: int, now: float) -> float:
-        """The ttl, starting now.  LeaseNotFound."""
+        """Start the lease's ttl again and return it.  Raises LeaseNotFound if the lease has ended."""
         self.check(lease)
         ttl_s = self._leases[lease].ttl_s
         self._leases[lease] = Lease(ttl_s, now + ttl_s)
         return ttl_s
 
     def check(self, lease: int) -> None:
+        """Raise LeaseNotFound if the lease has ended."""
         if lease not in self._leases:
             raise LeaseNotFound(f"lease {lease} has ended")
 
@@ -90,9 +91,11 @@ class Leases:
             self.keep_alive(lease, now)
 
     def due(self, now: float) -> list[int]:
+        """Return the leases whose deadline has passed."""
         return [lease for lease, held in self._leases.items() if held.deadline <= now]
 
     def next_deadline(self) -> float | None:
+        """Return the earliest deadline; None if there is no lease."""
         return min((held.deadline for held in self._leases.values()), default=None)
 
     def snapshot(self) -> dict[int, Lease]:
@@ -103,9 +106,9 @@ class Leases:
 
 
 class MemoryStore:
-    """The truth that all ``MemoryKeyValue`` of a cluster share.  ``now`` is the caller's loop time, in seconds.
+    """The state that all ``MemoryKeyValue`` of a cluster share.  ``now`` is the caller's loop time, in seconds.
 
-    ``history`` bounds the revisions kept for watches.  Whoever looks in without a client calls ``expire`` first.
+    ``history`` bounds the revisions kept for watches.  Code that reads without a client calls ``expire`` first.
     """
 
     def __init__(self, *, history: int = HISTORY_REVISIONS) -> None:
@@ -113,7 +116,7 @@ class MemoryStore:
         self.compacted = 1  # changes of greater revisions are kept
         self.down = False
         self.leases = Leases()
-        self.news = asyncio.Event()  # set, and replaced by a fresh one, when a watch has reason to look
+        self.news = asyncio.Event()  # set, and replaced by a fresh one, when watches must check again
         self._history_revisions = history
         self._history: dict[int, tuple[Event, ...]] = {}
         self._entries: dict[str, Entry] = {}
@@ -126,11 +129,15 @@ class MemoryStore:
         return self._entries.get(key)
 
     def page(self, prefix: str, after: str, limit: int) -> list[Entry]:
+        """Return the first ``limit`` entries whose key begins with ``prefix`` and is greater than ``after``."""
         start = max(bisect_left(self._keys, prefix), bisect_right(self._keys, after))
         return [self._entries[key] for key in self._keys[start : start + limit] if key.startswith(prefix)]
 
     def changes(self, prefix: str, after_revision: int) -> tuple[list[Changes], int]:
-        """The next changes under ``prefix``, and the revision up to which they are complete.  Compacted."""
+        """Return the next changes under ``prefix``, and the revision up to which they are complete.
+
+        Raises Compacted if they are no longer kept.
+        """
         if after_revision < self.compacted:
             raise Compacted(self.compacted)
         upto = max(after_revision, min(self.revision, after_revision + WATCH_BATCH))
@@ -170,18 +177,18 @@ class MemoryStore:
             self._end(lease)
 
     def stop(self) -> None:
-        """An outage for all clients: calls are unavailable, watches quiet, leases do not end."""
+        """Begin an outage for all clients: calls are unavailable, watches quiet, and leases do not end."""
         self.down = True
         self.tell()
 
     def start(self, now: float) -> None:
-        """End the outage.  As a new etcd leader does, it gives every lease its whole ttl again."""
+        """End the outage.  As a new etcd leader does, give every lease its whole ttl again."""
         self.down = False
         self.leases.renew(now)
         self.tell()
 
     def tell(self) -> None:
-        """Wake every watch to look again."""
+        """Wake every watch to check again."""
         news, self.news = self.news, asyncio.Event()
         news.set()
 
@@ -214,26 +221,26 @@ class MemoryStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvFaults:
-    """What lies between a client and the store.  Probabilities are per call, 0 to 1, tried in this order.
+    """Faults between a client and the store.  Probabilities are per call, 0 to 1, tried in this order.
 
     Reads have no unknown outcome: theirs counts as unavailable.
     """
 
     latency_s: float = 0.0
-    """Longest delay of each way, evenly spread from 0; watches pay it once a wake-up."""
+    """Longest delay in each direction, evenly spread from 0; watches pay it once a wake-up."""
     unavailable: float = 0.0
     """The request does not reach the store: KvUnavailable; a watch is late."""
     unknown_applied: float = 0.0
-    """Done, the answer is lost: KvUnknown."""
+    """The request is done, the response is lost: KvUnknown."""
     unknown_lost: float = 0.0
-    """Not done, and the client cannot know: KvUnknown."""
+    """The request is not done, which the client cannot see: KvUnknown."""
     unknown_late: float = 0.0
-    """Done up to ``late_s`` seconds after the client heard KvUnknown: a request that sat in some queue."""
+    """The request is done up to ``late_s`` seconds after the client got KvUnknown, as if it had sat in a queue."""
     late_s: float = 1.0
 
 
 class Fate(enum.Enum):
-    """What becomes of one call."""
+    """The outcome of one call."""
 
     ANSWERED = "answered"
     UNAVAILABLE = "unavailable"
@@ -243,7 +250,7 @@ class Fate(enum.Enum):
 
 
 class MemoryKeyValue:
-    """One process's client of a ``MemoryStore``.  ``faults`` may be replaced at any time.
+    """A process's client of a ``MemoryStore``.  ``faults`` may be replaced at any time.
 
     ``random`` draws delays and faults; it may be left out only while there are none.
     """
@@ -265,17 +272,17 @@ class MemoryKeyValue:
         return f"MemoryKeyValue({state}, late={len(self._late)}, {self._store!r})"
 
     def crash(self) -> None:
-        """Die: calls under way and later ones never return and change nothing any more.  Leases run out."""
+        """Die: calls in progress and later ones never return and change nothing any more.  Leases run out."""
         self._crashed = True
         self._running.clear()
         self._cancel_late()
 
     def pause(self) -> None:
-        """Stop like a stopped process: what was sent arrives, its answer and all else waits for ``resume``."""
+        """Stop like a stopped process: requests that were sent arrive, all else waits for ``resume``."""
         self._running.clear()
 
     def resume(self) -> None:
-        """Go on after ``pause``.  Nothing brings back a crashed process."""
+        """Go on after ``pause``.  A crashed process stays dead."""
         if not self._crashed:
             self._running.set()
 
@@ -352,7 +359,7 @@ class MemoryKeyValue:
             await self._runs()
 
     def _arrive(self, fate: Fate, act: Callable[[], T]) -> T:
-        """The request is at the store."""
+        """Do at the store what the fate of the request says."""
         if fate is Fate.UNAVAILABLE or self._store.down:
             raise KvUnavailable("injected: the store was not reached")
         if fate is Fate.ANSWERED:
@@ -402,7 +409,7 @@ class MemoryKeyValue:
         return self._random
 
     async def _travel(self) -> None:
-        """One way.  Yields to other tasks even without latency, as a network would."""
+        """Wait for the delay of one direction.  Yields to other tasks even without latency, as a network would."""
         latency_s = self.faults.latency_s
         await asyncio.sleep(self._dice().uniform(0, latency_s) if latency_s else 0)
 
@@ -423,13 +430,13 @@ class MemoryKeyValue:
             if seen < self._store.revision:
                 return
             deadline = None if self._store.down else self._store.leases.next_deadline()
-            with contextlib.suppress(TimeoutError):  # the next lease is due: look again
+            with contextlib.suppress(TimeoutError):  # the next lease is due: check again
                 async with asyncio.timeout_at(deadline):
                     await self._store.news.wait()
 
 
 def _unheard(act: Callable[[], object]) -> None:
-    with contextlib.suppress(KvError):  # the answer is lost, whatever it is: the caller hears KvUnknown
+    with contextlib.suppress(KvError):  # the response is lost, whatever it is: the caller gets KvUnknown
         act()
 
 

@@ -1,19 +1,19 @@
 """``KeyValue`` in one SQLite file, for one process: the embedded default.
 
-One thread does all SQLite work.  Whatever is queued when it wakes becomes **one** SQLite transaction (group commit),
-so that a thousand concurrent commits cost a few disk syncs; each is still decided on its own, in order, from what
-those before it wrote, and is answered after the sync.  Nothing of a call is written before it is decided, so no
-savepoints are needed: a call either writes all it has or nothing.
+One thread does all SQLite work.  All calls queued when it wakes become **one** SQLite transaction (group commit), so
+that a thousand concurrent commits cost a few disk syncs.  Each is still decided on its own, in order, from what those
+before it wrote, and is answered after the sync.  Nothing of a call is written before it is decided, so no savepoints
+are needed: a call either writes all it has or nothing.
 
 Invariants:
 
-* Whoever holds the flock on ``<path>.lock`` is the only one to touch the file.  The kernel drops it with the process.
+* Only the process that holds the flock on ``<path>.lock`` touches the file.  The kernel drops it with the process.
 * ``state.revision`` is written in the transaction of the changes that it numbers: a kill loses both or neither.
 * ``history`` has the changes of each revision in (``compacted``, ``revision``], at most ``history`` revisions.
 * Leases live in memory: a fresh process holds none, so entries with a lease are deleted when the store is opened.
-* A COMMIT that fails may or may not be on the disk, and a second sync proves nothing about the first. Unless the disk
+* A COMMIT that fails may or may not be on the disk, and a second sync proves nothing about the first.  Unless the disk
   was merely full, the file is closed and opened again before the next call: SQLite finds out what was committed, and a
-  checkpoint writes that to the disk once more. Until it succeeds calls are refused; leases go on.
+  checkpoint writes that to the disk once more.  Until it succeeds calls are refused; leases go on.
 """
 
 from __future__ import annotations
@@ -82,7 +82,10 @@ class StoreLocked(KvError):
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One call: ``act`` decides and writes, in the thread; ``is_write`` when a failed COMMIT leaves it unknown."""
+    """One call: ``act`` decides and writes, in the thread.
+
+    ``is_write``: after a failed COMMIT the call's outcome is unknown.
+    """
 
     act: Callable[[_Tables], Any]
     is_write: bool
@@ -103,15 +106,15 @@ class SqliteKeyValue:
         self.queued = 0
         """Calls handed to the thread and not yet answered."""
         self.groups = 0
-        """SQLite transactions answered: a thousand commits in ten groups cost ten syncs."""
+        """SQLite transactions completed: a thousand commits in ten groups cost ten syncs."""
         self._path = os.path.realpath(path)  # one file, one lock, whatever the name
         self._clock = clock
         self._history = history
         self._loop = asyncio.get_running_loop()
         self._room = asyncio.Semaphore(queue)
-        self._revision = 0  # the last that was answered; watches wait for it to move
-        self._news = asyncio.Event()  # set, and replaced by a fresh one, when they have reason to look
-        self._taken: Sequence[_Job] = ()  # the thread's: what it is at
+        self._revision = 0  # of the last answered group; watches wait for it to move
+        self._news = asyncio.Event()  # set, and replaced by a fresh one, when watches must check again
+        self._taken: Sequence[_Job] = ()  # the thread's: the jobs that it is doing
         self._wake = threading.Condition()  # guards the next two, shared with the thread
         self._jobs: list[_Job] = []
         self._closing = False
@@ -124,9 +127,10 @@ class SqliteKeyValue:
     async def open(
         cls, path: str, *, clock: Clock | None = None, history: int = HISTORY_REVISIONS, queue: int = QUEUE_CALLS
     ) -> SqliteKeyValue:
-        """Open or create the file, and its folder.  StoreLocked; KvError when it is not ours or cannot be opened.
+        """Open or create the file, and its folder.
 
-        ``clock`` is asked from another thread (so no ``LoopClock``); ``history`` and ``queue`` are bounds.
+        Raises StoreLocked if another process has it open; KvError if it is not such a store or cannot be opened.
+        ``clock`` is read from another thread (so not a ``LoopClock``); ``history`` and ``queue`` are bounds.
         """
         store = cls(path, clock=clock or SystemClock(), history=history, queue=queue)
         store._thread.start()
@@ -215,7 +219,7 @@ class SqliteKeyValue:
             self._room.release()
             answer = outcome.job.answer
             if answer.done():
-                continue  # its caller was cancelled: an unknown outcome, for him
+                continue  # its caller was cancelled, to whom the outcome is unknown
             if outcome.error is None:
                 answer.set_result(outcome.result)
             else:
@@ -233,7 +237,7 @@ class SqliteKeyValue:
             self._opened.set_exception(error)
 
     def _end(self, orphans: Sequence[_Job]) -> None:
-        """The thread's last word.  ``orphans`` are calls that it died under."""
+        """Handle the end of the thread.  ``orphans`` are the calls that it had not answered."""
         self._refuse(KvError(f"{self._path}: the thread failed"))
         self._deliver([_Outcome(job, error=KvUnknown(f"{self._path}: the thread failed")) for job in orphans], 0)
         self._tell()
@@ -274,7 +278,7 @@ class SqliteKeyValue:
             self._post(self._deliver, outcomes, tables.revision)
 
     def _take(self, deadline: float | None) -> Sequence[_Job] | None:
-        """All that is queued; empty when a lease may have ended; None when closed and done."""
+        """Return all queued jobs; none if a lease may have ended; None if the store is closed and all jobs are done."""
         wait_s = None
         if deadline is not None:
             wait_s = min(max(deadline - self._clock.monotonic(), LEASE_POLL_S[0]), LEASE_POLL_S[1])
@@ -291,13 +295,13 @@ class SqliteKeyValue:
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
-            # The loop ended without close(): nobody is left to hear it, and the thread ends too.
+            # The loop ended without close(): no caller is left, and the thread ends too.
             with self._wake:
                 self._closing = True
 
 
 class _Tables:
-    """The file's content.  Made, used and closed by one thread."""
+    """The file's content.  Created, used and closed by one thread."""
 
     def __init__(self, path: str, history: int) -> None:
         self._path = path
@@ -325,10 +329,11 @@ class _Tables:
         self._db.close()
 
     def _open_again(self) -> None:
-        """Raises sqlite3.Error, KvError if the file cannot be used yet; then this may be repeated.
+        """Open the file again after a failed COMMIT.
 
-        What the failed COMMIT has left in the write-ahead log may be in the kernel's cache alone: the checkpoint writes
-        it to the file, and syncs that, before anything is committed after it.
+        Raises sqlite3.Error or KvError if the file cannot be used yet; then this may be repeated.  What the failed
+        COMMIT has left in the write-ahead log may be in the kernel's cache alone: the checkpoint writes it to the file,
+        and syncs that, before anything is committed after it.
         """
         self._db.close()
         self._connect()
@@ -380,7 +385,10 @@ class _Tables:
         return [_entry(*row) for row in rows]
 
     def changes(self, low: bytes, high: bytes, after_revision: int) -> tuple[list[Changes], int]:
-        """The next changes of keys in [low, high), and the revision up to which they are complete.  Compacted."""
+        """Return the next changes of keys in [low, high), and the revision up to which they are complete.
+
+        Raises Compacted if they are no longer kept.
+        """
         if after_revision < self._compacted:
             raise Compacted(self._compacted)
         if after_revision >= self.revision:
@@ -432,7 +440,7 @@ class _Tables:
         self._apply([Delete(key.decode()) for (key,) in rows])
 
     def _apply(self, writes: Sequence[Write]) -> None:
-        """Write under the next revision; a deletion of what is not there is nothing."""
+        """Write under the next revision; deleting an absent key changes nothing."""
         revision = self.revision + 1
         changed = [self._write(write, revision) for write in writes]
         if any(changed):
@@ -452,7 +460,7 @@ class _Tables:
         return True
 
     def _save(self) -> None:
-        """Once a transaction: the revision, and the end of history that is too old."""
+        """Write the revision, and delete the history that is too old.  Once a transaction."""
         if self.revision == self._saved[0]:
             return
         self._compacted = max(self._compacted, self.revision - self._history)
@@ -488,7 +496,10 @@ class _Tables:
 
 @contextlib.contextmanager
 def _flock(path: str) -> Iterator[None]:
-    """Hold ``<path>.lock``, which says who does.  The file stays: removing it would let two hold "the" lock."""
+    """Hold ``<path>.lock``, whose text names the holder.
+
+    The file stays: if it were removed, two processes could each hold a lock of that name.
+    """
     os.makedirs(os.path.dirname(path), exist_ok=True)
     file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:

@@ -1,4 +1,4 @@
-"""The upkeep of a store that several processes share: how full it is, and what it may forget."""
+"""The maintenance of a store that several processes share: its free space and its history."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from bmq.core.metrics.counters import Histogram
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatus:
-    """``bytes`` of its database, ``bytes_in_use`` without what a defragmentation would give back, ``quota_bytes`` past
-    which it takes no writes, 0 when it does not tell.  ``is_full``: it takes none now, until an operator ends that."""
+    """The size of the store's database, in bytes.
+
+    ``bytes_in_use`` excludes what a defragmentation would free.  Past ``quota_bytes`` it takes no writes; 0 if it does
+    not report one.  ``is_full``: it takes none now, until an operator ends that.
+    """
 
     bytes: int
     bytes_in_use: int
@@ -29,25 +32,27 @@ class Maintained(Protocol):
     async def status(self) -> StoreStatus: ...
 
     async def compact(self, revision: int) -> None:
-        """Forget what was before this revision; watches that are further behind get ``Compacted``.  Whatever else is
-        kept in the same store loses its history too.  Idempotent."""
+        """Remove the history before this revision; watches that are further behind get ``Compacted``.
+
+        All other data in the same store loses its history too.  Idempotent.
+        """
 
 
 class StoreMember(NamedTuple):
-    """One server of the store.  `error`: why it does not answer; then the rest means nothing."""
+    """One server of the store.  `error`: why it does not answer; then the other fields mean nothing."""
 
     address: str
     version: str = ""
     has_leader: bool = False
     is_learner: bool = False
-    """It holds a copy and serves nobody: it was added and not promoted."""
+    """True if it holds a copy and serves no clients: it was added and not promoted."""
     behind: int = 0
-    """Log entries that it knows of and has not applied."""
+    """Log entries that it has received and has not applied."""
     error: str = ""
 
 
 class LeaseLeft(NamedTuple):
-    """Seconds until a lease ends, and how many each renewal gives it; -1 and 0 when there is no such lease."""
+    """The seconds until a lease ends, and those that each renewal gives it; -1 and 0 if there is no such lease."""
 
     left_s: float
     granted_s: float
@@ -55,7 +60,7 @@ class LeaseLeft(NamedTuple):
 
 @runtime_checkable
 class Inspected(Protocol):
-    """A `KeyValue` whose servers can be asked one by one.  All calls raise KvError."""
+    """A `KeyValue` whose servers can be queried one by one.  All calls raise KvError."""
 
     async def servers(self) -> Sequence[StoreMember]: ...
 
@@ -68,7 +73,7 @@ class CallTimes(Protocol):
 
     @property
     def calls_ms(self) -> Mapping[str, Histogram]:
-        """How long calls took, by the store's name of the call."""
+        """Durations of calls, by the store's name of the call."""
 
     @property
     def calls_failed(self) -> int:

@@ -1,4 +1,4 @@
-"""The cluster's proxies, as clients are told of them."""
+"""The cluster's proxies, as clients see them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bmq.core.model import PartitionKey
 
 @dataclass(frozen=True, slots=True)
 class ProxyAddress:
-    """What Kafka calls a broker: where clients connect.  ``zone`` is its rack, empty when it has none."""
+    """A proxy's id and address: a broker in Kafka's words.  ``zone`` is its rack, empty if it has none."""
 
     node_id: int
     host: str
@@ -20,29 +20,29 @@ class ProxyAddress:
 
 
 class Members(Protocol):
-    """Who serves what, for Metadata and its kin.  Read from memory."""
+    """The proxies that Metadata and its kin give to clients.  Read from memory."""
 
     @property
     def version(self) -> int:
-        """Counts the changes seen."""
+        """Number of changes seen so far."""
 
     @property
     def proxies(self) -> Sequence[ProxyAddress]:
-        """Those that clients are told of, by node id."""
+        """The proxies that clients may connect to, in the order of their node ids."""
 
     @property
     def own(self) -> ProxyAddress:
-        """This process's."""
+        """The address of this process."""
 
     def leader_of(self, key: PartitionKey) -> int:
-        """The node id of the proxy that clients are sent to for this partition."""
+        """Return the node id of the proxy that clients use for this partition."""
 
     def coordinator_of(self, shard: int) -> int:
-        """The same for a shard of ``__consumer_offsets``."""
+        """Return the node id of the proxy that clients use for this shard of ``__consumer_offsets``."""
 
 
 class OneNode:
-    """All of it in this process."""
+    """The ``Members`` of a process that is its whole cluster."""
 
     version = 0
 
@@ -54,7 +54,7 @@ class OneNode:
         return (self.own,)
 
     def move(self, own: ProxyAddress) -> None:
-        """Tell clients another address from now on."""
+        """Give clients another address from now on."""
         self.own = own
         self.version += 1
 

@@ -1,4 +1,4 @@
-"""From a URL in the configuration to a ``KeyValue``."""
+"""The choice of a ``KeyValue`` by the URL in the configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bmq.meta.kv_sqlite import SqliteKeyValue
 
 
 def normal_store_url(url: str) -> str:
-    """Return `url` with its scheme in lower case.  Raises ValueError, without a password, if no store is like that."""
+    """Return `url` with its scheme in lower case.  Raises ValueError, without a password, if its scheme is unknown."""
     url = normal_url(url)
     if scheme_of(url) in ("sqlite", "etcd") or url == "memory:":
         return url
@@ -24,16 +24,16 @@ def normal_store_url(url: str) -> str:
 
 
 def is_shared(url: str) -> bool:
-    """Return whether the store is one that several processes share."""
+    """Return whether several processes can share the store."""
     return scheme_of(url) == "etcd"
 
 
 async def open_keyvalue(url: str, *, password_file: str = "") -> KeyValue:
-    """``sqlite:///absolute/file``, ``etcd://host:port,host:port`` or ``memory:`` (empty, gone with the process).
+    """Open ``sqlite:///absolute/file``, ``etcd://host:port,host:port`` or ``memory:`` (empty, gone with the process).
 
     etcd takes a user as ``etcd://user:password@host:port,...`` and TLS as ``?ca=/file&cert=/file&key=/file``.  With
-    `password_file` the user's password is what that file holds, and the URL names the user alone.  Raises ValueError
-    when the URL is none of these or the file cannot be read; KvError when the store cannot be opened.
+    `password_file` the user's password is what that file holds, and the URL names the user alone.  Raises ValueError if
+    the URL is none of these or the file cannot be read; KvError if the store cannot be opened.
     """
     url = normal_store_url(url)
     password = _read_password(url, password_file) if password_file else ""
@@ -69,7 +69,10 @@ async def _open_etcd(url: str, password: str) -> KeyValue:
 
 
 def etcd_tls(url: str) -> ssl.SSLContext | None:
-    """Return how to speak TLS to the etcd of `url` beside its client; None where it is plain.  Raises ValueError."""
+    """Return the TLS settings for HTTP to the etcd of `url`, beside its client; None without TLS.
+
+    Raises ValueError if the URL is wrong, OSError if a file of it cannot be read.
+    """
     from bmq.meta.etcd.address import tls_context
 
     return tls_context(normal_store_url(url))

@@ -1,4 +1,4 @@
-"""Who owns a partition, and which segments are not yet known closed: one key a partition.
+"""The record of a partition: its owner, and the segments that are not certainly closed.  One key a partition.
 
 The record is the truth that fences owners: it is only ever written by a commit that compares the revision its writer
 read (rules 3, 4 and 7).  It changes with a segment or an owner, never with a produce.
@@ -18,10 +18,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEntry:
-    """A registered segment: enough for anyone to find and fence it.
+    """A registered segment, with all that a process needs to find and fence it.
 
-    ``spare`` is the path it was created under, ``holder`` and ``file_id`` its lease.  ``length`` and ``end_offset``
-    are -1 until it is known closed; one closed entry, the newest, is kept to lead to its ``.idx``.
+    ``spare`` is the path it was created under, ``holder`` and ``file_id`` its lease.  ``length`` and ``end_offset`` are
+    -1 until it is certainly closed.  One closed entry, the newest, is kept to lead to its ``.idx``.
     """
 
     name: SegmentName
@@ -41,13 +41,13 @@ class SegmentEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord:
-    """``owner`` is a broker incarnation, "" after a planned hand-over.
+    """A partition's record.  ``owner`` is a broker incarnation, "" after a planned hand-over.
 
     ``segments`` are in registration order.  ``journals`` are the incarnations whose journals may hold the last
     checkpoint; an owner appends itself when it claims and drops the others when its own checkpoint is durable.
 
-    ``is_settled``: after a planned hand-over, the index of the one closed segment says all that there is to know of the
-    log, so that journals need not be read: that of a live broker is long, and grows all the time.
+    ``is_settled``: after a planned hand-over, the index of the one closed segment has all facts about the log, so that
+    journals need not be read: that of a live broker is long, and grows all the time.
     """
 
     epoch: int = 0
@@ -58,7 +58,7 @@ class PartitionRecord:
 
 
 def partitions_prefix(cluster: str) -> str:
-    """Under which all partition records stand."""
+    """Return the prefix of all partition records."""
     return f"/{cluster}/partitions/"
 
 
@@ -83,7 +83,7 @@ def encode(record: PartitionRecord) -> bytes:
 
 
 def decode(data: bytes) -> PartitionRecord:
-    """FormatError when it is not a record, or one of a later format."""
+    """Return the record in ``data``.  Raises FormatError if it is not a record, or one of a later format."""
     try:
         raw = json.loads(data)
         if raw["format"] != FORMAT:
@@ -123,21 +123,21 @@ def _text(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The record is what was wanted."""
+    """The result of a write after which the store has the wanted record."""
 
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Somebody else wrote first: this is what is there."""
+    """The result of a write that another process's write preceded: the record that the store has."""
 
     record: PartitionRecord
     revision: int
 
 
 async def read(kv: KeyValue, key: str) -> tuple[PartitionRecord, int]:
-    """Return the record and its revision; an empty record at revision 0 when nobody ever owned the partition.
+    """Return the record and its revision; an empty record at revision 0 if the partition never had an owner.
 
     Raises KvError, and FormatError if the record cannot be decoded.
     """
@@ -148,9 +148,9 @@ async def read(kv: KeyValue, key: str) -> tuple[PartitionRecord, int]:
 async def store(kv: KeyValue, key: str, record: PartitionRecord, revision: int) -> Stored | Refused:
     """Write ``record`` if the key is still at ``revision``.
 
-    After KvUnknown call again with the same arguments: when the first commit did happen this one is refused by it,
-    the record found is the one wanted, and that is Stored.  Raises KvError, and FormatError if the record found cannot
-    be decoded: nothing was written then.
+    After KvUnknown call again with the same arguments: if the first commit did happen it refuses this one, but the
+    record found is the one wanted, and the result is Stored.  Raises KvError, and FormatError if the record found
+    cannot be decoded: nothing was written then.
     """
     wanted = encode(record)
     done = await kv.commit([Compare(key, revision)], [Put(key, wanted)])

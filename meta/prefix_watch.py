@@ -1,6 +1,6 @@
-"""One prefix of the store, followed for as long as the process lives: what every watched view stands on.
+"""A prefix of the store, followed for as long as the process lives: the base of every watched view.
 
-See the end of the head of ``meta.kv``: list, then watch, then list again whenever changes were missed.  The view is
+See the end of the text of ``meta.kv``: list, then watch, then list again whenever changes were missed.  The view is
 behind the store by a message, never ahead, and never goes back.
 """
 
@@ -20,21 +20,23 @@ from bmq.meta.kv import Changes, Compacted, Event, KeyValue, KvError, KvUnavaila
 T = TypeVar("T")
 EVENTS_PER_STEP = 125
 BYTES_PER_STEP = 32 << 10
-"""Of a listing, or of revisions that came together, applied between two turns of the loop: 125 topics, or the owners of
-5,000 partitions; some 5 ms.  One revision is applied in one piece."""
+"""Bounds on what is applied between two turns of the loop, of a listing or of revisions that came together: 125 topics,
+or the owners of 5,000 partitions; some 5 ms.  One revision is applied in one piece."""
 _log = logging.getLogger(__name__)
 
 START_ATTEMPTS = 10
-"""Tries of each step of the start, about 15 s, before the store counts as not there."""
+"""Tries of each step of the start, with 11 s of pauses, before the store counts as unavailable."""
 RETRY_S = 0.1
 RETRY_MAX_S = 2.0
-"""Waits between tries to reach the store, doubled from the first to the second."""
+"""Seconds between tries to reach the store, doubled from the first to the second."""
 
 
 class PrefixWatcher:
-    """Calls ``apply`` with what is news, in the store's order: the events of one revision together, a listing in
-    parts, of which ``seen`` tells nothing before the last.  What ``apply`` raises stops the view, and comes out of
-    ``close`` and ``wait_revision``."""
+    """A watcher that calls ``apply`` with what is new, in the store's order.
+
+    The events of one revision come together, a listing in parts; ``seen`` moves only after the last part.  An exception
+    of ``apply`` stops the view, and is raised by ``close`` and ``wait_revision``.
+    """
 
     def __init__(
         self,
@@ -45,18 +47,21 @@ class PrefixWatcher:
         what: str,
         on_failed: Callable[[str], None] | None = None,
     ) -> None:
-        """``what`` names the view in log lines.  ``on_failed`` hears why it stands still: a process that acts on a
-        view that does not move had better end."""
+        """Create a watcher of ``prefix``; ``what`` names the view in log lines.
+
+        ``on_failed`` is called with the reason if the view stops: a process that acts on a view that does not move
+        should end.
+        """
         self._on_failed = on_failed
         self._kv = kv
         self._prefix = prefix
         self._apply = apply
         self._what = what
         self.seen = 0
-        """The view shows everything up to this revision."""
-        self._revisions: dict[str, int] = {}  # of the last entry heard of for each key
+        """The revision up to which the view shows everything."""
+        self._revisions: dict[str, int] = {}  # of the last entry received for each key
         self._kept: dict[str, int] = {}  # of the entry shown, where the last one cannot be read
-        self._unreadable: dict[str, str] = {}  # why, for the same keys
+        self._unreadable: dict[str, str] = {}  # the reasons, for the same keys
         self._before: dict[str, int] = {}  # while news is applied: of the entries shown until then
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap by revision
         self._waits = 0
@@ -72,31 +77,34 @@ class PrefixWatcher:
         return self._unreadable
 
     def revision_of(self, key: str) -> int:
-        """Of the entry that the view shows; 0 when it shows none."""
+        """Return the revision of the entry that the view shows; 0 if it shows none."""
         return self._kept.get(key, self._revisions.get(key, 0))
 
     def keep(self, key: str, why: str) -> None:
-        """Quarantine one key, for ``apply``, of news that it cannot read: what was there stays, nothing at the start.
+        """Quarantine one key, from ``apply``, if its new value cannot be read: the old one stays, or none at first.
 
-        So does its revision, and a write that was decided on it is refused, rather than done over what nobody here has
-        understood.  All other keys are followed as before: one bad value stops nobody.
+        So does its revision.  A write that was decided on the old value is then refused, rather than done over a value
+        that this version does not understand.  All other keys are followed as before: one bad value stops nothing else.
         """
         self._kept[key] = self._before[key]
         self._unreadable[key] = why
         _log.error(
-            "a key of the %s cannot be read, what was known of it before holds",
+            "a key of the %s cannot be read, its previous value stays in force",
             self._what,
             extra=fields(key=key, error=why),
         )
 
     async def start(self) -> None:
-        """Returns when the view is complete.  KvError when the store does not answer for long."""
+        """Start following.  Returns when the view is complete.
+
+        Raises KvError if the store does not answer for long.
+        """
         revision = await patiently(self._look)
         self._task = asyncio.create_task(self._follow(revision), name=self._what)
         self._task.add_done_callback(self._stopped)
 
     async def close(self) -> None:
-        """Stop following.  Idempotent."""
+        """Stop following.  Idempotent.  Raises what ``apply`` has raised."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -104,13 +112,13 @@ class PrefixWatcher:
                 self._task.result()
 
     async def wait_revision(self, revision: int) -> None:
-        """Until the view shows everything up to ``revision``.  KvUnavailable after ``close``."""
+        """Wait until the view shows everything up to ``revision``.  Raises KvUnavailable after ``close``."""
         assert self._task is not None, "start comes first"
         if revision <= self.seen:
             return
         if self._task.done():
             if not self._task.cancelled():
-                self._task.result()  # why the view stands still
+                self._task.result()  # the reason why the view has stopped
             raise KvUnavailable(f"the view of {self._what} is closed")
         waiter = asyncio.get_running_loop().create_future()
         self._waits += 1
@@ -131,7 +139,7 @@ class PrefixWatcher:
                         revision = self.seen
                         delay_s = RETRY_S
             except Compacted:
-                pass  # what was missed is found by looking again
+                pass  # the listing finds what was missed
             except KvError as error:
                 _log.info("cannot follow the %s, trying again", self._what, extra=fields(key=self._prefix, error=error))
             try:
@@ -142,7 +150,7 @@ class PrefixWatcher:
                 delay_s = min(2 * delay_s, RETRY_MAX_S)
 
     async def _look(self) -> int:
-        """Read everything, apply the difference, what is gone first; the revision to watch after.
+        """Read everything, and apply the difference, deletions first.  Return the revision to watch after.
 
         Pages are not one snapshot: an entry may be newer than the revision, and the watch then repeats what led to it.
         Nor is it applied in one piece, which would hold the loop up for a second at 100,000 topics.
@@ -167,7 +175,7 @@ class PrefixWatcher:
         self._take(some)
 
     def _take(self, changes: Changes) -> None:
-        """Apply what is newer than the entry that is held for its key."""
+        """Apply the changes that are newer than the entry held for their key."""
         news = [event for event in changes if event.revision > self._revisions.get(event.key, 0)]
         self._before = {event.key: self.revision_of(event.key) for event in news}
         for event in news:
@@ -181,7 +189,7 @@ class PrefixWatcher:
             self._apply(news)
 
     def _show(self, revision: int) -> None:
-        """Everything up to ``revision`` is in the view: let those go on who waited for it."""
+        """Note that everything up to ``revision`` is in the view, and wake the callers that waited for it."""
         self.seen = max(self.seen, revision)
         while self._waiters and self._waiters[0][0] <= self.seen:
             _, _, waiter = heapq.heappop(self._waiters)
@@ -192,13 +200,13 @@ class PrefixWatcher:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             _log.error(
-                "the view of %s stands still: a subscriber failed",
+                "the view of %s has stopped: a subscriber failed",
                 self._what,
                 exc_info=error,
                 extra=fields(key=self._prefix),
             )
             if self._on_failed is not None:
-                self._on_failed(f"the view of {self._what} stands still: {error!r}")
+                self._on_failed(f"the view of {self._what} has stopped: {error!r}")
         for _, _, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(error or KvUnavailable(f"the view of {self._what} is closed"))
@@ -206,7 +214,7 @@ class PrefixWatcher:
 
 
 class _Step:
-    """Counts what is applied between two turns of the loop."""
+    """A count of what is applied between two turns of the loop."""
 
     __slots__ = ("_bytes", "_events")
 
@@ -214,7 +222,7 @@ class _Step:
         self._events = self._bytes = 0
 
     def is_over(self, changes: Changes) -> bool:
-        """Count ``changes``, which are applied next.  Returns whether others should run before."""
+        """Count ``changes``, which are applied next.  Return whether other work should run before them."""
         events, size = len(changes), sum(len(each.entry.value) for each in changes if each.entry is not None)
         self._events += events
         self._bytes += size
@@ -226,7 +234,10 @@ class _Step:
 
 
 async def patiently(step: Callable[[], Awaitable[T]]) -> T:
-    """``step``, which may be repeated, tried ``START_ATTEMPTS`` times: processes start in any order."""
+    """Run ``step``, which may be repeated, up to ``START_ATTEMPTS`` times: processes start in any order.
+
+    Raises what its last try raises; other errors than KvUnavailable and KvUnknown at once.
+    """
     for attempt in range(START_ATTEMPTS - 1):
         try:
             return await step()

@@ -1,11 +1,11 @@
-"""Producer ids for idempotent producers: given out once in the life of a cluster, from blocks (Kafka's KIP-730).
+"""Producer ids for idempotent producers: issued once in the life of a cluster, from blocks (Kafka's KIP-730).
 
-An id is ``incarnation << 48 | n``, below 2**62: positive, and leaving the bit above to ids that coordinators make for
-themselves.  The incarnation counts rebuilds of the metadata store from storage, so that a rebuilt counter, which
-starts again, cannot give out an id whose sequence numbers are in some log.
+An id is ``incarnation << 48 | n``, below 2**62: positive, and leaving the bit above to ids that coordinators create for
+themselves.  The incarnation counts rebuilds of the metadata store from storage, so that a rebuilt counter, which starts
+again, cannot issue an id whose sequence numbers are in some log.
 
-The record under ``producer-ids`` says where the next block begins.  A block is ours when the commit that moves the
-record is; an unknown outcome, a crash or a stop wastes what is left of a block, and nothing is ever given twice.
+The record under ``producer-ids`` has the start of the next block.  A block belongs to the process whose commit moves
+the record; an unknown outcome, a crash or a stop wastes what is left of a block, and no id is ever issued twice.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FORMAT = 1
 BLOCK = 1_000
 """Ids of one commit, as in Kafka.  A producer takes one at its start."""
 AHEAD = BLOCK // 4
-"""With fewer left the next block is fetched, so that nobody waits for the store."""
+"""Number of ids below which the next block is fetched, so that no producer waits for the store."""
 ATTEMPTS = 10
-"""Tries for a block before the client is told to come again: others take blocks too, and the store may be slow."""
+"""Tries for a block before the client has to retry: other processes take blocks too, and the store may be slow."""
 RETRY_S = 0.05
 
 NUMBER_BITS = 48
@@ -38,7 +38,7 @@ def producer_ids_key(cluster: str) -> str:
 
 
 class ProducerIds:
-    """``next`` for one process.  ``incarnation`` is storage's (``cluster.json``), set before the first ``next``."""
+    """The issuer of one process.  ``incarnation`` is storage's (``cluster.json``), set before the first ``next``."""
 
     def __init__(self, kv: KeyValue, cluster: str, *, incarnation: int = 0) -> None:
         self._kv = kv
@@ -51,8 +51,11 @@ class ProducerIds:
         return f"ProducerIds(left={sum(map(len, self._ready))}, fetching={self._fetching is not None})"
 
     async def next(self) -> int:
-        """An id that nobody was or will be given.  RequestError COORDINATOR_LOAD_IN_PROGRESS, which every client
-        tries again, when the store gives no block (as Kafka's RPCProducerIdManager)."""
+        """Return an id that was never issued before, and never will be again.
+
+        Raises RequestError COORDINATOR_LOAD_IN_PROGRESS, which every client retries, if the store gives no block (as
+        Kafka's RPCProducerIdManager).
+        """
         while True:
             taken = self._take()
             if sum(map(len, self._ready)) < AHEAD:
@@ -60,7 +63,7 @@ class ProducerIds:
             if taken is not None:
                 return taken
             assert self._fetching is not None, "an empty store of ids is being filled"
-            await asyncio.wait([self._fetching])  # not cancelled with us: others wait for it too
+            await asyncio.wait([self._fetching])  # not cancelled with this call: others wait for it too
             if not self._ready:
                 raise RequestError(
                     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the metadata store gives no producer ids now"
@@ -96,7 +99,7 @@ class ProducerIds:
             try:
                 block = await self._claim()
             except KvUnknown:
-                block = None  # it may have been ours: it is nobody's now, the next one is found behind it
+                block = None  # it may have been this process's: it is wasted, and the next one is found behind it
             if block is not None:
                 self._ready.append(block)
                 return
@@ -104,7 +107,10 @@ class ProducerIds:
         raise KvUnknown(f"no block of producer ids in {ATTEMPTS} tries")
 
     async def _claim(self) -> range | None:
-        """The next block, None when somebody else was faster.  KvError, FormatError."""
+        """Return the next block, None if another process was faster.
+
+        Raises KvError, and FormatError if the record cannot be decoded or no ids are left.
+        """
         entry = await self._kv.get(self._key)
         incarnation, start = decode_counter(entry) if entry else (self.incarnation, 0)
         if incarnation < self.incarnation:
@@ -120,12 +126,12 @@ class ProducerIds:
 
 
 def encode_counter(incarnation: int, start: int) -> bytes:
-    """The record: the next block begins at ``start``."""
+    """Return the record: the next block begins at ``start``."""
     return json.dumps({"format": FORMAT, "incarnation": incarnation, "next": start}).encode()
 
 
 def decode_counter(entry: Entry) -> tuple[int, int]:
-    """Return the incarnation and where the next block begins.  Raises FormatError."""
+    """Return the incarnation and the start of the next block.  Raises FormatError if it is not such a record."""
     try:
         raw = json.loads(entry.value)
         if raw["format"] != FORMAT:

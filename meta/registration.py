@@ -1,7 +1,7 @@
-"""A process's presence: a key under a lease, renewed while it lives.
+"""A process's presence: a key under a lease, renewed while the process lives.
 
-etcd merely unreachable is not a lost lease (rule 7): storage fences owners, so a broker goes on.  Only the store's own
-word that the lease is gone ends the membership.
+An unreachable etcd is not a lost lease (rule 7): storage fences owners, so a broker goes on.  Only the store's own
+statement that the lease is gone ends the membership.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from bmq.meta.kv import KeyValue, KvError, LeaseNotFound, Put
 
 TTL_S = 10.0
-"""Long enough for a stop-the-world of etcd's election (about 3 s), short enough that a dead broker is soon missed."""
+"""Seconds: longer than a pause of etcd's election (about 3 s), short enough that a dead broker is soon noticed."""
 
 
 def broker_key(cluster: str, incarnation: str) -> str:
@@ -20,7 +20,7 @@ def broker_key(cluster: str, incarnation: str) -> str:
 
 
 class Registration:
-    """Registers on ``start``; ``run`` renews until ``stop`` or until the lease is lost (then ``is_lost``)."""
+    """A registration: ``start`` makes it, ``run`` renews it until ``stop`` or until the lease is lost (``is_lost``)."""
 
     def __init__(self, kv: KeyValue, key: str, facts: dict[str, str | int], *, ttl_s: float = TTL_S) -> None:
         self._kv = kv
@@ -31,12 +31,15 @@ class Registration:
         self.is_lost = False
 
     async def start(self) -> None:
-        """KvError when the store does not answer: a process that cannot register does not begin."""
+        """Register.
+
+        Raises KvError if the store does not answer: a process that cannot register does not begin.
+        """
         self._lease = await self._kv.grant(self._ttl_s)
         await self._kv.commit([], [Put(self._key, self._value, self._lease)])
 
     async def run(self) -> None:
-        """Renew three times a ttl.  Returns when the lease is lost."""
+        """Renew the lease three times in its ttl.  Returns when the lease is lost."""
         while True:
             await asyncio.sleep(self._ttl_s / 3)
             try:
@@ -45,10 +48,10 @@ class Registration:
                 self.is_lost = True
                 return
             except KvError:
-                continue  # unreachable: not a lost lease; asked again at the next turn
+                continue  # unreachable: not a lost lease; the next turn tries again
 
     async def stop(self) -> None:
-        """Leave at once instead of by expiry; a store that does not answer lets the lease run out."""
+        """Leave at once instead of by expiry.  If the store does not answer, the lease runs out."""
         try:
             await self._kv.revoke(self._lease)
         except KvError:

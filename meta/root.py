@@ -1,8 +1,8 @@
-"""Which root a cluster is served from, as the metadata store has it.
+"""The root that a cluster is served from, as the metadata store records it.
 
 The key `/<cluster>/root` holds the id of that root (`root.json` there) and the URL under which it was first used, for
-messages.  It is written once, by whichever process comes first; only `bmq cluster merge-root` and `bmq cluster rebuild`
-change it, while no process runs.
+messages.  The first process to start writes it; only `bmq cluster merge-root` and `bmq cluster rebuild` change it,
+while no process runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootRecord:
-    """``url`` is what the root was called when it was first used, without a password."""
+    """A root's id.  ``url`` is the URL under which it was first used, without a password."""
 
     root_id: str
     url: str
@@ -34,7 +34,7 @@ def encode_root(record: RootRecord) -> bytes:
 
 
 def decode_root(entry: Entry) -> RootRecord:
-    """Raises FormatError if `entry` is not a root's record, or is of a later format."""
+    """Return the record in `entry`.  Raises FormatError if it is not a root's record, or is of a later format."""
     try:
         raw = json.loads(entry.value)
         number, root_id, url = raw["format"], raw["root_id"], raw["url"]
@@ -48,15 +48,18 @@ def decode_root(entry: Entry) -> RootRecord:
 
 
 async def read_root(kv: KeyValue, cluster: str) -> RootRecord | None:
-    """Return the cluster's root; None when no process of a version that writes it has started yet."""
+    """Return the cluster's root; None if no process of a version that writes it has started yet.
+
+    Raises KvError, and FormatError if the record cannot be decoded.
+    """
     entry = await kv.get(root_key(cluster))
     return None if entry is None else decode_root(entry)
 
 
 async def bind_root(kv: KeyValue, cluster: str, record: RootRecord) -> RootRecord:
-    """Make `record` the cluster's root if there is none; return the one that the store has afterwards.
+    """Make `record` the cluster's root if there is none.  Return the one that the store has afterwards.
 
-    May be repeated after any KvError.
+    May be repeated after any KvError.  Raises FormatError if the record there cannot be decoded.
     """
     key = root_key(cluster)
     try:

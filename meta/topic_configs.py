@@ -1,9 +1,9 @@
-"""A topic's configs: Kafka 4's names, types, defaults and checks, and which value is in force.  Pure.
+"""A topic's configs: Kafka 4's names, types, defaults and checks, and the value in force.  Pure.
 
-A topic has overrides only; what it does not override comes from the broker config named by ``ConfigKey.server``, in
-Kafka's order: dynamic on the node, dynamic for the cluster, static, default.  Names that mean nothing here, because
-storage replicates and not the broker, are taken, checked and shown, so that tools which set them go on working; their
-text says so.  ``flush.mode`` is ours.
+A topic has overrides only.  What it does not override comes from the broker config named by ``ConfigKey.server``, in
+Kafka's order: dynamic on the node, dynamic for the cluster, static, default.  Names that have no effect here, because
+storage replicates and not the broker, are accepted, checked and shown, so that tools which set them go on working;
+their help text says so.  ``flush.mode`` is not one of Kafka's.
 
 Departures: ``index.interval.bytes`` is 65,536 by default (Kafka: 4,096), since storage is read in blocks of at least
 that; an empty ``cleanup.policy`` is refused.
@@ -41,7 +41,7 @@ def _check_tiered(value: bool) -> str:
 
 
 def _check_throttled(value: list[str]) -> str:
-    """Kafka's ThrottledReplicaListValidator: ``*`` or a list of ``partition:broker``."""
+    """Check as Kafka's ThrottledReplicaListValidator does: ``*`` or a list of ``partition:broker``."""
     pairs = [part.split(":") for part in value]
     if value == ["*"] or all(len(pair) == 2 and all(part.isdigit() for part in pair) for pair in pairs):
         return ""
@@ -59,8 +59,8 @@ _KEYS = (
         default="delete",
         server="log.cleanup.policy",
         check=_check_cleanup,
-        doc="delete: old segments go by retention.ms and retention.bytes. compact: they stay for ever; this version "
-        "removes no record by its key. compact,delete: as delete.",
+        doc="delete: old segments are deleted by retention.ms and retention.bytes. compact: they stay for ever; this "
+        "version removes no record by its key. compact,delete: as delete.",
     ),
     ConfigKey(
         name="compression.gzip.level",
@@ -108,7 +108,7 @@ _KEYS = (
         default="60000",
         server="log.segment.delete.delay.ms",
         check=at_least(0),
-        doc="How long a file that is no longer part of the log stays on storage for those who still read it.",
+        doc="How long a file that is no longer part of the log stays on storage for processes that still read it.",
     ),
     ConfigKey(
         name="flush.messages",
@@ -270,7 +270,7 @@ _KEYS = (
         kind=ConfigType.LONG,
         default="-1",
         server="log.retention.bytes",
-        doc="A partition's size from which on its oldest segments go; -1 is no bound.",
+        doc="A partition's size from which on its oldest segments are deleted; -1 is no bound.",
     ),
     ConfigKey(
         name="retention.ms",
@@ -278,7 +278,7 @@ _KEYS = (
         default="604800000",
         server="log.retention.ms",
         check=at_least(-1),
-        doc="The age at which segments go; -1 is never.",
+        doc="The age at which segments are deleted; -1 is never.",
     ),
     ConfigKey(
         name="segment.bytes",
@@ -324,7 +324,7 @@ TABLE: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
 
 
 def validate(overrides: Mapping[str, str | None]) -> dict[str, str]:
-    """The overrides as they are kept.  ValueError saying what is wrong, for INVALID_CONFIG."""
+    """Return the overrides in their canonical form.  Raises ValueError, with the text for INVALID_CONFIG."""
     empty = [name for name, value in overrides.items() if value is None]
     if empty:
         raise ValueError(f"Null value not supported for topic configs: {','.join(empty)}")
@@ -346,7 +346,7 @@ def effective(
     cluster_defaults: Mapping[str, str],
     node_overrides: Mapping[str, str],
 ) -> dict[str, str]:
-    """Every config's value in force on a node."""
+    """Return every config's value in force on a node."""
     layers = BrokerLayers(node, cluster_defaults, node_overrides)
     return {name: _settings(key, overrides, layers)[0].value for name, key in TABLE.items()}
 
@@ -357,7 +357,10 @@ def describe(
     cluster_defaults: Mapping[str, str],
     node_overrides: Mapping[str, str],
 ) -> list[Described]:
-    """Every config by name, with its source and synonyms.  Those without a broker config have no synonyms (Kafka)."""
+    """Return every config by name, with its source and synonyms.
+
+    As in Kafka, those without a broker config have no synonyms.
+    """
     layers = BrokerLayers(node, cluster_defaults, node_overrides)
     described = []
     for key in TABLE.values():
@@ -368,7 +371,7 @@ def describe(
 
 
 def default_list(name: str, node: NodeConfig, cluster_defaults: Mapping[str, str]) -> str | None:
-    """What APPEND and SUBTRACT begin with when a topic has no override; None when the config is no list."""
+    """Return the list that APPEND and SUBTRACT start from if a topic has no override; None if it is not a list."""
     key = TABLE.get(name)
     if key is None or key.kind is not ConfigType.LIST:
         return None

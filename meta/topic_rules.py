@@ -1,7 +1,7 @@
-"""What a new topic may be called and look like.  Pure; RequestError with Kafka's code and words.
+"""Rules for a new topic's name, partitions and replicas.  Pure; RequestError with Kafka's code and words.
 
 After Kafka's ``Topic``, ``ReplicationControlManager`` and ``ControllerApis``.  Partitions of a topic and replicas of a
-partition have a bound here, so that no request makes more than the cluster can hold.
+partition have a bound here, so that no request creates more than the cluster can hold.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from bmq.core.errors import ErrorCode, RequestError
 
 NAME_LENGTH_MAX = 249
 PARTITIONS_MAX = 100_000
-"""Of one topic; a whole cluster of Kafka has 200,000 or so."""
+"""Partitions of one topic at most; a whole cluster of Kafka has 200,000 or so."""
 
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 CLUSTER_METADATA = "__cluster_metadata"
 
 
 def check_name(name: str) -> None:
-    """INVALID_TOPIC_EXCEPTION (``Topic.validate``)."""
+    """Raise RequestError INVALID_TOPIC_EXCEPTION if no topic can have this name (``Topic.validate``)."""
     if not name:
         reason = "the empty string is not allowed"
     elif name in (".", ".."):
@@ -35,7 +35,7 @@ def check_name(name: str) -> None:
 
 
 def name_error(name: str) -> ErrorCode | None:
-    """What is answered for a name that no topic can have."""
+    """Return the error code for a name that no topic can have; None for a legal name."""
     try:
         check_name(name)
     except RequestError as error:
@@ -44,7 +44,11 @@ def name_error(name: str) -> ErrorCode | None:
 
 
 def check_new_name(name: str, existing: Iterable[str]) -> None:
-    """Also refuse what differs from an existing topic in '.' and '_' alone: metrics could not tell them apart."""
+    """Check a new topic's name as ``check_name``, and against the existing topics.
+
+    Raises RequestError also for a name that differs from an existing topic's in '.' and '_' alone, since metrics could
+    not distinguish them, and for Kafka's own metadata topic.
+    """
     check_name(name)
     if name == CLUSTER_METADATA:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
@@ -59,6 +63,7 @@ def check_new_name(name: str, existing: Iterable[str]) -> None:
 
 
 def check_partitions(count: int) -> None:
+    """Raise RequestError INVALID_PARTITIONS if a topic cannot have this number of partitions."""
     if count < 1:
         raise RequestError(
             ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
@@ -68,6 +73,7 @@ def check_partitions(count: int) -> None:
 
 
 def check_replication_factor(factor: int, replicas_max: int) -> None:
+    """Raise RequestError INVALID_REPLICATION_FACTOR if storage cannot keep so many copies."""
     if factor < 1:
         raise RequestError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -81,7 +87,10 @@ def check_replication_factor(factor: int, replicas_max: int) -> None:
 
 
 def check_assignments(assignments: Mapping[int, Sequence[int]], nodes: Collection[int]) -> tuple[int, int]:
-    """A new topic's manual assignment: (partitions, replication factor)."""
+    """Check a new topic's manual assignment.  Return (partitions, replication factor).
+
+    Raises RequestError INVALID_REPLICA_ASSIGNMENT.
+    """
     if sorted(assignments) != list(range(len(assignments))):
         raise _bad_assignment("partitions should be a consecutive 0-based integer sequence")
     factor = check_replicas(assignments.values(), nodes, None)
@@ -89,7 +98,10 @@ def check_assignments(assignments: Mapping[int, Sequence[int]], nodes: Collectio
 
 
 def check_replicas(lists: Iterable[Sequence[int]], nodes: Collection[int], factor: int | None) -> int:
-    """Every list names that many existing nodes, each once; the number of them."""
+    """Check that every list names `factor` existing nodes, each once; None: as many as the first.  Return the number.
+
+    Raises RequestError INVALID_REPLICA_ASSIGNMENT.
+    """
     for replicas in lists:
         if not replicas:
             raise _bad_assignment("The manual partition assignment includes an empty replica list.")

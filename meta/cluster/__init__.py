@@ -1,1 +1,1 @@
-"""Who is in the cluster and who is to own what: membership, assignment, and everybody's view of both."""
+"""Membership of the cluster, the assignment of partitions and shards, and each process's view of both."""

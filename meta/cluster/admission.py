@@ -1,11 +1,11 @@
-"""Checks of what other processes say of themselves, against the view and, where that is behind, the store.
+"""Checks of other processes' claims, against the view and, where that is behind, the store.
 
-The internal port has no authentication yet.  Until it has, a process believes nothing that it can check: the process
-that asks must be a member, and a coordinator's ownership number must be the controller's.  A store that cannot be
-reached is no reason to refuse (rule 7): then a claim beyond the view is believed, since the view may be behind.
+The internal port has no authentication yet.  Until it has, a process believes nothing that it can check: the connecting
+process must be a member, and a coordinator's ownership number must be the controller's.  A store that cannot be reached
+is no reason to refuse (rule 7): then a claim beyond the view is believed, since the view may be behind.
 
-A process that is refused since its key is gone is told at which revision: it may be cut off from the store, and not
-know (``meta.cluster.unregistered``).
+A process that is refused because its key is gone receives the revision at which that was found: it may be cut off from
+the store, and not have noticed (``meta.cluster.unregistered``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class MemberAdmission:
-    """``admit`` for ``InternalEndpoint``."""
+    """Checks of processes that say Hello: ``admit`` for ``InternalEndpoint``."""
 
     def __init__(self, kv: KeyValue, cluster: str, view: ClusterView) -> None:
         self._kv = kv
@@ -37,6 +37,7 @@ class MemberAdmission:
         self._view = view
 
     def admit(self, incarnation: str) -> Admission | Awaitable[Admission]:
+        """Return the admission of a process: from the view if it is a member there, else read from the store."""
         member = self._view.members.get(incarnation)
         return Admission(roles=member.roles) if member is not None else self._look_up(incarnation)
 
@@ -53,7 +54,7 @@ class MemberAdmission:
             return Admission(roles=decode_member(entry.value).roles)
         except KvError as error:
             _log.warning(
-                "a process is let in unchecked, the metadata store does not answer",
+                "a process is admitted unchecked, the metadata store does not answer",
                 extra=fields(member=incarnation, error=error),
             )
             return ANYBODY
@@ -61,14 +62,14 @@ class MemberAdmission:
             return Admission(refusal=f"{incarnation} is not a member that this version can read: {error}")
 
     def _roles_to_give(self) -> frozenset[str]:
-        """Return the roles of the members that may be given what another one had."""
+        """Return the roles of the members that another one's work may be assigned to."""
         members = self._view.members.values()
         able = [member.roles for member in members if member.internal.port and not member.is_draining]
         return frozenset().union(*able)
 
 
 class ShardOwnership:
-    """``check`` for ``broker.shard_log_api``."""
+    """Checks of shards' ownership numbers: ``check`` for ``broker.shard_log_api``."""
 
     def __init__(self, kv: KeyValue, cluster: str, view: ClusterView, catalog: Catalog) -> None:
         self._kv = kv
@@ -77,8 +78,11 @@ class ShardOwnership:
         self._catalog = catalog
 
     async def check(self, key: PartitionKey, ownership: int, caller: str) -> None:
-        """Raises RequestError NOT_COORDINATOR if shard `key.partition` is not `caller`'s under number `ownership`,
-        INVALID_REQUEST if the partition is not one of coordinators' logs."""
+        """Check that shard `key.partition` is `caller`'s under number `ownership`.
+
+        Raises RequestError NOT_COORDINATOR if it is not, INVALID_REQUEST if the partition is not one of coordinators'
+        logs.  An ownership that cannot be checked is accepted.
+        """
         topic = self._catalog.topics.get(OFFSETS_TOPIC)
         if topic is not None and topic.topic_id != key.topic_id:
             raise RequestError(ErrorCode.INVALID_REQUEST, f"{key} is not a partition of {OFFSETS_TOPIC}")
@@ -95,11 +99,11 @@ class ShardOwnership:
             )
 
     async def _look_up(self, shard: int) -> ShardOwner | None:
-        """Return the owner in the store, nobody's under 0 where it has none; None when that cannot be told."""
+        """Return the owner in the store, "" under 0 if it has none; None if the store cannot be read."""
         try:
             entry = await self._kv.get(shards_key(self._cluster))
             shards = decode_shards(entry.value) if entry is not None else {}
         except (KvError, FormatError) as error:
-            _log.warning("the ownership of a shard is believed unchecked", extra=fields(shard=shard, error=error))
+            _log.warning("a shard's ownership is accepted unchecked", extra=fields(shard=shard, error=error))
             return None
         return shards.get(shard, ShardOwner("", 0))

@@ -1,8 +1,8 @@
-"""Who is to own what, as the controller's leader writes it.
+"""The assignment of partitions and shards to processes, as the controller's leader writes it.
 
-One key holds 1,000 partitions of a topic, so that 10,000 partitions are ten keys, read and watched in no time, and the
-failure of a broker rewrites a few.  It is an opinion, by which requests are routed and partitions opened; what fences
-is each partition's own record (``meta.ownership``).
+One key holds 1,000 partitions of a topic, so that 10,000 partitions are ten keys, quickly read and watched, and the
+failure of a broker rewrites a few.  It is a plan, by which requests are routed and partitions opened; what fences is
+each partition's own record (``meta.ownership``).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class AssignmentChunk:
-    """The incarnation of each of its partitions' brokers, "" for none."""
+    """Up to 1,000 partitions of a topic: the incarnation of each one's broker, "" for none."""
 
     owners: tuple[str, ...]
 
 
 def encode_chunk(chunk: AssignmentChunk) -> bytes:
-    """Each name once, then numbers into the names."""
+    """Return the chunk as JSON: each name once, then numbers into the names."""
     names = sorted(set(chunk.owners) - {""})
     index = {name: number for number, name in enumerate(names)} | {"": _NOBODY}
     return json.dumps(
@@ -38,7 +38,7 @@ def encode_chunk(chunk: AssignmentChunk) -> bytes:
 
 
 def decode_chunk(data: bytes) -> AssignmentChunk:
-    """FormatError when it is none, or of a later format."""
+    """Return the chunk in ``data``.  Raises FormatError if it is not one, or of a later format."""
     try:
         raw = _load(data)
         names = [*raw["names"], ""]  # the last is what -1 means
@@ -46,7 +46,7 @@ def decode_chunk(data: bytes) -> AssignmentChunk:
         if not all(isinstance(name, str) for name in names) or len(numbers) > CHUNK:
             raise FormatError(f"an assignment of other names, or of too many partitions: {data[:80]!r}")
         if numbers and not (min(numbers) >= _NOBODY and max(numbers) < len(names) - 1):
-            raise FormatError(f"an assignment that names nobody known: {data[:80]!r}")
+            raise FormatError(f"an assignment with an owner that is not among its names: {data[:80]!r}")
         return AssignmentChunk(tuple([names[number] for number in numbers]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"not an assignment: {data[:80]!r} ({error})") from error
@@ -59,12 +59,15 @@ def encode_shards(shards: Mapping[int, ShardOwner]) -> bytes:
 
 
 def decode_shards(data: bytes) -> dict[int, ShardOwner]:
-    """FormatError when it is none, or of a later format."""
+    """Return the owners of shards in ``data``.
+
+    Raises FormatError if it does not hold them, or is of a later format.
+    """
     try:
         shards = {shard: ShardOwner(incarnation, number) for shard, incarnation, number in _load(data)["shards"]}
         for shard, owner in shards.items():
             if not _is_count(shard) or not isinstance(owner.incarnation, str) or not _is_count(owner.number):
-                raise FormatError(f"shard {shard!r} of {owner!r} is none")
+                raise FormatError(f"shard {shard!r} of {owner!r} is not a shard with an owner")
         return shards
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"not the assignment of shards: {data[:80]!r} ({error})") from error

@@ -1,6 +1,6 @@
-"""Where the facts stand that every process watches: under one prefix, so that one watch gives them in their order.
+"""Keys of the facts that every process watches: under one prefix, so that one watch gives them in their order.
 
-Nothing else stands there: a partition's record changes with every segment, and is its owner's alone.
+No other key is there: a partition's record changes with every segment, and is its owner's alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def member_key(cluster: str, incarnation: str) -> str:
 
 
 def controller_key(cluster: str) -> str:
-    """Whose it is leads: the value is an incarnation."""
+    """Return the key whose value is the incarnation of the controller's leader."""
     return f"{cluster_prefix(cluster)}controller"
 
 
@@ -42,5 +42,8 @@ def node_ids_prefix(cluster: str) -> str:
 
 
 def node_id_key(cluster: str, node_id: int) -> str:
-    """Which proxy has this id towards Kafka clients.  Watched by nobody."""
+    """Return the key whose value is the incarnation of the proxy with this id for Kafka clients.
+
+    No process watches it.
+    """
     return f"{node_ids_prefix(cluster)}{node_id}"

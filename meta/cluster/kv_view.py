@@ -23,8 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class KvClusterView:
-    """``start`` returns when it is complete; it then follows until ``close``.  Subscribers must not raise: what they
-    raise stops the view, as in ``meta.prefix_watch``."""
+    """A watched view.  ``start`` returns when it is complete; it then follows until ``close``.
+
+    Subscribers must not raise: an exception stops the view, as in ``meta.prefix_watch``.
+    """
 
     def __init__(self, kv: KeyValue, cluster: str, own: str, on_failed: Callable[[str], None] | None = None) -> None:
         """``on_failed``: see ``meta.prefix_watch``."""
@@ -42,24 +44,26 @@ class KvClusterView:
         return f"<KvClusterView members={len(self._members)} leader={self._controller} seen={self._following.seen}>"
 
     async def start(self) -> None:
-        """KvError when the store does not answer."""
+        """Start following.  Returns when the view is complete.  Raises KvError if the store does not answer."""
         await self._following.start()
 
     async def close(self) -> None:
         await self._following.close()
 
     async def wait_revision(self, revision: int) -> None:
-        """Until the view shows everything up to ``revision``."""
+        """Wait until the view shows everything up to ``revision``."""
         await self._following.wait_revision(revision)
 
     @property
     def revision(self) -> int:
-        """Up to which it shows everything."""
+        """The revision of the store up to which the view shows everything."""
         return self._following.seen
 
     def revision_of(self, key: str) -> int:
-        """Of the entry that it shows for a key of the store; 0 for none: what a write that was decided by this view
-        compares."""
+        """Return the revision of the entry that the view shows for a key of the store; 0 for none.
+
+        A write that was decided by this view compares it.
+        """
         return self._following.revision_of(key)
 
     # ------------------------------------------------------------------------------------------------- what it shows
@@ -82,7 +86,7 @@ class KvClusterView:
 
     @property
     def owners(self) -> Set[str]:
-        """Whoever is to own anything, members or not."""
+        """Owners of any partition, members or not."""
         return self._counts.keys() - {""}
 
     def chunk(self, topic_id: uuid.UUID, number: int) -> AssignmentChunk | None:
@@ -90,7 +94,7 @@ class KvClusterView:
 
     @property
     def chunks(self) -> Mapping[tuple[uuid.UUID, int], AssignmentChunk]:
-        """All that are written, by topic and number: those of deleted topics too."""
+        """All chunks that are written, by topic and number: those of deleted topics too."""
         return self._chunks
 
     def shard(self, shard: int) -> ShardOwner | None:
@@ -189,5 +193,5 @@ class KvClusterView:
 
 
 def _padded(owners: Sequence[str], length: int) -> Iterable[str]:
-    """Partitions that a chunk does not have are without an owner."""
+    """Extend the owners: partitions that a chunk does not have are without an owner."""
     return chain(owners, repeat("", length - len(owners)))

@@ -1,4 +1,4 @@
-"""One process of the cluster, as it registers itself."""
+"""A process of the cluster, as it registers itself."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ FORMAT = 1
 PORT_MAX = 65_535
 NODE_ID_MAX = (1 << 31) - 1
 TEXT_BYTES_MAX = (1 << 15) - 1
-"""Clients are told these numbers and texts in Kafka's int32 and string."""
+"""The largest numbers and texts that Kafka's int32 and string, and so responses to clients, can hold."""
 T = TypeVar("T")
 PROXY, BROKER, CONTROLLER, COORDINATOR = "proxy", "broker", "controller", "coordinator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """``port`` 0: there is none."""
+    """A host and port.  ``port`` 0: there is no address."""
 
     host: str = ""
     port: int = 0
@@ -30,12 +30,12 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """``incarnation`` names this process start; ``node_id`` is a proxy's id towards Kafka clients, else -1.
+    """A member's record.  ``incarnation`` names this process start; ``node_id`` is a proxy's id for clients, else -1.
 
     ``listeners`` has the address of each of a proxy's listeners by name, ``kafka`` that of the first: all that versions
     before listeners wrote and read.  ``protocols`` is the range of the internal protocol that it speaks, ``formats``
-    the highest format of files and keys that it reads.  ``is_draining``: it is about to leave, and is given nothing
-    more.
+    the highest format of files and keys that it reads.  ``is_draining``: it is about to leave, and nothing more is
+    assigned to it.
     """
 
     incarnation: str
@@ -55,7 +55,7 @@ class Member:
         return role in self.roles
 
     def kafka_at(self, listener: str) -> Address:
-        """Return where clients of a listener of this name connect; no port if the proxy has none of that name.
+        """Return the address for clients of a listener of this name; no port if the proxy has none of that name.
 
         A member of a version before listeners has one address for all clients, whatever they connected to.
         """
@@ -92,7 +92,7 @@ def encode_member(member: Member) -> bytes:
 
 
 def decode_member(data: bytes) -> Member:
-    """FormatError when it is no member, or of a later format."""
+    """Return the member in ``data``.  Raises FormatError if it is not a member, or is of a later format."""
     try:
         raw = json.loads(data)
         if raw["format"] != FORMAT:

@@ -1,16 +1,17 @@
-"""This process's presence in the cluster: a key under a lease, renewed while it lives.
+"""The membership of a process in its cluster: a key under a lease, renewed while the process lives.
 
-etcd merely unreachable is not a lost membership (rule 7): storage fences owners, so a process goes on.  Only the
-store's own word ends it: the lease is gone, or the key is (the controller has declared the process dead).  Then
+An unreachable etcd is not a lost membership (rule 7): storage fences owners, so a process goes on.  Only the store's
+own statement ends it: the lease is gone, or the key is (the controller has declared the process dead).  Then
 ``on_lost`` runs before anything else, and the process joins again, under the same incarnation: that names its start,
-and what it owned is fenced.  The first time it does so at once, then after pauses that double: a member that no
-controller can reach would else be declared dead and come back as fast as the store writes.  Another controller ends the
-pause.  A process that does not reach the store gets its word from other members, once its lease must have ended
-(``meta.cluster.unregistered``).
+and what it owned is fenced.
 
-A proxy takes its id towards Kafka clients with the same lease, so that no two have one id, and a dead one's is free
-when its lease is.  One that it chose itself it chooses anew when another has it by the time it joins again; one that it
-was given it cannot do without.
+The first time it joins again at once, then after pauses that double: a member that no controller can reach would else
+be declared dead and come back as fast as the store writes.  Another controller ends the pause.  A process that does not
+reach the store learns of its loss from other members, once its lease must have ended (``meta.cluster.unregistered``).
+
+A proxy takes its id for Kafka clients with the same lease, so that no two have one id, and a dead one's is free when
+its lease is.  An id that it chose itself it chooses again if another proxy has it by the time it joins again; an id
+that was configured must be free.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from bmq.meta.kv import Compare, KeyValue, KvError, LeaseNotFound, Put
 _log = logging.getLogger(__name__)
 
 TTL_S = 10.0
-"""Long enough for a stop-the-world of etcd's election (about 3 s), short enough that a dead process is soon missed."""
+"""Seconds: longer than a pause of etcd's election (about 3 s), short enough that a dead process is soon noticed."""
 RETRY_S = 0.5
 REJOIN_PAUSE_S = 1.0
-"""Before the second time that a process joins again; each further pause is twice as long."""
+"""Seconds before the second time that a process joins again; each further pause is twice as long."""
 REJOIN_PAUSE_MAX_S = 30.0
 STEADY_S = 60.0
-"""A membership that lasted so long has the next loss count as the first."""
+"""Seconds: after a membership that lasted so long, the next loss counts as the first."""
 NODE_IDS_MAX = 10_000
 ID_AGAIN_S = 0.05
 ID_AGAIN_MAX_S = 2.0
-"""Before a proxy tries another free id: a listing and a commit take some milliseconds."""
+"""Seconds before a proxy tries another free id: a listing and a commit take some milliseconds."""
 _DECLARED = "it was declared dead"
-_DECLARED_UNSEEN = "it does not reach the metadata store, and others find there that its lease has ended"
+_DECLARED_UNSEEN = "it does not reach the metadata store, and other members report that its lease has ended"
 
 
 class NodeIdTaken(Exception):
@@ -56,7 +57,10 @@ class JoinRefused(Exception):
 
 
 class Membership:
-    """``start`` joins; a task of its own renews until ``stop``.  The view must be following before ``start``."""
+    """The membership of this process.  ``start`` joins; a task of its own renews until ``stop``.
+
+    The view must be following before ``start``.
+    """
 
     def __init__(
         self,
@@ -72,9 +76,17 @@ class Membership:
         before_join: Callable[[], Awaitable[None]] | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
-        """``on_failed`` is called with the reason why the process had better end, ``on_id`` with the id under which it
-        has joined again when that is another than before, ``on_joined`` when it is a member again.  ``before_join`` is
-        awaited each time before the process registers: what it raises refuses that; JoinRefused ends the process."""
+        """Prepare a membership; the callbacks are called from the loop.
+
+        ==============  ====================================================================================
+        ``on_lost``     when the membership is lost: the process must not act as an owner any more
+        ``on_failed``   with the reason for which the process should end
+        ``on_id``       with the id under which it has joined again, if that is another than before
+        ``on_joined``   when it is a member again
+        ``before_join`` awaited each time before the process registers; an exception refuses that, and
+                        JoinRefused ends the process
+        ==============  ====================================================================================
+        """
         self.member = member
         self._kv = kv
         self._cluster = cluster
@@ -89,11 +101,11 @@ class Membership:
         self._ttl_s = ttl_s
         self._lease = 0
         self._renewed_at = 0.0  # by the loop's clock
-        self._revision = 0  # of our key as we wrote it last; 0 while we are no member
+        self._revision = 0  # of the own key as last written; 0 while this process is not a member
         self._joined_at = 0.0  # by the loop's clock
         self._losses = 0  # one soon after another
         self._join_not_before = 0.0
-        self._is_due = asyncio.Event()  # something is to be written, or looked at, before the next renewal
+        self._is_due = asyncio.Event()  # something is to be written or checked before the next renewal
         self._written: Member | None = None
         self._task: asyncio.Task[None] | None = None
         self._forget: Callable[[], None] = _nothing
@@ -107,7 +119,7 @@ class Membership:
 
     @property
     def lease(self) -> int:
-        """For keys that are to end with the membership; 0 while there is none."""
+        """The lease for keys that are to end with the membership; 0 while there is none."""
         return self._lease if self._revision else 0
 
     @property
@@ -117,13 +129,15 @@ class Membership:
 
     @property
     def overdue_s(self) -> float:
-        """Seconds since the lease has ended if the store has not renewed it since; negative before, and while the
-        process is not a member."""
+        """Seconds since the end of the lease if the store has not renewed it; negative before the end.
+
+        Also negative while the process is not a member.
+        """
         return self.lease_age_s - self._ttl_s if self.is_member else -self._ttl_s
 
     @property
     def _pause_s(self) -> float:
-        """Return the seconds until the process may join again; negative when it may."""
+        """The seconds until the process may join again; negative if it may."""
         return self._join_not_before - asyncio.get_running_loop().time()
 
     def on_unregistered(self, found: Unregistered) -> None:
@@ -141,8 +155,12 @@ class Membership:
             self._is_due.set()
 
     async def start(self) -> None:
-        """KvError when the store does not answer: a process that cannot register does not begin.  NodeIdTaken when
-        the id that it was told to have is another's for longer than a dead process's lease lasts."""
+        """Join the cluster, and keep the membership from then on.
+
+        Raises KvError if the store does not answer: a process that cannot register does not begin.  Raises NodeIdTaken
+        if another process has the configured id for longer than a dead process's lease lasts, and what ``before_join``
+        raises.
+        """
         deadline = asyncio.get_running_loop().time() + 2 * self._ttl_s
         while True:
             try:
@@ -157,13 +175,13 @@ class Membership:
         self._task.add_done_callback(self._ended)
 
     def update(self, member: Member) -> None:
-        """Tell the cluster this of us from now on, soon."""
+        """Register another record of this process, soon."""
         assert member.incarnation == self.member.incarnation
         self.member = member
         self._is_due.set()
 
     async def stop(self) -> None:
-        """Leave at once instead of by expiry; a store that does not answer lets the lease run out."""
+        """Leave at once instead of by expiry.  If the store does not answer, the lease runs out."""
         self._forget()
         if self._task is not None:
             self._task.cancel()
@@ -181,7 +199,7 @@ class Membership:
 
     async def _join(self) -> None:
         await self._before_join()
-        if self._lease:  # an earlier one may still hold our id
+        if self._lease:  # an earlier one may still hold the node id
             await self._end(self._lease)
         self._lease = await self._kv.grant(self._ttl_s)
         self._renewed_at = asyncio.get_running_loop().time()
@@ -199,10 +217,10 @@ class Membership:
         return member
 
     async def _join_with_free_id(self, member: Member) -> Member:
-        """With the id that it had, if nobody has it now; else with the lowest such.
+        """Register with the id that it had, if that is free now; else with the lowest free one.
 
-        When another was faster, more of them start together: each waits for a while of its own, up to twice as long
-        each time, or a hundred proxies would make 5,000 commits.
+        If another proxy was faster, more of them are starting together: each waits for a time of its own, up to twice
+        as long each time, or a hundred proxies would make 5,000 commits.
         """
         if member.node_id >= 0 and await self._register(member):
             return member
@@ -220,8 +238,10 @@ class Membership:
             most_s = min(2 * most_s, ID_AGAIN_MAX_S)
 
     async def _register(self, member: Member) -> bool:
-        """False when its id is another's.  An answer that was lost is settled by the compare of the next try: what is
-        there then is ours, or nothing."""
+        """Write the member's key and its id's.  Return False if another proxy has the id.
+
+        A lost response is settled by the compare of the next try: the key found then is this process's own, or absent.
+        """
         compares = [Compare(self._key, 0)]
         writes = [Put(self._key, encode_member(member), self._lease)]
         if member.node_id >= 0:
@@ -251,9 +271,9 @@ class Membership:
     # ----------------------------------------------------------------------------------------------------- staying
 
     def _view_changed(self, change: ViewChange) -> None:
-        """Find that our key was there and is not, before the next renewal would.
+        """Detect that the own key was there and is gone, before the next renewal would.
 
-        End a pause when another process leads: the leader before may have been the one that reached nobody.
+        End a pause when another process leads: the previous leader may have been the one that could reach no member.
         """
         if self.member.incarnation in change.members and self._is_gone(change.revision):
             self._lost(_DECLARED)
@@ -264,7 +284,7 @@ class Membership:
                 self._is_due.set()
 
     def _is_gone(self, revision: int) -> bool:
-        """What the view tells of the time before we joined (again) is old."""
+        """Return whether the own key is gone; a view from before this process joined (again) does not count."""
         return self.is_member and revision > self._revision and self.member.incarnation not in self._view.members
 
     async def _run(self) -> None:
@@ -279,7 +299,7 @@ class Membership:
             except (NodeIdTaken, JoinRefused) as error:
                 self._on_failed(f"cannot join the cluster again: {error}")
                 return
-            except KvError as error:  # unreachable: not a lost membership; asked again at the next turn
+            except KvError as error:  # unreachable: not a lost membership; the next turn tries again
                 _log.info("the metadata store does not answer", extra=fields(error=error))
 
     async def _tend(self) -> None:
@@ -289,7 +309,7 @@ class Membership:
             await self._join()
             _log.warning("joined the cluster again", extra=fields(member=self.member.incarnation))
             self._on_joined()
-            self._is_due.set()  # for what the view told while the answer was on its way
+            self._is_due.set()  # for changes of the view while the response was on its way
             return
         if self._is_gone(self._view.revision):
             self._lost(_DECLARED)
@@ -304,7 +324,7 @@ class Membership:
             elif done.current[self._key] is None:
                 self._lost(_DECLARED)
                 return
-            else:  # our own earlier write, whose answer was lost
+            else:  # this process's earlier write, whose response was lost
                 entry = done.current[self._key]
                 assert entry is not None
                 self._revision = entry.revision
@@ -313,7 +333,7 @@ class Membership:
         self._renewed_at = asyncio.get_running_loop().time()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """It runs until ``stop``: who does not renew must not act as a member."""
+        """Give the membership up if the task failed: a process that does not renew must not act as a member."""
         if not task.cancelled() and task.exception() is not None:
             _log.error(
                 "the membership is not renewed any more",
@@ -324,7 +344,7 @@ class Membership:
             self._on_failed(f"the membership is not renewed any more: {task.exception()!r}")
 
     def _lost(self, why: str) -> None:
-        """Stop acting on what we owned before anything else."""
+        """Stop acting as an owner before anything else, and schedule the next join."""
         if not self.is_member:
             return
         self._revision, self._written = 0, None
@@ -343,16 +363,16 @@ class Membership:
 
 
 def _nothing_more(why: str) -> None:
-    """It is in the log."""
+    """Do nothing: the reason is in the log."""
 
 
 def _nobody_asks(node_id: int) -> None:
-    """Whoever wants it looks at ``Membership.member``."""
+    """Do nothing: ``Membership.member`` has the id."""
 
 
 async def _no_check() -> None:
-    """Every process may join."""
+    """Allow every process to join."""
 
 
 def _nothing() -> None:
-    """Nobody was asked."""
+    """Do nothing."""

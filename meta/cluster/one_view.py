@@ -1,4 +1,4 @@
-"""The view of a process that is its whole cluster: it is to own everything."""
+"""The view of a process that is its whole cluster: it owns everything."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 
 _NUMBER = 1
-"""The ownership of every shard: nobody else ever has one."""
+"""The ownership number of every shard: no other process ever has one."""
 
 
 class OneView:
-    """A ``ClusterView`` that only ever changes in the member's own addresses."""
+    """A ``ClusterView`` that changes in the member's own addresses only."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -38,19 +38,19 @@ class OneView:
         return self.own
 
     def owned_count(self, incarnation: str) -> int:
-        raise NotImplementedError("everything: ask the catalog what there is")
+        raise NotImplementedError("everything: the catalog has the number of partitions")
 
     def shard(self, shard: int) -> ShardOwner | None:
         return ShardOwner(self.own, _NUMBER)
 
     @property
     def shards(self) -> Mapping[int, ShardOwner]:
-        raise NotImplementedError("all of them: ask the catalog how many there are")
+        raise NotImplementedError("all of them: the catalog has the number of shards")
 
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
         return self._subscribers.add(call)
 
     def move(self, member: Member) -> None:
-        """It has other addresses from now on."""
+        """Change the member's addresses, and notify subscribers."""
         self._member = member
         self._subscribers.tell(ViewChange(members={member.incarnation}))

@@ -1,8 +1,8 @@
-"""Which proxy clients are sent to for a partition or a shard: rendezvous hashing with a load bound, pure.
+"""The proxy that clients use for a partition or a shard: rendezvous hashing with a load bound.  Pure.
 
-Every proxy serves every partition, so a place is advice, and no answer is ever wrong because it changed.  It should be
-even, the same in every process without talk, and change little when a proxy comes or goes: each item has an order of
-preference over the proxies (highest hash first), and takes the first that is not full (Mirrokni, Thorup and
+Every proxy serves every partition, so a place is advice, and no response is ever wrong because it changed.  It should
+be even, the same in every process without communication, and change little when a proxy comes or goes: each item has an
+order of preference over the proxies (highest hash first), and takes the first that is not full (Mirrokni, Thorup and
 Zadimoghaddam, *Consistent Hashing with Bounded Loads*).  Full is the even share itself: of 1,000 items over 8 proxies
 14 % move when one goes, where 12.5 % must; a bound of 1.25 times the share would move 12.5 %, and leave one proxy with
 a quarter more than its share.
@@ -20,9 +20,9 @@ _ITEM, _NODE = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)  # o
 
 
 def place(seed: bytes, count: int, nodes: Sequence[int]) -> list[int]:
-    """A node for each of the items 0 to ``count``; ``nodes`` must not be empty.  ``seed`` tells groups of items apart.
+    """Return a node for each of the items 0 to ``count``; ``nodes`` must not be empty.
 
-    Costs count times nodes; the bound holds within the group.
+    ``seed`` distinguishes groups of items; the bound holds within the group.  Takes time by count times nodes.
     """
     ordered = sorted(nodes)
     if len(ordered) == 1:
@@ -37,7 +37,7 @@ def place(seed: bytes, count: int, nodes: Sequence[int]) -> list[int]:
 
 
 def _scores(seed: bytes, count: int, nodes: Sequence[int]) -> npt.NDArray[np.uint64]:
-    """A number for each item and node, by splitmix64's finaliser: (count, nodes)."""
+    """Return a number for each item and node, by splitmix64's finaliser: (count, nodes)."""
     start = np.uint64(int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big"))
     items = np.arange(1, count + 1, dtype=np.uint64)[:, None] * _ITEM
     mixed = start ^ items ^ (np.array(nodes, dtype=np.uint64)[None, :] + np.uint64(1)) * _NODE

@@ -1,4 +1,4 @@
-"""``meta.members.Members`` of a cluster: the proxies that clients are told of, and which of them for what."""
+"""``meta.members.Members`` of a cluster: the proxies that clients see, and the one for each partition and shard."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ _SHARDS = b"shards"
 
 
 class ClusterProxies:
-    """The proxies as clients of one listener are told of them: computed when asked for, kept until the proxies change.
+    """The proxies that clients of one listener see.
 
     Clients are sent to proxies that have a listener of the same name, and to all of these: any proxy serves every
     partition, so no partition's leader is without such a listener (Kafka's LISTENER_NOT_FOUND).  A proxy that drains is
-    not told of, nor is this one while it is not a member.  Without any other this process tells of itself: whoever asks
-    it has reached it.
+    left out, and so is this one while it is not a member.  Without any other, this process names itself: the client has
+    reached it.
+
+    A partition's proxy is computed on the first request for it, and kept until the proxies change.
     """
 
     def __init__(
         self, own: ProxyAddress, view: ClusterView, catalog: Catalog, shards: int, listener: str = PLAINTEXT
     ) -> None:
-        """``shards``: of ``__consumer_offsets`` as it is to be made; what exists counts."""
+        """Follow ``view`` and ``catalog``.
+
+        ``shards``: partitions of ``__consumer_offsets`` if it does not exist yet.
+        """
         self._listener = listener
         self.own = own
         self.version = 0
@@ -47,22 +52,27 @@ class ClusterProxies:
 
     @property
     def sends_away(self) -> bool:
-        """Whether this process is not a member, and clients are told of others instead."""
+        """True if this process is not a member, and clients see other proxies instead."""
         return not self._is_member and all(proxy.node_id != self.own.node_id for proxy in self._proxies)
 
     def set_member(self, is_member: bool) -> None:
-        """Tell clients of this process only while it is a member.  The view does not show that where the store cannot
-        be reached."""
+        """Name this process to clients only while it is a member.
+
+        The view does not show that where the store cannot be reached.
+        """
         self._is_member = is_member
         self.refresh()
 
     def move(self, own: ProxyAddress) -> None:
-        """Our own address is this from now on."""
+        """Change this process's own address."""
         self.own = own
         self.refresh()
 
     def leader_of(self, key: PartitionKey) -> int:
-        """This process for what is not there: the number may be a client's, and places cost by how many there are."""
+        """Return the proxy for the partition; this process if there is no such partition.
+
+        The number may be a client's, and computing places takes time and memory by their count.
+        """
         topic = self._catalog.by_id(key.topic_id)
         if topic is None or not 0 <= key.partition < topic.partitions:
             return self.own.node_id
@@ -80,14 +90,14 @@ class ClusterProxies:
         return placed
 
     def refresh(self) -> None:
-        """Look at the members anew."""
-        told = {
+        """Compute the proxies from the view's members."""
+        found = {
             member.node_id: ProxyAddress(member.node_id, address.host, address.port, member.zone)
             for member in self._view.members.values()
             if member.has(PROXY) and not member.is_draining and (address := member.kafka_at(self._listener)).port
             if self._is_member or member.incarnation != self._view.own
         }
-        proxies = tuple(told[node] for node in sorted(told)) or (self.own,)
+        proxies = tuple(found[node] for node in sorted(found)) or (self.own,)
         if proxies != self._proxies:
             self._proxies = proxies
             self._places.clear()

@@ -1,7 +1,6 @@
-"""Which brokers a proxy cannot reach although they are members: one key a proxy, under its lease.
+"""The brokers that a proxy cannot reach although they are members: one key a proxy, under its lease.
 
-The controller counts: a broker that one proxy cannot reach is that proxy's trouble, one that many cannot reach is its
-own.
+The controller counts: if one proxy cannot reach a broker, the proxy is at fault; if many cannot, the broker is.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def encode_unreachable(brokers: Collection[str]) -> bytes:
 
 
 def decode_unreachable(data: bytes) -> frozenset[str]:
-    """FormatError when it is none, or of a later format."""
+    """Return the brokers in ``data``.  Raises FormatError if it does not hold them, or is of a later format."""
     try:
         raw = json.loads(data)
         if raw["format"] != FORMAT:

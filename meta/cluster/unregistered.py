@@ -1,17 +1,17 @@
-"""A member that is cut off from the store learns from other members that its key is gone.
+"""The check by which a member that is cut off from the store learns from other members that its key is gone.
 
-A process whose lease has ended is a member no more: the controller has given to others what it had.  It reads that in
-the store, which it may not reach, while clients and the other processes reach it.  Without more it would take itself
-for the owner as long as it is cut off, and answer readers that there is nothing new.
+A process whose lease has ended is not a member any more: the controller has assigned its work to others.  The store
+shows that, but the process may not reach the store, while clients and the other processes reach it.  Without this check
+it would consider itself the owner as long as it is cut off, and respond to consumers that there is nothing new.
 
 So once its lease must have ended by its own clock it says Hello to other members, one after another.  A member that
 finds no key of it refuses the connection and names a revision of the store (``meta.cluster.admission``).  That is the
-store's word, passed on: a key that was written at revision 7 and is absent at 9 was deleted, whoever says so, a former
-leader or a process with an old view.  A process that every member still shows, as in an outage of the store, hears
-nothing of the kind and goes on (rule 7).
+store's statement, passed on: a key that was written at revision 7 and is absent at 9 was deleted, whichever process
+reports it, a former leader or a process with an old view.  A process that every member still shows, as in an outage of
+the store, gets no such refusal and goes on (rule 7).
 
-Nor does one go on the word alone where nobody could have been given what it had: brokers that have all lost the store
-while one controller reaches it go on serving.
+A process also goes on if its work cannot have been assigned to any other: brokers that have all lost the store while
+one controller reaches it go on serving.
 """
 
 from __future__ import annotations
@@ -31,22 +31,24 @@ from bmq.meta.cluster.view import ClusterView
 _log = logging.getLogger(__name__)
 
 ASK_S = 1.0
-"""Between two rounds of questions, and as long as one member may take: a small frame in each direction."""
+"""Seconds between two rounds, and the time-out of one member: a small frame in each direction."""
 DECISIVE = (BROKER, COORDINATOR, PROXY, CONTROLLER)
 """Roles, the one that has most to lose first.  A process goes by the first of these that it has."""
 
 
 class Verdict(Enum):
-    NOTHING = "the finding is older than our key, or nobody could have been given what we had"
-    ASK_STORE = "our lease may still hold: the store decides"
-    LOST = "our key is gone, and the store cannot have renewed our lease"
+    """A judgement of another member's finding."""
+
+    NOTHING = "the finding is older than this process's key, or its work cannot have been assigned to another"
+    ASK_STORE = "the lease may still hold: the store decides"
+    LOST = "the key is gone, and the store cannot have renewed the lease"
 
 
 def judge(found: Unregistered, *, revision: int, lease_age_s: float, ttl_s: float, roles: Set[str]) -> Verdict:
     """Judge another member's finding about this process.
 
-    ``revision``: of our key as we wrote it last; 0 if we are no member, and know it.  ``lease_age_s``: since the store
-    last renewed our lease.  ``roles``: ours.
+    ``revision``: of this process's key as it wrote it last; 0 if it is not a member, and has noticed.  ``lease_age_s``:
+    seconds since the store last renewed its lease.  ``roles``: its own.
     """
     decisive = next((role for role in DECISIVE if role in roles), "")
     if not revision or found.revision < revision or decisive not in found.roles:
@@ -55,16 +57,16 @@ def judge(found: Unregistered, *, revision: int, lease_age_s: float, ttl_s: floa
 
 
 def others_to_ask(view: ClusterView) -> list[Member]:
-    """Return the other members that can be asked, in an order that differs from process to process."""
+    """Return the other members that can be queried, in an order that differs from process to process."""
     found = [member for member in view.members.values() if member.incarnation != view.own and member.internal.port]
     return sorted(found, key=lambda member: zlib.crc32(f"{view.own} {member.incarnation}".encode()))
 
 
 class RegistrationCheck:
-    """A task that asks others while the lease is overdue: the leader that was known last, and one more, each round.
+    """A task that queries others while the lease is overdue: in each round the last known leader, and one more.
 
-    ``overdue_s`` returns for how long the lease has been over, negative while it cannot be; ``greet`` says Hello to a
-    member within a time.
+    ``overdue_s`` returns for how many seconds the lease has been over, negative while it cannot be; ``greet`` says
+    Hello to a member within a time-out.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class RegistrationCheck:
         self._task.add_done_callback(_ended)
 
     async def close(self) -> None:
-        """Idempotent."""
+        """End the task.  Idempotent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -108,7 +110,10 @@ class RegistrationCheck:
             self._asked += 1
 
     async def _ask(self, member: Member) -> None:
-        """What it finds goes to whoever subscribed for refusals; one that is not reached is passed over."""
+        """Say Hello to a member.
+
+        Its refusal reaches the subscribers for refusals; an unreachable member is skipped.
+        """
         try:
             await self._greet(member, ASK_S)
         except PeerLost:
@@ -116,10 +121,10 @@ class RegistrationCheck:
 
 
 def _ended(task: asyncio.Task[None]) -> None:
-    """It runs until ``close``: anything else is a bug."""
+    """Log the end of the task, if it failed: it should run until ``close``."""
     if not task.cancelled() and task.exception() is not None:
         _log.error(
-            "bug: others are not asked any more whether this process is registered",
+            "bug: the registration check has ended, other members are not queried any more",
             exc_info=task.exception(),
             extra=fields(error=repr(task.exception())),
         )

@@ -1,4 +1,4 @@
-"""What every process knows of its cluster: read from memory, told when it changes."""
+"""A process's view of its cluster: read from memory, with notifications of changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from bmq.meta.cluster.member import Member
 
 
 class ShardOwner(NamedTuple):
-    """Who serves a shard of ``__consumer_offsets``.  ``number`` grows with every assignment of the shard."""
+    """The process that serves a shard of ``__consumer_offsets``.
+
+    ``number`` grows with every assignment of the shard.
+    """
 
     incarnation: str
     number: int
@@ -20,7 +23,7 @@ class ShardOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewChange:
-    """What has changed; the view shows all of it already.  ``members``: incarnations that came, went or changed.
+    """A set of changes; the view shows all of them already.  ``members``: incarnations that came, went or changed.
 
     ``revision``: the store's, of the last of these changes.  ``chunks``: those of the assignment that were written, by
     topic and number; ``partitions`` are those in them that have another owner.
@@ -35,36 +38,36 @@ class ViewChange:
 
 
 class ClusterView(Protocol):
-    """Watched; a moment behind the store, never going back."""
+    """A watched view; a moment behind the store, and never going back."""
 
     @property
     def own(self) -> str:
-        """This process's incarnation."""
+        """The incarnation of this process."""
 
     @property
     def revision(self) -> int:
-        """The store's, up to which everything is shown; in a subscriber's call that of the changes before."""
+        """The store's revision up to which everything is shown; in a subscriber's call that of the changes before."""
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """Those registered, by incarnation."""
+        """The registered members, by incarnation."""
 
     @property
     def controller(self) -> Member | None:
         """The leader, if it is known and registered."""
 
     def owner_of(self, key: PartitionKey) -> str:
-        """The incarnation that is to own the partition; "" when none is assigned."""
+        """Return the incarnation that the partition is assigned to; "" if it is assigned to none."""
 
     def owned_count(self, incarnation: str) -> int:
-        """How many partitions it is to own."""
+        """Return the number of partitions that are assigned to it."""
 
     def shard(self, shard: int) -> ShardOwner | None:
-        """Who is to serve the shard; None when nobody is."""
+        """Return the process that the shard is assigned to; None if there is none."""
 
     @property
     def shards(self) -> Mapping[int, ShardOwner]:
-        """All that are assigned."""
+        """All shards that are assigned."""
 
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
-        """Have ``call`` run at every change from here on, in order; the answer ends that."""
+        """Call ``call`` at every change from here on, in order.  Return a function that unsubscribes it."""

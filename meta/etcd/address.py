@@ -1,4 +1,4 @@
-"""``etcd://user:password@host:port,host:port?ca=/file&cert=/file&key=/file``, taken apart."""
+"""Parser of ``etcd://user:password@host:port,host:port?ca=/file&cert=/file&key=/file``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _PARAMETERS = tuple(f"{name}=" for name in _FILES)
 
 @dataclass(frozen=True, slots=True)
 class EtcdAddress:
-    """Where a cluster is, and who we are to it.  With any of the three files connections are TLS."""
+    """The addresses of an etcd cluster, and this process's credentials.
+
+    With any of the three files connections are TLS.
+    """
 
     endpoints: tuple[str, ...]
     user: str = ""
@@ -30,9 +33,9 @@ class EtcdAddress:
 
 
 def parse_etcd_url(url: str, password: str = "") -> EtcdAddress:
-    """Return the address that `url` names; `password` is the user's where the URL gives none.
+    """Return the address that `url` names; `password` is the user's if the URL gives none.
 
-    Raises ValueError, without the password, when the URL is not of this form.
+    Raises ValueError, without the password, if the URL is not of this form.
     """
     parts = split_url(url)
     if "@" in f"{parts.path}{parts.fragment}" or ("@" in parts.query and not parts.query.startswith(_PARAMETERS)):
@@ -56,7 +59,10 @@ def parse_etcd_url(url: str, password: str = "") -> EtcdAddress:
 
 
 def tls_context(url: str) -> ssl.SSLContext | None:
-    """Return the TLS settings of an address for HTTP, None if it is without.  Raises ValueError, OSError."""
+    """Return the TLS settings of an address for HTTP, None if it has none.
+
+    Raises ValueError if the URL is wrong, OSError if a file cannot be read.
+    """
     files = _files(split_url(url).query)
     if not files:
         return None

@@ -1,4 +1,7 @@
-"""Which member to ask, how often, and what it means to give up.  Pure: time and chance are arguments."""
+"""The choice of a member, the number of attempts, and the error after the last one.
+
+Pure: time and chance are arguments.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from bmq.meta.kv import KvError, KvUnavailable, KvUnknown
 
 
 class Kind(Enum):
-    """What asking twice would do."""
+    """The effect of sending a call twice."""
 
     READ = auto()
-    """Nothing; and an unanswered one has changed nothing."""
+    """None; and an unanswered one has changed nothing."""
 
     REPEATABLE = auto()
-    """The same as asking once; unanswered, it may have been done."""
+    """The same as sending it once; unanswered, it may have been done."""
 
     ONCE = auto()
-    """It might be done twice: only asked again while it was certainly not done."""
+    """It might be done twice: it is only sent again if it was certainly not done."""
 
 
 class Backoff:
@@ -35,13 +38,14 @@ class Backoff:
         self._next_s = self._settings.backoff_min_s
 
     def pause_s(self) -> float:
+        """Return the next pause, in seconds."""
         pause_s = self._next_s * self._dice.uniform(0.5, 1.0)
         self._next_s = min(self._next_s * 2, self._settings.backoff_max_s)
         return pause_s
 
 
 class Attempts:
-    """One call's attempts: whether there is another one, and the error when there is not."""
+    """One call's attempts: whether there is another one, and the error if there is not."""
 
     def __init__(self, kind: Kind, *, members: int, backoff: Backoff, until: float) -> None:
         self._until = until
@@ -52,9 +56,9 @@ class Attempts:
         self._is_unknown = False
 
     def pause_s(self, verdict: Verdict, now: float) -> float | None:
-        """Note a failure; how long to wait before the next attempt, or None to give up.
+        """Count a failure.  Return the seconds to wait before the next attempt, or None to give up.
 
-        Members are asked in turn without a pause, it comes before the second round.
+        Members are tried in turn without a pause; a pause comes before each further round.
         """
         self._failed += 1
         if verdict is Verdict.UNKNOWN:
@@ -67,16 +71,16 @@ class Attempts:
         return pause_s if now + pause_s < self._until else None
 
     def error(self, text: str) -> KvError:
-        """What the caller hears after giving up."""
+        """Return the error for the caller after giving up."""
         if self._is_unknown and self._kind is not Kind.READ:
             return KvUnknown(text)
         return KvUnavailable(text)
 
 
 class Rotation:
-    """The members of a cluster: one is asked until it fails, then the next.
+    """The members of a cluster: one is used until it fails, then the next.
 
-    A member that failed is avoided for a while.  When all are, the one whose time is nearest to its end is asked.
+    A member that failed is avoided for a while.  If all are avoided, the one whose time ends first is used.
     """
 
     def __init__(self, members: int, avoid_s: float, *, first: int) -> None:

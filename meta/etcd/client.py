@@ -1,10 +1,10 @@
-"""Calls to a cluster: a member that answers is found, what may be asked again is, the rest raises the seam's errors.
+"""Calls to an etcd cluster, repeated where that is safe, with the errors of ``meta.kv``.
 
 Invariants:
 
-* A call that may be done twice by asking twice is sent once, but for failures that say that it was certainly not done.
+* A call that might be done twice is sent again only after a failure that proves that it was not done.
 * Nothing is sent before its member has a connection, so that a time-out never hides a refused connection.
-* After ``close`` begins nothing new is sent, and channels close when the last call has its answer.
+* After ``close`` begins nothing new is sent, and channels close when the last call has its response.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEEDS_LEADER: Metadata = (("hasleader", "true"),)
 
 
 class EtcdClient:
-    """One process's connections to one cluster; belongs to the loop that made it."""
+    """A process's connections to one cluster; belongs to the loop that created it."""
 
     def __init__(self, address: EtcdAddress, settings: EtcdSettings) -> None:
         self.settings = settings
@@ -54,7 +54,7 @@ class EtcdClient:
         self._idle.set()
         self._work: set[asyncio.Task[Any]] = set()
         self.calls_ms: dict[str, Histogram] = {}
-        """By etcd's name of the call, how long calls took with all their attempts and the wait for room."""
+        """Durations of calls with all their attempts and the wait for room, by etcd's name of the call."""
         self.calls_failed = 0
         """Calls that no member answered."""
 
@@ -67,9 +67,9 @@ class EtcdClient:
         retry_for_s: float | None = None,
         is_urgent: bool = False,
     ) -> Answer:
-        """The answer.  KvUnavailable, KvUnknown, LeaseNotFound.
+        """Send a call and return the response.  Raises KvUnavailable, KvUnknown, LeaseNotFound.
 
-        An urgent call waits for no room among the others, and no longer than ``urgent_timeout_s`` for one member.
+        An urgent call does not wait for room among the others, and no longer than ``urgent_timeout_s`` for one member.
         """
         self._require_open()
         self._calls += 1
@@ -93,7 +93,7 @@ class EtcdClient:
     async def ask_each(
         self, method: Method[Request, Answer], request: Request
     ) -> list[tuple[str, Answer | CallFailed]]:
-        """Ask every member once.  Return what each answered, or why it did not, by its endpoint."""
+        """Send a call to every member once.  Return each one's response or failure, by its endpoint."""
         self._require_open()
 
         async def ask(member: Member) -> tuple[str, Answer | CallFailed]:
@@ -113,7 +113,7 @@ class EtcdClient:
         times.observe((self._now() - began) * 1000)
 
     async def watch(self, create: pb.WatchRequest) -> tuple[Member, WatchCall]:
-        """A stream on the member whose turn it is, with this request sent.  CallFailed."""
+        """Return a stream on the member whose turn it is, with this request sent.  Raises CallFailed."""
         member_index = self._rotation.choose(self._now())
         member = self._members[member_index]
         try:
@@ -124,15 +124,15 @@ class EtcdClient:
             raise
 
     def lost(self, member: Member) -> None:
-        """A watch on this member broke: others should not begin there just now."""
+        """Avoid this member for a while: a watch on it broke."""
         self._rotation.failed(self._members.index(member), self._now())
 
     def forget_token(self) -> None:
-        """A watch was refused for its token."""
+        """Drop the token, for which a watch was refused."""
         self._tokens.refused(())
 
     async def unless_closed(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this for as long as the client is open, else KvUnavailable."""
+        """Run ``work`` for as long as the client is open.  Raises KvUnavailable if it closes first."""
         task = asyncio.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
@@ -203,12 +203,12 @@ async def _gathered(*work: Coroutine[Any, Any, T]) -> list[T]:
 
 
 async def discard(task: asyncio.Future[Any]) -> None:
-    """End a task that nobody waits for any more; what it says or said is of no interest."""
+    """End a task that no code waits for any more, and ignore its result."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})
     if not task.cancelled():
-        task.exception()  # taken note of, or asyncio would report it as forgotten
+        task.exception()  # retrieved, or asyncio would log it as never retrieved
 
 
 def _credentials(address: EtcdAddress) -> grpc.ChannelCredentials | None:

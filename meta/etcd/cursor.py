@@ -1,10 +1,10 @@
-"""How far one watch is: etcd's answers in, changes out.  Pure.
+"""The position of one watch: etcd's responses in, changes out.  Pure.
 
 Invariants:
 
 * ``seen`` only grows, and all changes up to it have been handed out, or precede the watch.
-* Changes are handed out by whole revisions.  etcd sends a revision in one answer, which may come in fragments; what was
-  collected of an answer that never ended is forgotten with its stream.
+* Changes are handed out by whole revisions.  etcd sends a revision in one response, which may come in fragments; what
+  was collected of a response that never ended is dropped with its stream.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _DELETE = 1
 
 
 class Cancelled(Exception):
-    """The member ended this watch, for the reason given; a new one may do."""
+    """A watch that its member ended, with the reason; a new watch may succeed."""
 
 
 class WatchCursor:
-    """What one watch has seen, over all the streams that it takes."""
+    """The position of one watch, over all its streams."""
 
     def __init__(self, prefix: str, after_revision: int) -> None:
         self.seen = after_revision
@@ -31,12 +31,12 @@ class WatchCursor:
         self._fragments: list[Event] = []
 
     def create(self) -> pb.WatchRequest:
-        """The request that begins a stream where the last one ended.
+        """Return the request that begins a stream where the last one ended.
 
-        It asks for the last revision seen once more, and ``take`` drops that.  etcd calls a start compacted when it
+        It requests the last revision seen once more, and ``take`` drops that.  etcd calls a start compacted when it
         lies *before* the compacted revision, and of that one it keeps the puts but, in older versions, not the
-        deletions.  Asked for one revision more, "not compacted" means that nothing is missing, whatever its version.
-        0 would mean "from now on".
+        deletions. With one revision more in the request, "not compacted" means that nothing is missing, whatever its
+        version.  0 would mean "from now on".
         """
         self._fragments = []
         create = pb.WatchCreate(
@@ -49,7 +49,10 @@ class WatchCursor:
         return pb.WatchRequest(create=create)
 
     def take(self, answer: pb.WatchResponse) -> list[Changes]:
-        """The changes that this answer completes.  Compacted; Cancelled."""
+        """Return the changes that this response completes.
+
+        Raises Compacted, and Cancelled if the member ended the watch.
+        """
         if answer.compact_revision:
             raise Compacted(answer.compact_revision)
         if answer.canceled:

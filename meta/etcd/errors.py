@@ -1,9 +1,9 @@
-"""What a failed call to etcd means: certainly not done, or unknown.  Pure.
+"""The meaning of a failed call to etcd: certainly not done, or unknown.  Pure.
 
-gRPC's status codes do not tell the two apart: UNAVAILABLE is a refused connection, a member without a leader, and a
+gRPC's status codes do not separate the two: UNAVAILABLE is a refused connection, a member without a leader, and a
 commit that was proposed and never answered.  The texts do, being part of etcd's interface (rpctypes/error.go) and
-matched by its own client.  **What is not known here is unknown**: a text that changes costs a caller a second look,
-never a wrong belief.
+matched by its own client.  **A text that is not listed here is unknown**: if etcd changes one, a caller has to check
+again, but never acts on a wrong verdict.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ from grpc import StatusCode
 
 
 class Verdict(Enum):
-    """What a failure says of the call."""
+    """The meaning of a failure for the call."""
 
     NOT_DONE = auto()
-    """No member took it up; another one, or the same one later, may."""
+    """No member has accepted it; another one, or the same one later, may."""
 
     TOKEN = auto()
-    """Not done: the token has expired, or was given by an earlier life of the member.  Authenticate and ask again."""
+    """Not done: the token has expired, or was issued before the member restarted.  Authenticate and send it again."""
 
     FORBIDDEN = auto()
-    """Not done, and asking again does not help: somebody must change something."""
+    """Not done, and sending it again does not help: an operator must change something."""
 
     LEASE_GONE = auto()
     """Not done: the lease does not exist."""
 
     UNKNOWN = auto()
-    """Sent, and perhaps done, or to be done later.  For a read: no answer."""
+    """Sent, and perhaps done, or to be done later.  For a read: no response."""
 
 
-# Before anything was sent: gRPC's own words, which come with UNAVAILABLE.
+# Texts of gRPC that come with UNAVAILABLE before anything was sent.
 _UNREACHED = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
 COMPACTED = "etcdserver: mvcc: required revision has been compacted"
-"""To a compaction: it is done already, by somebody else or by the try before."""
+"""The response to a compaction that is done already, by another process or by the try before."""
 
 _TEXTS = {
-    # Refused at the door, before a proposal is made (v3rpc/interceptor.go, v3_server.go).
+    # Refused before a proposal is made (v3rpc/interceptor.go, v3_server.go).
     "etcdserver: no leader": Verdict.NOT_DONE,
     "etcdserver: not capable": Verdict.NOT_DONE,
     "etcdserver: rpc not supported for learner": Verdict.NOT_DONE,
     "etcdserver: too many requests": Verdict.NOT_DONE,
-    # The member knew no leader to hand the proposal to, or the leader was handing over.
+    # The member had no leader to pass the proposal to, or the leader was handing over.
     "raft proposal dropped": Verdict.NOT_DONE,
     "etcdserver: invalid auth token": Verdict.TOKEN,
-    # Users or roles have changed since the token was given; said before the proposal or when it is applied, undone.
+    # Users or roles have changed since the token was issued; found before the proposal or when it is applied, undone.
     "etcdserver: revision of auth store is old": Verdict.TOKEN,
     "etcdserver: user name is empty": Verdict.TOKEN,  # sent without one, while authentication was being switched on
     "etcdserver: permission denied": Verdict.FORBIDDEN,
@@ -61,7 +61,8 @@ _TEXTS = {
 }
 
 NO_SPACE = "etcdserver: mvcc: database space exceeded"
-"""Unknown, against its looks: etcd applies the commit that finds the quota just exceeded, and still answers this."""
+"""Unknown, although it looks like NOT_DONE: etcd applies the commit that finds the quota just exceeded, and still
+returns this error."""
 
 NO_AUTHENTICATION = "etcdserver: authentication is not enabled"
 
@@ -75,18 +76,18 @@ _HINTS = {
 
 
 def judge(code: StatusCode, details: str) -> Verdict:
-    """What this status says of a call that gRPC failed."""
+    """Return the verdict on a call that gRPC failed with this status."""
     if code is StatusCode.UNAVAILABLE and details.startswith(_UNREACHED):
         return Verdict.NOT_DONE
     return _TEXTS.get(details, Verdict.UNKNOWN)
 
 
 def judge_cancelled(reason: str) -> Verdict:
-    """The same of the reason that etcd gives for ending a watch: a text, or a whole status as Go prints it."""
+    """Return the verdict on etcd's reason for ending a watch: a text, or a whole status as Go prints it."""
     return _TEXTS.get(reason.rpartition("desc = ")[2], Verdict.UNKNOWN)
 
 
 def explain(code: StatusCode, details: str) -> str:
-    """The same for people."""
+    """Return the text of a status for operators, with a hint where there is one."""
     text = f"{code.name}: {details}" if details else code.name
     return f"{_HINTS[details]} ({text})" if details in _HINTS else text

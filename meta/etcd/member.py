@@ -1,4 +1,4 @@
-"""One member of the cluster: its gRPC channel, and calls that fail with a verdict."""
+"""A member of the etcd cluster: its gRPC channel, and calls that fail with a verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WatchCall = grpc.aio.StreamStreamCall[pb.WatchRequest, pb.WatchResponse]
 
 
 class CallFailed(Exception):
-    """A call to one member failed; the text names the member."""
+    """A failed call to one member, which the text names."""
 
     def __init__(self, verdict: Verdict, text: str) -> None:
         super().__init__(text)
@@ -28,7 +28,7 @@ class CallFailed(Exception):
 
 
 class Method(Generic[Request, Answer]):
-    """One call of etcd's API."""
+    """A call of etcd's API."""
 
     __slots__ = ("answer", "path", "request")
 
@@ -56,7 +56,7 @@ _METHODS = (
 
 
 class Member:
-    """The connection is made when it is first needed, and again after it was lost, by gRPC."""
+    """A member's channel.  gRPC connects it when it is first needed, and again after the connection was lost."""
 
     def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None, settings: EtcdSettings) -> None:
         self.endpoint = endpoint
@@ -81,9 +81,10 @@ class Member:
         )
 
     async def connect(self) -> None:
-        """Return when there is a connection, or certainly none: so a call that is sent next was not lost before.
+        """Wait until there is a connection, or certainly none: so a call that is sent next was not lost before.
 
-        When there is none the call fails at once, and with the reason, which only calls are told.
+        If there is none the next call fails at once, with the reason, which gRPC gives only to calls.  Raises
+        CallFailed NOT_DONE if neither is certain within ``connect_timeout_s``.
         """
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
@@ -99,7 +100,10 @@ class Member:
     async def call(
         self, method: Method[Request, Answer], request: Request, metadata: Metadata, timeout_s: float | None = None
     ) -> Answer:
-        """The answer, or CallFailed: also after ``timeout_s``, by default the settings' time for a call."""
+        """Send a call and return its response.
+
+        Raises CallFailed, also after ``timeout_s`` seconds, by default the settings' time for a call.
+        """
         try:
             answer: Answer = await self._stubs[method.path](
                 request,
@@ -111,7 +115,7 @@ class Member:
         return answer
 
     async def watch(self, create: pb.WatchRequest, metadata: Metadata) -> WatchCall:
-        """A stream on which this request was sent."""
+        """Return a stream on which this request was sent.  Raises CallFailed."""
         call: WatchCall = self._watch(metadata=metadata)
         try:
             await call.write(create)
@@ -132,16 +136,16 @@ class Member:
 
 def _options(settings: EtcdSettings) -> list[tuple[str, int]]:
     return [
-        ("grpc.max_receive_message_length", -1),  # a page of a listing is as large as its caller asked for
+        ("grpc.max_receive_message_length", -1),  # a page of a listing is as large as its caller requested
         ("grpc.max_send_message_length", -1),  # bounded by check_commit
         ("grpc.keepalive_time_ms", int(settings.keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(settings.keepalive_timeout_s * 1000)),
         ("grpc.http2.ping_timeout_ms", int(settings.keepalive_timeout_s * 1000)),  # else a minute, whatever the above
         ("grpc.http2.max_pings_without_data", 0),  # no bound: a quiet watch is probed as long as it lasts
-        ("grpc.min_reconnect_backoff_ms", int(settings.connect_timeout_s * 1000)),  # really the time for one attempt
+        ("grpc.min_reconnect_backoff_ms", int(settings.connect_timeout_s * 1000)),  # in fact the time for one attempt
         ("grpc.initial_reconnect_backoff_ms", int(settings.backoff_min_s * 1000)),
         ("grpc.max_reconnect_backoff_ms", int(settings.backoff_max_s * 1000)),
-        ("grpc.use_local_subchannel_pool", 1),  # no other client's pauses and connections are ours
+        ("grpc.use_local_subchannel_pool", 1),  # do not share other clients' pauses and connections
         ("grpc.service_config_disable_resolution", 1),  # no retries by order of the DNS: they are decided here
         ("grpc.enable_http_proxy", 0),  # proxies are for the world outside
     ]

@@ -1,4 +1,4 @@
-"""The seam's words in etcd's messages, and back.  Pure."""
+"""The conversion between ``meta.kv``'s types and etcd's messages.  Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.kv import Commit, Compare, Entry, Put, Write, prefix_range
 
-# Any key would do: what is asked for is the header.  This one, so that a user's role can allow it.
+# Any key would do, since only the header is used.  This one, so that a user's role can allow it.
 _REVISION_KEY = b"/"
 _EQUAL, _MOD_REVISION = 0, 2
 
@@ -22,7 +22,7 @@ def revision() -> pb.RangeRequest:
 
 
 def page(prefix: str, after: str, limit: int) -> pb.RangeRequest | None:
-    """The next page of a listing; None when ``after`` lies past the prefix."""
+    """Return the request for the next page of a listing; None if ``after`` lies past the prefix."""
     low, end = prefix_range(prefix)
     if after:
         low = max(low, after.encode() + b"\x00")  # the key next to it
@@ -55,7 +55,10 @@ def commit_answer(compares: Sequence[Compare], answer: pb.TxnResponse) -> Commit
 
 
 def grant(ttl_s: float) -> pb.LeaseGrantRequest:
-    """Whole seconds, rounded up; etcd raises it to what one and a half elections take."""
+    """Return the request for a lease of whole seconds, rounded up.
+
+    etcd raises the ttl to the length of one and a half elections.
+    """
     return pb.LeaseGrantRequest(ttl_s=max(1, math.ceil(ttl_s)))
 
 

@@ -1,4 +1,4 @@
-"""Every number the etcd client depends on, each with its reason."""
+"""Every number that the etcd client depends on, each with its reason."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdSettings:
-    """How this process speaks to one etcd cluster.  Seconds unless the name says otherwise."""
+    """Time-outs and bounds of the client.  Seconds unless the name says otherwise."""
 
     connect_timeout_s: float = 2.0
     """A connection inside one network takes milliseconds, TLS included; two lost SYNs take 3 s and are not worth it."""
 
     call_timeout_s: float = 5.0
-    """One call, one attempt.  etcd answers in milliseconds, and in about 2 s when an election lies between."""
+    """One call, one attempt.  etcd responds in milliseconds, and in about 2 s when an election lies between."""
 
     urgent_timeout_s: float = 2.0
     """The same for renewals of leases: a lease of 10 s is renewed every third of it, and one member that hangs must not
-    take the time in which another could be asked."""
+    take the time in which another could be tried."""
 
     retry_for_s: float = 6.0
     """The last attempt of a call begins this long after the first: one member may hang for a whole time-out before
-    another is asked.  A call so takes this and one time-out at most."""
+    another is tried.  A call so takes this and one time-out at most."""
 
     open_for_s: float = 6.0
     """The same for the first call, in ``open``: a process started beside etcd may be a little early."""
@@ -30,12 +30,12 @@ class EtcdSettings:
     """Calls sent and not yet answered; further callers wait.  etcd itself refuses past 5,000 unapplied proposals."""
 
     avoid_s: float = 5.0
-    """A member that failed is asked last for this long, so that a dead one does not cost every call its time-out.
+    """A member that failed is tried last for this long, so that a dead one does not cost every call its time-out.
     Short, since a wrong suspicion merely moves load."""
 
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0
-    """Pause before all members are asked once more, doubled each time, half of it random so that a thousand clients do
+    """Pause before all members are tried once more, doubled each time, half of it random so that a thousand clients do
     not come back at once."""
 
     keepalive_s: float = 6.0
@@ -43,8 +43,8 @@ class EtcdSettings:
     often than every 5 s (--grpc-keepalive-min-time)."""
 
     keepalive_timeout_s: float = 3.0
-    """An unanswered probe this long and the connection is given up."""
+    """The connection is given up after a probe without response for this long."""
 
     progress_s: float = 60.0
-    """A quiet watch asks this often how far it is, so that it can resume after a disconnect although its own last event
-    is long compacted.  Must be well below what the cluster keeps (--auto-compaction-retention)."""
+    """A quiet watch requests its progress this often, so that it can resume after a disconnect although its own last
+    event is long compacted.  Must be well below what the cluster keeps (--auto-compaction-retention)."""

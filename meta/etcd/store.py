@@ -39,15 +39,15 @@ from bmq.meta.kv import (
 from bmq.meta.maintenance import LeaseLeft, StoreMember, StoreStatus
 
 VERSION_MIN = (3, 5, 8)
-"""Before, a member asked for a watch's progress could name a revision whose changes it had yet to send: after a
-disconnect they would be missed."""
+"""etcd's least version.  Before it, a progress response could name a revision whose changes the member had yet to send:
+after a disconnect they would be missed."""
 
 
 _NO_SPACE_ALARM = "NOSPACE"
 
 
 class EtcdKeyValue:
-    """``open`` makes it, ``close`` ends it; used from the loop that opened it."""
+    """The store of a cluster.  ``open`` makes it, ``close`` ends it; used from the loop that opened it."""
 
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
@@ -62,9 +62,10 @@ class EtcdKeyValue:
 
     @classmethod
     async def open(cls, address: EtcdAddress, settings: EtcdSettings | None = None) -> EtcdKeyValue:
-        """Connect.  KvUnavailable when no member answers in time, or none may answer us; KvError when it is too old.
+        """Connect and check that the cluster can be used.
 
-        OSError when a file of the address cannot be read.
+        Raises KvUnavailable if no member answers in time, or none accepts this process; KvError if it is too old;
+        OSError if a file of the address cannot be read.
         """
         client = EtcdClient(address, settings or EtcdSettings())
         try:
@@ -96,8 +97,8 @@ class EtcdKeyValue:
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
         check_commit(compares, writes)
         if not compares and not writes:
-            return Commit(True, await self.revision(), {})  # etcd would answer it from what one member knows
-        # What writes nothing may be asked again.
+            return Commit(True, await self.revision(), {})  # etcd would answer it from one member's state
+        # A commit that writes nothing may be repeated.
         kind = Kind.ONCE if writes else Kind.READ
         answer = await self._client.ask(TXN, requests.commit(compares, writes), kind)
         return requests.commit_answer(compares, answer)
@@ -120,7 +121,7 @@ class EtcdKeyValue:
         return follow(self._client, prefix, after_revision)
 
     async def status(self) -> StoreStatus:
-        """Of the member that is asked; alarms are the cluster's."""
+        """Return the status of one member; alarms are the cluster's."""
         answer = await self._client.ask(STATUS, pb.StatusRequest(), Kind.READ)
         return StoreStatus(
             bytes=answer.database_bytes,
@@ -130,7 +131,7 @@ class EtcdKeyValue:
         )
 
     async def servers(self) -> Sequence[StoreMember]:
-        """Return what each member of the address says of itself; a member that has no leader answers too."""
+        """Return the status of each member of the address; a member without a leader answers too."""
         return [
             StoreMember(endpoint, error=str(answer)) if isinstance(answer, CallFailed) else _server(endpoint, answer)
             for endpoint, answer in await self._client.ask_each(STATUS, pb.StatusRequest())
@@ -141,7 +142,7 @@ class EtcdKeyValue:
         return LeaseLeft(float(answer.left_s), float(answer.granted_s))
 
     async def compact(self, revision: int) -> None:
-        """Done already is done."""
+        """Compact the history; no error if it is compacted already."""
         try:
             await self._client.ask(COMPACT, pb.CompactionRequest(revision=revision), Kind.REPEATABLE)
         except KvError as error:

@@ -1,4 +1,4 @@
-"""The token that etcd gives for a user and password."""
+"""The token that etcd issues for a user and password."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ class Tokens:
         self._fetching = asyncio.Lock()
 
     async def get(self, member: Member) -> Metadata:
-        """What to send along.  CallFailed, never UNKNOWN: whatever the token was for has not been sent."""
+        """Return the metadata to send with a call.
+
+        Raises CallFailed, never UNKNOWN: the call that needs the token has not been sent.
+        """
         if self._request is None:
             return ()
         async with self._fetching:
@@ -27,7 +30,10 @@ class Tokens:
         return (("token", self._token),) if self._token else ()
 
     def refused(self, sent: Metadata) -> bool:
-        """A member refused this; whether asking for a new one may help.  Another call may have fetched it already."""
+        """Drop the token that a member refused.  Return whether a new one may help.
+
+        Another call may have fetched a new one already, which is then kept.
+        """
         if sent == (("token", self._token),) or not sent:
             self._token = None
         return self._request is not None

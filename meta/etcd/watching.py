@@ -1,8 +1,9 @@
-"""One watch over as many streams, one after another, as it takes.
+"""One watch over as many streams, one after another, as it needs.
 
-Each watch has a gRPC stream of its own.  Sharing one would save some hundred bytes a watch and cost the seam's promise:
-a watch reads on only when its caller asks for more, so a slow caller is held back by HTTP/2's flow control and etcd's
-cursor waits for him, without a queue here.  On a shared stream he would hold back all the others, or need a queue.
+Each watch has a gRPC stream of its own.  Sharing one would save some hundred bytes a watch and break the promise of
+``meta.kv``: a watch reads on only when its caller asks for more, so HTTP/2's flow control holds a slow caller's stream
+back and etcd's cursor waits, without a queue here.  On a shared stream a slow caller would hold back all the others, or
+need a queue.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _PROGRESS = pb.WatchRequest(progress=pb.WatchProgress())
 
 
 async def follow(client: EtcdClient, prefix: str, after_revision: int) -> AsyncGenerator[Changes, None]:
-    """Every change of the prefix after that revision; Compacted, and KvUnavailable after ``close``."""
+    """Yield every change of the prefix after that revision.
+
+    Raises Compacted if they are no longer kept, KvUnavailable after ``close``.
+    """
     cursor, backoff = WatchCursor(prefix, after_revision), Backoff(client.settings, client.dice)
     is_lost = False
     while True:
@@ -54,6 +58,7 @@ async def follow(client: EtcdClient, prefix: str, after_revision: int) -> AsyncG
 
 
 def _blame(client: EtcdClient, stream: _Stream | None, error: CallFailed | Cancelled) -> None:
+    """Drop the token, or avoid the member, whichever broke the watch."""
     if isinstance(error, Cancelled):
         if judge_cancelled(str(error)) is Verdict.TOKEN:
             client.forget_token()
@@ -64,9 +69,10 @@ def _blame(client: EtcdClient, stream: _Stream | None, error: CallFailed | Cance
 
 
 class _Stream:
-    """One stream.  A member that owes an answer, to the creation or to the question how far it is, is given up in time.
+    """One stream of a watch.
 
-    A member that is merely behind leaves the question unanswered too: another one is a good choice then as well.
+    A member that owes a response, to the creation or to a progress request, is given up in time.  A member that is
+    merely behind leaves the progress request without response too: another one is a good choice then as well.
     """
 
     def __init__(self, client: EtcdClient, member: Member, call: WatchCall) -> None:
@@ -76,7 +82,7 @@ class _Stream:
         self._owes = True  # the confirmation that the watch was created
 
     async def next(self) -> pb.WatchResponse:
-        """The next answer.  CallFailed; KvUnavailable when the client closes."""
+        """Return the next response.  Raises CallFailed, and KvUnavailable when the client closes."""
         reading: asyncio.Future[Any] = asyncio.ensure_future(self._call.read())
         try:
             while not reading.done():
@@ -117,7 +123,7 @@ class _Stream:
         if reading.cancelled():  # by the channel, which was closed
             raise CallFailed(Verdict.UNKNOWN, f"{self.member.endpoint}: the stream was cancelled")
         try:
-            answer = reading.result()  # at the end of the stream gRPC's EOF, which is no message
+            answer = reading.result()  # at the end of the stream gRPC's EOF, which is not a message
         except grpc.aio.AioRpcError as error:
             raise self.member.failure(error) from None
         if not isinstance(answer, pb.WatchResponse):
