@@ -1,1 +1,1 @@
-"""The proxy: the Kafka endpoint (from part 2 on)."""
+"""The proxy: the Kafka endpoint that clients connect to."""

@@ -1,12 +1,13 @@
-"""What a client may do, where Kafka's answers say it when asked: everything, as without an authorizer.
+"""Authorized operations, in the responses that carry them on request: all are allowed, as in Kafka without an
+authorizer.
 
-Codes of ``AclOperation``; which of them a resource knows: Kafka's ``AclEntry.supportedOperations``.
+The numbers are codes of ``AclOperation``; Kafka's ``AclEntry.supportedOperations`` says which of them a resource has.
 """
 
 from __future__ import annotations
 
 Operations = frozenset[int] | None
-"""None when nobody asked."""
+"""Codes of operations; None if the client did not ask for them."""
 
 CLUSTER_OPERATIONS = frozenset({5, 7, 8, 9, 10, 11, 12})
 """Create, alter, describe, cluster action, describe configs, alter configs, idempotent write."""
@@ -15,5 +16,5 @@ TOPIC_OPERATIONS = frozenset({3, 4, 5, 6, 7, 8, 10, 11})
 
 
 def bits(operations: frozenset[int]) -> int:
-    """As the 32-bit field that the wire has."""
+    """Return the operations as Kafka's 32-bit field."""
     return sum(1 << operation for operation in operations)

@@ -1,4 +1,4 @@
-"""Every API of the endpoint, from the handlers' own registrations: ApiVersions is built from this."""
+"""All APIs of the endpoint for clients, from the handlers' registrations; ApiVersions is built from this."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Metadata answers, kept as encoded bytes: 10,000 partitions cost 110 ms to encode, and every client asks again.
+"""Metadata responses, kept as encoded bytes: 10,000 partitions cost 110 ms to encode, and every client asks again.
 
 A topic's bytes are kept by API version and used while the topic and the proxies stay the same.  Fields come from the
-schema's encoder; only the partitions of a topic, all alike, are laid out here, as rows of one table.  An answer is
+schema's encoder; only the partitions of a topic, all alike, are laid out here, as rows of one table.  A response is
 then::
 
     header, throttle time, brokers, cluster id, controller id | topic count | topics ... | cluster operations, error
 
-No partition has a leader epoch (``endpoint.leader_epochs``).  A leader is always given, owner or not: the proxy named
-holds what comes for the partition until it is open.
+No partition has a leader epoch (``endpoint.leader_epochs``).  A partition always has a leader, even without an owner:
+the proxy that is named as leader holds produces for the partition until it is open.
 
-Bounded by the catalog: what it no longer has is dropped.
+The cache is bounded by the catalog: topics that the catalog does not have any more are dropped.
 """
 
 from __future__ import annotations
@@ -37,14 +37,17 @@ from bmq.meta.members import Members, ProxyAddress
 from bmq.proxy.acl_operations import Operations
 
 COST_OF_TOPIC = 25
+"""Cost of a topic's element beside its partitions, in partitions: 50 us, at 2 us for a partition."""
 COST_PER_STEP = 4_000
-"""Work between two turns of the loop, in partitions' worth of it: a topic's element costs 50 us and 2 us a partition:
-some 8 ms."""
+"""Work between two turns of the loop, in partitions: some 8 ms."""
 _FIRST_FLEXIBLE = 9
 
 
 class PartitionPlace(NamedTuple):
-    """What a client is told of a partition.  ``replicas`` begin with the leader, then one proxy a zone (KIP-392)."""
+    """The proxies of a partition in a response, by node id.
+
+    ``replicas`` begins with the leader; one proxy of each other zone follows (KIP-392).
+    """
 
     leader: int
     replicas: Sequence[int]
@@ -61,7 +64,10 @@ class _Zones:
             self._nodes.setdefault(proxy.zone, []).append(proxy.node_id)
 
     def replicas(self, leader: int, partition: int) -> list[int]:
-        """As many for every partition; within a zone the partitions are spread over its proxies."""
+        """Return the replicas of a partition with this leader.
+
+        There are as many for every partition; within a zone the partitions are spread over its proxies.
+        """
         own = self._zone.get(leader)
         others = [nodes[partition % len(nodes)] for zone, nodes in self._nodes.items() if zone != own]
         return [leader, *others][: max(1, len(self._nodes))]
@@ -73,10 +79,10 @@ class _Zones:
 
 
 class _TopicEntry:
-    """One topic's places, and its bytes by (version, operations).
+    """One topic's leaders and replicas, and its encoded bytes by (version, operations).
 
-    What goes through all partitions is a generator that yields between two steps of ``COST_PER_STEP``; a topic that
-    has fewer takes one step.  Several may be under way at once: each step leaves places that are true.
+    A method that visits all partitions is a generator that yields after each ``COST_PER_STEP`` of them.  Several may be
+    under way at once: leaders and replicas are consistent after each step.
     """
 
     __slots__ = ("_leaders", "_members_version", "_replicas", "changes", "encoded", "topic")
@@ -85,18 +91,18 @@ class _TopicEntry:
         self.topic = topic
         self.encoded: dict[tuple[int, Operations], bytes] = {}
         self.changes = 0
-        """How often what is shown has changed: ``encoded`` was cleared then."""
+        """Number of changes of the leaders or replicas; each has cleared ``encoded``."""
         self._leaders: list[int] = []
         self._replicas: list[list[int]] = []
         self._members_version = -1
 
     def refresh(self, members: Members) -> Steps[None]:
-        """Bring the places up to date."""
+        """Bring the leaders and replicas up to date."""
         if members.version != self._members_version:
             yield from self._place(members)
 
     def _place(self, members: Members) -> Steps[None]:
-        """Find the leaders and replicas anew.  If members change between two steps, the next refresh does it again."""
+        """Find the leaders and replicas.  If members change between two steps, the next refresh does it again."""
         version, zones = members.version, _Zones(members)
         leaders: list[int] = []
         replicas: list[list[int]] = []
@@ -114,12 +120,12 @@ class _TopicEntry:
                 self.encoded.clear()
 
     def _steps(self) -> Iterator[tuple[int, int]]:
-        """First and last partition of each step; one at least."""
+        """Return the first partition of each step, and the one after its last."""
         partitions = self.topic.partitions
         return ((start, min(start + COST_PER_STEP, partitions)) for start in range(0, partitions, COST_PER_STEP))
 
     def places(self, start: int, stop: int) -> list[PartitionPlace]:
-        """Return the partitions from ``start`` up to ``stop``, or to the last one."""
+        """Return the partitions from ``start`` up to, not including, ``stop``; fewer if the topic ends before."""
         return list(map(PartitionPlace, self._leaders[start:stop], self._replicas[start:stop]))
 
     def rows(self, version: int) -> Steps[list[bytes]]:
@@ -147,7 +153,10 @@ class _TopicEntry:
 
 @cache
 def _row(version: int, replicas: int) -> npt.DTypeLike:
-    """A partition's fields in the schema's order; a compact array counts one more, in a byte up to 126 of them."""
+    """Return a partition's fields in the schema's order.
+
+    The count of a compact array is its length plus 1, in one byte for up to 126 elements.
+    """
     assert version < _FIRST_FLEXIBLE or replicas < 127, "more zones than a byte can count"
     count = "u1" if version >= _FIRST_FLEXIBLE else ">i4"
     fields: list[tuple[str, str] | tuple[str, str, tuple[int]]] = [
@@ -166,7 +175,7 @@ def _row(version: int, replicas: int) -> npt.DTypeLike:
 
 
 class _AllTopics(NamedTuple):
-    """The elements of all topics; ``versions``: the catalog's and the members'."""
+    """The encoded elements of all topics; ``versions`` are the catalog's and the members'."""
 
     versions: tuple[int, int]
     topics: int
@@ -174,14 +183,14 @@ class _AllTopics(NamedTuple):
 
 
 class _Encoding(NamedTuple):
-    """All topics, being encoded; ``versions`` are those that it began with."""
+    """The encoding of all topics while it runs; ``versions`` are those that it began with."""
 
     versions: tuple[int, int]
     task: asyncio.Task[_AllTopics]
 
 
 class MetadataCache:
-    """One for a process's handlers.  ``encoded_topics`` counts the times that a topic had to be encoded."""
+    """One listener's cache of Metadata responses.  ``encoded_topics`` counts the times that a topic was encoded."""
 
     def __init__(self) -> None:
         self.encoded_topics = 0
@@ -196,24 +205,25 @@ class MetadataCache:
         return f"MetadataCache(topics={len(self._topics)}, encoded={self.encoded_topics})"
 
     async def places(self, topic: Topic, start: int, stop: int, members: Members) -> list[PartitionPlace]:
-        """Return the partitions from ``start`` up to ``stop``."""
+        """Return a topic's partitions from ``start`` up to, not including, ``stop``."""
         entry = self._entry(topic)
         await run_in_turns(entry.refresh(members))
         return entry.places(start, stop)
 
     @property
     def all_bytes(self) -> int:
-        """Return the largest size that all topics together have had in a response of late; 0 before the first."""
+        """Largest number of bytes of all topics, over the versions in which they were last encoded; 0 before that."""
         return max((len(found.joined) for found in self._all.values()), default=0)
 
     def replicas(self, topic: Topic, index: int, members: Members) -> Sequence[int]:
-        """The nodes of one partition, whatever the topic's size."""
+        """Return the node ids of one partition's replicas.  The cost does not depend on the topic's size."""
         return self._zones_of(members).replicas(members.leader_of(PartitionKey(topic.topic_id, index)), index)
 
     def nearer(self, zone: str, members: Members, topic: Topic, index: int) -> int:
-        """Return the replica in a client's zone, which is not ours, if this process leads the partition; else -1.
+        """Return the replica in ``zone``, the client's, if this process leads the partition; else -1.
 
-        A client reads on where it has been sent to: there, as from a follower in Kafka, it is sent nowhere else.
+        ``zone`` is another one than this process's.  Only the leader sends a client elsewhere; as with a follower in
+        Kafka, the proxy that it was sent to serves it.
         """
         if members.leader_of(PartitionKey(topic.topic_id, index)) != members.own.node_id:
             return -1
@@ -225,7 +235,7 @@ class MetadataCache:
         return self._zones
 
     def topic(self, topic: Topic, version: int, operations: Operations, members: Members) -> Steps[bytes]:
-        """Return a topic's element of the answer; yields between two steps of work if there are several."""
+        """Return a topic's encoded element of the response; yields between two steps of work if there are several."""
         entry = self._entry(topic)
         yield from entry.refresh(members)
         encoded = entry.encoded.get((version, operations))
@@ -240,7 +250,7 @@ class MetadataCache:
     def all_topics(
         self, version: int, operations: Operations, catalog: Catalog, members: Members
     ) -> tuple[int, bytes] | None:
-        """Return how many there are, and all their elements; None if some are to be encoded first (``encode_all``)."""
+        """Return the number of all topics, and their elements; None if some must be encoded first (``encode_all``)."""
         found = self._all.get((version, operations))
         if found is None or found.versions != (catalog.version, members.version):
             return None
@@ -249,13 +259,16 @@ class MetadataCache:
     async def encode_all(
         self, version: int, operations: Operations, catalog: Catalog, members: Members
     ) -> tuple[int, bytes]:
-        """The same, encoded in steps: 100,000 topics take seconds.  Whoever asks meanwhile shares the work, unless
-        something has changed since it began: the work that begins after that is shared then."""
+        """Return the same as ``all_topics``, encoded in steps: 100,000 topics take seconds.
+
+        Callers at the same time share one run, unless the catalog or the members have changed since it began; they
+        share the next run then.
+        """
         key = (version, operations)
         running = self._running.get(key)
         if running is not None and running.versions != (catalog.version, members.version):
-            await asyncio.wait([running.task])  # its own askers are told if it failed
-            running = self._running.get(key)  # of whoever waited as well, and came first
+            await asyncio.wait([running.task])  # if it fails, its own callers get the exception
+            running = self._running.get(key)  # the run of another caller that waited, too
         if running is None or running.task.done():
             steps = self._encode_all(version, operations, catalog, members)
             task = asyncio.get_running_loop().create_task(run_in_steps(steps), name="metadata of all topics")
@@ -288,7 +301,7 @@ class MetadataCache:
         members: Members,
         cluster_operations: Operations = None,
     ) -> Response:
-        """The whole response around the encoded ``topics``."""
+        """Return the whole response around the encoded ``topics``, of which there are ``count``."""
         if len(self._topics) > len(catalog.topics):
             self._topics = {name: entry for name, entry in self._topics.items() if name in catalog.topics}
         if tuple(members.proxies) != self._heads_of:
@@ -311,12 +324,15 @@ class MetadataCache:
 
 
 def controller_of(members: Members) -> int:
-    """Any proxy does the controller's work for a client: all name the same one."""
+    """Return the node id of the proxy that clients see as controller.
+
+    Any proxy serves a client's requests to the controller; all proxies name the same one.
+    """
     return members.proxies[0].node_id if members.proxies else members.own.node_id
 
 
 def encode_error(version: int, error: ErrorCode, name: str | None, topic_id: uuid.UUID, *, is_internal: bool) -> bytes:
-    """The element of a topic that there is nothing to say of."""
+    """Return the encoded element of a topic that has nothing but an error."""
     topic = MetadataResponse.MetadataResponseTopic(
         error_code=error,
         name=name,
@@ -348,14 +364,14 @@ def _encode_topic(entry: _TopicEntry, version: int, operations: Operations) -> S
 
 
 def _encode_element(version: int, topic: object) -> bytes:
-    """One element of ``topics``, cut out of an answer that holds nothing else."""
+    """Return one element of ``topics``, cut out of a response that has no other."""
     around = _whole(version, MetadataResponse(brokers=[], cluster_id="", controller_id=-1, topics=[]))
     whole = _whole(version, MetadataResponse(brokers=[], cluster_id="", controller_id=-1, topics=[topic]))
     return whole[len(around) - _tail_size(version) : len(whole) - _tail_size(version)]
 
 
 def _encode_shell(version: int, cluster_id: str, members: Members, operations: Operations) -> bytes:
-    """The answer without its topics."""
+    """Return the encoded response without topics."""
     brokers = [
         MetadataResponse.MetadataResponseBroker(
             node_id=proxy.node_id, host=proxy.host, port=proxy.port, rack=proxy.zone or None
@@ -381,17 +397,17 @@ def _whole(version: int, message: object) -> bytes:
 
 
 def _tail_size(version: int) -> int:
-    """Bytes behind the topics: cluster operations, error, tags."""
+    """Return the number of bytes behind the topics: cluster operations, error, tags."""
     return (4 if 8 <= version <= 10 else 0) + (2 if version >= 13 else 0) + (1 if version >= _FIRST_FLEXIBLE else 0)
 
 
 def _count_size(version: int) -> int:
-    """Bytes of an empty array's count."""
+    """Return the number of bytes of an empty array's count."""
     return 1 if version >= _FIRST_FLEXIBLE else 4
 
 
 def _count(version: int, count: int) -> bytes:
-    """An array's count: an int32, or one more as an unsigned varint."""
+    """Return an array's encoded count: an int32, or from version 9 on ``count + 1`` as an unsigned varint."""
     if version < _FIRST_FLEXIBLE:
         return count.to_bytes(4, "big")
     count += 1

@@ -1,4 +1,4 @@
-"""What handlers share that ask partitions' owners, one partition of a request after another or some at once."""
+"""Queries to partitions' owners, for handlers of requests that name many partitions."""
 
 from __future__ import annotations
 
@@ -21,19 +21,24 @@ from bmq.proxy.services import ProxyServices
 T = TypeVar("T")
 R = TypeVar("R")
 PARALLEL = 16
-"""Partitions of one request asked at once: storage bounds its own reads besides."""
+"""Partitions of one request that are queried at once; storage has a bound of its own for reads."""
 TOGETHER = 1_000
-"""Partitions of one request asked at once where owners elsewhere are asked about many in one request."""
+"""Partitions of one request that are queried at once by queries that `BatchedQueries` joins into few requests."""
 ASKED_A_TURN = 100
-"""Of one request: at 50 us for a question within the process some milliseconds."""
+"""Queries of one request in a turn of the loop: at 50 us for one within the process, some milliseconds."""
 LISTED_A_TURN = 2_000
-"""Partitions that are only listed take a microsecond or two."""
+"""Partitions that are only listed, in a turn of the loop, at a microsecond or two each."""
 LOOK_S = 1.0
-"""How long a look at many partitions waits in all for those that are not open: a connection takes milliseconds."""
+"""Time that a request about many partitions waits, in all, for those that are not open: a connection takes
+milliseconds."""
 
 
 async def owner_of(services: ProxyServices, topic_name: str, partition: int, timeout_s: float | None = None) -> Owner:
-    """The partition's owner, in WRITE, once it is there.  RequestError, retriable unless the partition is OFFLINE."""
+    """Return the partition's owner, once it is in WRITE.
+
+    Waits for it for ``held_produce_ms``, or for ``timeout_s`` if that is less.  Raises RequestError if the partition
+    does not exist or has no such owner in time; retriable unless the partition is OFFLINE.
+    """
     topic = services.catalog.topics.get(topic_name)
     if topic is None or not 0 <= partition < topic.partitions:
         raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic_name}-{partition} does not exist")
@@ -46,8 +51,11 @@ async def owner_of(services: ProxyServices, topic_name: str, partition: int, tim
 
 
 async def open_owner(owners: Owners, key: PartitionKey, deadline: float) -> Owner | None:
-    """The owner for a look at what there is, waited for until ``deadline`` on the loop's clock; None when there is none
-    by then.  The first that a process asks of another one has the connection made."""
+    """Return the partition's owner, for a query about many partitions; None if it is not there by ``deadline``.
+
+    ``deadline`` is on the loop's clock.  Waiting matters even for an open partition: the first query to a process opens
+    the connection to it.
+    """
     owner = owners.get(key)
     left_s = deadline - asyncio.get_running_loop().time()
     if owner is not None or left_s <= 0:
@@ -59,14 +67,14 @@ async def open_owner(owners: Owners, key: PartitionKey, deadline: float) -> Owne
 
 
 def check_epoch(current: int, epoch: int) -> None:
-    """Raise RequestError if a client's epoch is another one than the owner's (``endpoint.leader_epochs``)."""
+    """Raise RequestError if a client's epoch differs from ``current``, the owner's (``endpoint.leader_epochs``)."""
     error = epoch_error(current, epoch)
     if error:
         raise RequestError(error, f"epoch {epoch} is not the leader's, {current}")
 
 
 class Listed(NamedTuple):
-    """One partition of a request, with the name of its topic.  ``times``: so often it stands there."""
+    """One partition of a request, with the name of its topic.  ``times``: how often the request names it."""
 
     topic: str
     partition: Any
@@ -74,12 +82,14 @@ class Listed(NamedTuple):
 
 
 async def list_partitions(topics: Sequence[Any], name: str, index: str) -> list[Listed]:
-    """Return all partitions of a request's ``topics``, in their order.  ``name`` and ``index`` are the fields that hold
-    a topic's name and a partition's number."""
+    """Return all partitions of a request's ``topics``, in their order.
+
+    ``name`` and ``index`` are the fields that hold a topic's name and a partition's number.
+    """
     counts: Counter[tuple[str, int]] = Counter()
     turns = Turns(LISTED_A_TURN)
     for topic in topics:
-        if turns.is_over():  # one without partitions costs a look, too
+        if turns.is_over():  # a topic without partitions costs time, too
             await next_turn()
         topic_name = getattr(topic, name)
         for part in batched(topic.partitions, LISTED_A_TURN):
@@ -93,9 +103,9 @@ async def list_partitions(topics: Sequence[Any], name: str, index: str) -> list[
 
 
 async def ask_all(items: Sequence[T], ask: Callable[[T], Awaitable[R]], parallel: int = PARALLEL) -> list[R]:
-    """Return ``ask`` of every item, at most ``parallel`` at once; the answers in the order of the items.
+    """Return the result of ``ask`` for each item, in the order of the items; at most ``parallel`` run at once.
 
-    The first exception of ``ask`` ends all of it and is raised.
+    The first exception of ``ask`` is raised, and the other calls are cancelled.
     """
     answers: dict[int, R] = {}
     under_way = _UnderWay(answers)
@@ -105,7 +115,7 @@ async def ask_all(items: Sequence[T], ask: Callable[[T], Awaitable[R]], parallel
             if turns.is_over():
                 await next_turn()
             await under_way.fall_below(parallel)
-            answer = start(_ask_one(ask, item))  # an owner in this process mostly answers without a pause
+            answer = start(_ask_one(ask, item))  # an owner in this process mostly returns at once
             if isinstance(answer, asyncio.Task):
                 under_way.add(number, answer)
             else:
@@ -121,7 +131,7 @@ async def _ask_one(ask: Callable[[T], Awaitable[R]], item: T) -> R:
 
 
 class _UnderWay(Generic[R]):
-    """Questions of one request that were not answered at once; their answers go to ``answers``, by number."""
+    """The queries of one request that did not return at once; their results go to ``answers``, by number."""
 
     def __init__(self, answers: dict[int, R]) -> None:
         self._answers = answers
@@ -145,7 +155,7 @@ class _UnderWay(Generic[R]):
             self._waiter.set_result(None)
 
     async def fall_below(self, number: int) -> None:
-        """Wait until fewer than ``number`` are under way.  Raises what one of them has raised."""
+        """Wait until fewer than ``number`` are under way.  Raises the first exception that one of them has raised."""
         while len(self._tasks) >= number and self._error is None:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -153,17 +163,19 @@ class _UnderWay(Generic[R]):
             raise self._error
 
     async def cancel(self) -> None:
-        """Cancel those that are left, and wait for their end."""
+        """Cancel the queries that are left, and wait for their end."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self._error = None  # its traceback refers to the frames that refer to this
+        self._error = None  # its traceback refers to frames that refer to this object
 
 
 async def by_topic(topics: Sequence[Any], answers: Sequence[R], make: Callable[[Any, list[R]], T]) -> list[T]:
-    """Return ``make`` of each of a request's topics and the answers for its partitions; ``answers`` are in the order of
-    the request."""
+    """Return ``make(topic, its answers)`` for each of a request's topics.
+
+    ``answers`` has one element for each partition, in the order of the request.
+    """
     rest = iter(answers)
     return await map_in_turns(lambda topic: make(topic, list(islice(rest, len(topic.partitions)))), topics)

@@ -17,17 +17,17 @@ from bmq.proxy.metadata_cache import MetadataCache
 
 @dataclass(slots=True, kw_only=True)
 class ProxyServices(Services):
-    """Everything that a handler of clients' requests may use.  One per listener; tests make it of what they need."""
+    """Everything that a handler of clients' requests may use.  There is one for each listener."""
 
     members: Members
-    """The cluster as this listener's clients see it: each proxy under the address that it advertises for them."""
+    """Members as this listener's clients see them: each proxy under the address that it advertises for them."""
     admin: Admin
-    """The controller, wherever it runs: changes topics and configs."""
+    """Controller, wherever it runs: changes topics and configs."""
     coordinator: GroupCoordinator
     producer_ids: ProducerIds
     log_levels: LogLevels = field(default_factory=LogLevels)
     metadata: MetadataCache = field(default_factory=MetadataCache)
 
     def nearer(self, rack: str) -> Nearer | None:
-        """Return the choice of a proxy in `rack`; None if this one is in it."""
+        """Return a function that chooses a proxy in `rack` to fetch from; None if this proxy is in it."""
         return None if self.members.own.zone == rack else partial(self.metadata.nearer, rack, self.members)

@@ -1,14 +1,14 @@
-"""Spans around the parts that serve a request, for those requests that are traced.
+"""Spans around the parts that serve a request, for requests that are traced.
 
-Everything here wraps: a request that is not drawn by lot goes to the endpoint as if there was no tracer.  A traced one
-is served by the same handlers with wrapped services::
+Everything here wraps: a request that is not sampled goes to the endpoint as without a tracer.  A traced one is served
+by the same handlers with wrapped services::
 
-    Produce                          request: until the kernel has its response
-      held                           waits in its partition's line
-      append                         the owner, in this process, takes the batch
-      flush                          until storage has acknowledged it: its wait for a flush, and the flush
-      route                          or another process's: until that has answered
-        Produce                      the same there, under the context that the request's header carried
+    Produce                          the request, until the kernel has its response
+      held                           the wait in its partition's queue
+      append                         the append, if the owner is in this process
+      flush                          until storage has acknowledged the batch: the wait for a flush, and the flush
+      route                          if the owner is in another process: until that has responded
+        Produce                      the same there, under the context in the request's header
       acknowledge                    from the response's last part until the kernel has it
     Fetch
       wait                           parked, for records
@@ -41,6 +41,7 @@ from bmq.meta.catalog import Catalog
 from bmq.proxy.routing.remote_owner import RemoteOwner
 
 CLIENT_ID_MAX = 256
+"""Characters of a client id in a span."""
 PARTITIONS_MAX = 20
 """Partitions of one request with spans of their own."""
 _INT16 = struct.Struct(">h")
@@ -49,22 +50,24 @@ Parents = Mapping[PartitionKey, bytes]
 
 
 class Tracing:
-    """Wrappers that a process that traces puts before its endpoints."""
+    """The wrappers that a process with a tracer puts around its endpoints."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self.sampled = SampledRecords()
-        """For the links to other processes, which carry the traces on."""
+        """Traced batches, for the connections to other processes, whose requests carry the traces on."""
 
     def of_clients(self, endpoint: Endpoint, services: Services, apis: Sequence[Api[Any]]) -> Dispatch:
+        """Return the wrapper of an endpoint for clients."""
         return TracedEndpoint(endpoint, services, apis, self._tracer, self.sampled)
 
     def of_processes(self, endpoint: Endpoint, services: Services, apis: Sequence[Api[Any]]) -> Dispatch:
+        """Return the wrapper of an endpoint for other processes of the cluster."""
         return TracedInternalEndpoint(endpoint, services, apis, self._tracer)
 
 
 class TracedEndpoint:
-    """A ``Dispatch`` before an ``Endpoint`` for clients: draws the requests that are traced."""
+    """A ``Dispatch`` around an ``Endpoint`` for clients; it samples the requests that are traced."""
 
     def __init__(
         self, endpoint: Endpoint, services: Services, apis: Sequence[Api[Any]], tracer: Tracer, sampled: SampledRecords
@@ -82,7 +85,7 @@ class TracedEndpoint:
 
 
 class TracedInternalEndpoint:
-    """A ``Dispatch`` before the ``Endpoint`` for other processes: continues the traces that their requests carry."""
+    """A ``Dispatch`` around the ``Endpoint`` for other processes; it continues the traces that their requests carry."""
 
     def __init__(self, endpoint: Endpoint, services: Services, apis: Sequence[Api[Any]], tracer: Tracer) -> None:
         self._endpoint = endpoint
@@ -97,7 +100,7 @@ class TracedInternalEndpoint:
 
 
 def _parents_of(frame: memoryview) -> Parents:
-    """Return the contexts of the header's tagged fields; what cannot be read is the endpoint's to refuse."""
+    """Return the trace contexts in the header's tagged fields; none if it is malformed, which the endpoint refuses."""
     try:
         (length,) = _INT16.unpack_from(frame, _CLIENT_ID_AT)
         tags_at = _CLIENT_ID_AT + _INT16.size + max(0, length)
@@ -107,7 +110,7 @@ def _parents_of(frame: memoryview) -> Parents:
 
 
 class _TracedRequests:
-    """Serves requests under spans."""
+    """The service of requests under spans."""
 
     def __init__(self, services: Services, apis: Sequence[Api[Any]], tracer: Tracer, sampled: SampledRecords) -> None:
         self._services = services
@@ -116,7 +119,10 @@ class _TracedRequests:
         self._sampled = sampled
 
     def serve(self, frame: memoryview, client: Client, parents: Parents | None) -> Response | Awaitable[Response]:
-        """Answer the request.  `parents`: of the batches that another process has traced; None for a client's own."""
+        """Serve the request under a span.
+
+        `parents` has the contexts of the batches that another process traces; None for a client's request.
+        """
         span = self._begin(frame, client, parents)
         services = copy.copy(self._services)
         if frame[:2] == _PRODUCE:
@@ -161,7 +167,7 @@ class _TracedRequests:
             self._answered(span, future.result())
 
     def _answered(self, span: Span, answer: Response) -> None:
-        """Let the span end when the kernel has the response, or the connection has gone."""
+        """End the span when the kernel has the response, or the connection is closed."""
         if not answer.size:  # acks=0, for which all requests share a response
             span.end()
             return
@@ -212,6 +218,7 @@ class _TracedPartitions:
         return self._left >= 0
 
     def start(self, name: str, kind: Kind, key: PartitionKey) -> Span:
+        """Start a span for a partition."""
         topic = self._catalog.by_id(key.topic_id)
         attributes: dict[str, Value] = {
             "messaging.destination.name": topic.name if topic is not None else str(key.topic_id),
@@ -220,7 +227,11 @@ class _TracedPartitions:
         return self._tracer.start(name, kind, self._parent(key), attributes)
 
     def _parent(self, key: PartitionKey) -> Span | bytes:
-        """Several clients' batches come in one request of a proxy: each has its own trace, the first the request's."""
+        """Return the parent of a partition's span.
+
+        A request of a proxy carries several clients' batches, each with its own trace.  The request's span belongs to
+        the first of these traces.
+        """
         parents = self._parents
         if parents is None or parents[key] == next(iter(parents.values())):
             return self._request
@@ -229,6 +240,7 @@ class _TracedPartitions:
     def append(
         self, owner: Owner, data: memoryview, *, acks_all: bool, held_until: float
     ) -> Appended | asyncio.Future[Appended]:
+        """Append to ``owner`` under spans.  See ``Owner.append``."""
         if isinstance(owner, RemoteOwner):
             return self._route(owner, data, acks_all=acks_all, held_until=held_until)
         append = self.start("append", Kind.INTERNAL, owner.key)
@@ -271,7 +283,7 @@ def _end_append(span: Span, future: asyncio.Future[Appended]) -> None:
 
 
 class _TracedOwners:
-    """``Owners`` whose owners trace what is appended."""
+    """The ``Owners`` of one request, whose owners trace appends."""
 
     def __init__(self, owners: Owners, traced: _TracedPartitions) -> None:
         self._owners = owners
@@ -287,7 +299,7 @@ class _TracedOwners:
 
 
 class _TracedOwner:
-    """An ``Owner``: all but ``append`` is the owner's own."""
+    """An ``Owner`` that traces ``append``; all else is the wrapped owner's."""
 
     def __init__(self, owner: Owner, traced: _TracedPartitions) -> None:
         self._owner = owner
@@ -303,8 +315,7 @@ class _TracedOwner:
 
 
 class _TracedHolding:
-    """``ProduceQueue`` for one request: what waits there is traced, and nothing of other requests in the same line
-    is."""
+    """The ``ProduceQueue`` of one request, whose parts are traced; parts of other requests in the queue are not."""
 
     def __init__(self, holding: ProduceQueue, owners: Owners, traced: _TracedPartitions) -> None:
         self._holding = holding
@@ -320,7 +331,7 @@ class _TracedHolding:
 
 
 class _TracedWaiting:
-    """A part that waits in its partition's line."""
+    """A part that waits in its partition's queue, under the span ``held``."""
 
     def __init__(self, key: PartitionKey, part: Waiting, traced: _TracedPartitions) -> None:
         self._part = part

@@ -1,4 +1,4 @@
-"""Traffic of the internal protocol: what clients of this process moved in its last window, by topic or partition."""
+"""Traffic, an internal API: what clients of this process moved in its last window, by topic or partition."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bmq.core.rpc.server import InternalCall
 from bmq.meta.catalog import Catalog
 
 WHOLE_TOPIC = -1
+"""Partition number that stands for all partitions of a topic."""
 TOPICS_A_TURN = 10
 """Topics summed in one turn of the loop: of a thousand busy partitions each, a millisecond."""
 
@@ -27,7 +28,7 @@ class Asked(NamedTuple):
 
 
 async def traffic_of(meter: TrafficMeter, catalog: Catalog, asked: Sequence[Asked]) -> TrafficResponse:
-    """Return the process's last window: its total, and those of `asked` that had traffic."""
+    """Return the process's last window: its total, and a row for each of `asked` that had traffic."""
     window = meter.last
     rows = await map_in_turns(lambda each: _row(window, catalog, each), asked, TOPICS_A_TURN)
     total = window.total
@@ -50,13 +51,13 @@ def _row(window: Window, catalog: Catalog, asked: Asked) -> PartitionTraffic | N
 
 
 class TrafficApi:
-    """Register `handle` for ``InternalKey.TRAFFIC``."""
+    """The API; register `handle` for ``InternalKey.TRAFFIC``."""
 
     def __init__(self, meter: TrafficMeter, catalog: Catalog) -> None:
         self._meter = meter
         self._catalog = catalog
 
     async def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Return the encoded response.  Raises FormatError if `body` is not such a request."""
+        """Return the encoded response.  Raises FormatError if `body` is not a TrafficRequest."""
         request = TrafficRequest.decode(body)
         return (await traffic_of(self._meter, self._catalog, [Asked(*each) for each in request.partitions])).encode()

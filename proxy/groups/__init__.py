@@ -1,1 +1,1 @@
-"""Group requests on their way to the coordinator that has the group."""
+"""The routing of group requests to the coordinators that have the groups."""

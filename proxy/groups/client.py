@@ -1,4 +1,4 @@
-"""Asks the one process that serves some shards: by a call in this process, else by ``Forward``."""
+"""Requests to the process that serves a group's shard: by a call within this process, or by a ``ForwardRequest``."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ from bmq.core.wire.large import is_large
 from bmq.meta.cluster.view import ClusterView, ShardOwner
 
 REACH_S = 0.3
-"""For a connection to the coordinator; then the view is to be looked at again."""
+"""Time to wait for a connection to the coordinator, before the view is checked again."""
 CALL_TIMEOUT_S = 10.0
-"""Of what does not park.  Coordinators bound their work themselves; this is for one that does not come to it."""
+"""Time-out of a request that does not park.  Coordinators bound their work themselves; this is for one that hangs."""
 LARGE_BYTES = 100_000
-"""A response of so many bytes is decoded off the loop."""
+"""Bytes from which a response is decoded in a thread."""
 
 Ownerships = tuple[tuple[int, int], ...]
+"""Pairs of shard and ownership number."""
 
 
 class Refused(Enum):
-    """What stands in place of an answer.  NOT_COORDINATOR to the client, in the end."""
+    """The reason why an entry has no response.  The client gets NOT_COORDINATOR in the end."""
 
-    ELSEWHERE = "ask whoever serves it now"
+    ELSEWHERE = "not done: send it to the process that serves the shard now"
     UNKNOWN = "done or not: its client must find out"
 
 
 class NoAnswer(Exception):
-    """One coordinator gave none to all that it was asked."""
+    """A coordinator's failure to respond to a request: none of its entries has a response."""
 
     def __init__(self, refused: Refused, why: str) -> None:
         super().__init__(why)
@@ -46,7 +47,7 @@ class NoAnswer(Exception):
 
 
 class Forwards:
-    """To the coordinators of all processes; ``local`` is this one's own, if it has the role."""
+    """Requests to the coordinators of all processes; ``local`` is this process's own, if it has the role."""
 
     def __init__(self, view: ClusterView, peers: Peers, local: LocalCoordinator | None) -> None:
         self.is_draining = False
@@ -56,7 +57,7 @@ class Forwards:
         self._drained: asyncio.Future[None] | None = None
 
     def drain(self) -> None:
-        """Wait for nobody who parks."""
+        """End all waits for requests that park, and refuse further ones: this process is about to end."""
         self.is_draining = True
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
@@ -64,7 +65,10 @@ class Forwards:
     async def ask(
         self, api: GroupApi, request: Any, client: ClientInfo, owner: ShardOwner, shards: Sequence[int]
     ) -> Any:
-        """The response to a request about these shards.  NoAnswer."""
+        """Send a request about these shards to ``owner``, and return its response.
+
+        Raises NoAnswer if there is none.
+        """
         if api.may_park and self.is_draining:
             raise NoAnswer(Refused.UNKNOWN, "this proxy is about to end")
         if self._local is not None and owner.incarnation == self._view.own:
@@ -79,6 +83,7 @@ class Forwards:
     async def list_groups(
         self, request: m.ListGroupsRequest, client: ClientInfo, owner: ShardOwner, shards: Sequence[int]
     ) -> m.ListGroupsResponse:
+        """Return the groups of these shards, from ``owner``.  Raises NoAnswer if there is no response."""
         if self._local is not None and owner.incarnation == self._view.own:
             return await self._local.list_groups_of(request, client, set(shards))
         return await self._forward(ApiKey.LIST_GROUPS, request, client, owner, shards, CALL_TIMEOUT_S, True)
@@ -95,7 +100,7 @@ class Forwards:
     ) -> Any:
         member = self._view.members.get(owner.incarnation)
         if member is None:
-            raise NoAnswer(Refused.ELSEWHERE, f"{owner.incarnation} is no member")
+            raise NoAnswer(Refused.ELSEWHERE, f"{owner.incarnation} is not a member")
         version: int = request.API_VERSION
         body = await _encode(key, version, request)
         forward = ForwardRequest(client.host, client.client_id, key, version, self._expected(shards), body)
@@ -114,7 +119,7 @@ class Forwards:
         raise NoAnswer(Refused.ELSEWHERE if is_elsewhere else Refused.UNKNOWN, answer.message)
 
     def _expected(self, shards: Sequence[int]) -> Ownerships:
-        """The ownership numbers as we know them."""
+        """Return the shards' ownership numbers in this process's view."""
         known = ((shard, self._view.shard(shard)) for shard in dict.fromkeys(shards))
         return tuple((shard, owner.number) for shard, owner in known if owner is not None)
 

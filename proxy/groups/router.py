@@ -1,8 +1,8 @@
-"""The groups' coordinator as clients of this proxy see it: asks the processes that serve the shards.
+"""The group coordinator as this proxy's clients see it: requests go on to the processes that serve the shards.
 
-To its clients this proxy *is* the coordinator, so that a shard has moved is not for them to know: a request that meets
-NOT_COORDINATOR, or a coordinator that cannot be reached, is sent again as the view changes, for ``RETRY_S`` at most.
-Only then is it answered NOT_COORDINATOR, which every client takes by asking who the coordinator is.  A request whose
+For its clients this proxy *is* the coordinator, so they need not notice that a shard moves.  A request that gets
+NOT_COORDINATOR, or whose coordinator cannot be reached, is sent again as the view changes, for ``RETRY_S`` at most.
+Only then does the client get NOT_COORDINATOR, after which every client sends FindCoordinator.  A request whose
 connection broke after it was sent is sent again only if that does no harm (``GroupApi.is_repeatable``); a member that
 waited in JoinGroup joins again by itself.
 
@@ -32,19 +32,19 @@ from bmq.meta.members import Members
 from bmq.proxy.groups.client import Forwards, NoAnswer, Refused
 
 RETRY_S = 2.0
-"""From the first time that nobody serves a group until its client is told so."""
+"""Time from when a group is first found without a coordinator until its client gets NOT_COORDINATOR."""
 ENTRIES_AT_ONCE = 1_000
-"""Groups of one request that are asked for together, so that none of the messages between processes is large."""
+"""Groups of one request that go on together, so that none of the messages between processes is large."""
 PAUSE_MIN_S = 0.02
 PAUSE_MAX_S = 0.5
-"""Between tries while the view does not change: doubled from the least to the most."""
+"""Pause between tries while the view does not change: doubled from the first to the second."""
 
 Ask = Callable[[ShardOwner, list[int]], Awaitable[list[Any]]]
-"""Asks one coordinator about some entries of a request: an answer, or a ``Refused``, for each of them."""
+"""Function that sends entries of a request to one coordinator; it returns a response, or a ``Refused``, for each."""
 
 
 class RoutedCoordinator:
-    """A ``coordinator.api.GroupCoordinator``: see the module's head."""
+    """A ``coordinator.api.GroupCoordinator`` over the coordinators of all processes."""
 
     def __init__(
         self,
@@ -57,8 +57,11 @@ class RoutedCoordinator:
         shards: int,
         local: LocalCoordinator | None = None,
     ) -> None:
-        """``topic`` gives ``__consumer_offsets``, created when it is missing; RequestError when that cannot be now.
-        ``shards``: its partitions as long as it is not there."""
+        """Subscribe to the view.
+
+        ``topic`` returns ``__consumer_offsets``, and creates it if missing; it raises RequestError if that fails.
+        ``shards`` is the number of its partitions to assume while it does not exist.
+        """
         self._view = view
         self._members = members
         self._forwards = Forwards(view, peers, local)
@@ -69,19 +72,22 @@ class RoutedCoordinator:
         self._unsubscribe = view.subscribe(self._view_changed)
 
     def drain(self) -> None:
-        """Answer parked requests NOT_COORDINATOR, and park none from here on: clients are about to be sent away."""
+        """Refuse parked requests with NOT_COORDINATOR, and park none from here on: clients must go to other proxies."""
         self._forwards.drain()
 
     def close(self) -> None:
+        """Drain, and follow the view no longer."""
         self.drain()
         self._unsubscribe()
 
     # ------------------------------------------------------------------------------------------------------ the APIs
 
     def shard_of(self, group_id: str) -> int:
+        """Return the shard of a group: a partition of ``__consumer_offsets``."""
         return shard_of(group_id, self._count() or self._shards)
 
     async def ready(self, group_id: str) -> None:
+        """Wait until the group's shard is loaded.  Raises RequestError if that takes too long or fails."""
         await self._ensure_topic()
         answer = await self._routed(routing.READY, routing.ready_request(group_id), ClientInfo("", ""))
         if answer.error_code != ErrorCode.NONE:
@@ -117,14 +123,17 @@ class RoutedCoordinator:
     async def list_groups(
         self, request: m.ListGroupsRequest, client: ClientInfo, members: Members | None = None
     ) -> m.ListGroupsResponse:
-        """Of the shards that clients are sent to this proxy for, as the members stand now: asked everywhere, a client
-        hears of each group once."""
+        """Return the groups of the shards for which ``members`` send clients to this proxy.
+
+        A client that asks every proxy so gets each group once.
+        """
         members = members or self._members
         own = members.own.node_id
         shards = [each for each in range(self._count()) if members.coordinator_of(each) == own]
         return (await self._list(request, client, shards)).response()
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
+        """Return the groups of all shards, and the shards that could not be listed."""
         return await self._list(request, client, range(self._count()))
 
     async def _list(self, request: m.ListGroupsRequest, client: ClientInfo, shards: Sequence[int]) -> GroupListing:
@@ -132,10 +141,10 @@ class RoutedCoordinator:
             response = await self._forwards.list_groups(request, client, owner, [shards[each] for each in entries])
             if response.error_code == ErrorCode.NOT_COORDINATOR:
                 return [Refused.ELSEWHERE] * len(entries)
-            if response.error_code != ErrorCode.NONE and len(entries) > 1:  # of one of them: which is not said
+            if response.error_code != ErrorCode.NONE and len(entries) > 1:  # it does not say of which shard
                 alone = await asyncio.gather(*(_attempt(ask, owner, [each]) for each in entries))
                 return [answer for (answer,) in alone]
-            return [response] + [None] * (len(entries) - 1)  # the first stands for all of them
+            return [response] + [None] * (len(entries) - 1)  # one response for all of them
 
         groups: list[Any] = []
         missing: dict[int, ErrorCode] = {}
@@ -167,9 +176,8 @@ class RoutedCoordinator:
                 continue
             ask = partial(self._ask, api, request, client, at, shards)
             found = await self._settle(shards, ask, is_patient=is_patient)
-            is_patient = not any(
-                each is Refused.ELSEWHERE for each in found
-            )  # what nobody serves is waited for once a request
+            # A group without a coordinator is waited for once in a request.
+            is_patient = not any(each is Refused.ELSEWHERE for each in found)
             await answers.take(found, room)
         return api.join(request, answers.all)
 
@@ -183,7 +191,10 @@ class RoutedCoordinator:
         owner: ShardOwner,
         entries: list[int],
     ) -> list[Any]:
-        """Ask one coordinator about some of the entries from ``at`` on, whose shards are given.  NoAnswer."""
+        """Send some of the entries from ``at`` on, whose shards are given, to one coordinator.
+
+        Returns a response, or ``Refused.ELSEWHERE``, for each.  Raises NoAnswer if there is no response.
+        """
         is_whole = at == 0 and len(entries) == len(api.groups(request))
         part = request if is_whole else api.part(request, [at + each for each in entries])
         response = await self._forwards.ask(api, part, client, owner, [shards[each] for each in entries])
@@ -193,16 +204,16 @@ class RoutedCoordinator:
         return [Refused.ELSEWHERE if api.is_elsewhere(each) else each for each in answers]
 
     async def _settle(self, shards: Sequence[int], ask: Ask, *, is_patient: bool = True) -> list[Any]:
-        """An answer for each entry, whose shards are given; ``Refused`` where nobody gave one in time.
+        """Return a response for each entry, whose shards are given; a ``Refused`` if there was none in time.
 
-        Without patience each is asked for once.
+        Unless ``is_patient``, each entry is sent only once.
         """
         loop = asyncio.get_running_loop()
         answers: list[Any] = [Refused.ELSEWHERE] * len(shards)
         pending = list(range(len(shards)))
         deadline, pause_s = -1.0, PAUSE_MIN_S
         while True:
-            changed = self._changed = self._changed or loop.create_future()  # of anything from here on
+            changed = self._changed = self._changed or loop.create_future()  # a change from here on
             parts = self._by_owner(shards, pending)
             results = await asyncio.gather(*(_attempt(ask, owner, entries) for owner, entries in parts))
             for (_, entries), result in zip(parts, results, strict=True):
@@ -219,7 +230,7 @@ class RoutedCoordinator:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     def _by_owner(self, shards: Sequence[int], entries: Sequence[int]) -> list[tuple[ShardOwner, list[int]]]:
-        """Whom to ask about which entries; none of those that nobody is to serve."""
+        """Group the entries by the owner of their shard; entries without an owner are left out."""
         parts: dict[str, tuple[ShardOwner, list[int]]] = {}
         for entry in entries:
             owner = self._view.shard(shards[entry])
@@ -230,12 +241,15 @@ class RoutedCoordinator:
     # ---------------------------------------------------------------------------------------------------- the topic
 
     def _count(self) -> int:
-        """Shards of the topic; 0 when it is not there."""
+        """Return the number of shards, the partitions of the topic; 0 if the topic does not exist."""
         topic = self._catalog.topics.get(OFFSETS_TOPIC)
         return topic.partitions if topic is not None else 0
 
     async def _ensure_topic(self) -> int:
-        """Its shards.  RequestError when it cannot be made now."""
+        """Return the number of shards; create the topic if missing.
+
+        Raises RequestError COORDINATOR_NOT_AVAILABLE if the topic cannot be created now.
+        """
         count = self._count()
         if count:
             return count
@@ -252,7 +266,7 @@ class RoutedCoordinator:
 
 
 class _Answers:
-    """The answers to the entries of one request, in their order; made in turns of the loop."""
+    """The responses to the entries of one request, in their order; built in turns of the loop."""
 
     def __init__(self, api: GroupApi, request: Any) -> None:
         self.all: list[Any] = []

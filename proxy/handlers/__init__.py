@@ -1,1 +1,1 @@
-"""What the endpoint answers: a file for each API, or for each small family."""
+"""The handlers of clients' requests: a file for each API, or for each small family."""

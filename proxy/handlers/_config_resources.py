@@ -1,4 +1,4 @@
-"""Whose configs a request means: a topic, a node, or the cluster's defaults for nodes."""
+"""The resource whose configs a request means: a topic, a node, the defaults for all nodes, or a node's loggers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bmq.meta.catalog import NODE_DIGITS_MAX
 
 
 class ResourceType(IntEnum):
-    """``ConfigResource.Type``; Kafka has more: client metrics (16), groups (32)."""
+    """Kafka's ``ConfigResource.Type``, without client metrics (16) and groups (32)."""
 
     TOPIC = 2
     BROKER = 4
@@ -17,7 +17,7 @@ class ResourceType(IntEnum):
 
 
 def parse_type(number: int) -> ResourceType:
-    """INVALID_REQUEST for those that are not served here."""
+    """Return the resource type.  Raises RequestError INVALID_REQUEST if it is not served here."""
     try:
         return ResourceType(number)
     except ValueError:
@@ -28,16 +28,16 @@ def parse_type(number: int) -> ResourceType:
 
 
 def _parse_node_id(name: str) -> int:
-    """Return the number that `name` is.  Raises RequestError INVALID_REQUEST as Kafka does."""
+    """Return the node id that `name` writes in decimal.  Raises RequestError INVALID_REQUEST, as Kafka does."""
     if not (name.isascii() and name.isdecimal() and len(name) <= NODE_DIGITS_MAX):
         raise RequestError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
     return int(name)
 
 
 def parse_node(name: str, own: int, *, has_defaults: bool = True) -> int | None:
-    """Return the node's id, or None for the cluster's defaults, which an empty `name` means if `has_defaults`.
+    """Return `own`, or None for the cluster's defaults, which an empty `name` means if `has_defaults`.
 
-    Raises RequestError INVALID_REQUEST for any but this node, as Kafka does (``ConfigHelper``, ``BrokerServer``).
+    Raises RequestError INVALID_REQUEST for any node but this one, as Kafka does (``ConfigHelper``, ``BrokerServer``).
     """
     if not name and has_defaults:
         return None

@@ -11,16 +11,19 @@ from bmq.meta.config_changes import ConfigChange, Operation
 SOURCE = 6
 """``ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG``."""
 _KAFKAS = {"WARNING": "WARN"}
-"""Names that differ; TRACE and FATAL are taken for DEBUG and ERROR."""
+"""Kafka's name of a level, where it differs; clients' TRACE and FATAL count as DEBUG and ERROR."""
 
 
 def describe(levels: LogLevels) -> Sequence[tuple[str, str]]:
-    """Return each logger with the level that holds, by Kafka's name of it."""
+    """Return each logger with its effective level, by Kafka's name."""
     return [(each.logger, _KAFKAS.get(each.level, each.level)) for each in levels.levels()]
 
 
 def alter(levels: LogLevels, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
-    """Make all changes or none.  Raises RequestError as Kafka does (``RuntimeLoggerManager``)."""
+    """Make all changes or none; with ``validate_only``, only check them.
+
+    Raises RequestError as Kafka does (``RuntimeLoggerManager``).
+    """
     wanted = []
     for change in changes:
         if change.operation not in (Operation.SET, Operation.DELETE):

@@ -1,4 +1,4 @@
-"""The parts of an admin request, done some at a time within the request's time."""
+"""The parts of an admin request, done some at a time within the request's time-out, and their bounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PARALLEL = 16
-"""Of one request: enough to hide the store's latency, too few to keep others from it."""
+"""Parts of one request that are worked on at once: enough to hide the store's latency, few enough to leave room for
+other requests."""
 
 A_TURN = 5
 """Parts that each of these does in a turn of the loop: to check a topic's configs takes a fifth of a millisecond."""
@@ -28,7 +29,7 @@ ASSIGNED_MAX = 100_000
 
 
 PARTITIONS_A_REQUEST = 1_000_000
-"""Partitions that the topics of one request have in all: a hundred times Kafka's bound, as many as a cluster is for."""
+"""Partitions of all topics of one request: a hundred times Kafka's bound, as many as a cluster is designed for."""
 
 
 def check_partitions(counts: Iterable[int]) -> None:
@@ -43,13 +44,13 @@ def check_partitions(counts: Iterable[int]) -> None:
 
 
 def check_count(topics: Sequence[object]) -> None:
-    """Raise CloseConnection if a request has more topics than are worked on at once."""
+    """Raise CloseConnection if a request has more than TOPICS_MAX topics."""
     if len(topics) > TOPICS_MAX:
         raise CloseConnection(f"a request with {len(topics)} topics, more than {TOPICS_MAX}")
 
 
 async def broker_ids_of(assignments: Sequence[Any]) -> list[list[int]]:
-    """Return the nodes of each manual assignment.  Raises RequestError if there are too many."""
+    """Return the node ids of each manual assignment.  Raises RequestError if there are more than ASSIGNED_MAX."""
     if len(assignments) > ASSIGNED_MAX:
         text = f"{len(assignments)} manual partition assignments for a topic, more than {ASSIGNED_MAX}"
         raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
@@ -57,7 +58,10 @@ async def broker_ids_of(assignments: Sequence[Any]) -> list[list[int]]:
 
 
 async def each(items: Sequence[T], work: Callable[[T], Awaitable[R]], timeout_ms: int) -> list[R | RequestError]:
-    """``work`` of every item, or what it raised; REQUEST_TIMED_OUT for those that were not done in time."""
+    """Return, for each item, the result of ``work`` or the RequestError that it raised.
+
+    An item that is not done within ``timeout_ms`` gets REQUEST_TIMED_OUT; its work may still have taken effect.
+    """
     late = RequestError(
         ErrorCode.REQUEST_TIMED_OUT, "the request's time was over before this was done; it may still have been done"
     )
@@ -77,11 +81,11 @@ async def _work_off(
 ) -> None:
     turns = Turns(A_TURN)
     for index in todo:
-        if turns.is_over():  # what is refused, or only checked, takes no pause
+        if turns.is_over():  # a part that is refused, or only checked, makes no pause of its own
             await next_turn()
         try:
             results[index] = await work(items[index])
         except RequestError as error:
-            # Not ``error``: its traceback holds this frame, which holds ``results``.  Only the cyclic collector would
-            # free that, with the whole request, and it would stop the loop: for 1.4 s, measured after 700 requests.
+            # Not ``error`` itself: its traceback holds this frame, which holds ``results``.  Only the cyclic garbage
+            # collector would free that, with the whole request, and stop the loop: 1.4 s, measured after 700 requests.
             results[index] = RequestError(error.code, error.message)

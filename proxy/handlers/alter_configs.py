@@ -1,14 +1,13 @@
 """AlterConfigs, versions 0 to 2, and IncrementalAlterConfigs, 0 to 1.
 
-Each resource by itself, all of its configs or none, in the controller.  The older API says all that shall be there,
-the newer what shall change.  The requests carry no time-out: ``ALTER_MS`` bounds them.
+Behaviour: the controller alters each resource by itself, all of its configs or none.  AlterConfigs names the whole new
+set of configs, IncrementalAlterConfigs only changes.  The requests carry no time-out: ``ALTER_MS`` bounds them.  Levels
+of this process's loggers are set at once and in this process, by IncrementalAlterConfigs only (KIP-412).
 
-Version notes: all alike but for the encoding.
+Version notes: the versions differ only in encoding.
 
-Levels of this process's loggers are set here and now, by the newer API alone (KIP-412).
-
-Not implemented: client metrics and groups as resources (INVALID_REQUEST).  Of the brokers' configs the
-topics' defaults may be altered (``meta.broker_configs``).
+Not implemented: client metrics and groups as resources (INVALID_REQUEST).  Of the brokers' configs only the topics'
+defaults may be altered (``meta.broker_configs``).
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from bmq.proxy.handlers._parallel import each
 from bmq.proxy.services import ProxyServices
 
 CONFIGS_MAX = 1_000
-"""Of one resource: Kafka has some forty for a topic, three hundred for a broker."""
+"""Configs of one resource in a request: Kafka has some forty for a topic, three hundred for a broker."""
 ALTER_MS = 30_000
-"""Kafka's request.timeout.ms, which clients set by default too."""
+"""Time-out of a request: Kafka's request.timeout.ms, also the clients' default."""
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:

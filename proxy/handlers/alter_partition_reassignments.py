@@ -1,9 +1,16 @@
 """AlterPartitionReassignments, versions 0 to 1.
 
-What Kafka calls replicas are proxies here, which keep nothing: they follow from who is there.  The copies of a segment
-are its datanodes', and the broker that owns a partition is the controller's choice.  So there is nothing to reassign
-this way: replicas as they are answer without error, others POLICY_VIOLATION with the command that does what is meant,
-and there is never a reassignment to cancel.
+Kafka's replicas are proxies here, which store nothing: they follow from the set of live proxies.  The copies of a
+segment are kept by datanodes, and the controller chooses the broker that owns a partition.  So nothing can be
+reassigned by this API:
+
+========================== ===============================================================
+request for a partition    response
+========================== ===============================================================
+the replicas that it has   no error
+other replicas             POLICY_VIOLATION, with the command that moves an owner
+null: cancel               NO_REASSIGNMENT_IN_PROGRESS
+========================== ===============================================================
 """
 
 from __future__ import annotations
@@ -23,9 +30,9 @@ from bmq.proxy.services import ProxyServices
 TopicResult = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 PartitionResult = TopicResult.ReassignablePartitionResponse
 JUDGED_A_TURN = 200
-"""Partitions, at 20 us each."""
+"""Partitions that are checked in a turn of the loop, at 20 us each."""
 NAMED_MAX = 20
-"""Nodes that an error names."""
+"""Nodes that an error message names."""
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:

@@ -1,11 +1,12 @@
 """CreatePartitions, versions 0 to 3.
 
-Each topic by itself, in the controller.  Manual assignments are checked as Kafka does and otherwise mean nothing.
-An internal topic's partitions are fixed (INVALID_PARTITIONS): a group's place follows from their number.
+Behaviour: the controller extends each topic by itself.  Manual assignments are checked as in Kafka, and otherwise have
+no effect.  The number of an internal topic's partitions is fixed (INVALID_PARTITIONS), as it determines the shard of
+each group.
 
-Version notes: all alike but for the encoding.
+Version notes: the versions differ only in encoding.
 
-Not implemented: THROTTLING_QUOTA_EXCEEDED, there are no quotas yet.
+Not implemented: THROTTLING_QUOTA_EXCEEDED, as there are no quotas yet.
 """
 
 from __future__ import annotations

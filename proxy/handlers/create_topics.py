@@ -1,13 +1,14 @@
 """CreateTopics, versions 2 to 7.
 
-Each topic by itself, in the controller (``controller.admin.topics``); the answer comes when this proxy's view shows it
-and, time permitting, its partitions take records.  Manual assignments are checked as Kafka does and give the number
-of partitions and replicas; which nodes they name means nothing, storage places replicas.
+Behaviour: the controller creates each topic by itself (``controller.admin.topics``).  The response is sent once this
+proxy's view has the topics and, if time permits, their partitions accept records.  Manual assignments are checked as in
+Kafka and give the number of partitions and replicas; the nodes that they name have no effect, as storage places
+replicas.
 
-Version notes: before 4 clients must give partitions and a replication factor; -1 is taken from them too.  5 adds the
-configs in force, 7 the topic's id.
+Version notes: before 4 clients must give partitions and a replication factor; -1 is accepted from them, too.  5 adds
+the effective configs, 7 the topic's id.
 
-Not implemented: THROTTLING_QUOTA_EXCEEDED, there are no quotas yet.
+Not implemented: THROTTLING_QUOTA_EXCEEDED, as there are no quotas yet.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from bmq.proxy.handlers._parallel import broker_ids_of, check_count, check_parti
 from bmq.proxy.services import ProxyServices
 
 OPEN_S = 5.0
-"""How long a topic that exists is waited for: longer, and something is wrong that the client shall not wait for."""
+"""Time to wait for new topics to open; if it takes longer, something is wrong, and the client need not wait for it."""
 
 CONFIGS_MAX = 1_000
-"""Of one topic: Kafka has some forty."""
+"""Configs of one topic in a request: Kafka has some forty."""
 RESULTS_A_TURN = 20
-"""Topics whose configs are told in a turn of the loop, at half a millisecond each."""
+"""Topics whose configs are put into the response in a turn of the loop, at half a millisecond each."""
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
@@ -84,8 +85,11 @@ async def _create(services: ProxyServices, wanted: Any, validate_only: bool) -> 
 
 
 async def _opened(services: ProxyServices, topics: Sequence[Topic], deadline: float) -> None:
-    """Wait until the new partitions take records, so that the first produce finds them open.  They open at the same
-    time, so one after another is waited for; what is not open by then opens later."""
+    """Wait until the new partitions accept records, so that the first produce finds them open.
+
+    They open at the same time, so waiting for one after another takes no longer.  ``deadline`` is on the loop's clock;
+    partitions that are not open by then open later.
+    """
     loop = asyncio.get_running_loop()
     with contextlib.suppress(RequestError, TimeoutError):
         async with asyncio.timeout_at(deadline):

@@ -1,4 +1,4 @@
-"""DeleteGroups 0-2: remove groups without members, with their offsets."""
+"""DeleteGroups, versions 0 to 2: removes groups without members, with their offsets."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""DeleteRecords, versions 0 to 2: everything before an offset goes.
+"""DeleteRecords, versions 0 to 2: deletes all records before an offset.
 
-Behaviour: the log start moves, durably and with the ownership proven after it, before the answer; files follow after
-``file.delete.delay.ms`` (rule 10).  Offset -1 is the high watermark; past it OFFSET_OUT_OF_RANGE, once everything that
-was acknowledged before (acks=1) is flushed.  Internal topics are
-refused with INVALID_TOPIC_EXCEPTION, topics whose cleanup.policy lacks "delete" with POLICY_VIOLATION
-(``Partition.deleteRecordsOnLeader``).  After ``timeout_ms`` REQUEST_TIMED_OUT: the deletion may still happen.
+Behaviour: before the response is sent, the log start moves durably, and the owner then confirms its ownership; files
+are deleted after ``file.delete.delay.ms`` (rule 10).  Offset -1 is the high watermark; an offset past it is
+OFFSET_OUT_OF_RANGE, once everything that was acknowledged before (acks=1) is flushed.  Internal topics are refused with
+INVALID_TOPIC_EXCEPTION, topics whose cleanup.policy lacks "delete" with POLICY_VIOLATION
+(``Partition.deleteRecordsOnLeader``).  After ``timeout_ms`` the response is REQUEST_TIMED_OUT; the deletion may still
+happen.
 
 Version notes: 2 flexible.
 
@@ -31,6 +32,8 @@ NO_WATERMARK = -1
 
 
 class Wanted(NamedTuple):
+    """One partition of the request, and the offset to delete up to."""
+
     topic: str
     partition: int
     offset: int
@@ -64,7 +67,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
 
 
 def _refusal(services: ProxyServices, name: str) -> ErrorCode:
-    """Why nothing of the topic may be deleted; NONE when it may, and for one that does not exist."""
+    """Return the error if no record of the topic may be deleted; NONE if some may, or if the topic does not exist."""
     topic = services.catalog.topics.get(name)
     if topic is None:
         return ErrorCode.NONE

@@ -1,11 +1,12 @@
 """DeleteTopics, versions 1 to 6, by name or id.
 
-Each topic by itself, in the controller; its records go after ``file.delete.delay.ms``
-(``controller.admin.topic_deletion``). Internal topics are refused (INVALID_REQUEST); Kafka deletes them.
+Behaviour: the controller deletes each topic by itself; its records are deleted after ``file.delete.delay.ms``
+(``controller.admin.topic_deletion``).  Internal topics are refused (INVALID_REQUEST); Kafka deletes them.
 
-Version notes: before 3 TOPIC_DELETION_DISABLED is not known, Kafka says INVALID_REQUEST.  5 adds texts, 6 ids.
+Version notes: before 3 clients do not know TOPIC_DELETION_DISABLED, and get INVALID_REQUEST, as from Kafka.  5 adds
+messages, 6 ids.
 
-Not implemented: THROTTLING_QUOTA_EXCEEDED, there are no quotas yet.
+Not implemented: THROTTLING_QUOTA_EXCEEDED, as there are no quotas yet.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bmq.proxy.services import ProxyServices
 
 
 class Asked(NamedTuple):
-    """One of the two, as the client gave it."""
+    """One topic of the request, by name or by id."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -51,7 +52,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
 
 
 def _named_twice(services: ProxyServices, asked: list[Asked]) -> set[uuid.UUID]:
-    """Topics that the request names by their name and by their id."""
+    """Return the ids of topics that the request names twice: by name and by id."""
     names = {one.name for one in asked if one.topic_id is None}
     ids = (one.topic_id for one in asked if one.topic_id is not None)
     found = map(services.catalog.by_id, ids)
@@ -59,7 +60,7 @@ def _named_twice(services: ProxyServices, asked: list[Asked]) -> set[uuid.UUID]:
 
 
 async def _delete(services: ProxyServices, one: Asked, doubly: set[uuid.UUID]) -> Asked:
-    """What was deleted, with both."""
+    """Delete one topic, and return its name and its id (None if unknown).  Raises RequestError if that fails."""
     if one.name is not None and one.topic_id is not None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
     if one.topic_id is not None:

@@ -1,9 +1,10 @@
 """DescribeCluster, versions 0 to 2.
 
-The proxies, from the view: no call is made.  The controller is one of them, the same for all (``controller_of``).
+Behaviour: the response lists the proxies in this process's view, without a request to another process.  The controller
+is one of them, the same for all clients (``controller_of``).
 
 Version notes: 1 may ask for controllers instead of brokers; there is no such endpoint (MISMATCHED_ENDPOINT_TYPE, as
-Kafka's brokers answer).  2 may ask for fenced brokers too; a proxy that is fenced is not among the members at all.
+from Kafka's brokers).  2 may ask for fenced brokers, too; a proxy that is fenced is not a member at all.
 
 Not implemented: nothing.
 """

@@ -1,10 +1,11 @@
 """DescribeConfigs, versions 1 to 4.
 
-Topics and brokers, from the view, and this process's loggers (KIP-412): no call is made.  A broker is asked for its own
-configs only, as in Kafka; clients send each to its node.  An empty broker name means the cluster's dynamic defaults.  A
-resource that is asked for twice with the same keys is described once.
+Behaviour: topics and brokers are described from this process's view, and its own loggers (KIP-412), without a request
+to another process.  A broker describes only its own configs, as in Kafka; clients send each resource to its node.  An
+empty broker name means the cluster's dynamic defaults.  A resource that is named twice with the same keys is described
+once.
 
-Version notes: 1 adds sources and synonyms (0 is gone from Kafka 4), 3 types and documentation.
+Version notes: 1 adds sources and synonyms (Kafka 4 does not serve 0), 3 types and documentation.
 
 Not implemented: client metrics and groups as resources (INVALID_REQUEST).
 """
@@ -33,12 +34,13 @@ Config = Result.DescribeConfigsResourceResult
 DESCRIBED_A_TURN = 5
 """Resources that are described and encoded in a turn of the loop, at a millisecond each."""
 RESOURCE_BYTES = 15 << 10
+"""Estimate of one resource's bytes in the response."""
 RESPONSE_BYTES_MAX = 256 << 20
-"""10,000 topics with synonyms and documentation take 150 MB."""
+"""Bytes after which no further resource is described: 10,000 topics with synonyms and documentation take 150 MB."""
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Response:
-    """Each resource once, encoded by itself: a topic has some forty configs, and 10,000 topics may be asked for."""
+    """Describe each resource once, and encode it by itself: there may be 10,000 topics with some forty configs each."""
     key, version = ApiKey.DESCRIBE_CONFIGS, request.api_version
     once = {_identity(each): each for each in message.resources}
     empty = DescribeConfigsResponse(throttle_time_ms=0, results=[])
@@ -126,7 +128,7 @@ def _configs_of(services: ProxyServices, resource: Any) -> list[Described]:
 
 
 def _config(described: Described, with_synonyms: bool, with_documentation: bool) -> Any:
-    """A secret is announced without its value, as in Kafka (``ConfigHelper.createResponseConfig``)."""
+    """Return one config of the response; a secret without its value (Kafka's ``ConfigHelper.createResponseConfig``)."""
     key = described.key
     return Config(
         name=key.name,

@@ -1,10 +1,10 @@
-"""DescribeGroups 0-6: state, protocol and members of groups.
+"""DescribeGroups, versions 0 to 6: state, protocol and members of groups.
 
-* 3: authorized operations: all, there are no ACLs.  * 4: instance ids.
-* 6: a group that is not there is GROUP_ID_NOT_FOUND (KIP-1043); before, its state is Dead without an error.
-
-A group that is named twice is described once; one that a response has no room for (16 MB) is
+Behaviour: a group that is named twice is described once; a group without room in the response (16 MB) gets
 COORDINATOR_LOAD_IN_PROGRESS.
+
+Version notes: 3 authorized operations (all, as there are no ACLs); 4 instance ids; 6 a group that does not exist is
+GROUP_ID_NOT_FOUND (KIP-1043), before 6 its state is Dead without an error.
 """
 
 from __future__ import annotations

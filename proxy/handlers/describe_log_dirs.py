@@ -1,9 +1,10 @@
-"""DescribeLogDirs, versions 1 to 5: how many bytes the partitions take.
+"""DescribeLogDirs, versions 1 to 5: the partitions' bytes on storage.
 
-Behaviour: there is one "log dir", the root of the cluster's storage, with every partition that is open; one that is not
-is left out, after ``LOOK_S`` for all of them, as Kafka leaves out what a broker does not host.  Sizes are of whole
-segments, once: what storage replicates is its own affair.  ``offset_lag`` is 0: there is no replica that could lag.
-When storage does not answer, the dir carries KAFKA_STORAGE_ERROR and no topics.
+Behaviour: there is one "log dir", the root of the cluster's storage, with the open partitions that this proxy leads;
+tools query all proxies, and add up.  A partition that is not open is left out, after ``LOOK_S`` for all of them, as
+Kafka leaves out partitions that a broker does not host.  Sizes count each segment once, not each of its copies.
+``offset_lag`` is 0, as there is no replica that could lag.  If the size of a partition cannot be had, the dir has
+KAFKA_STORAGE_ERROR and no topics.
 
 Version notes: 2 flexible; 3 a top-level error; 4 total and usable bytes (unknown here: -1); 5 ``is_cordoned``.
 
@@ -34,7 +35,7 @@ Topic = Result.DescribeLogDirsTopic
 Partition = Topic.DescribeLogDirsPartition
 
 ALL_BYTES = 16 << 20
-"""Room that a response about all partitions takes before it is built: 100,000 of them, corrected once it is encoded."""
+"""Estimate of the bytes of a response about all partitions, 100,000 of them; corrected once it is encoded."""
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
@@ -57,7 +58,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
 
 
 async def _asked_here(services: ProxyServices, asked: Any) -> list[tuple[str, PartitionKey]]:
-    """``asked`` None means all topics.  Each partition once."""
+    """Return the partitions that the request names and this proxy leads, each once.  ``asked`` None: all topics."""
     catalog, members = services.catalog, services.members
     if asked is None:
         wanted: list[tuple[CatalogTopic, Sequence[int]]]
@@ -77,14 +78,14 @@ async def _asked_here(services: ProxyServices, asked: Any) -> list[tuple[str, Pa
         for index in indexes
         if 0 <= index < topic.partitions
     )
-    # Another proxy answers for the others: tools ask them all, and add up.
+    # The other partitions are in the responses of the proxies that lead them.
     own = members.own.node_id
     ours = await map_in_turns(lambda one: one if members.leader_of(one[1]) == own else None, keys)
     return [one for one in ours if one is not None]
 
 
 async def _size(one: tuple[str, PartitionKey, Owner]) -> int | None:
-    """None when storage does not answer."""
+    """Return the partition's bytes on storage; None if its owner or storage does not respond."""
     try:
         return await one[2].log_bytes()
     except RequestError:

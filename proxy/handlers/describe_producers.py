@@ -1,6 +1,6 @@
-"""DescribeProducers, version 0 (KIP-664): the producers that a partition remembers.
+"""DescribeProducers, version 0 (KIP-664): the producers in a partition's state.
 
-Behaviour: the owner answers (rule 2), from flushed batches.  Ids below 0 are the coordinators' own and not shown.
+Behaviour: the owner responds (rule 2), from flushed batches.  Ids below 0 are those of coordinators, and are left out.
 
 Version notes: there is one version.
 
@@ -27,11 +27,11 @@ Topic = DescribeProducersResponse.TopicResponse
 Partition = Topic.PartitionResponse
 Producer = Partition.ProducerState
 PRODUCERS_MAX = 250_000
-"""In one response, of all its partitions, unless the first alone has more: some 10 MB."""
+"""Producers in one response, unless its first partition alone has more: some 10 MB."""
 
 
 RESPONSE_BYTES = 1 << 20
-"""Room that is taken before the producers of a partition are known."""
+"""Estimate of a response's bytes, before its producers are known."""
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:

@@ -1,13 +1,13 @@
 """DescribeTopicPartitions, version 0 (KIP-966): topics in the order of their names, some partitions at a time.
 
-From the views, like Metadata, with the same places (``proxy.metadata_cache``).  An answer has at most
-``response_partition_limit`` partitions, never more than ``PARTITIONS_MAX``; ``next_cursor`` is where it goes on.
-No topics asked for means all, and nothing is created.
+Behaviour: the response comes from the views, like that of Metadata, with the same leaders and replicas
+(``proxy.metadata_cache``).  It has at most ``response_partition_limit`` partitions, never more than ``PARTITIONS_MAX``;
+``next_cursor`` says where the next one begins.  A request without topics means all topics.  No topic is created.
 
 Version notes: there is one version.
 
-Not implemented: nothing.  Eligible leader replicas are always empty: no record depends on a replica's election.  Leader
-epochs are -1, as in Metadata.
+Not implemented: nothing.  Eligible leader replicas are always empty, as no record depends on a replica's election.
+Leader epochs are -1, as in Metadata.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
 
 
 async def _page(services: ProxyServices, names: list[str], start: int, limit: int, *, is_all: bool) -> Any:
-    """``limit`` partitions from ``start`` of the first topic on; a topic without any still takes its place."""
+    """Return a response with ``limit`` partitions at most, from partition ``start`` of the first topic on.
+
+    A topic that has only an error is listed, too, and counts no partition.
+    """
     topics: list[Any] = []
     turns = Turns()
     for name in names:

@@ -1,10 +1,10 @@
 """ElectLeaders, versions 0 to 2.
 
-A partition has one owner at a time, which the controller chooses, and every proxy serves it: there is no preferred
-replica to go back to, and no unclean one to fall back on.  So every partition that exists answers ELECTION_NOT_NEEDED,
-as Kafka's do when their preferred leader leads.
+Behaviour: a partition has one owner at a time, which the controller chooses, and every proxy serves the partition.  So
+there is neither a preferred replica to return to nor an unclean one to fall back on, and every partition that exists
+gets ELECTION_NOT_NEEDED, as in Kafka while the preferred leader leads.
 
-Version notes: from 1 on the kind of election is named, and there is an error code at the top.
+Version notes: 1 adds the kind of election, and an error code for the whole response.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Topic = ElectLeadersResponse.ReplicaElectionResult
 Partition = Topic.PartitionResult
 
 ALL_BYTES = 16 << 20
-"""Room that a response about all partitions takes before it is built: 100,000 of them, corrected once it is encoded."""
+"""Estimate of the bytes of a response about all partitions, 100,000 of them; corrected once it is encoded."""
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:

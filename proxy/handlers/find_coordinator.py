@@ -1,9 +1,10 @@
-"""FindCoordinator 0-6: which proxy a client asks about its group.
+"""FindCoordinator, versions 0 to 6: the proxy to which a client sends requests about its group.
 
-Answered once the group's shard is loaded, so that the client's next request finds it at work; when that takes long,
-with COORDINATOR_NOT_AVAILABLE, which every client tries again.  Creates ``__consumer_offsets`` when it is missing.
+Behaviour: the response is sent once the group's shard is loaded, so that it can serve the client's next request; if
+that takes long, it is COORDINATOR_NOT_AVAILABLE, after which every client tries again.  ``__consumer_offsets`` is
+created if missing.
 
-* 0: groups only.  * 1: key types.  * 4: several keys.  * 6: share groups' keys.
+Version notes: 0 groups only; 1 key types; 4 several keys; 6 share groups' keys.
 
 Not implemented: transactions (key type 1), refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: of the codes that Java's
 producer and librdkafka take as final here, and do not retry, it is the one about this id.  Share groups (2):
@@ -50,7 +51,7 @@ async def handle(services: ProxyServices, request: Request, message: FindCoordin
 
 
 async def _find_each(services: ProxyServices, key_type: int, keys: list[str]) -> list[_Found]:
-    """Groups of one shard have one coordinator: each shard is waited for once."""
+    """Return the coordinator of each key.  The groups of a shard have the same one, so each shard is found once."""
     if key_type != GROUP:
         return [await _find(services, key_type, "")] * len(keys)
     shard_of = services.coordinator.shard_of
@@ -61,7 +62,7 @@ async def _find_each(services: ProxyServices, key_type: int, keys: list[str]) ->
         if all(shard_of(key) == shard for shard, key in first.items()):
             by_shard = dict(zip(first, found, strict=True))
             return [by_shard[shard] for shard in shards]
-        # The topic was made meanwhile, with more or fewer shards than this process's setting says.
+        # The topic was created meanwhile, with more or fewer shards than this process's setting says.
 
 
 async def _find(services: ProxyServices, key_type: int, key: str) -> _Found:

@@ -1,8 +1,9 @@
-"""Heartbeat 0-4: keep a member's session, and hear of a rebalance.
+"""Heartbeat, versions 0 to 4: keeps a member's session alive; its error notifies the member of a rebalance.
 
-While its shard loads a heartbeat is answered with no error, as in Kafka: sessions begin anew when it is loaded.
+Behaviour: while the group's shard loads, the response has no error, as in Kafka: sessions begin again once it is
+loaded.
 
-* 3: static members (KIP-345).
+Version notes: 3 static members (KIP-345).
 """
 
 from __future__ import annotations

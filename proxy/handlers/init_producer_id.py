@@ -1,15 +1,15 @@
 """InitProducerId, versions 0 to 5, for idempotent producers.
 
-A producer without a transactional id gets a new id with epoch 0, also when it brings an old one (KIP-360): Kafka's
-TransactionCoordinator does the same.
+Behaviour: a producer without a transactional id gets a new id with epoch 0, even if it sends an old one (KIP-360), as
+from Kafka's TransactionCoordinator.
 
 Version notes: 3 adds the producer's id and epoch; one without the other is INVALID_REQUEST.  4 and 5 add errors of
 transactions.
 
-Not implemented: transactional ids.  They are answered with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: librdkafka takes it
-as fatal (``rd_kafka_idemp_check_error``; it would go on for ever after UNSUPPORTED_VERSION), franz-go as any error
-that is not retriable, and with Java's client ``initTransactions`` throws it (every other code would too, but as an
-"unexpected error").  Its text speaks of authorization: the log says what is meant.
+Not implemented: transactional ids.  They get TRANSACTIONAL_ID_AUTHORIZATION_FAILED: librdkafka takes it as fatal
+(``rd_kafka_idemp_check_error``; it would go on for ever after UNSUPPORTED_VERSION), franz-go like any error that is not
+retriable, and in Java's client ``initTransactions`` throws it (every other code would be an "unexpected error").
+Clients report a lack of authorization; this process's log has the real reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = logging.getLogger("bmq.proxy")
 def handle(services: ProxyServices, request: Request, message: Any) -> Any | Awaitable[Any]:
     if message.transactional_id is not None:
         _log.warning(
-            "a client asks for transactions (transactional id %.100r): this version has none",
+            "refused a client that asks for transactions (transactional id %.100r): they are not supported",
             message.transactional_id,
             extra=fields(connection=request.client.peer, client_id=request.client_id),
         )

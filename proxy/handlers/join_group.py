@@ -1,11 +1,20 @@
-"""JoinGroup 0-9: become a member of a classic group, or begin its next generation.
+"""JoinGroup, versions 0 to 9: makes the client a member of a classic group, or begins the group's next generation.
 
-Answered when the rebalance is done: the request stays parked meanwhile, and its member stays when the client goes away
-(until its session ends), as in Kafka.
+Behaviour: the response is sent when the rebalance is done; the request stays parked until then.  If the client
+disconnects, its member stays until its session ends, as in Kafka.
 
-* 1: rebalance time-out; before, the session time-out serves for both.  * 4: a member without an id is told one
-(MEMBER_ID_REQUIRED, KIP-394).  * 5: static members (KIP-345).  * 7: the protocol type is answered (KIP-559).
-* 8: reason (KIP-800), not kept.  * 9: a static leader that comes back may skip the assignment (KIP-814).
+Version notes:
+
+======= ===================================================================================
+version change
+======= ===================================================================================
+1       rebalance time-out; before, the session time-out serves for both
+4       a member without an id gets one, with MEMBER_ID_REQUIRED (KIP-394)
+5       static members (KIP-345)
+7       the protocol type is in the response (KIP-559)
+8       reason (KIP-800), which is not kept
+9       a static leader that comes back may skip the assignment (KIP-814)
+======= ===================================================================================
 
 Not implemented: joining a group of the newer consumer protocol (there are none).
 """

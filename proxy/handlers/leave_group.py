@@ -1,7 +1,7 @@
-"""LeaveGroup 0-5: leave at once, instead of by time-out.
+"""LeaveGroup, versions 0 to 5: removes members at once, before their sessions time out.
 
-* 0-2: one member, its error at the top.  * 3: several; an admin may name a static member by its instance id alone.
-* 5: reason (KIP-800), not kept.
+Version notes: 0 to 2 one member, whose error is the response's; 3 several, and an admin may name a static member by its
+instance id alone; 5 reason (KIP-800), which is not kept.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""ListGroups 0-5: all groups of this coordinator.
+"""ListGroups, versions 0 to 5: the groups for which clients are sent to this proxy.
 
-* 4: filter by state.  * 5: filter by type: all here are ``classic``.
+Version notes: 4 filter by state; 5 filter by type: all here are ``classic``.
 """
 
 from __future__ import annotations

@@ -1,17 +1,26 @@
 """ListOffsets, versions 1 to 11.
 
-Behaviour: each partition's owner answers, never a cache (rule 2).  ``timestamp`` is a time in milliseconds or one of:
--1 latest (the high watermark, or the last stable offset for read_committed), -2 earliest, -3 the record with the
-largest timestamp, -4 earliest on local storage (the same as earliest: there is one storage), -5 latest in tiered
-storage and -6 earliest that waits for upload (there is no tier: offset -1, as Kafka answers without one).  No record at
-or after a time: offset -1 without error.  A partition that is moving is waited for, and so is the flush of what was
-acknowledged before: a producer with acks=1 that asks for the end finds its record below it.
+Behaviour: each partition's owner responds, never a cache (rule 2).  ``timestamp`` is a time in milliseconds, or one of
 
-Version notes: 2 isolation level; 4 the client's leader epoch is checked, the leader's is told; 6 flexible; 7 -3
-(KIP-734); 8 -4 (KIP-405); 9 -5 (KIP-1005); 10 ``timeout_ms`` (KIP-1075); 11 -6 (KIP-1023).  An older version that asks
-for a newer special is answered UNSUPPORTED_VERSION.
+====== ===== =================================================================================================
+number since offset in the response
+====== ===== =================================================================================================
+-1     1     latest: the high watermark, or the last stable offset for read_committed
+-2     1     earliest
+-3     7     of the record with the largest timestamp (KIP-734)
+-4     8     earliest on local storage (KIP-405): the same as earliest, as there is one storage
+-5     9     latest in tiered storage (KIP-1005): -1, as in Kafka without a tier
+-6     11    earliest that waits for upload (KIP-1023): -1, as in Kafka without a tier
+====== ===== =================================================================================================
 
-Not implemented: the epoch of a record found by time (-1 is told: the consumer then does not check it).
+A number in a version before ``since`` is UNSUPPORTED_VERSION.  If there is no record at or after a time, the offset is
+-1, without an error.  The handler waits for a partition that is moving, and for the flush of what was acknowledged
+before: so a producer with acks=1 that asks for the end finds its record below it.
+
+Version notes: 2 isolation level; 4 the client's leader epoch is checked, and the leader's is in the response; 6
+flexible; 10 ``timeout_ms`` (KIP-1075).
+
+Not implemented: the epoch of a record found by time.  It is -1, and the consumer then does not check it.
 """
 
 from __future__ import annotations
@@ -39,14 +48,16 @@ KNOWN_SINCE = {
 READ_COMMITTED = 1
 TIMEOUT_SINCE = 10
 TIMEOUT_S = 30.0
-"""Of a search, for those who do not say: Kafka's request.timeout.ms.  kafka-python sends 0, which Kafka, where the time
-is only for remote storage, does not look at."""
+"""Time-out of a search for a client that sends none: Kafka's request.timeout.ms.  kafka-python sends 0, which Kafka,
+where the time is only for remote storage, ignores."""
 
 Topic = ListOffsetsResponse.ListOffsetsTopicResponse
 Partition = Topic.ListOffsetsPartitionResponse
 
 
 class Wanted(NamedTuple):
+    """One partition of the request; ``is_repeated``: the request names it more than once."""
+
     topic: str
     partition: int
     epoch: int
@@ -55,6 +66,8 @@ class Wanted(NamedTuple):
 
 
 class Found(NamedTuple):
+    """The result of a search; -1 stands for none."""
+
     offset: int = -1
     timestamp: int = -1
     epoch: int = -1
@@ -86,7 +99,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
 
 
 async def _find(services: ProxyServices, wanted: Wanted, version: int, *, committed: bool) -> Found:
-    """RequestError with what Kafka answers."""
+    """Return the offset that the client asks for.  Raises RequestError with the code that Kafka would send."""
     timestamp = wanted.timestamp
     if wanted.is_repeated:
         raise RequestError(ErrorCode.INVALID_REQUEST, "the same partition twice")

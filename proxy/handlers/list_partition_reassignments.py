@@ -1,4 +1,4 @@
-"""ListPartitionReassignments, version 0: there are none, since no data moves with an owner."""
+"""ListPartitionReassignments, version 0: always an empty list, since no data moves with an owner."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Metadata, versions 0 to 13.
 
-Answered from the views of topics and proxies, out of encoded bytes (``proxy.metadata_cache``): no call is made but to
-create a topic.  A topic that is not there is created when server and client allow it, and then answered at once; where
-Kafka sends the client back with UNKNOWN_TOPIC_OR_PARTITION until its brokers know the topic, ours know it.  When it
+Behaviour: the response comes from the views of topics and proxies, out of encoded bytes (``proxy.metadata_cache``).  A
+request goes to another process only to create a topic.  A topic that does not exist is created if server and client
+allow it, and is in the response at once; Kafka's is UNKNOWN_TOPIC_OR_PARTITION until its brokers have the topic.  If it
 cannot be created now, LEADER_NOT_AVAILABLE makes the client ask again.
 
-Version notes: 0 takes an empty list for all topics, later ones null.  4 may forbid creation.  8 to 10 may ask for the
-cluster's operations.  10 and 11 carry topic ids that the server must not be asked for (Kafka: INVALID_REQUEST); from
-12 topics may be asked for by id.  13 has an error for the whole answer; it is never set.
+Version notes: in 0 an empty list means all topics, later null does.  4 may forbid creation.  8 to 10 may ask for the
+cluster's operations.  10 and 11 have a field for topic ids, but a request that uses it is INVALID_REQUEST, as in Kafka;
+from 12 on topics may be asked for by id.  13 has an error for the whole response; it is never set.
 
 Not implemented: leader epochs, which are always -1 (docs/design/decisions.md).  All proxies are in every answer; a
 partition's replicas are one proxy a zone.
@@ -32,15 +32,15 @@ from bmq.proxy.metadata_cache import COST_OF_TOPIC, COST_PER_STEP, encode_error
 from bmq.proxy.services import ProxyServices
 
 CREATE_MS = 5_000
-"""How long a client waits for topics to be created: under any request time-out, over an election of etcd's."""
+"""Time that a client waits for topics to be created: under any request time-out, over the time of an etcd election."""
 NO_ID = uuid.UUID(int=0)
-"""On the wire; a decoded message has None in its place."""
+"""Topic id that stands for none on the wire; a decoded message has None in its place."""
 
 ENCODED_A_TURN = 100
-"""Refused topics in a turn of the loop; one takes 60 us."""
+"""Refused topics that are encoded in a turn of the loop; one takes 60 us."""
 
 PARTITION_BYTES = 50
-"""Of a partition with three replicas in the response, and of a topic's name and id."""
+"""Estimate of the bytes of a partition with three replicas in the response, or of a topic's name and id."""
 
 Errors = Mapping[str, ErrorCode]
 
@@ -65,7 +65,7 @@ def _is_error(result: object) -> bool:
 
 
 def _told(result: object) -> ErrorCode:
-    """What cannot be had by asking again is said; for the rest the client comes back."""
+    """Return the error of a topic that could not be created: LEADER_NOT_AVAILABLE if the client may ask again."""
     assert isinstance(result, RequestError)
     return ErrorCode.LEADER_NOT_AVAILABLE if result.code.is_retriable else result.code
 
@@ -75,7 +75,7 @@ def _is_all(version: int, message: Any) -> bool:
 
 
 def _to_create(services: ProxyServices, version: int, message: Any) -> list[str]:
-    """Names that are not there, and may and can be created."""
+    """Return the names of topics that do not exist, and may and can be created."""
     if _is_all(version, message) or not services.config.auto_create_topics_enable:
         return []
     if not message.allow_auto_topic_creation or _is_invalid(version, message.topics):
@@ -86,7 +86,7 @@ def _to_create(services: ProxyServices, version: int, message: Any) -> list[str]
 
 
 def _is_invalid(version: int, topics: Iterable[Any]) -> bool:
-    """Ids and missing names before their time (Kafka refuses the whole request)."""
+    """Return whether the request has an id or lacks a name, in a version before 12: Kafka refuses all of it."""
     return 10 <= version < 12 and any(topic.name is None or topic.topic_id is not None for topic in topics)
 
 
@@ -96,7 +96,7 @@ async def _answer(services: ProxyServices, request: Request, message: Any, faile
 
 
 def _answer_all(services: ProxyServices, request: Request, message: Any) -> Response | Awaitable[Response]:
-    """At once when nothing is to be encoded."""
+    """Return the response with all topics, or a coroutine of it if some must be encoded first."""
     operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else None
     views = (services.catalog, services.members)
     found = services.metadata.all_topics(request.api_version, operations, *views)
@@ -119,7 +119,7 @@ def _around(services: ProxyServices, request: Request, message: Any, count: int,
 
 
 async def _elements(services: ProxyServices, version: int, message: Any, failed: Errors) -> list[bytes]:
-    """One for each topic asked for, each once."""
+    """Return the encoded element of each topic that the request names, each once."""
     named = await map_in_turns(
         lambda topic: (topic.name, topic.topic_id if version >= 10 else None), message.topics, 10 * ENCODED_A_TURN
     )
@@ -171,7 +171,7 @@ def _refused(
     *,
     is_internal: bool | None = None,
 ) -> bytes:
-    """Return the element of a topic that is not told, and count its error."""
+    """Return the encoded element of a topic with an error, and count the error."""
     services.metrics.api(ApiKey.METADATA).failed(error)
     if is_internal is None:
         is_internal = name in INTERNAL_TOPICS

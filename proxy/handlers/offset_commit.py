@@ -1,10 +1,10 @@
-"""OffsetCommit 2-10: store offsets of a group, answered when they are durable.
+"""OffsetCommit, versions 2 to 10: stores offsets of a group.
 
-* 2-4: retention time, as an expiry of each offset.  * 6: leader epoch.  * 7: static members (KIP-345).
-* 9: a group that is not there is GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION.  * 10: topics by id.
+Behaviour: the response is sent when the offsets are durable.  As in Kafka 4 (``KafkaApis.handleOffsetCommitRequest``),
+a partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, and the other offsets are stored.
 
-As in Kafka 4 (``KafkaApis.handleOffsetCommitRequest``) topic and partition must exist: others are answered
-UNKNOWN_TOPIC_OR_PARTITION each, and the rest is stored.
+Version notes: 2 to 4 retention time, as an expiry of each offset; 6 leader epoch; 7 static members (KIP-345); 9 a group
+that does not exist is GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION; 10 topics by id.
 """
 
 from __future__ import annotations

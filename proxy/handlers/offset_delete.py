@@ -1,4 +1,4 @@
-"""OffsetDelete 0: remove offsets of a group, of topics that it is not subscribed to."""
+"""OffsetDelete, version 0: removes a group's offsets of topics that it is not subscribed to."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""OffsetFetch 1-10: the committed offsets of groups.  Only durable ones are shown.
+"""OffsetFetch, versions 1 to 10: the committed offsets of groups.
 
-* 1: errors stand at the partitions.  * 2: null topics ask for all.  * 5: leader epoch.  * 8: several groups.
-* 9: member id and epoch, of the newer consumer protocol: not looked at.  * 10: topics by id.
+Behaviour: only durable offsets are returned.  An offset that was committed for a deleted topic does not count for a
+later topic of the same name, which has none.  Groups, topics and partitions that are named twice are returned once; a
+group without room in the response (16 MB) gets COORDINATOR_LOAD_IN_PROGRESS.
 
-An offset that was committed for a deleted topic is not that of a later topic of its name: it is told as none.  Groups,
-topics and partitions that are named twice are answered once; a group that a response has no room for (16 MB) is
-COORDINATOR_LOAD_IN_PROGRESS.
+Version notes: 1 errors are those of partitions; 2 null topics mean all, and there is an error for the whole group; 5
+leader epoch; 8 several groups; 9 member id and epoch of the newer consumer protocol, which are ignored; 10 topics by
+id.
 
 Not implemented: ``require_stable`` (7) has nothing to wait for while there are no transactions.
 """

@@ -1,10 +1,11 @@
-"""OffsetForLeaderEpoch, versions 2 to 4: where a leader epoch ends, so that a consumer notices a log that was cut.
+"""OffsetForLeaderEpoch, versions 2 to 4: the end of a leader epoch, by which a consumer detects a truncated log.
 
-Behaviour: the largest epoch at or below the one asked for, and the offset at which the next one begins; for the
-owner's own epoch the high watermark.  An epoch that the owner has not reached is answered (-1, -1) without error.
+Behaviour: the response has the largest epoch at or below the one asked for, and the offset at which the next epoch
+begins; for the owner's own epoch, the high watermark.  For an epoch that the owner has not reached it is (-1, -1),
+without an error.
 
-Version notes: 2 the client's view of the leader is checked; 3 ``replica_id``, not looked at: there are no followers;
-4 flexible.
+Version notes: 2 the client's view of the leader is checked; 3 ``replica_id``, which is ignored, as there are no
+followers; 4 flexible.
 
 Not implemented: nothing.
 """
@@ -26,6 +27,8 @@ Partition = Topic.EpochEndOffset
 
 
 class Wanted(NamedTuple):
+    """One partition of the request: the client's current leader epoch, and the epoch whose end it asks for."""
+
     topic: str
     partition: int
     current_epoch: int

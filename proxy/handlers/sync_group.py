@@ -1,8 +1,8 @@
-"""SyncGroup 0-5: hand in, or wait for, the assignment of a generation.
+"""SyncGroup, versions 0 to 5: the group's leader sends the assignment of a generation, the other members receive it.
 
-Answered when the leader's assignment is durable.
+Behaviour: the response is sent when the leader's assignment is durable.
 
-* 3: static members (KIP-345).  * 5: protocol type and name must be given and right (KIP-559).
+Version notes: 3 static members (KIP-345); 5 protocol type and name must be given and right (KIP-559).
 """
 
 from __future__ import annotations
