@@ -1,4 +1,4 @@
-"""Broken connections to members, told to the controller at once: it verifies, and judges."""
+"""Reports of broken connections to members, sent to the controller at once; it verifies them, and decides."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from bmq.meta.cluster.view import ClusterView
 from bmq.proxy.routing.batched_queries import ask_member
 
 REPORT_S = 1.0
-"""Of one member at most one report in this time; while it cannot be reached, each try gives the occasion for one."""
+"""Time between two reports of one member: while it cannot be reached, each try to connect would cause one."""
 ASK_S = 2.0
+"""Time-out of a report."""
 
 
 class Reports:
-    """``here`` takes the report when this process leads."""
+    """The reports of one process.  ``here`` is called with a report if the process itself is the controller."""
 
     def __init__(self, view: ClusterView, peers: Peers, here: Callable[[str, str], None] | None = None) -> None:
         self._view = view
@@ -28,9 +29,11 @@ class Reports:
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
+        """Report connections that break from now on."""
         self._unsubscribe = self._peers.subscribe_broken(self.broken)
 
     async def close(self) -> None:
+        """Report nothing more, and cancel the reports under way."""
         if self._unsubscribe is not None:
             self._unsubscribe()
         for task in self._tasks:
@@ -38,14 +41,14 @@ class Reports:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def broken(self, incarnation: str, why: str) -> None:
-        """A connection broke, or could not be made."""
+        """Report that a connection to a member broke or could not be made; ``why`` is for the controller's log."""
         now = asyncio.get_running_loop().time()
         if incarnation not in self._view.members or now - self._told.get(incarnation, -REPORT_S) < REPORT_S:
             return
         self._told = {each: when for each, when in self._told.items() if now - when < REPORT_S}
         controller = self._view.controller
         if controller is None or controller.incarnation == incarnation:
-            return  # its successor looks for itself
+            return  # the next controller checks all members itself
         self._told[incarnation] = now
         if controller.incarnation == self._view.own:
             if self._here is not None:
@@ -63,4 +66,4 @@ class Reports:
         try:
             await ask_member(self._peers, controller, request, InternalKey.REPORT, ReportResponse, ASK_S)
         except RequestError:
-            self._told.pop(incarnation, None)  # the next occasion is taken
+            self._told.pop(incarnation, None)  # the next failure is reported without a pause

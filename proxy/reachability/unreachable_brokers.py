@@ -1,8 +1,8 @@
-"""Which members this process cannot reach: judged with hysteresis, published under its lease.
+"""The brokers that this process cannot reach: listed with hysteresis, published under its lease.
 
-The controller may know that a broker lives, and this process that it cannot be reached from here: then its partitions
-are served worse than they could be.  What is published is not what a broken connection says at once (that is
-``reports``), but what has lasted; and it is taken back only when reaching it has lasted, too.
+A broker may be alive for the controller, and still be out of reach for this process: its partitions are then served
+worse than they could be.  A broken connection is reported at once by ``proxy.reachability.failure_reports``.  A broker
+is listed here only once it has been out of reach for a while, and unlisted only once it has been in reach for a while.
 """
 
 from __future__ import annotations
@@ -20,26 +20,33 @@ from bmq.meta.cluster.view import ClusterView
 from bmq.meta.kv import Compare, Delete, KeyValue, KvError, Put
 
 DOWN_S = 3.0
+"""Time for which a member must be out of reach before it is listed."""
 UP_S = 5.0
-"""So long a member has to be out of reach before it is listed, and within it before it is listed no more."""
+"""Time for which it must be in reach before it is no longer listed."""
 LOOK_S = 0.5
+"""Time between two checks of the suspects."""
 _log = logging.getLogger(__name__)
 
 
 async def read_unreachable(kv: KeyValue, cluster: str) -> dict[str, frozenset[str]]:
-    """By process, whom it says that it does not reach.  KvError."""
+    """Return, for each process that has published a list, the members that it does not reach, by incarnation.
+
+    A list that cannot be decoded is logged and ignored.  Raises KvError if the store cannot be read.
+    """
     prefix = unreachable_prefix(cluster)
     found = {}
     async for entry in kv.list(prefix):
         try:
             found[entry.key[len(prefix) :]] = decode_unreachable(entry.value)
         except FormatError as error:
-            _log.warning("a list of unreachable members is passed over", extra=fields(key=entry.key, error=error))
+            _log.warning(
+                "ignored a list of unreachable members that cannot be decoded", extra=fields(key=entry.key, error=error)
+            )
     return found
 
 
 class Reachability:
-    """Who is listed.  Pure: ``now`` in seconds."""
+    """The members that are suspected or listed as unreachable.  Pure: ``now`` is an argument, in seconds."""
 
     __slots__ = ("_suspects",)
 
@@ -51,24 +58,25 @@ class Reachability:
 
     @property
     def suspects(self) -> Iterable[str]:
-        """Those to be looked at."""
+        """Incarnations of the members to be checked."""
         return tuple(self._suspects)
 
     @property
     def listed(self) -> frozenset[str]:
+        """Incarnations of the members that count as unreachable."""
         return frozenset(each for each, (_, _, is_listed) in self._suspects.items() if is_listed)
 
     def broken(self, incarnation: str, now: float) -> None:
-        """A connection broke or could not be made."""
+        """Suspect a member: a connection to it broke or could not be made."""
         if incarnation not in self._suspects:
             self._suspects[incarnation] = (False, now, False)
 
     def forget(self, incarnation: str) -> None:
-        """It is no member any more."""
+        """Forget a process that is not a member any more."""
         self._suspects.pop(incarnation, None)
 
     def look(self, incarnation: str, *, is_up: bool, now: float) -> None:
-        """What can be seen of a suspect at this moment."""
+        """Note whether a suspect is in reach now; list or unlist it if that has lasted long enough."""
         was_up, since, is_listed = self._suspects[incarnation]
         if is_up != was_up:
             since = now
@@ -79,10 +87,12 @@ class Reachability:
 
 
 class Unreachable:
-    """``is_up`` says whether a connection to the member stands; ``lease`` is this process's, 0 while it has none.
+    """The publisher of the brokers that this process does not reach.
 
-    Of a suspect a control connection is asked for as well: what moved away because of the listing needs no connection
-    of its own any more, and the listing would never end.  Only brokers are watched: nobody else has partitions.
+    ``is_up`` returns whether there is a direct connection to a member; ``lease`` returns this process's lease, 0 while
+    it has none.  A control connection to a suspect counts, too.  Once its partitions have moved away because it is
+    listed, no other connection to it is needed, and without a control connection it would stay listed for ever.  Only
+    brokers are watched, as other processes have no partitions.
     """
 
     def __init__(
@@ -108,9 +118,11 @@ class Unreachable:
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
+        """Watch connections that break from now on."""
         self._unsubscribe = self._peers.subscribe_broken(self._broken)
 
     async def close(self) -> None:
+        """Watch and publish nothing more.  The list that is published ends with the lease."""
         if self._unsubscribe is not None:
             self._unsubscribe()
         if self._task is not None:
@@ -126,7 +138,7 @@ class Unreachable:
                 self._task = loop.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Until nobody is suspected and that is published."""
+        """Check the suspects, and publish changes, until no member is suspected and that is published."""
         try:
             while self._reachability.suspects or not self._is_published:
                 await asyncio.sleep(LOOK_S)
@@ -154,7 +166,7 @@ class Unreachable:
         return published == listed and (not listed or lease == self._lease())
 
     async def _publish(self) -> None:
-        """Once; the next round tries again if it fails, or if it is not known whether it did."""
+        """Try once to publish the list; the next round tries again if that fails, or if its outcome is unknown."""
         lease, listed = self._lease(), self._reachability.listed
         if not lease:
             return
@@ -166,6 +178,6 @@ class Unreachable:
         if commit.succeeded:
             self._revision = commit.revision if listed else 0
             self._published = (lease, listed)
-        else:  # ours of an earlier lease is gone with it, or an unknown outcome was one after all
+        else:  # the key of an earlier lease is gone with it, or a write with unknown outcome was done after all
             entry = commit.current[self._key]
             self._revision = entry.revision if entry is not None else 0

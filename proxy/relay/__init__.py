@@ -1,1 +1,1 @@
-"""Connections to a member through another one."""
+"""Connections to a broker through another process, a relay, while there is no direct one."""

@@ -1,7 +1,7 @@
-"""Ways through other processes to the members that this one does not reach: at most ``WAYS_MAX``.
+"""Connections through other processes (relays) to the members that this one does not reach: at most ``WAYS_MAX``.
 
-They are for the time until the connection is up again or the controller has moved what the member has: reaching it
-directly is tried all the while, and what is known and told of that (``reports``, ``unreachable``) does not change.
+They bridge the time until the direct connection is up again, or the controller has moved the member's partitions.
+Meanwhile the direct connection is tried again and again, and ``proxy.reachability`` reports the member as before.
 """
 
 from __future__ import annotations
@@ -20,18 +20,25 @@ from bmq.proxy.relay.relayed_connection import Connection, RelayedConnection, op
 from bmq.proxy.relay.selection import RelayChoice
 
 WAYS_MAX = 48
+"""Relayed connections of this process at once."""
 RELAY_AFTER_S = 0.5
-"""So long the direct connection is waited for before another way is looked for."""
+"""Time to wait for the direct connection before a relay is used."""
 OPEN_S = 1.5
+"""Time-out of opening a relayed connection."""
 LISTED_S = 5.0
-"""What other proxies say that they do not reach is read again after this, when it is needed."""
+"""Age from which the other proxies' lists of unreachable members are read again before they are used."""
 READ_S = 0.5
+"""Time-out of reading these lists."""
 _log = logging.getLogger(__name__)
 Unreachable = Mapping[str, Set[str]]
 
 
 class RelayPool:
-    """``read_unreachable`` gives, by proxy, whom it says that it does not reach."""
+    """The relayed connections of one process.
+
+    ``read_unreachable`` returns, for each proxy, the members that it does not reach (``read_unreachable`` of
+    ``proxy.reachability.unreachable_brokers``).
+    """
 
     def __init__(
         self, view: ClusterView, peers: Peers, zone: str, read_unreachable: Callable[[], Awaitable[Unreachable]]
@@ -45,17 +52,18 @@ class RelayPool:
         self._ways: dict[RelayedConnection, None] = {}  # until they are closed
         self._opening = 0
         self._is_closed = False
-        self._controls: dict[str, RelayedConnection] = {}  # for questions
-        self._seeking: dict[str, asyncio.Task[RelayedConnection | None]] = {}  # one for all who ask
+        self._controls: dict[str, RelayedConnection] = {}  # for queries
+        self._seeking: dict[str, asyncio.Task[RelayedConnection | None]] = {}  # one for all callers of `ask`
 
     def __repr__(self) -> str:
-        return f"<Relays {len(self._ways)} ways, {self._opening} being opened>"
+        return f"<RelayPool {len(self._ways)} connections, {self._opening} being opened>"
 
     def __len__(self) -> int:
+        """Return the number of relayed connections."""
         return len(self._ways)
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close all relayed connections, and open no more.  Idempotent."""
         self._is_closed = True
         tasks = list(self._seeking.values())
         for task in tasks:
@@ -65,13 +73,16 @@ class RelayPool:
             way.close()
 
     def forget(self, incarnation: str) -> None:
-        """It is no member any more, so nobody reaches it."""
+        """Close the relayed connections to a process that is not a member any more."""
         self._choice.forget(incarnation)
         for way in [way for way in self._ways if way.incarnation == incarnation]:
             way.close()
 
     async def open(self, member: Member) -> RelayedConnection | None:
-        """One of its caller's own, through the next process that may help; None when it does not, or there is none."""
+        """Open a relayed connection for the caller alone, through the relay that `RelayChoice` picks.
+
+        Returns None if there is no relay, if it does not reach the member either, or if WAYS_MAX is reached.
+        """
         if self._is_closed or len(self._ways) + self._opening >= WAYS_MAX:
             return None
         self._opening += 1
@@ -85,7 +96,7 @@ class RelayPool:
                 way = await open_way(self._peers, member, via, OPEN_S)
             except PeerLost as error:
                 _log.info(
-                    "a member is not reached through %s",
+                    "a member cannot be reached through %s either",
                     via.incarnation,
                     extra=fields(member=member.incarnation, error=error),
                 )
@@ -96,7 +107,11 @@ class RelayPool:
         if self._is_closed or member.incarnation not in self._view.members:
             way.close()
             return None
-        _log.warning("a member is reached through %s", via.incarnation, extra=fields(member=member.incarnation))
+        _log.warning(
+            "a member is reached through %s only: there is no direct connection to it",
+            via.incarnation,
+            extra=fields(member=member.incarnation),
+        )
         self._choice.helped(member.incarnation)
         self._ways[way] = None
         way.on_closed = lambda: self._closed(way)
@@ -113,7 +128,10 @@ class RelayPool:
             self._choice.failed(way.incarnation, way.via, asyncio.get_running_loop().time())
 
     async def _read(self) -> None:
-        """What is not known is no hindrance: a process that does not reach the member says so when it is asked."""
+        """Read the other proxies' lists of unreachable members, unless they were read less than LISTED_S ago.
+
+        They only save time: a relay that does not reach the member refuses.
+        """
         loop = asyncio.get_running_loop()
         if loop.time() - self._read_at < LISTED_S:
             return
@@ -123,15 +141,18 @@ class RelayPool:
                 self._unreachable = await self._read_unreachable()
         except (KvError, TimeoutError) as error:
             _log.info(
-                "the lists of unreachable members cannot be read",
-                extra=fields(error=str(error) or "the store does not answer"),
+                "the lists of unreachable members cannot be read: a relay is chosen without them",
+                extra=fields(error=str(error) or "the store does not respond"),
             )
             self._unreachable = {}
 
     # ---------------------------------------------------------------------------------------------------- questions
 
     async def ask(self, member: Member, message: Message, api_key: int, response_type: type[R], timeout_s: float) -> R:
-        """As ``Peers.ask``, through another process where that is the only way.  Questions have no order."""
+        """Send a query to ``member``, directly or through a relay, and return its response.  See ``Peers.ask``.
+
+        Queries have no order.  Raises PeerLost or TimeoutError.
+        """
         deadline = asyncio.get_running_loop().time() + timeout_s
         callee: Connection | None = self._peers.get(member, Kind.CONTROL)
         relayed = self._controls.get(member.incarnation)
@@ -164,7 +185,7 @@ class RelayPool:
         return way
 
     def sweep(self) -> None:
-        """Give up the ways for questions where the direct connection is up again."""
+        """Retire the relayed connections for queries to members whose direct connection is up again."""
         for incarnation, way in tuple(self._controls.items()):
             member = self._view.members.get(incarnation)
             if member is not None and self._peers.get(member, Kind.CONTROL) is not None:

@@ -1,8 +1,9 @@
-"""A way to another process: a connection of ours to it, or one through a process that reaches it where we do not.
+"""A connection to another process through a relay: a third process, which reaches it when this one does not.
 
-Links and questions go over either alike.  Through another process (``proxy.relay.server`` is the other side) each call
-is wrapped in a RelayRequest on a connection of the way's own, so calls keep their order.  What becomes of one is told
-as a ``Peer`` would: its answer, or ``PeerLost`` with what is known of its arrival.  The first error ends the way.
+It is used like a direct connection (`core.rpc.peers.Peer`).  Each call is wrapped in a RelayRequest, on a connection to
+the relay (``proxy.relay.server``) that is used for nothing else, so calls keep their order.  As with a ``Peer``, a call
+ends with its response, or with ``PeerLost``, which says whether it may have arrived.  The first error ends the relayed
+connection.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from bmq.core.rpc.peers import Peer, PeerBusy, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 
 BYTES_MAX = 8 << 20
-"""Under way over one relayed way, or one request: past it the way is busy."""
+"""Bytes of calls under way over one relayed connection, from which it is busy; one call may be larger."""
 LAST_ANSWERS_S = 2.0
-"""After an error the process between has as long to say what became of the other calls."""
+"""Time that the relay has after an error to send the results of the other calls."""
 _VERSION = 0
 
 
 class Connection(Protocol):
-    """``core.rpc.peers.Peer``, as far as its callers know it."""
+    """A connection to another process, direct (``core.rpc.peers.Peer``) or relayed, as its users see it."""
 
     @property
     def incarnation(self) -> str: ...
@@ -49,29 +50,33 @@ class Connection(Protocol):
 
 
 class RelayedConnection:
-    """To ``incarnation`` over ``peer``, which is this way's alone.  It is open once ``open_way`` has given it."""
+    """A connection to ``incarnation`` through ``peer``, the relay, whose connection is used for nothing else.
+
+    ``open_way`` returns it open.
+    """
 
     def __init__(self, incarnation: str, peer: Peer) -> None:
         self.incarnation = incarnation
         self.is_up = True
         self.was_closed = False
-        """This side gave it up: it did not fail."""
+        """True if this side has closed it: then it did not fail."""
         self.why = ""
         self.bytes_under_way = 0
         self._peer = peer
-        self._calls = 0  # not answered
-        self._is_over = False  # closed once the last of them is
+        self._calls = 0  # without a result yet
+        self._is_over = False  # takes no more calls; closed once the last one has its result
         self._on_lost = Subscribers[[]]()
         self.on_closed: Callable[[], None] = _nothing
-        """Called when its connection is gone, lost or retired before."""
+        """Callback for the end of the connection to the relay."""
         peer.on_lost(self._broke)
 
     def __repr__(self) -> str:
         state = "up" if self.is_up else f"lost: {self.why}"
-        return f"<RelayedWay to {self.incarnation} through {self.via} {state} calls={self._calls}>"
+        return f"<RelayedConnection to {self.incarnation} through {self.via} {state} calls={self._calls}>"
 
     @property
     def via(self) -> str:
+        """Incarnation of the relay."""
         return self._peer.incarnation
 
     # ------------------------------------------------------------------------------------------------- for callers
@@ -79,7 +84,10 @@ class RelayedConnection:
     def call(
         self, api_key: int, api_version: int, body: Sequence[Buffer], header_tags: bytes = NO_TAGS
     ) -> asyncio.Future[memoryview]:
-        """As ``Peer.call``; but a relay passes on bodies without headers, and a trace ends here."""
+        """Send a request, and return a future of its response.  See ``Peer.call``.
+
+        A relay passes on bodies without headers, so ``header_tags`` are dropped, and a trace ends here.
+        """
         future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         if not self.is_up:
             future.set_exception(PeerLost(f"{self.incarnation}: {self.why}", was_sent=False))
@@ -93,30 +101,33 @@ class RelayedConnection:
         self.bytes_under_way += size
         request = RelayRequest(self.incarnation, api_key, api_version, body)
         sent = self._peer.call(InternalKey.RELAY, _VERSION, request.encode())
-        if sent.done():  # refused: whoever calls must know before it calls again
+        if sent.done():  # refused: the caller must see that before its next call
             self._answered(future, size, sent)
         else:
             sent.add_done_callback(partial(self._answered, future, size))
         return future
 
     def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
-        """As ``Peer.on_lost``."""
+        """Call ``call`` once when the connection is lost, or now if it is not up.  See ``Peer.on_lost``.
+
+        Returns a function that unsubscribes.
+        """
         if not self.is_up:
             call()
             return _nothing
         return self._on_lost.add(call)
 
     def close(self) -> None:
-        """At once.  Idempotent."""
+        """Close the connection at once.  Idempotent."""
         self.was_closed = True
         self._lose("closed by this side")
         self._peer.close()
 
     def retire(self) -> None:
-        """Nothing more goes this way: it closes when what is under way is answered.  Nobody is told."""
+        """Take no more calls, and close once those under way have their results.  Subscribers are not notified."""
         self._on_lost = Subscribers[[]]()
         if not self._is_over:
-            self._is_over, self.is_up, self.why = True, False, "another way is used"
+            self._is_over, self.is_up, self.why = True, False, "another connection is used"
         self._close_if_done()
 
     # ------------------------------------------------------------------------------------------------ what comes back
@@ -134,16 +145,16 @@ class RelayedConnection:
 
     def _result(self, sent: asyncio.Future[memoryview]) -> memoryview | PeerLost:
         if sent.cancelled():
-            return PeerLost(f"{self.incarnation}: nobody waits for {self.via}", was_sent=True)
+            return PeerLost(f"{self.incarnation}: the call through {self.via} was cancelled", was_sent=True)
         error = sent.exception()
         if isinstance(error, PeerLost):
-            return error  # ``_broke`` is told of it too, unless it is only busy
+            return error  # ``_broke`` is called, too, unless the connection is only busy
         if error is not None:
             raise error
         body = sent.result()
         try:
             response = RelayResponse.decode(body)
-        except FormatError as unreadable:  # an earlier version has no such API, and has passed nothing on
+        except FormatError as unreadable:  # a relay of an earlier version has no such API, and has passed nothing on
             self._lose(f"{self.via} passes nothing on: {unreadable}")
             return PeerLost(f"{self.incarnation}: {self.why}", was_sent=leading_error(body) is ErrorCode.NONE)
         if response.error is ErrorCode.NONE:
@@ -152,7 +163,7 @@ class RelayedConnection:
         return PeerLost(f"{self.incarnation}: {self.why}", was_sent=response.was_sent)
 
     def _lose(self, why: str) -> None:
-        """No call is taken any more; those under way have their answers yet, for a while."""
+        """Take no more calls, notify the subscribers, and wait LAST_ANSWERS_S for the results of calls under way."""
         if self._is_over:
             return
         self._is_over, self.is_up, self.why = True, False, why
@@ -169,7 +180,10 @@ class RelayedConnection:
 
 
 async def open_way(peers: Peers, to: Member, via: Member, timeout_s: float) -> RelayedConnection:
-    """A way to ``to`` through ``via``, which has reached it just now.  PeerLost, of which nothing was sent."""
+    """Return an open connection to ``to`` through ``via``, once a ping has passed.
+
+    Raises PeerLost, with nothing sent, if that fails or takes longer than ``timeout_s``.
+    """
     deadline = asyncio.get_running_loop().time() + timeout_s
     way = RelayedConnection(to.incarnation, await peers.open(via, timeout_s))
     is_open = False
@@ -178,7 +192,7 @@ async def open_way(peers: Peers, to: Member, via: Member, timeout_s: float) -> R
             PingResponse.decode(await way.call(InternalKey.PING, _VERSION, PingRequest().encode()))
         is_open = way.is_up
     except (TimeoutError, FormatError, PeerLost) as error:
-        raise PeerLost(str(error) or f"no answer from {to.incarnation}", was_sent=False) from None
+        raise PeerLost(str(error) or f"no response from {to.incarnation}", was_sent=False) from None
     finally:
         if not is_open:
             way.close()
@@ -188,4 +202,4 @@ async def open_way(peers: Peers, to: Member, via: Member, timeout_s: float) -> R
 
 
 def _nothing() -> None:
-    """What there is to forget of a call that was made."""
+    """Do nothing: the default callback, and the unsubscribing of one that was called at once."""

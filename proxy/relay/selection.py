@@ -1,9 +1,10 @@
-"""Through whom a member is reached that we do not reach ourselves.  Pure: ``now`` in seconds.
+"""The choice of a relay to a member that this process does not reach.  Pure: ``now`` is an argument, in seconds.
 
-A proxy that says itself that it does not reach the member is left out.  Of the others those in our zone come first, and
-then each pair of processes has an order of its own (rendezvous hashing), so that many in the same trouble do not all
-burden one.  Who could not help is not asked again for a while, longer each time.  And where ``AT_ONCE`` could not, the
-member is more likely dead than cut off from us: nobody is asked for a while, so that a death is no storm of questions.
+A proxy that lists the member as unreachable is left out.  Of the others, those in this process's zone come first; then
+each pair of processes has an order of its own (rendezvous hashing), so that many processes with the same problem do not
+all burden one relay.  A relay that could not help is not tried again for a while, longer each time.  If ``AT_ONCE``
+relays could not help, the member is more likely dead than cut off from this process: no relay is tried for a while, so
+that a dead member does not cause a storm of requests.
 """
 
 from __future__ import annotations
@@ -15,33 +16,37 @@ from bmq.meta.cluster.member import PROXY, Member
 
 PAUSE_S = 1.0
 PAUSE_MAX_S = 30.0
-"""Who could not help is not asked again for the first, doubled each time up to the second."""
+"""Pause of a relay that could not help: the first, doubled each time up to the second."""
 REMEMBERED_S = 120.0
-"""So long after that its failures are forgotten."""
+"""Time after that pause until a relay's failures are forgotten."""
 AT_ONCE = 2
+"""Failures, of any relays, from which no relay to a member is tried for a while."""
 MEMBER_PAUSE_MAX_S = 5.0
-"""The pause of all, in which nobody is asked, ends with this."""
+"""Longest pause in which no relay to a member is tried."""
 
 
 class RelayChoice:
-    """One process's: ``own`` in ``zone``."""
+    """The choices of one process: ``own`` is its incarnation, ``zone`` its zone."""
 
     __slots__ = ("_failed", "_own", "_paused", "_zone")
 
     def __init__(self, own: str, zone: str) -> None:
         self._own = own
         self._zone = zone
-        self._failed: dict[tuple[str, str], tuple[int, float]] = {}  # (to, via): how often, not before
-        self._paused: dict[str, tuple[int, float]] = {}  # to: how often, by whomever, and not before
+        self._failed: dict[tuple[str, str], tuple[int, float]] = {}  # (to, via): failures, end of the pause
+        self._paused: dict[str, tuple[int, float]] = {}  # to: failures of any relays, end of the pause
 
     def __len__(self) -> int:
+        """Return the number of relays, counted for each member, that could not help."""
         return len(self._failed)
 
     def pick(
         self, to: str, members: Iterable[Member], unreachable: Mapping[str, Set[str]], now: float
     ) -> Member | None:
-        """Whom to ask next; None when there is nobody, or nobody yet.  ``unreachable``: by proxy, whom it says that it
-        does not reach."""
+        """Return the relay to try next for member ``to``; None if there is none, or none yet.
+
+        ``unreachable`` has, for each proxy, the members that it does not reach.
+        """
         if now < self._paused.get(to, (0, now))[1]:
             return None
         fit = [
@@ -61,7 +66,10 @@ class RelayChoice:
         return via.zone != self._zone, hashlib.blake2b(text, digest_size=8).digest()
 
     def failed(self, to: str, via: str, now: float) -> None:
-        """``via`` could not help, or does no longer.  Several who asked it at the same time count once."""
+        """Note that relay ``via`` could not reach ``to``, or no longer does.
+
+        Failures of several connections at the same time count once.
+        """
         self._failed = {pair: past for pair, past in self._failed.items() if now - past[1] < REMEMBERED_S}
         self._paused = {name: past for name, past in self._paused.items() if now - past[1] < REMEMBERED_S}
         times, not_before = self._failed.get((to, via), (0, now))
@@ -73,10 +81,10 @@ class RelayChoice:
         self._paused[to] = failures, now + pause_s
 
     def helped(self, to: str) -> None:
-        """It is reached through somebody."""
+        """Note that member ``to`` is reached through a relay."""
         self._paused.pop(to, None)
 
     def forget(self, incarnation: str) -> None:
-        """It is no member any more."""
+        """Forget a process that is not a member any more."""
         self._failed = {pair: past for pair, past in self._failed.items() if incarnation not in pair}
         self._paused.pop(incarnation, None)

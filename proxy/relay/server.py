@@ -1,13 +1,13 @@
-"""Passing requests on to brokers for other processes that do not reach them (``proxy.relay.relayed_connection`` is
-their side).
+"""The relay: passes requests on to brokers for other processes, which do not reach them.
 
-Each connection of theirs that carries RelayRequests is one way to one broker, and has one connection of ours to it:
-the broker sees what it would see of the other process itself, in the same order, and one ends with the other.  The
-first request, a Ping, opens it.  Only what proxies ask of brokers is passed on, over a direct connection: a relay is no
-proof that anybody else reaches the broker, and is never relayed itself.
+``proxy.relay.relayed_connection`` is the other processes' side.  Each of their connections that carries RelayRequests
+belongs to one broker, and gets one connection to that broker.  So the broker sees the same requests in the same order
+as over a direct connection, and either connection ends with the other.  The first request, a Ping, opens it.  Only
+requests of proxies to brokers are passed on, and only over a direct connection: a relayed ping is no proof that any
+other process reaches the broker, and is never relayed again.
 
-The first error ends the way: what comes behind it is refused, since passed on it would overtake.  Bounds: ``WAYS_MAX``
-ways, ``BYTES_MAX`` of requests under way in all, and what the listener allows.
+The first error ends the connection: all later requests are refused, since they would overtake the failed one.  Bounds:
+``WAYS_MAX`` connections, ``BYTES_MAX`` bytes of requests under way in all, and the listener's own.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView
 
 WAYS_MAX = 32
+"""Connections that are relayed at once."""
 BYTES_MAX = 64 << 20
+"""Bytes of relayed requests under way, over all connections."""
 OPEN_S = 1.0
-"""To the broker: those who ask wait a little longer."""
+"""Time-out of the connection to the broker; the other process waits a little longer."""
 PASSED_ON = frozenset(
     {
         (ApiKey.PRODUCE, PRODUCE_VERSION),
@@ -41,11 +43,14 @@ PASSED_ON = frozenset(
         (InternalKey.LIVE_SEGMENT, 0),
     }
 )
-"""APIs and versions.  Nothing that ends or moves anything."""
+"""APIs and versions that are passed on: none that ends or moves anything."""
 
 
 class _Way:
-    """One connection's.  ``peer`` is None until the broker is reached; ``is_over``: nothing is passed on any more."""
+    """One relayed connection.
+
+    ``peer`` is None until the broker is reached; ``is_over``: no more requests are passed on.
+    """
 
     __slots__ = ("is_over", "peer", "to")
 
@@ -61,7 +66,7 @@ class _Way:
 
 
 class Relay:
-    """One process's, registered for InternalKey.RELAY."""
+    """One process's relay; register ``handle`` for InternalKey.RELAY."""
 
     def __init__(self, view: ClusterView, peers: Peers) -> None:
         self._view = view
@@ -70,17 +75,23 @@ class Relay:
         self._bytes = 0
 
     def __repr__(self) -> str:
-        return f"<Relay {len(self._ways)} ways, {self._bytes} bytes>"
+        return f"<Relay {len(self._ways)} connections, {self._bytes} bytes>"
 
     def __len__(self) -> int:
+        """Return the number of connections that are relayed."""
         return len(self._ways)
 
     def close(self) -> None:
+        """Close the connections to brokers, and pass nothing more on over them."""
         for way in self._ways.values():
             way.end()
 
     def handle(self, body: memoryview, call: InternalCall) -> list[Buffer] | Awaitable[list[Buffer]]:
-        """Handed over to the broker's connection before the next request of the same way is looked at."""
+        """Pass a request on, and return its encoded response, or an awaitable of it.
+
+        The request is handed to the broker's connection before this returns, so requests keep their order.  Raises
+        FormatError, and ends the relayed connection, if `body` is not a RelayRequest.
+        """
         way = self._ways.get(call.client)
         try:
             asked = RelayRequest.decode(body)
@@ -91,7 +102,7 @@ class Relay:
         if way is None:
             return self._begin(asked, call.client)
         if way.is_over or way.peer is None:
-            return _refusal(f"there is no way to {way.to}")
+            return _refusal(f"there is no connection to {way.to}")
         if asked.to != way.to or (asked.api_key, asked.api_version) not in PASSED_ON:
             way.end()
             return _refusal(f"API {asked.api_key} is not passed on to {asked.to}")
@@ -107,13 +118,13 @@ class Relay:
         client.on_close(lambda: self._ended(client))
         member = self._view.members.get(asked.to)
         if asked.api_key != InternalKey.PING or asked.api_version != 0:
-            reason = "a way begins with a ping"
+            reason = "a relayed connection must begin with a ping"
         elif len(self._ways) > WAYS_MAX:
-            reason = f"{WAYS_MAX} others are relayed through this process"
+            reason = f"{WAYS_MAX} other connections are relayed through this process"
         elif member is None or not member.has(BROKER):
-            reason = f"{asked.to} is no broker here"
+            reason = f"{asked.to} is not a broker of this cluster"
         elif asked.to == self._view.own:
-            reason = "this is it"
+            reason = f"{asked.to} is this process itself"
         else:
             return self._open(way, member)
         way.end()
@@ -127,7 +138,7 @@ class Relay:
         deadline = loop.time() + OPEN_S
         try:
             peer = await self._peers.open(member, OPEN_S)
-            if way.is_over:  # whoever asked has gone
+            if way.is_over:  # the other process has disconnected
                 peer.close()
                 return _refusal("too late")
             way.peer = peer
@@ -135,7 +146,7 @@ class Relay:
                 pong = await peer.call(InternalKey.PING, 0, PingRequest().encode())
         except (PeerLost, TimeoutError) as error:
             way.end()
-            return _refusal(f"{member.incarnation} is not reached from here either: {error or 'no answer'}")
+            return _refusal(f"{member.incarnation} is not reached from here either: {error or 'no response'}")
         return RelayResponse(ErrorCode.NONE, body=pong).encode()
 
     async def _pass_on(self, way: _Way, size: int, answer: asyncio.Future[memoryview]) -> list[Buffer]:
