@@ -27,11 +27,11 @@ from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Response
 from bmq.core.records.batch import Batch, Record, build_batch
-from bmq.endpoint.api import Services
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.produce import handler as produce
 from bmq.meta.catalog import Topic
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.members import OneNode, ProxyAddress
 from bmq.proxy.handlers import (
     delete_records,
     describe_log_dirs,
@@ -39,6 +39,7 @@ from bmq.proxy.handlers import (
     list_offsets,
     offset_for_leader_epoch,
 )
+from bmq.proxy.services import ProxyServices
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.unit.endpoint.serving import FakeCatalog
@@ -119,12 +120,16 @@ class World:
         self.broker = Broker(self.fs, self.kv, incarnation=name, clock=LoopClock(), config=self.broker_config)
         self.broker.shared.tails = self.tails
         self.assigned = AssignedPartitions(self.broker, offload=self.offload)
-        self.services = Services(
+        self.services = ProxyServices(
             config=self.config,
             clock=LoopClock(),
             metrics=self.metrics,
             catalog=self.catalog,
+            members=OneNode(ProxyAddress(0, "h", 9092)),
             owners=self.assigned,
+            admin=cast(Any, None),
+            coordinator=cast(Any, None),
+            producer_ids=cast(Any, None),
             reading=cast(Any, None),
         )
         self.endpoint = Endpoint(self.services, [api for module in MODULES for api in module.APIS])
