@@ -44,14 +44,14 @@ class Waiter(NamedTuple):
 class OpenFileLimit:
     """The bound on the open segment files of one broker.
 
-    | in the life of a file           | call                                        |
-    | ------------------------------- | ------------------------------------------- |
-    | wait until it may be opened     | ``enter``, or ``try_enter`` without waiting |
-    | storage created it              | ``opened``                                  |
-    | storage had no room for it      | ``refused``                                 |
-    | it failed for any other reason  | ``failed``                                  |
-    | its close begins                | ``leaves``                                  |
-    | it is closed, or was given up   | ``left``                                    |
+    | in the life of a file          | call                                        |
+    | ------------------------------ | ------------------------------------------- |
+    | wait until it may be opened    | ``enter``, or ``try_enter`` without waiting |
+    | storage created it             | ``opened``                                  |
+    | storage had no room for it     | ``refused``                                 |
+    | it failed for any other reason | ``failed``                                  |
+    | its close begins               | ``leaves``                                  |
+    | it is closed, or was given up  | ``left``                                    |
     """
 
     __slots__ = (

@@ -2,11 +2,11 @@
 
 Pure, with time as an argument.
 
-| not a stall                         | because                                                      |
-| ----------------------------------- | ------------------------------------------------------------ |
-| one partition's writes fail         | its segment fails over, and other partitions' flushes go on  |
-| nothing to write, and no takeover   | nothing is expected of storage                               |
-| a read fails                        | its file may be the cause; a trial write starts              |
+| not a stall                       | because                                                     |
+| --------------------------------- | ----------------------------------------------------------- |
+| one partition's writes fail       | its segment fails over, and other partitions' flushes go on |
+| nothing to write, and no takeover | nothing is expected of storage                              |
+| a read fails                      | its file may be the cause; a trial write starts             |
 
 A stalled broker whose partitions were moved away keeps one piece of work: a trial write
 (``broker.files.storage_watch``). A read that fails or is late starts such a trial too; only if that is not acknowledged

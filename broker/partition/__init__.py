@@ -1,1 +1,1 @@
-"""One partition and its owner: the pure state machine, and the shell that performs its effects."""
+"""One partition and its owner: the pure state machine, and the driver that performs its effects."""

@@ -1,7 +1,7 @@
 """Accepted batches on their way to storage, in the order of their offsets: pure.
 
-First ``unsent``, then ``inflight`` on the open segment.  On a fail-over those in flight go back to the front of
-``unsent``, byte for byte as they were.
+A batch is first in ``unsent``, then in ``inflight`` on the open segment. On a fail-over those in flight go back to the
+front of ``unsent``, with unchanged bytes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from bmq.broker.partition.events import Pending
 
 
 class Duplicate:
-    """A batch that repeats ``base_offset``; ``pending`` is the original while it is not flushed (rule 9).
+    """A batch that repeats the one at ``base_offset``, whose largest timestamp is ``timestamp`` (rule 9).
 
-    ``timestamp`` is the original's largest.
+    ``pending`` is the original until it is flushed, then None.
     """
 
     __slots__ = ("base_offset", "pending", "timestamp")
@@ -27,7 +27,7 @@ class Duplicate:
 
 
 class Batches:
-    """One partition's."""
+    """The accepted batches of one partition that are not flushed; ``buffered_bytes`` is their size."""
 
     __slots__ = ("buffered_bytes", "inflight", "unsent")
 
@@ -41,15 +41,16 @@ class Batches:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is on its way."""
+        """True while no batch waits or is in flight."""
         return not self.inflight and not self.unsent
 
     def add(self, pending: Pending) -> None:
+        """Queue a numbered batch."""
         self.unsent.append(pending)
         self.buffered_bytes += pending.batch.size
 
     def find(self, base_offset: int) -> Pending:
-        """The one that is known to be here."""
+        """Return the batch with this base offset, which must be among these."""
         for queue in (self.inflight, self.unsent):
             for pending in queue:
                 if pending.batch.base_offset == base_offset:
@@ -57,9 +58,9 @@ class Batches:
         raise AssertionError(f"offset {base_offset} is neither flushed nor on its way")
 
     def send(self, segment: OpenSegment, bytes_max: int, roll_bytes: int, now_ms: int) -> tuple[list[Pending], bool]:
-        """Move some onto the segment, for one flush of at most ``bytes_max`` (or one batch).
+        """Move batches onto the segment, for one flush of at most ``bytes_max`` bytes, or of one batch.
 
-        The second value: whether the next one has no room in the segment, or needs more copies than that has.
+        Returns them, and whether the next batch has no room in the segment or needs more copies than the segment has.
         """
         taken: list[Pending] = []
         size, is_full, unsent = 0, False, self.unsent
@@ -86,7 +87,9 @@ class Batches:
         return taken, is_full
 
     def flushed(self, position: int) -> list[Pending]:
-        """Those that the segment holds up to ``position``: acknowledged by storage."""
+        """Remove and return the batches that end at or before ``position`` in the open segment: storage acknowledged
+        them.
+        """
         done: list[Pending] = []
         inflight = self.inflight
         while inflight and inflight[0].end_position <= position:
@@ -96,24 +99,26 @@ class Batches:
         return done
 
     def put_back(self) -> None:
-        """The segment was given up: what was in flight is sent again, first."""
+        """Move the batches in flight back to the front of ``unsent``: their segment was given up."""
         for pending in reversed(self.inflight):
             pending.start_position = pending.end_position = pending.sent_ms = -1
             self.unsent.appendleft(pending)
         self.inflight.clear()
 
     def split_unsent(self) -> tuple[tuple[Pending, ...], tuple[Pending, ...]]:
-        """Those of ``unsent`` that were ever sent to a file, and those behind them that certainly were not."""
+        """Return the batches of ``unsent`` that were ever sent to a file, and those behind them that certainly were
+        not.
+        """
         sent = tuple(pending for pending in self.unsent if pending.was_sent)
         return sent, tuple(self.unsent)[len(sent) :]
 
     def drop_last(self, count: int) -> None:
-        """Forget the last ``count`` of ``unsent``."""
+        """Remove the last ``count`` batches of ``unsent``."""
         for _ in range(count):
             self.buffered_bytes -= self.unsent.pop().batch.size
 
     def drop(self) -> tuple[tuple[Pending, ...], tuple[Pending, ...]]:
-        """All of them: those that were ever sent to a file, and those that certainly were not."""
+        """Remove all batches; return those that were ever sent to a file, and those that certainly were not."""
         sent = (*self.inflight, *(pending for pending in self.unsent if pending.was_sent))
         unsent = tuple(pending for pending in self.unsent if not pending.was_sent)
         self.inflight.clear()

@@ -1,6 +1,7 @@
-"""What a partition's checkpoints say, and which of them are deltas: pure.
+"""A partition's checkpoints, full ones and deltas: pure.
 
-One checkpoint of a partition is on its way at a time, so that a slow journal makes them rarer, not longer in line.
+At most one checkpoint of a partition is on its way, so that a slow journal makes checkpoints rarer, not their queue
+longer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from bmq.storage.index import SegmentIndex
 
 
 class OpenSegment:
-    """The segment being written."""
+    """The state of the segment that is being written. Positions are bytes in its file; ``epochs`` are (epoch, first
+    offset).
+    """
 
     __slots__ = (
         "block_bytes",
@@ -41,24 +44,24 @@ class OpenSegment:
         self, entry: SegmentEntry, block_bytes: int, interval_bytes: int, now_ms: int, copies: int = 1
     ) -> None:
         self.entry = entry
-        self.copies = copies  # nodes that it is written to
-        self.block_bytes = block_bytes  # all that its file can hold
-        self.position = 0  # handed to the pipeline
-        self.flushed = 0  # acknowledged by it
-        self.flushes = 0  # sent to it
+        self.copies = copies  # datanodes that it is written to
+        self.block_bytes = block_bytes  # the most that its file can hold
+        self.position = 0  # end of what was sent to the pipeline
+        self.flushed = 0  # end of what the pipeline acknowledged
+        self.flushes = 0  # flushes sent
         self.index = SegmentIndex(interval_bytes)
         self.epochs: list[tuple[int, int]] = []
         self.opened_ms = now_ms
         self.last_write_ms = now_ms
         self.is_covered = False  # a full checkpoint of this segment exists
-        self.index_covered = 0  # index numbers that a checkpoint holds
-        self.uncovered_bytes = 0
-        self.delta_bytes = 0
-        self.dirty_since_ms = -1
+        self.index_covered = 0  # numbers of the index that a checkpoint holds
+        self.uncovered_bytes = 0  # flushed since the last checkpoint
+        self.delta_bytes = 0  # of index in deltas since the last full checkpoint
+        self.dirty_since_ms = -1  # first flush since the last checkpoint; -1: none
 
 
 class Checkpointer:
-    """Makes the checkpoints of one partition from what is flushed."""
+    """Maker of one partition's checkpoints, from what is flushed."""
 
     __slots__ = ("_config", "_key", "is_under_way", "is_wanted", "last")
 
@@ -66,14 +69,14 @@ class Checkpointer:
         self._key = key
         self._config = config
         self.is_under_way = False
-        self.is_wanted = False  # another one, when that one is durable
+        self.is_wanted = False  # another one is due once that one is durable
         self.last: Checkpoint | None = None
-        """Of the newest closed segment, without its index and producers."""
+        """Final checkpoint of the newest closed segment, without its index and producers."""
 
     def full(
         self, segment: OpenSegment | None, end_offset: int, log_start: int, producers: ProducerTable
     ) -> Checkpoint | None:
-        """All that is known and flushed; None before the first byte."""
+        """Return a checkpoint of everything that is flushed; None before the first byte."""
         if segment is not None and segment.flushed > 0:
             return self._of(segment, end_offset, log_start, producers, is_full=True)
         if self.last is None:
@@ -83,7 +86,10 @@ class Checkpointer:
     def next(
         self, segment: OpenSegment | None, end_offset: int, log_start: int, producers: ProducerTable
     ) -> Checkpoint | None:
-        """The one to write now, a delta where that is enough; None while one is under way or nothing was written."""
+        """Return the checkpoint to write now, a delta where that is enough.
+
+        Returns None while another one is on its way (the next one is then wanted), or if nothing was ever flushed.
+        """
         if self.is_under_way:
             self.is_wanted = True
             return None
@@ -105,11 +111,11 @@ class Checkpointer:
         return checkpoint
 
     def begin(self) -> None:
-        """A checkpoint is on its way."""
+        """Note that a checkpoint was sent to the journal."""
         self.is_under_way, self.is_wanted = True, False
 
     def written(self) -> bool:
-        """It is durable; whether another one is wanted."""
+        """Note that it is durable; return whether another one is wanted."""
         self.is_under_way = False
         return self.is_wanted
 
@@ -123,7 +129,9 @@ class Checkpointer:
         epochs: list[tuple[int, int]],
         producers: ProducerTable,
     ) -> Checkpoint:
-        """The final one of a segment, for its ``.idx``; remembered for the time when no segment is open."""
+        """Return the final checkpoint of a segment, for its index file; keep it for checkpoints while no segment is
+        open.
+        """
         final = Checkpoint(
             key=self._key,
             segment=name,

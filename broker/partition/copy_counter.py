@@ -9,7 +9,7 @@ from bmq.storage.log_segments import LogSegments
 
 
 class CopyCounter:
-    """Asks storage for the copies of one partition's files.  Lists the folder when it is first asked."""
+    """The counter of the copies of one partition's files. Lists the folder when it is first used."""
 
     __slots__ = ("_fs", "_segments")
 
@@ -18,7 +18,7 @@ class CopyCounter:
         self._segments = LogSegments(fs, path)
 
     async def count(self, effect: ev.CountCopies) -> ev.CopiesCounted:
-        """Count the copies of the file that holds an offset.  They are 0, with the reason, if storage cannot say."""
+        """Count the copies of the file that holds the effect's offset: 0, with the reason, if storage cannot say."""
         try:
             return await self._count(effect)
         except StorageError as error:
@@ -33,7 +33,7 @@ class CopyCounter:
         try:
             copies = await self._fs.copies(segments.path.log(found.name))
         except NoSuchFile:
-            await segments.refresh(found.name)  # joined or deleted: the next count finds the file of now
+            await segments.refresh(found.name)  # merged or deleted: the next count finds the present file
             raise
         end = effect.end if found.end is None else min(found.end, effect.end)
         return ev.CopiesCounted(found.name.base, end, copies)

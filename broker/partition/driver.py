@@ -1,8 +1,8 @@
-"""The shell of one partition: performs effects, feeds results back as events.
+"""The driver of one partition: performs the machine's effects, and posts their results as events.
 
-It decides nothing.  Every task it starts is in ``_tasks`` and ends with the partition; an idle partition has none.
-The produce path is: ``append`` (check, number, queue) -> a turn of the scheduler -> ``send`` (one write and one flush
-for all that is queued) -> one ``Flushed`` event -> the futures of the batches in it.
+It decides nothing. Every task that it starts is in ``_tasks`` and ends with the partition; an idle partition has none.
+A produce goes this way: ``append`` (check, number, queue) -> a turn of the scheduler -> ``send`` (one write and one
+flush for all that is queued) -> one ``Flushed`` event -> the futures of its batches.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ from bmq.storage.layout import PartitionPath
 
 _log = logging.getLogger("bmq.broker.partition.driver")
 ALARM_MS_MAX = 60_000
+"""Longest time to a timer: a deadline that is farther away is checked again then, so that an outdated one is dropped
+soon.
+"""
 T = TypeVar("T")
 
 
@@ -49,7 +52,7 @@ def _base_offset(base_offset: int, timestamp: int) -> int:
 
 
 class PartitionDriver:
-    """One partition of this broker.  ``append`` after ``wait_open``; ``move`` or ``abandon`` in the end."""
+    """One partition of this broker: ``start``, ``wait_open``, then ``append``; in the end ``move`` or ``abandon``."""
 
     def __init__(self, shared: BrokerContext, path: PartitionPath, key: PartitionKey, config: LogConfig) -> None:
         self._shared = shared
@@ -68,35 +71,38 @@ class PartitionDriver:
         self._durable_start = 0
         self._is_abandoned = False
         self._found: tuple[PartitionRecord, int] | None = None
-        self._queued_ms = -1  # since when batches wait for a flush to take them; -1: none does
-        self._is_told = False  # the tails hear of this partition
+        self._queued_ms = -1  # since when batches wait for a flush; -1: none waits
+        self._is_announced = False  # the flush listener was notified that the partition is open
         self.on_end: Callable[[], None] | None = None
         """Called once, in a terminal state."""
         self.in_line = False
         self.flights = 0
         self.takeover_trouble = ""
-        """Why storage has not let the partition be taken over, by the last try; "" before one fails, and in WRITE."""
+        """The reason why storage did not complete the last attempt of the takeover; "" if none failed, and in WRITE."""
 
     def __repr__(self) -> str:
-        return f"<PartitionWriter {self.path} {self.partition!r}>"
+        return f"<PartitionDriver {self.path} {self.partition!r}>"
 
     # ------------------------------------------------------------------------------------------------ its owner's calls
 
     def start(self, found: tuple[PartitionRecord, int] | None = None, handed: ReleaseNote | None = None) -> None:
-        """``found``: the partition's record and revision, when they are known.  They may be old by now: the claim
-        compares the revision.  ``handed``: what the owner before us has told, as far as it holds."""
+        """Begin the takeover.
+
+        ``found``: the partition's record and revision, if known; they may be outdated, since the claim compares the
+        revision. ``handed``: the previous owner's release note.
+        """
         self._found = found
         self._takeover.handed = handed
         self.post(ev.Start())
 
     async def wait_open(self) -> None:
-        """Until batches are accepted.  RequestError when that will not come."""
+        """Wait until batches are accepted. Raises RequestError if the partition ends instead."""
         await self.wait(lambda: self.partition.state is State.WRITE or self.partition.state in TERMINAL)
         if self.partition.state is not State.WRITE:
             raise self.partition._refusal()
 
     async def wait(self, is_met: Callable[[], bool]) -> None:
-        """Until the condition holds; looked at whenever the state, the watermark or a checkpoint has moved."""
+        """Wait until the condition holds. It is checked when the state, the watermark or a checkpoint has moved."""
         while not is_met():
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
@@ -107,10 +113,10 @@ class PartitionDriver:
                     self._waiting.remove(future)
 
     def append(self, data: memoryview, *, is_internal: bool = False) -> asyncio.Future[int]:
-        """Accept one batch; the future gives its base offset once it is flushed.
+        """Check, number and queue one batch; return a future of its base offset, done once it is flushed.
 
-        RequestError at once when it is refused.  The bytes stay ours until the future is done; they are numbered in
-        place when they are writable, else in a copy.
+        Raises RequestError if the batch is refused. The batch's bytes stay with the partition until the future is done:
+        they are numbered in place if they are writable, else in a copy. ``is_internal``: skip the check.
         """
         batch = parse_batch(data)
         if not is_internal:
@@ -118,11 +124,11 @@ class PartitionDriver:
         return self.when_flushed(self.accept(batch), _base_offset)
 
     def check(self, batch: Batch) -> None:
-        """Check the header of a client's batch.  Raises RequestError if it is to be refused."""
+        """Check the header of a client's batch. Raises RequestError if it is refused."""
         self.partition.check(batch, self._shared.clock.now_ms())
 
     def accept(self, batch: Batch, *, acks_all: bool = True) -> Pending | Duplicate:
-        """Number and queue one batch that was checked.  Raises RequestError at once if it is refused."""
+        """Give one batch that was checked its offsets, and queue it. Raises RequestError if it is refused."""
         shared, partition = self._shared, self.partition
         try:
             accepted = partition.accept(batch, shared.clock.now_ms(), partition.config.min_insync if acks_all else 1)
@@ -137,9 +143,10 @@ class PartitionDriver:
         return accepted
 
     def when_flushed(self, accepted: Pending | Duplicate, result: Callable[[int, int], T]) -> asyncio.Future[T]:
-        """``result(base offset, largest timestamp)`` once the batch is flushed; RequestError if it will not be.
+        """Return a future of ``result(base offset, largest timestamp)``, done once the batch is flushed.
 
-        Rule 9: a repeated batch is answered with its first offset, after the flush of the original.
+        It fails with RequestError if the batch is dropped. A repeated batch gets its original's offset, after the
+        original's flush (rule 9).
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if isinstance(accepted, Duplicate):
@@ -156,9 +163,9 @@ class PartitionDriver:
 
     @property
     def has_room(self) -> bool:
-        """Whether the partition's buffer is under its bound and its share of the process's.
+        """True while the partition's buffer is below its bound and its share of the process's.
 
-        A partition that cannot be flushed keeps its share and no more: it must not stop the others.
+        A partition that cannot flush keeps its share and gets no more: it must not stop the others.
         """
         shared, buffered = self._shared, self.partition.batches.buffered_bytes
         if not buffered:
@@ -166,7 +173,10 @@ class PartitionDriver:
         return buffered < min(shared.config.buffer_bytes, shared.budget.share)
 
     async def room(self) -> None:
-        """Wait until there is room, or the partition is no more.  Its flushes make it; if it has none, others' do."""
+        """Wait until there is room, or the partition has left WRITE.
+
+        Its own flushes make room; if it has nothing to flush, the other partitions' do.
+        """
         partition = self.partition
         while not self.has_room and partition.state is State.WRITE:
             await self.wait(
@@ -175,9 +185,10 @@ class PartitionDriver:
             await self._shared.budget.room()
 
     async def delete_before(self, offset: int) -> None:
-        """Move the log start and wait until that is durable and the ownership was proven after it (rule 10).
+        """Raise the log start; wait until that is durable and the ownership was proven after it (rule 10).
 
-        RequestError OFFSET_OUT_OF_RANGE past the watermark, as Kafka's DeleteRecords answers.
+        Raises RequestError: OFFSET_OUT_OF_RANGE past the high watermark, as Kafka's DeleteRecords, or another code if
+        the partition is not open here any more. Raises KvError if the metadata store does not respond.
         """
         partition = self.partition
         if partition.state is State.WRITE and offset > partition.high_watermark:
@@ -192,32 +203,34 @@ class PartitionDriver:
         await self.prove()
 
     async def prove(self) -> None:
-        """The partition was ours at some moment since the call: the store says so.  KvError when it does not answer,
-        RequestError when we are the owner no more."""
+        """Prove by a read of the metadata store that this broker owned the partition at some moment since the call.
+
+        Raises KvError if the store does not respond, RequestError if this broker is not the owner any more.
+        """
         await self._is_ours()
         if self.partition.state is not State.WRITE:
             raise self.partition._refusal()
 
     async def is_ours(self) -> bool:
-        """Whether the store names us as the owner.  Raises KvError."""
+        """Return whether the metadata store names this broker as the owner. Raises KvError."""
         return await self._is_ours()
 
     async def is_in_place(self, entry: SegmentEntry) -> bool:
-        """Whether the segment's file stands under its final name.  Raises StorageError."""
+        """Return whether the segment's own file has its final name. Raises StorageError."""
         return await self._segments.is_in_place(entry)
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Follow other settings from now on; what was accepted and what is open stay as they are."""
+        """Apply other settings from now on; accepted batches and open files keep theirs."""
         self.partition.reconfigure(config)
         self._segments.is_synced = config.flush_sync
         self.post(ev.Tick(self._shared.clock.now_ms()))  # a deadline may be nearer now
 
     async def move(self, *, has_successor: bool = False) -> ReleaseNote:
-        """Hand the partition over: flush, close, checkpoint, release.  Returns in a terminal state, with what is to be
-        told to the successor, if there is one.
+        """Hand the partition over: flush, close, checkpoint, release. Returns the release note, in a terminal state.
 
-        A successor waits for ``handover_wait_ms``, then takes the partition.  From then on the store is asked whether
-        it has: storage may never let us finish, and clients ask nobody else while they wait for our answers.
+        A successor waits for ``handover_wait_ms``, then takes the partition. After that time the metadata store is
+        asked again and again whether it has: storage may never let this hand-over end, and clients send their requests
+        to this broker until it responds.
         """
         self._closing.has_successor = has_successor
         self._closing.hurry()
@@ -225,16 +238,16 @@ class PartitionDriver:
             self.post(ev.MoveRequested())
         config = self._shared.config
         while not await self._has_ended(max(config.handover_wait_ms, config.retry_max_ms) / 1000):
-            with contextlib.suppress(KvError):  # the store is away: nobody takes anything, ask again later
+            with contextlib.suppress(KvError):  # without the store no broker can take the partition: ask again later
                 await self._is_ours()
         await self.abandon()
         return self._handed()
 
     def _handed(self) -> ReleaseNote:
-        """Return what was released, and its last segment's index; whatever was left of indexes is written later."""
+        """Return the release note: the record, and its last segment's index. Indexes left over are written later."""
         left, record = self._closing.left, self.partition.record
         if not self.partition.is_released:
-            return NOTHING  # taken from us: the new owner has found, and indexed, what there was; or never claimed
+            return NOTHING  # the new owner took it and indexed what it found; or this broker never claimed it
         for name, (length, index) in left.items():
             self._shared.late_indexes.add(self._segments, name, length, index, after_ms=BEHIND_MS)
         _, index = left.get(record.segments[-1].name, (0, b"")) if record.segments else (0, b"")
@@ -247,7 +260,7 @@ class PartitionDriver:
         return self.partition.state in TERMINAL
 
     async def abandon(self) -> None:
-        """Drop everything at once, telling nobody: the process ends, or the partition is lost."""
+        """End everything at once without a call to storage or store: the process ends, or the partition is lost."""
         self._is_abandoned = True
         self._abort_files()
         self._shared.store_waits.forget([self])
@@ -259,7 +272,7 @@ class PartitionDriver:
     # ------------------------------------------------------------------------------------------------------ the loop
 
     def post(self, event: Event) -> None:
-        """Hand an event to the machine and perform what it asks for; once abandoned, nothing."""
+        """Pass an event to the machine and perform the effects; do nothing once abandoned."""
         if self._is_abandoned:
             return
         now_ms = self._shared.now_ms()
@@ -267,7 +280,7 @@ class PartitionDriver:
         deadline = self.partition.deadline_ms()
         if deadline is None:
             return
-        # Looked at again after a while rather than in a week: an alarm that lost its reason is soon forgotten.
+        # Bounded, so that the timer of a deadline that does not exist any more does not stay for a week (segment.ms).
         self._ring_by(min(deadline, now_ms + ALARM_MS_MAX))
 
     def _ring_by(self, deadline_ms: int) -> None:
@@ -284,7 +297,7 @@ class PartitionDriver:
             PERFORM[type(effect)](self, effect)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that ends with the partition."""
+        """Start a task that ends with the partition; report its exception as a bug."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -309,21 +322,24 @@ class PartitionDriver:
 
     @property
     def has_unsent(self) -> bool:
+        """True while batches wait for the open segment."""
         is_open = self.partition.current is not None and not self._is_abandoned
         return is_open and bool(self.partition.batches.unsent)
 
     @property
     def unflushed_bytes(self) -> int:
+        """Bytes of accepted batches that are not flushed."""
         return self.partition.batches.buffered_bytes
 
     @property
     def unsent_bytes(self) -> int:
+        """Bytes of accepted batches that are not in flight."""
         return self.partition.batches.buffered_bytes - self._flights.bytes
 
     def send(self) -> bool:
-        """One flush of what is queued (the scheduler's turn)."""
+        """Send one flush of the queued batches, in a turn of the scheduler; return whether one was sent."""
         if self._is_abandoned:
-            return False  # it was in line already
+            return False  # it was queued for a turn before it was abandoned
         segment = self.partition.current
         if segment is not None and self._shared.health.has_silent(self._files[segment.entry.spare].nodes):
             self.post(ev.SegmentFailed(segment.entry.name, "a node of its pipeline does not answer"))
@@ -337,7 +353,7 @@ class PartitionDriver:
                 self._shared.queue_ms.observe(now_ms - self._queued_ms)
                 self._queued_ms = -1
             self._flights.send(segment.entry.name, appender, taken, now_ms, sync=is_synced)
-            self._ring_by(now_ms + self._shared.config.silent_flush_ms)  # no event comes of a flush that hangs
+            self._ring_by(now_ms + self._shared.config.silent_flush_ms)  # a flush that hangs causes no event
         self._apply(effects)
         return bool(taken)
 
@@ -345,7 +361,7 @@ class PartitionDriver:
         self._flights.give_up()
         self._files.abort_all()
 
-    # ------------------------------------------------------------------------------------ effects that answer at once
+    # -------------------------------------------------------------------------------------- effects performed at once
 
     def _do_wake(self, effect: ev.Wake) -> None:
         if self._queued_ms < 0:
@@ -361,7 +377,7 @@ class PartitionDriver:
                 for future, result in pending.token:  # type: ignore[attr-defined]
                     if not future.done():
                         future.set_result(result(batch.base_offset, batch.max_timestamp))
-        if self._is_told:
+        if self._is_announced:
             assert self._shared.tails is not None
             batches = [pending.batch for pending in effect.batches]
             self._shared.tails.flushed(self.partition.key, batches, self.partition.high_watermark)
@@ -374,7 +390,7 @@ class PartitionDriver:
             for future, _ in pending.token or ():  # type: ignore[attr-defined]
                 if not future.done():
                     future.set_exception(RequestError(effect.code, effect.reason))
-        self._notify()  # there is room
+        self._notify()  # there is room for other batches
 
     def _do_leave_unacknowledged(self, effect: ev.LeaveUnacknowledged) -> None:
         for pending in effect.batches:
@@ -399,10 +415,10 @@ class PartitionDriver:
         if partition.state is State.WRITE:
             self.takeover_trouble = ""
         if partition.state is State.WRITE and tails is not None:
-            self._is_told = True
+            self._is_announced = True
             tails.opened(partition.key, partition.epoch, partition.log_start, partition.high_watermark)
-        elif self._is_told and tails is not None:
-            self._is_told = False
+        elif self._is_announced and tails is not None:
+            self._is_announced = False
             tails.closed(partition.key)
         if partition.state in TERMINAL:
             self._shared.store_waits.forget([self])
@@ -431,8 +447,10 @@ class PartitionDriver:
         self.spawn(work())
 
     def leave_nodes(self, nodes: Sequence[str]) -> None:
-        """These nodes were found silent: give up the open pipeline if it waits for one of them.  One that waits for
-        nothing is given up when there is something to send."""
+        """Give up the open pipeline if a flush of it waits for one of these silent nodes.
+
+        A pipeline without a flush in flight is given up when there is something to send.
+        """
         segment = self.partition.current
         if segment is None or not self.partition.batches.inflight:
             return
@@ -440,9 +458,9 @@ class PartitionDriver:
             self.post(ev.SegmentFailed(segment.entry.name, f"silent: {', '.join(nodes)}"))
 
     def leave_broken_files(self) -> StorageError | None:
-        """Give up the open segment, or the spare, if its pipeline broke while it waited for nothing; return why.
+        """Give up the open segment, or the spare, if its pipeline broke while no flush was in flight; return the error.
 
-        A flush that is under way notices by itself.
+        Returns None if no pipeline broke. A flush in flight reports a broken pipeline itself.
         """
         broken: StorageError | None = None
         segment = self.partition.current
@@ -460,7 +478,9 @@ class PartitionDriver:
         return broken
 
     def _failure_of(self, entry: SegmentEntry) -> StorageError | None:
-        """Return why an open file cannot be written any more, if so; new files avoid the nodes that are to blame."""
+        """Return the error that ended an open file's pipeline, None if it is sound; new files avoid the nodes that
+        caused it.
+        """
         if not self._files.has(entry.spare):
             return None  # fenced or abandoned
         failure = self._files[entry.spare].failure
@@ -469,7 +489,7 @@ class PartitionDriver:
         return failure
 
     def has_node(self, nodes: set[str]) -> bool:
-        """Whether the open pipeline has one of these in it, and has not just been left for slowness."""
+        """Return whether the open pipeline includes one of ``nodes``, and was not rolled for slowness lately."""
         segment = self.partition.current
         if segment is None or not self.partition.may_leave_slow(self._shared.now_ms()):
             return False
@@ -477,7 +497,7 @@ class PartitionDriver:
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether the segment that is written has fewer datanodes than it was to have.  A local folder has none."""
+        """True if the open segment has fewer datanodes than its replication factor; never for a local folder."""
         segment = self.partition.current
         if segment is None or not self._files.has(segment.entry.spare):
             return False
@@ -486,6 +506,7 @@ class PartitionDriver:
 
     @property
     def has_files(self) -> bool:
+        """True while the partition has an open file."""
         return bool(self._files)
 
     def _do_run_again(self, effect: ev.RunAgain) -> None:
@@ -549,9 +570,10 @@ class PartitionDriver:
         self.spawn(work())
 
     async def _is_ours(self) -> bool:
-        """Ask the store who owns the partition; stop if it is not us, or if nobody can say.
+        """Ask the metadata store who owns the partition; end it if that is not this broker, or cannot be determined.
 
-        After False the partition is in a terminal state, so nobody waits for what the caller leaves undone.  KvError.
+        After False the partition is in a terminal state, so nothing waits for what the caller leaves undone. Raises
+        KvError.
         """
         try:
             record, _ = await ownership.read(self._shared.kv, self._kv_key)
@@ -585,7 +607,7 @@ class PartitionDriver:
                 outcome = await self._recovered(effect)
                 is_sound = isinstance(outcome, ev.LogRecovered) and not self._takeover.losses
                 if not is_sound and not isinstance(outcome, ev.RecoveryFailed) and not await self._is_ours():
-                    return  # a later owner may have deleted what was to be read: no damage, and fenced by now
+                    return  # a later owner may have deleted the segments: that is no damage, and this one is fenced
             except KvError as error:
                 outcome = ev.RecoveryFailed(f"whether a later owner has changed the log: {error!r}")
             if isinstance(outcome, ev.RecoveryFailed):
@@ -598,14 +620,14 @@ class PartitionDriver:
         self.spawn(work())
 
     def _delay_takeover(self, failure: ev.FenceFailed | ev.RecoveryFailed) -> None:
-        """Have the takeover tried again, and tell the operator what it waits for: clients only see that it lasts."""
+        """Let the machine try the takeover again, and log what it waits for: a client only sees that it has to wait."""
         self.takeover_trouble = failure.reason
         text = "a partition is not taken over yet, trying again"
         _log.warning(text, extra=fields(**self.path.log_fields, error=failure.reason))
         self.post(failure)
 
     async def _recovered(self, effect: ev.RecoverLog) -> Event:
-        """Return what the predecessor's log is found to be."""
+        """Recover the predecessor's log; return the outcome as an event."""
         try:
             return await self._takeover.recover(effect)
         except CorruptData as error:
@@ -628,10 +650,10 @@ class PartitionDriver:
             self.post(ev.CheckpointWritten(checkpoint.end_offset, checkpoint.log_start))
             self._notify()
 
-        # A log start stands nowhere else, nor do a takeover's producers: the record soon lists their segments no more.
-        # What else a checkpoint says can be read again from the segments and the index of the newest closed one.
-        tells_alone = self.partition.state is State.RECOVER or checkpoint.log_start > self._durable_start
-        is_synced = self.partition.config.flush_sync and tells_alone
+        # A new log start is stored nowhere else, nor are the producers that a takeover found: the record will not list
+        # their segments for long.  Everything else can be read again from the segments and the newest closed index.
+        is_only_copy = self.partition.state is State.RECOVER or checkpoint.log_start > self._durable_start
+        is_synced = self.partition.config.flush_sync and is_only_copy
         self._shared.journal.append(checkpoint, sync=is_synced).add_done_callback(covered)
 
     # ------------------------------------------------------------------------------------------------- the segments
@@ -665,7 +687,7 @@ class PartitionDriver:
                 try:
                     await self._segments.rename(entry, self.path.log(entry.name))
                 except StorageError:
-                    if await self._is_ours():  # a successor's sweeper may have taken the spare
+                    if await self._is_ours():  # if not, the successor's janitor may have removed the spare
                         raise
                     return
             except (StorageError, KvError) as error:
@@ -696,7 +718,7 @@ class PartitionDriver:
                 try:
                     await self._shared.fs.delete(self.path.log(name))
                 except StorageError:
-                    return  # retention takes what is left when the log start has passed it
+                    return  # retention deletes the rest once the log start has passed it
 
         self.spawn(work())
 
@@ -737,3 +759,4 @@ PERFORM: dict[type, Callable[[PartitionDriver, Any], None]] = {
     ev.Alarm: PartitionDriver._do_alarm,
     ev.StateChanged: PartitionDriver._do_state_changed,
 }
+"""The method that performs each type of effect."""

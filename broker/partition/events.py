@@ -1,6 +1,7 @@
-"""What a partition hears (events) and what it asks for (effects).
+"""Events that a partition's machine takes, and effects that it returns.
 
-Plain slotted classes on the produce path, frozen dataclasses everywhere else.
+Plain slotted classes on the produce path, frozen dataclasses elsewhere. The driver (``broker.partition.driver``)
+performs an effect and posts the event that the effect's docstring names behind "->". Rules: docs/design/rules.md.
 """
 
 from __future__ import annotations
@@ -16,18 +17,22 @@ from bmq.storage.recovery import FencedSegment, Recovered
 
 
 class Pending:
-    """An accepted batch on its way to storage.  ``token`` belongs to the shell: who waits for it."""
+    """An accepted batch on its way to storage.
+
+    ``token`` belongs to the driver: the futures that wait for the batch. Positions are bytes in the segment, -1 while
+    the batch is not sent.
+    """
 
     __slots__ = ("batch", "copies", "end_position", "producer", "sent_ms", "start_position", "token", "was_sent")
 
     def __init__(self, batch: Batch, producer: ProducerState | None, copies: int) -> None:
         self.batch = batch
         self.producer = producer
-        self.copies = copies  # at least, of the segment that it is written to
+        self.copies = copies  # datanodes that its segment must have at least
         self.start_position = -1
         self.end_position = -1
         self.sent_ms = -1
-        self.was_sent = False  # to any file, also one that was given up since
+        self.was_sent = False  # to any file, even one that was given up since: it may be found there
         self.token: object = None
 
     def __repr__(self) -> str:
@@ -39,18 +44,20 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Take the partition over."""
+    """Begin of the takeover."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRead:
+    """The partition's record and its revision, as the metadata store has them."""
+
     record: PartitionRecord
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
 class RecordStored:
-    """The record asked for is written (claimed, registered or released, whichever was asked)."""
+    """The stored record, with its new revision: a claim, a registration or a release, whichever was requested."""
 
     record: PartitionRecord
     revision: int
@@ -58,14 +65,16 @@ class RecordStored:
 
 @dataclass(frozen=True, slots=True)
 class RecordUnknown:
-    """No answer, or "unavailable": the same is asked again until it is known (rule 3)."""
+    """An unknown outcome of `StoreRecord`: no response, or "unavailable". The same write is sent until it is known
+    (rule 3).
+    """
 
     record: PartitionRecord
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRefused:
-    """Somebody else wrote: ``record`` is what is there."""
+    """A refused `StoreRecord`: another process wrote in between, and ``record`` is what the store has now."""
 
     record: PartitionRecord
     revision: int
@@ -73,24 +82,30 @@ class RecordRefused:
 
 @dataclass(frozen=True, slots=True)
 class RecordUnreadable:
-    """The partition's record cannot be decoded, so nobody can say who owns the partition."""
+    """A record that cannot be decoded: who owns the partition cannot be determined."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentsFenced:
+    """The listed segments after their fence: no predecessor can write to them any more."""
+
     segments: tuple[FencedSegment, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FenceFailed:
+    """A fence that storage did not complete; to be tried again."""
+
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LogRecovered:
-    """The log's end is known.  ``checkpoint`` is the one recovery began from."""
+    """The end of the log. ``checkpoint`` is the one that recovery began from; None: the log was read from its
+    beginning.
+    """
 
     recovered: Recovered
     checkpoint: Checkpoint | None
@@ -100,28 +115,28 @@ class LogRecovered:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFailed:
-    """Storage did not answer; to be tried again."""
+    """A recovery that storage, or the metadata store, did not complete; to be tried again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LogUnreadable:
-    """Bytes that are there by all accounts cannot be read: damage, or a moment's state of storage."""
+    """Bytes that should exist cannot be read: damage, or a passing state of storage."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRefused:
-    """Acknowledged data is missing or damaged."""
+    """Missing or damaged data that was acknowledged."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWritten:
-    """The checkpoint with this end offset and log start is durable in the journal."""
+    """A checkpoint with this end offset and log start that is durable in the journal."""
 
     end_offset: int
     log_start: int
@@ -129,7 +144,7 @@ class CheckpointWritten:
 
 @dataclass(frozen=True, slots=True)
 class SpareReady:
-    """``copies``: nodes that it is written to; 1 where storage has no such thing."""
+    """A spare that was created, on ``copies`` datanodes; 1 where storage has none, as a local folder."""
 
     entry: SegmentEntry
     copies: int = 1
@@ -137,9 +152,9 @@ class SpareReady:
 
 @dataclass(frozen=True, slots=True)
 class SpareFailed:
-    """A spare that could not be created, or whose pipeline broke when it was ready and unused.
+    """A spare that could not be created, or whose pipeline broke while it was ready and unused.
 
-    ``is_short``: storage has fewer nodes to give than were asked for.
+    ``is_short``: storage gave fewer datanodes than were requested.
     """
 
     reason: str
@@ -148,19 +163,21 @@ class SpareFailed:
 
 @dataclass(frozen=True, slots=True)
 class SegmentNamed:
-    """A registered spare has its final name: it may be written."""
+    """A registered spare that has its final name, and may be written."""
 
     name: SegmentName
 
 
 @dataclass(frozen=True, slots=True)
 class NamingFailed:
+    """A rename of a registered spare that failed; to be tried again."""
+
     name: SegmentName
     reason: str
 
 
 class Flushed:
-    """Bytes up to ``position`` of the segment are acknowledged.  One for each flush, with all its batches."""
+    """An acknowledged flush: the segment's bytes up to ``position``. One for each flush, with all its batches."""
 
     __slots__ = ("name", "position")
 
@@ -171,7 +188,7 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFailed:
-    """The segment's write path is broken or given up as too slow."""
+    """A segment whose pipeline broke, or was given up as silent or too slow."""
 
     name: SegmentName
     reason: str
@@ -179,45 +196,49 @@ class SegmentFailed:
 
 @dataclass(frozen=True, slots=True)
 class SegmentClosed:
-    """The segment's file is closed and its index written, as far as ``entry`` says."""
+    """A segment whose file is closed and whose index is written, or left for the release note; ``entry`` has its
+    length.
+    """
 
     entry: SegmentEntry
 
 
 @dataclass(frozen=True, slots=True)
 class EpochChanged:
-    """The store's record has this epoch, not ours: somebody else owns the partition, or the record was deleted."""
+    """Another epoch in the store's record than this owner's: another broker owns the partition, or the record was
+    deleted.
+    """
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class MoveRequested:
-    """Hand the partition over: flush, checkpoint, close, release."""
+    """Request to hand the partition over: flush, checkpoint, close, release."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogStartRaised:
-    """Retention or DeleteRecords: nothing before ``offset`` is to be read again."""
+    """New log start, by retention or DeleteRecords: nothing before ``offset`` is to be read again."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceWanted:
-    """Others wait for a place to open a file: close the segment."""
+    """Request to close the open segment: other partitions wait for a place under the bound of open files."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiesWanted:
-    """A batch was refused for want of copies: see whether storage gives enough nodes again."""
+    """Notice that a batch was refused for too few copies: check whether storage gives enough datanodes again."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiesCounted:
-    """The result of ``CountCopies``: the file of the offsets [base, end) has so many copies on nodes that answer.
+    """Result of `CountCopies`: the file of the offsets [base, end) has ``copies`` copies on datanodes that respond.
 
-    ``reason``: why they are 0, if storage could not say.
+    ``reason``: why they are 0, if storage could not count them.
     """
 
     base: int
@@ -228,12 +249,16 @@ class CopiesCounted:
 
 @dataclass(frozen=True, slots=True)
 class StorageSlow:
-    """A node of the open pipeline is slow against the others: go on elsewhere, when the last such roll is long ago."""
+    """Notice that a datanode of the open pipeline is slow against the others: roll, unless the last such roll was
+    recent.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has come to one of the partition's deadlines.  ``wall_ms`` is what records are stamped with."""
+    """Notice that one of the partition's deadlines has come. ``wall_ms``: wall-clock time, which records are stamped
+    with.
+    """
 
     wall_ms: int
 
@@ -274,12 +299,17 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """-> RecordRead (the shell retries until the store answers)."""
+    """Read of the partition's record, repeated by the driver until the store responds. -> RecordRead or
+    RecordUnreadable.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """Compare ``revision`` and write.  -> RecordStored, RecordUnknown, RecordRefused or RecordUnreadable."""
+    """Write of the record if the stored revision is ``revision``.
+
+    -> RecordStored, RecordUnknown, RecordRefused or RecordUnreadable.
+    """
 
     record: PartitionRecord
     revision: int
@@ -287,17 +317,18 @@ class StoreRecord:
 
 @dataclass(frozen=True, slots=True)
 class FenceSegments:
-    """-> SegmentsFenced or FenceFailed.  Closed entries need no fence."""
+    """Fence of the listed segments; closed ones need none. -> SegmentsFenced or FenceFailed."""
 
     entries: tuple[SegmentEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RecoverLog:
-    """Find the last checkpoint in ``journals`` (or the closed entry's index) and read on.
+    """Search for the last checkpoint, in ``journals`` and the closed entries' indexes, and read of the log from there.
 
-    ``is_settled``: the closed entry's index has it, if it can be read.  ``passes_damaged``: do without a journal that
-    has no sound replica.  -> LogRecovered, RecoveryFailed, LogUnreadable or RecoveryRefused.
+    ``is_settled``: the closed entry's index holds it, if that can be read. ``passes_damaged``: skip a journal that has
+    no sound replica. -> LogRecovered, RecoveryFailed, LogUnreadable, or RecoveryRefused; EpochChanged if a later owner
+    changed the log meanwhile.
     """
 
     segments: tuple[FencedSegment, ...]
@@ -309,7 +340,9 @@ class RecoverLog:
 
 @dataclass(frozen=True, slots=True)
 class WriteIndexes:
-    """Write the ``.idx`` of recovered segments, the last with ``producers``.  Best done, not needed: no answer."""
+    """Write of the indexes of recovered segments, the last with ``producers``. Without a result: readers manage
+    without.
+    """
 
     recovered: Recovered
     log_start: int
@@ -318,14 +351,14 @@ class WriteIndexes:
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
-    """-> CheckpointWritten."""
+    """Write of a checkpoint to the journal. -> CheckpointWritten."""
 
     checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class CreateSpare:
-    """-> SpareReady or SpareFailed.  ``copies``: on so many nodes at least."""
+    """Creation of a spare on ``copies`` datanodes at least. -> SpareReady or SpareFailed."""
 
     epoch: int
     serial: int
@@ -336,26 +369,26 @@ class CreateSpare:
 
 @dataclass(frozen=True, slots=True)
 class NameSegment:
-    """Rename the spare to its registered name.  -> SegmentNamed or NamingFailed."""
+    """Rename of the spare to its registered name. -> SegmentNamed or NamingFailed."""
 
     entry: SegmentEntry
 
 
 @dataclass(frozen=True, slots=True)
 class DropSpare:
-    """Abandon and delete an unused spare."""
+    """Close and removal of an unused spare."""
 
     entry: SegmentEntry
 
 
 class Wake:
-    """There are batches to send on the current segment: ask for a turn."""
+    """Request for a turn to flush: batches wait for the open segment."""
 
     __slots__ = ()
 
 
 class Acknowledge:
-    """These batches are flushed, in order; the high watermark has moved."""
+    """Batches that are flushed, in order: the high watermark has moved past them."""
 
     __slots__ = ("batches",)
 
@@ -365,8 +398,9 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """The oldest flush has hung for ``age_ms``: give the pipeline up if one of its nodes does not answer, or, if
-    ``is_slow``, if the nodes are outliers.  -> PipelineFailed."""
+    """A flush that has hung for ``age_ms``: the pipeline is given up if one of its datanodes does not respond or, where
+    ``is_slow``, if a node is an outlier or nothing is flushed for twice ``slow_flush_ms``. -> SegmentFailed.
+    """
 
     name: SegmentName
     age_ms: int
@@ -375,7 +409,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Answer everything that waits with ``code``."""
+    """Batches that are dropped: their producers get ``code``."""
 
     batches: tuple[Pending, ...]
     code: ErrorCode
@@ -384,7 +418,7 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class LeaveUnacknowledged:
-    """Answer whoever waits for these with ``code``; they stay in the log, and are written when storage lets us."""
+    """Batches that stay in the log, and are written once storage permits, while their producers get ``code``."""
 
     batches: tuple[Pending, ...]
     code: ErrorCode
@@ -393,10 +427,10 @@ class LeaveUnacknowledged:
 
 @dataclass(frozen=True, slots=True)
 class CloseSegment:
-    """All its bytes are acknowledged: close the file, write its index.  -> SegmentClosed (retried until then).
+    """Close of a segment whose bytes are all acknowledged, and write of its index, repeated until done.
 
-    ``index_may_wait``: nothing is lost if the index never comes, since the journal, or the log's beginning, tells what
-    was before this segment.  Else the index is on storage before the partition is released.
+    ``index_may_wait``: nothing is lost if the index is never written, since the journal, or the beginning of the log,
+    shows what was before this segment. Else the index is on storage before the partition is released. -> SegmentClosed.
     """
 
     entry: SegmentEntry
@@ -406,9 +440,9 @@ class CloseSegment:
 
 @dataclass(frozen=True, slots=True)
 class SealSegment:
-    """Its pipeline failed: prove the ownership, take the file over, write its index.
+    """Takeover of this owner's own file after its pipeline failed: prove ownership, fence the file, write its index.
 
-    -> SegmentClosed, EpochChanged.
+    -> SegmentClosed or EpochChanged.
     """
 
     entry: SegmentEntry
@@ -417,15 +451,16 @@ class SealSegment:
 
 @dataclass(frozen=True, slots=True)
 class DeleteEmpty:
-    """Delete segments that hold nothing that was flushed and that the record lists no more.  What fails is left to
-    retention."""
+    """Deletion of segments that hold nothing that was flushed and that the record does not list any more. Retention
+    deletes those for which it fails.
+    """
 
     names: tuple[SegmentName, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CountCopies:
-    """Count the copies of the file that holds ``offset``.  The log is flushed up to ``end`` at least."""
+    """Count of the copies of the file that holds ``offset``; the log is flushed up to ``end``. -> CopiesCounted."""
 
     offset: int
     end: int
@@ -433,7 +468,7 @@ class CountCopies:
 
 @dataclass(frozen=True, slots=True)
 class RunAgain:
-    """Perform ``effect`` after ``delay_ms``."""
+    """Performance of ``effect`` after ``delay_ms``, unless the partition has ended by then."""
 
     delay_ms: int
     effect: Effect
@@ -441,17 +476,19 @@ class RunAgain:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Drop every open file of this partition, telling storage nothing."""
+    """Abort of every open file of this partition, without a call to storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
+    """Error report to the operator: the partition is OFFLINE, for ``reason``."""
+
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """The shell tells whoever waits for it."""
+    """Notice of the new state, for those that wait for it."""
 
     state: str
 

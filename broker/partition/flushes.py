@@ -1,4 +1,4 @@
-"""The flushes of one partition that are on their way: each is counted once, however it ends."""
+"""The flushes of one partition that are in flight; each is counted once, however it ends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from bmq.broker.partition.events import Event, Pending
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import Appender, OutOfSpace, PipelineFailed, StorageError
 
-JOIN_BYTES = 8192  # batches smaller than this on average are joined: a copy costs less than a call for each
+JOIN_BYTES = 8192
+"""Batches smaller than this on average are joined before the write: a copy costs less than a call for each."""
 
 
 class Flush:
-    """One flush."""
+    """One flush in flight, of ``size`` bytes."""
 
     __slots__ = ("is_over", "name", "nodes", "sent_ms", "size")
 
@@ -29,7 +30,7 @@ class Flush:
 
 
 class InFlightFlushes:
-    """``post`` hears ``Flushed`` or ``PipelineFailed`` of each that was not given up before."""
+    """The flushes in flight of one partition; ``post`` gets `Flushed` or `SegmentFailed` of each, unless given up."""
 
     __slots__ = ("_all", "_flusher", "_post", "_shared", "bytes")
 
@@ -41,13 +42,13 @@ class InFlightFlushes:
         self.bytes = 0
 
     def __repr__(self) -> str:
-        return f"<Flights {len(self._all)} bytes={self.bytes}>"
+        return f"<InFlightFlushes {len(self._all)} bytes={self.bytes}>"
 
     def send(self, name: SegmentName, appender: Appender, taken: list[Pending], now_ms: int, *, sync: bool) -> None:
-        """One write and one flush of consecutive batches."""
+        """Write consecutive batches to the open file, and flush once."""
         size = taken[-1].end_position - taken[0].start_position
-        flight = Flush(name, appender.nodes, now_ms, size)
-        self._all.add(flight)
+        flush = Flush(name, appender.nodes, now_ms, size)
+        self._all.add(flush)
         self.bytes += size
         try:
             data = [pending.batch.data for pending in taken]
@@ -57,45 +58,45 @@ class InFlightFlushes:
                 appender.write(piece)
             future = appender.flush(sync=sync)
         except StorageError as error:
-            asyncio.get_running_loop().call_soon(self._failed, flight, error)
+            asyncio.get_running_loop().call_soon(self._failed, flush, error)
             return
-        future.add_done_callback(lambda done: self._landed(flight, done))
+        future.add_done_callback(lambda done: self._on_flushed(flush, done))
 
     def give_up(self, name: SegmentName | None = None) -> None:
-        """What is still heard of those to the segment (None: of all) is late."""
-        for flight in [flight for flight in self._all if name is None or flight.name == name]:
-            self._release(flight)
+        """Count the flushes to the segment ``name`` (None: all) as over; their results are late and are ignored."""
+        for flush in [flush for flush in self._all if name is None or flush.name == name]:
+            self._release(flush)
             self._shared.scheduler.landed(self._flusher)
 
-    def _landed(self, flight: Flush, future: asyncio.Future[int]) -> None:
+    def _on_flushed(self, flush: Flush, future: asyncio.Future[int]) -> None:
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if error is not None:
-            self._failed(flight, error)
+            self._failed(flush, error)
             return
-        if flight.is_over:
+        if flush.is_over:
             return  # given up before this ack
         shared = self._shared
-        self._release(flight)
-        flushed_ms = shared.now_ms() - flight.sent_ms
-        shared.health.flushed(flight.nodes, flushed_ms)
+        self._release(flush)
+        flushed_ms = shared.now_ms() - flush.sent_ms
+        shared.health.flushed(flush.nodes, flushed_ms)
         shared.flush_ms.observe(flushed_ms)
         shared.trouble = ""
-        self._post(ev.Flushed(flight.name, future.result()))
+        self._post(ev.Flushed(flush.name, future.result()))
         shared.scheduler.landed(self._flusher)
 
-    def _failed(self, flight: Flush, error: BaseException) -> None:
-        if flight.is_over:
+    def _failed(self, flush: Flush, error: BaseException) -> None:
+        if flush.is_over:
             return
-        self._release(flight)
+        self._release(flush)
         if isinstance(error, PipelineFailed):
             self._shared.health.failed(error.suspects, self._shared.now_ms())
         elif isinstance(error, OutOfSpace):
             self._shared.places.lacks_room(str(error))
         self._shared.trouble = str(error)
-        self._post(ev.SegmentFailed(flight.name, repr(error)))
+        self._post(ev.SegmentFailed(flush.name, repr(error)))
         self._shared.scheduler.landed(self._flusher)
 
-    def _release(self, flight: Flush) -> None:
-        flight.is_over = True
-        self._all.discard(flight)
-        self.bytes -= flight.size
+    def _release(self, flush: Flush) -> None:
+        flush.is_over = True
+        self._all.discard(flush)
+        self.bytes -= flush.size

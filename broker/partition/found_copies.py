@@ -1,9 +1,9 @@
-"""Copies of batches that were found, or flushed for fewer copies than are asked for now.  Pure.
+"""Copies of batches that a takeover found, or that were flushed for fewer copies than are needed now: pure.
 
-Kafka refuses a produce with `acks=all` while the in-sync replicas are fewer than `min.insync.replicas`, before it looks
-for duplicates (`Partition.appendRecordsToLeader`).  Each of its in-sync replicas holds the whole log.  A segment that a
-take-over adopts has as many copies as datanodes of its pipeline were left.  So a repeated batch with `acks=all` is
-acknowledged only when the file that holds it was seen to have enough copies.
+Kafka refuses a produce with `acks=all` while the in-sync replicas are fewer than `min.insync.replicas`, before it
+checks for duplicates (`Partition.appendRecordsToLeader`). Each of its in-sync replicas holds the whole log. Here a
+segment that a takeover adopts has as many copies as datanodes of its pipeline were left. So a repeated batch with
+`acks=all` is acknowledged only if the file that holds it was seen to have enough copies.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 COUNTS_MAX = 16
-"""A producer repeats its last five batches at most; what is forgotten is counted again."""
+"""Counts kept. A producer repeats its last five batches at most; a count that was dropped is made again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The file of the offsets [base, end) had so many ``copies``.  It may be counted again from ``again_ms`` on."""
+    """One count: the file of the offsets [base, end) had ``copies`` copies. It may be counted again from ``again_ms``
+    on.
+    """
 
     base: int
     end: int
@@ -26,13 +28,13 @@ class Count:
 
 
 class FoundCopies:
-    """The copies of one partition's log below ``end``, as far as storage was asked.  Times in monotonic ms."""
+    """The copies of one partition's log below ``end``, as far as they were counted. Times are monotonic ms."""
 
     __slots__ = ("_counts", "_is_counting", "_wanted", "end")
 
     def __init__(self) -> None:
         self.end = 0
-        """From here on, every batch was flushed to as many copies as are asked for."""
+        """The offset from which on every batch was flushed to as many copies as are needed."""
         self._counts: list[Count] = []
         self._wanted: int | None = None
         self._is_counting = False
@@ -41,7 +43,7 @@ class FoundCopies:
         return f"<FoundCopies end={self.end} {self._counts}>"
 
     def doubt(self, end: int) -> None:
-        """Count the copies of what is below ``end`` before a repetition of it is acknowledged."""
+        """Require a count for each batch below ``end`` before a repetition of it is acknowledged."""
         self.end = max(self.end, end)
 
     def has(self, offset: int, copies: int) -> bool:
@@ -55,7 +57,7 @@ class FoundCopies:
         return False
 
     def why(self, offset: int) -> str:
-        """Return what the last count of the file that holds ``offset`` gave, in words."""
+        """Return the result of the last count of the file that holds ``offset``, in words."""
         known = self._find(offset)
         if known is None:
             return "its copies are being counted"

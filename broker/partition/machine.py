@@ -1,20 +1,20 @@
 """The partition: one owner's view of its log, without I/O.
 
-``START -> FENCE -> RECOVER -> WRITE -> (MOVE | FENCED | CLOSED | OFFLINE)``.  Events in, effects out, time as an
-argument; ``TABLE`` says for every (state, event) pair what happens.  The shell (``broker.partition.driver``) performs
-effects and feeds their results back.  Three promises are kept here and nowhere else:
+``START -> FENCE -> RECOVER -> WRITE -> (MOVE | FENCED | CLOSED | OFFLINE)``. Events in, effects out, time as an
+argument; ``TABLE`` has the handler of each (state, event) pair. The driver (``broker.partition.driver``) performs
+effects and posts their results as events. Three promises are kept here and nowhere else (docs/design/rules.md):
 
-* Nothing is accepted before the predecessor is fenced, its tail read and a checkpoint of it durable (rule 4).
+* Nothing is accepted before the predecessor is fenced, its tail is read and a checkpoint of it is durable (rule 4).
 * A batch is acknowledged when the current segment's pipeline has acknowledged its bytes, in order; an ack of any other
   segment is late and means nothing (rule 6).
 * The next segment is registered when everything before its base is flushed, and written when it has its final name
   (rules 3 and 5).
 
-Offsets: ``log_start <= high_watermark <= next_offset``.  What is between the last two is in ``batches``.  The open
-segment is ``current``; the one after it comes into being in ``broker.partition.segment_roll``, those before it end in
+Offsets: ``log_start <= high_watermark <= next_offset``. The batches between the last two are in ``batches``. The open
+segment is ``current``; the next one is prepared in ``broker.partition.segment_roll``, earlier ones are closed in
 ``broker.partition.unclosed_segments``.
 
-Times in milliseconds: ``wall_ms`` is what records are stamped with, ``now_ms`` is monotonic.
+Times are in milliseconds: ``wall_ms`` is wall-clock time, which records are stamped with; ``now_ms`` is monotonic.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WAKE = ev.Wake()
 
 
 class PartitionMachine:
-    """See the module's head.  Single-threaded, never awaits."""
+    """The state machine of one ownership; see the module's docstring. Single-threaded, never awaits."""
 
     def __init__(self, key: PartitionKey, incarnation: str, config: LogConfig, broker: BrokerConfig) -> None:
         self.key = key
@@ -54,11 +54,11 @@ class PartitionMachine:
         self.epoch = 0
         self.revision = 0
         self.record = PartitionRecord()
-        """As this process has stored it; nothing is known before its claim is stored."""
+        """The record as this process stored it last; empty before its claim is stored."""
         self.is_released = False
-        """Whether the stored record says that this process has let go of the partition."""
-        self._predecessors: tuple[str, ...] = ()  # whose journals may speak of the log that we found
-        self._was_settled = False  # its record said that none of them need be read
+        """True once the stored record says that this process has released the partition."""
+        self._predecessors: tuple[str, ...] = ()  # brokers whose journals may hold checkpoints of the log
+        self._was_settled = False  # the record that was read says that no journal need be read
         self.log_start = 0
         self.high_watermark = 0
         self.next_offset = 0
@@ -73,7 +73,7 @@ class PartitionMachine:
         self._draining = False
         self._failures = 0
         self._unreadable_since_ms: int | None = None
-        self._passes_damaged = False  # journals are hints: in the end the takeover does without
+        self._passes_damaged = False  # journals are hints: the last attempt of a takeover skips damaged ones
         self._last_slow_ms = -(1 << 62)
         self._probe_due_ms = -(1 << 62)
         self._shortage = Shortage(broker.short_hold_ms)
@@ -83,24 +83,31 @@ class PartitionMachine:
     def __repr__(self) -> str:
         current = f"{self.current.entry.name}@{self.current.flushed}/{self.current.position}" if self.current else "-"
         return (
-            f"<Partition {self.key} {self.state.name} epoch={self.epoch} [{self.log_start}, {self.high_watermark},"
-            f" {self.next_offset}) {current} {self.batches!r} {self._next!r} {self._left!r}>"
+            f"<PartitionMachine {self.key} {self.state.name} epoch={self.epoch}"
+            f" [{self.log_start}, {self.high_watermark}, {self.next_offset})"
+            f" {current} {self.batches!r} {self._next!r} {self._left!r}>"
         )
 
     # ------------------------------------------------------------------------------------------ the produce path
 
     def check(self, batch: Batch, wall_ms: int) -> None:
-        """Check that batches are accepted, and the header of a client's.  Raises RequestError with Kafka's code."""
+        """Check that the partition accepts batches, and the header of a client's batch.
+
+        Raises RequestError with Kafka's code if not.
+        """
         if self.state is not State.WRITE:
             raise self._refusal()
         check_batch(batch, self.config.rules, wall_ms)
-        if batch.is_transactional:  # Kafka's code for who may not use transactions; fatal in Java and librdkafka
+        if batch.is_transactional:  # Kafka's code for a client without that right; fatal in Java and librdkafka
             raise RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not available")
 
     def accept(self, batch: Batch, wall_ms: int, copies: int = 1) -> Pending | Duplicate:
-        """Number and queue a batch that was checked, or that we built ourselves: then control batches and any size are
-        right.  Its bytes are writable and stay ours.  ``copies``: of it on storage, at least, when it is acknowledged.
-        Raises RequestError with Kafka's code."""
+        """Give a batch its offsets, and queue it: one that was checked, or this broker's own (a control batch, or any
+        size).
+
+        ``copies``: datanodes that hold the batch, at least, when it is acknowledged. The batch's bytes are writable,
+        and stay with the partition. Returns a `Duplicate` for a repeated batch. Raises RequestError with Kafka's code.
+        """
         if self.state is not State.WRITE:
             raise self._refusal()
         if copies > 1 and self._shortage.is_refusing:
@@ -125,13 +132,18 @@ class PartitionMachine:
         return None if base_offset < self.high_watermark else self.batches.find(base_offset)
 
     def after_append(self, now_ms: int) -> list[Effect]:
-        """What queued batches need: a turn of the open pipeline, or a segment.  Once per loop turn is enough."""
+        """Return the effects for queued batches: a turn of the open pipeline, or a segment. Once per loop turn is
+        enough.
+        """
         if self.current is not None and not self._draining:
             return [_WAKE]
         return self._advance(now_ms)
 
     def take(self, bytes_max: int, now_ms: int) -> tuple[list[Pending], list[Effect]]:
-        """Move queued batches onto the current segment, for one flush of at most ``bytes_max`` (or one batch)."""
+        """Move queued batches onto the current segment, for one flush of at most ``bytes_max`` bytes, or of one batch.
+
+        Returns the batches, none if no segment takes any now, and effects.
+        """
         segment = self.current
         if segment is None or self._draining:
             return [], []
@@ -149,7 +161,7 @@ class PartitionMachine:
     # ------------------------------------------------------------------------------------------------- the table
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Look the pair up and do what it says."""
+        """Handle an event as the table says for the present state; return the effects to perform, in order."""
         cell = TABLE[self.state, type(event)]
         if cell is Cell.LATE:
             return []
@@ -163,11 +175,11 @@ class PartitionMachine:
     # ------------------------------------------------------------------------------------- START, FENCE, RECOVER
 
     def _on_start(self, event: ev.Start, now_ms: int) -> list[Effect]:
-        """Read who owned the partition."""
+        """Read the record of the present owner."""
         return [ev.ReadRecord()]
 
     def _on_record_read(self, event: ev.RecordRead, now_ms: int) -> list[Effect]:
-        """Raise the epoch, keeping the predecessor's segments and journals in the record."""
+        """Raise the epoch; keep the predecessor's segments and journals in the record."""
         return self._claim(event.record, event.revision)
 
     def _claim(self, record: PartitionRecord, revision: int) -> list[Effect]:
@@ -175,7 +187,7 @@ class PartitionMachine:
         journals = (*(j for j in record.journals if j != self.incarnation), self.incarnation)
         claimed = replace(
             record, epoch=record.epoch + 1, owner=self.incarnation, journals=journals, is_settled=False
-        )  # not settled: what we write from here on stands in our journal
+        )  # not settled: checkpoints of what is written from here on are in this broker's journal
         return self._store(claimed, revision)
 
     def _store(self, record: PartitionRecord, revision: int) -> list[Effect]:
@@ -183,7 +195,7 @@ class PartitionMachine:
         return [ev.StoreRecord(record, revision)]
 
     def _on_claimed(self, event: ev.RecordStored, now_ms: int) -> list[Effect]:
-        """The epoch is ours: fence what the predecessor left open; with nothing left, write."""
+        """Fence the segments that the record lists; write at once if there are none."""
         self._stored(event)
         self._failures = 0
         self.epoch = event.record.epoch
@@ -199,19 +211,19 @@ class PartitionMachine:
         self.record, self.revision = event.record, event.revision
 
     def _on_record_unknown(self, event: ev.RecordUnknown, now_ms: int) -> list[Effect]:
-        """Ask the same again: only a commit with the same compares settles it (rule 3)."""
+        """Send the same write again: only a commit with the same compare settles it (rule 3)."""
         assert event.record == self._storing
         return [ev.RunAgain(self._delay(), ev.StoreRecord(event.record, self.revision))]
 
     def _on_claim_refused(self, event: ev.RecordRefused, now_ms: int) -> list[Effect]:
-        """Claim again over a late registration of the predecessor; give up to a higher epoch."""
+        """Claim again over a late registration of the predecessor; stop if the epoch is higher now."""
         assert self._storing is not None
         if event.record.epoch >= self._storing.epoch:
             return self._fence()
         return self._claim(event.record, event.revision)  # the predecessor registered a segment in between
 
     def _on_fenced(self, event: ev.SegmentsFenced, now_ms: int) -> list[Effect]:
-        """No predecessor can write any more: read behind the last checkpoint."""
+        """Recover the log: no predecessor can write any more, so read behind the last checkpoint."""
         self.state = State.RECOVER
         return [
             ev.RecoverLog(
@@ -220,16 +232,16 @@ class PartitionMachine:
         ]
 
     def _on_fence_failed(self, event: ev.FenceFailed, now_ms: int) -> list[Effect]:
-        """Storage did not let us: try again."""
+        """Try the fence again later."""
         return [ev.RunAgain(self._delay(), ev.FenceSegments(self.record.segments))]
 
     def _on_recovery_failed(self, event: ev.RecoveryFailed, now_ms: int) -> list[Effect]:
-        """Storage did not answer: begin again with the fence, a file may have been moved since."""
+        """Begin again with the fence, since a file may have been moved meanwhile."""
         self.state = State.FENCE
         return [ev.RunAgain(self._delay(), ev.FenceSegments(self.record.segments))]
 
     def _on_log_unreadable(self, event: ev.LogUnreadable, now_ms: int) -> list[Effect]:
-        """Try again for a while, from the fence on, then once without damaged journals; then wait for an operator."""
+        """Try again for ``unreadable_ms``, from the fence on, then once without damaged journals; then go OFFLINE."""
         if self._unreadable_since_ms is None:
             self._unreadable_since_ms = now_ms
         was_last = self._passes_damaged
@@ -243,17 +255,17 @@ class PartitionMachine:
 
     @property
     def is_unreadable(self) -> bool:
-        """Whether storage answers the takeover, but does not give bytes that should be there."""
+        """True if storage responds to the takeover, but does not return bytes that should exist."""
         return self._unreadable_since_ms is not None
 
     def _on_recovery_refused(self, event: ev.RecoveryRefused, now_ms: int) -> list[Effect]:
-        """Acknowledged data is missing or damaged: wait for an operator."""
+        """Go OFFLINE, for an operator: acknowledged data is missing or damaged."""
         self.state = State.OFFLINE
         self.offline_reason = event.reason
         return [ev.Alarm(event.reason)]
 
     def _on_recovered(self, event: ev.LogRecovered, now_ms: int) -> list[Effect]:
-        """Take over the end, the start and the producers; make them durable in our own journal."""
+        """Adopt the log's end, its start and its producers; write a checkpoint of them to this broker's journal."""
         recovered = event.recovered
         self.high_watermark = self.next_offset = recovered.end_offset
         self.log_start = min(event.log_start, recovered.end_offset)
@@ -287,7 +299,7 @@ class PartitionMachine:
         return [ev.WriteIndexes(recovered, self.log_start, event.producers), ev.WriteCheckpoint(checkpoint)]
 
     def _on_recovery_covered(self, event: ev.CheckpointWritten, now_ms: int) -> list[Effect]:
-        """Our checkpoint is durable: accept batches (rule 4)."""
+        """Accept batches: the takeover's checkpoint is durable (rule 4)."""
         self._checkpointer.written()
         self.state = State.WRITE
         return []
@@ -295,7 +307,7 @@ class PartitionMachine:
     # --------------------------------------------------------------------------------- WRITE and MOVE: the segments
 
     def _advance(self, now_ms: int) -> list[Effect]:
-        """Close a drained segment, open the next one when it is needed, prepare it when it soon will be."""
+        """Close a drained segment, open the next one if it is needed, prepare it if it will be needed soon."""
         effects: list[Effect] = []
         segment = self.current
         if segment is not None and self._draining and not self.batches.inflight:
@@ -310,7 +322,9 @@ class PartitionMachine:
         return effects
 
     def _is_next_wanted(self, segment: OpenSegment) -> bool:
-        """Soon, or already: opening takes longer than what is left of this segment may last."""
+        """Return whether the next segment is needed now, or before long: opening may take longer than the rest of this
+        one.
+        """
         if self._draining:
             return bool(self.batches.unsent)
         return segment.position * 8 > self._roll_bytes(segment) * 7
@@ -320,7 +334,7 @@ class PartitionMachine:
         if following.is_chosen:
             return []
         if not unsent:
-            return following.drop()  # prepared for nothing: it would keep its pipeline and its room on storage
+            return following.drop()  # not needed now: it would hold a pipeline, and room on storage
         if following.spare is Spare.NONE:
             return [self._create_spare()]
         if following.spare is Spare.CREATING:
@@ -330,7 +344,7 @@ class PartitionMachine:
         return self._register()
 
     def _create_spare(self, copies: int = 1) -> Effect:
-        """For the first batch that waits, however large and whatever copies it needs."""
+        """Return the effect that creates a spare, fit for the first batch that waits: its size and its copies."""
         following, broker, unsent = self._next, self.broker, self.batches.unsent
         if self.current is not None:
             following.learn(self.current)
@@ -340,14 +354,14 @@ class PartitionMachine:
         return following.create(self.epoch, max(usual, whole_mb(first_bytes)), first_bytes, copies)
 
     def _register(self) -> list[Effect]:
-        """Everything before the next base is flushed: the segment may be named (rules 3 and 5)."""
+        """Register the next segment: everything before its base is flushed (rules 3 and 5)."""
         assert not self.batches.inflight
         base = self.batches.unsent[0].batch.base_offset
         assert base == self.high_watermark
         return self._store(self._record(self._next.register(base, self.epoch)), self.revision)
 
     def _record(self, *opened: SegmentEntry, owner: str | None = None) -> PartitionRecord:
-        """The newest closed segment, those not yet known closed, and the one to be opened."""
+        """Return the record to store: it lists the newest closed segment, all not yet closed, and those ``opened``."""
         return PartitionRecord(
             epoch=self.epoch,
             owner=self.incarnation if owner is None else owner,
@@ -357,18 +371,18 @@ class PartitionMachine:
 
     @property
     def spare(self) -> SegmentEntry | None:
-        """The file that is open, and has no name and no use yet."""
+        """The open file that has no final name yet and no batches; None if there is none."""
         return self._next.unused
 
     def _on_spare_ready(self, event: ev.SpareReady, now_ms: int) -> list[Effect]:
-        """Register it if it is wanted now."""
+        """Note the spare; register it if it is needed now."""
         self._next.ready(event.entry, event.copies)
         if event.copies >= self.config.min_insync:
             self._shortage.end()
         return self._advance(now_ms)
 
     def _on_spare_failed(self, event: ev.SpareFailed, now_ms: int) -> list[Effect]:
-        """Drop it if its pipeline broke; create another if one is wanted, after a while if storage refused it."""
+        """Drop the spare if its pipeline broke; if one is needed, create another, later if storage refused this one."""
         following = self._next
         if following.spare is Spare.NONE:
             return []  # it failed while it was being dropped
@@ -382,7 +396,7 @@ class PartitionMachine:
             if self._shortage.is_refusing:
                 effects = self._stop_holding()
         if self.current is not None and not self._draining:
-            return effects  # it was only prepared ahead
+            return effects  # it was only prepared ahead of need
         if not self.batches.unsent:
             return [*effects, *self._advance(now_ms)]
         return [*effects, ev.RunAgain(delay_ms, self._create_spare())]
@@ -391,7 +405,7 @@ class PartitionMachine:
 
     @property
     def is_short(self) -> bool:
-        """Storage has given fewer nodes than min.insync.replicas asks for, as far as is known."""
+        """True while storage, as far as is known, gives fewer datanodes than min.insync.replicas."""
         return self._shortage.is_noticed
 
     @property
@@ -399,11 +413,14 @@ class PartitionMachine:
         return f"storage has not the {self.config.min_insync} nodes for a segment that min.insync.replicas asks for"
 
     def _stop_holding(self) -> list[Effect]:
-        """Answer those that have waited for copies.
+        """Refuse the batches that have waited for copies, with Kafka's codes.
 
-        As Kafka: NOT_ENOUGH_REPLICAS for what has left no trace in the log, and NOT_ENOUGH_REPLICAS_AFTER_APPEND for
-        what is in it, and is written once there are enough nodes.  A batch that was never sent to a file is in the log
-        all the same if one behind it was acknowledged (acks=1).
+        | the batch                | response                         | then                                      |
+        | ------------------------ | -------------------------------- | ----------------------------------------- |
+        | left no trace in the log | NOT_ENOUGH_REPLICAS              | it is taken back                          |
+        | is in the log            | NOT_ENOUGH_REPLICAS_AFTER_APPEND | it is written once there are enough nodes |
+
+        A batch that was never sent to a file is in the log all the same if one behind it was acknowledged (acks=1).
         """
         sent, unsent = self.batches.split_unsent()
         effects: list[Effect] = []
@@ -420,7 +437,7 @@ class PartitionMachine:
         return effects
 
     def _on_copies_wanted(self, event: ev.CopiesWanted, now_ms: int) -> list[Effect]:
-        """Try, and count the copies of a repeated batch, unless that is under way or was done a moment ago."""
+        """Try for enough datanodes, and count a repeated batch's copies; neither if under way or done just now."""
         following, effects = self._next, list[Effect]()
         wanted = self._found_copies.take_wanted(now_ms)
         if wanted is not None:
@@ -432,7 +449,10 @@ class PartitionMachine:
         return [*effects, *following.drop(), self._create_spare(self.config.min_insync)]
 
     def _check_copies(self, kept: ProducerBatch, pending: Pending | None, copies: int) -> None:
-        """Check that a repeated batch has, or will have when it is flushed, so many copies.  Raises RequestError."""
+        """Check that a repeated batch has ``copies`` copies, or will have when it is flushed.
+
+        Raises RequestError NOT_ENOUGH_REPLICAS if not; a count of the copies is then wanted.
+        """
         if pending is not None:
             if pending.copies >= copies:
                 return
@@ -447,13 +467,13 @@ class PartitionMachine:
         )
 
     def _on_copies_counted(self, event: ev.CopiesCounted, now_ms: int) -> list[Effect]:
-        """Keep the count; too few are counted again when a repetition comes after a while."""
+        """Keep the count. Too few copies are counted again if the batch is repeated after ``retry_max_ms``."""
         again_ms = now_ms + self.broker.retry_max_ms
         self._found_copies.counted(Count(event.base, event.end, event.copies, again_ms, event.reason))
         return []
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Follow other settings; what waits for more copies than are asked for now waits for these."""
+        """Apply other settings. Batches that wait for more copies than are needed now wait for those only."""
         if config.min_insync > self.config.min_insync:
             self._found_copies.doubt(self.high_watermark)
         if config.min_insync < self.config.min_insync:
@@ -463,20 +483,20 @@ class PartitionMachine:
         self.config = config
 
     def _on_registered(self, event: ev.RecordStored, now_ms: int) -> list[Effect]:
-        """The record lists the segment: give it its final name."""
+        """Give the segment its final name: the record lists it."""
         self._stored(event)
         empty = self._left.take_empty(self.record.segments)
         return [self._next.name(), *([ev.DeleteEmpty(empty)] if empty else [])]
 
     def _on_register_refused(self, event: ev.RecordRefused, now_ms: int) -> list[Effect]:
-        """A higher epoch fences; another's harmless touch is written over by compare."""
+        """Stop if another owner wrote the record; else write again over the change, by its revision."""
         assert self._storing is not None
         if event.record.epoch != self.epoch or event.record.owner != self.incarnation:
             return self._fence()
-        return self._store(self._storing, event.revision)  # an administrator touched the key, not the ownership
+        return self._store(self._storing, event.revision)  # an administrator wrote the key without changing the owner
 
     def _on_named(self, event: ev.SegmentNamed, now_ms: int) -> list[Effect]:
-        """The segment may be written."""
+        """Open the segment for batches."""
         entry = self._next.naming(event.name)
         if entry is None:
             return []  # its pipeline failed meanwhile
@@ -487,12 +507,12 @@ class PartitionMachine:
         return [_WAKE] if self.batches.unsent else self._advance(now_ms)
 
     def _on_naming_failed(self, event: ev.NamingFailed, now_ms: int) -> list[Effect]:
-        """Try again: the name is registered."""
+        """Try the rename again: the name is registered."""
         entry = self._next.naming(event.name)
         return [] if entry is None else [ev.RunAgain(self._delay(), ev.NameSegment(entry))]
 
     def _on_flushed(self, event: ev.Flushed, now_ms: int) -> list[Effect]:
-        """Acknowledge what the flush covers, checkpoint by bytes, close a drained segment."""
+        """Acknowledge the batches that the flush covers, checkpoint by bytes, close a drained segment."""
         segment = self.current
         if segment is None or segment.entry.name != event.name:
             return []  # a late ack: this segment was given up, its tail is written again elsewhere (rule 6)
@@ -533,7 +553,9 @@ class PartitionMachine:
         return [ev.CloseSegment(segment.entry, self._leave(segment), index_may_wait)]
 
     def _leave(self, segment: OpenSegment) -> Checkpoint | None:
-        """Note that ``segment`` is written no more; its final checkpoint, None when it holds nothing."""
+        """Note that ``segment`` is not written any more; return its final checkpoint, None if nothing in it was
+        flushed.
+        """
         self._left.leave(segment.entry)
         self._next.learn(segment)
         if segment.flushed == 0:
@@ -549,7 +571,7 @@ class PartitionMachine:
         )
 
     def _on_pipeline_failed(self, event: ev.SegmentFailed, now_ms: int) -> list[Effect]:
-        """Rule 6: go on in a new file from the first byte not acknowledged; take the old one over behind."""
+        """Go on in a new file from the first byte not acknowledged, and take the old file over behind it (rule 6)."""
         entry = self._next.naming(event.name)
         if entry is not None:
             self._next.named()
@@ -567,8 +589,8 @@ class PartitionMachine:
     def _go_on_elsewhere(self, now_ms: int) -> list[Effect]:
         """Open the segment after one that took nothing: at once if that was the first in a row, later otherwise.
 
-        Creating a file may succeed for as long as writing to it does not (a full disk, a quota): without the delay each
-        partition would make files and commits as fast as it can.
+        Files may be created although writes to them fail (a full disk, a quota). Without the delay each partition would
+        then create files, and commit records, as fast as it can.
         """
         is_first = self._failures == 0
         delay_ms = self._delay()
@@ -577,16 +599,16 @@ class PartitionMachine:
         return [ev.RunAgain(delay_ms, self._create_spare())]
 
     def _on_closed(self, event: ev.SegmentClosed, now_ms: int) -> list[Effect]:
-        """A left segment is closed and indexed: the next record need not list it."""
+        """Note that a segment is closed and indexed: the next record need not list it."""
         self._left.closed(event.entry)
         return self._advance(now_ms)
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
     def full_checkpoint(self) -> Checkpoint | None:
-        """All that is known and flushed, for a journal's snapshot; None before the first byte.
+        """Return a checkpoint of everything that is flushed, for a journal's snapshot; None before the first byte.
 
-        After the end: what was true then.  A successor may need it until its own checkpoint is durable.
+        In a terminal state: the one of the moment when it ended. A successor may need it until its own is durable.
         """
         if self.state in TERMINAL:
             return self._final
@@ -597,7 +619,7 @@ class PartitionMachine:
         return [] if checkpoint is None else [ev.WriteCheckpoint(checkpoint)]
 
     def _on_covered(self, event: ev.CheckpointWritten, now_ms: int) -> list[Effect]:
-        """A checkpoint is durable; write the one that was wanted meanwhile."""
+        """Note that a checkpoint is durable; write the one that became due meanwhile."""
         if self._checkpointer.written():
             return self._checkpoint()
         return self._advance(now_ms) if self.state is State.MOVE else []
@@ -613,7 +635,7 @@ class PartitionMachine:
     # -------------------------------------------------------------------------------------------------------- time
 
     def deadline_ms(self) -> int | None:
-        """When the next ``Tick`` is wanted; None when nothing waits for time."""
+        """Return the monotonic time of the next ``Tick``; None if nothing waits for time."""
         segment = self.current
         if segment is None or self.state not in (State.WRITE, State.MOVE):
             return None
@@ -662,7 +684,7 @@ class PartitionMachine:
         return effects
 
     def _on_place_wanted(self, event: ev.PlaceWanted, now_ms: int) -> list[Effect]:
-        """Close the segment as soon as what it took is flushed; what waits is written to the next one."""
+        """Close the segment once its batches are flushed; batches that wait go to the next one."""
         if self.current is None:
             return []
         self._draining = True
@@ -670,16 +692,16 @@ class PartitionMachine:
 
     @property
     def is_draining(self) -> bool:
-        """The open segment takes nothing more, and is closed when what it took is flushed."""
+        """True while the open segment takes no more batches, and closes once those it has are flushed."""
         return self._draining
 
     def may_leave_slow(self, now_ms: int) -> bool:
-        """Whether the open segment holds something and the last roll for slowness is long ago."""
+        """Return whether the open segment holds something and the last roll for slowness was long ago."""
         is_due = now_ms - self._last_slow_ms >= self.broker.slow_roll_interval_ms
         return self.current is not None and self.current.position > 0 and not self._draining and is_due
 
     def _on_storage_slow(self, event: ev.StorageSlow, now_ms: int) -> list[Effect]:
-        """Roll: what is in flight will arrive, so this is no fail-over."""
+        """Roll the segment. No fail-over: the flushes in flight will be acknowledged."""
         if not self.may_leave_slow(now_ms):
             return []
         self._last_slow_ms = now_ms
@@ -687,9 +709,9 @@ class PartitionMachine:
         return self._advance(now_ms)
 
     def _delay(self) -> int:
-        """Return milliseconds, doubling from ``retry_ms`` to ``retry_max_ms`` while nothing is flushed.
+        """Return milliseconds that double from ``retry_ms`` to ``retry_max_ms`` while nothing is flushed.
 
-        Before WRITE, a step that succeeds begins it again.
+        Before WRITE, a step that succeeds resets them.
         """
         self._failures += 1
         return min(self.broker.retry_ms << min(self._failures - 1, 16), self.broker.retry_max_ms)
@@ -697,14 +719,14 @@ class PartitionMachine:
     # ---------------------------------------------------------------------------------------------------- the ends
 
     def _on_move(self, event: ev.MoveRequested, now_ms: int) -> list[Effect]:
-        """Accept nothing more; flush, close, release."""
+        """Stop accepting batches; flush, close and release."""
         self.state = State.MOVE
         has_unsent = self.current is not None and bool(self.batches.unsent)
         self._draining = self.current is not None and not has_unsent
         return [_WAKE, *self._advance(now_ms)] if has_unsent else self._advance(now_ms)
 
     def _hand_over(self) -> list[Effect]:
-        """Flushed, then closed, then covered, then released."""
+        """Take the next step of a hand-over: flushed, then closed, then covered by a checkpoint, then released."""
         if not self.batches.is_idle:
             return []
         if self.current is not None:
@@ -721,7 +743,7 @@ class PartitionMachine:
         return self._store(replace(self._record(owner=""), is_settled=is_settled), self.revision)
 
     def _on_released(self, event: ev.RecordStored, now_ms: int) -> list[Effect]:
-        """Handed over (or the last segment of the move was registered)."""
+        """Note that the partition is released, or that a last segment was registered during the move."""
         if self._next.is_registering:
             return self._on_registered(event, now_ms)
         self._stored(event)
@@ -731,16 +753,16 @@ class PartitionMachine:
         return []
 
     def _on_give_up(self, event: ev.MoveRequested, now_ms: int) -> list[Effect]:
-        """Asked to go before anything was accepted: whoever comes next fences as for any predecessor."""
+        """End an ownership that accepted nothing yet: the next owner fences as after any predecessor."""
         self.state = State.CLOSED
         return [ev.Abort()]
 
     def _on_epoch_changed(self, event: ev.EpochChanged, now_ms: int) -> list[Effect]:
-        """The partition is not ours, or its record is gone: answer everything that waits, drop the files."""
+        """Stop, unless the epoch is this owner's: refuse every batch that waits, and abort the files."""
         return self._fence() if event.epoch != self.epoch else []
 
     def _on_record_unreadable(self, event: ev.RecordUnreadable, now_ms: int) -> list[Effect]:
-        """Stop as if fenced, since whoever wrote the record may own the partition; wait for an operator."""
+        """Stop as if fenced, since the writer of the record may own the partition; wait for an operator."""
         self._final = self.full_checkpoint()
         self.state = State.OFFLINE
         self.offline_reason = event.reason
@@ -752,11 +774,11 @@ class PartitionMachine:
         return self._refuse_all("another broker owns the partition")
 
     def _refuse_all(self, reason: str) -> list[Effect]:
-        """Answer every batch that waits, and drop the files."""
+        """Refuse every batch that waits, and abort the files."""
         sent, unsent = self.batches.drop()
         self.current = None
-        # By NOT_LEADER_OR_FOLLOWER a proxy knows that a batch was certainly not accepted, and sends it again.  What was
-        # sent may be in the file, and the new owner keeps what it finds there.
+        # NOT_LEADER_OR_FOLLOWER means that the batch was certainly not accepted: a proxy sends it again.  A batch that
+        # was sent to a file may be found there, and kept, by the new owner.
         rejects = [
             ev.Reject(batches, code, reason)
             for batches, code in (

@@ -1,6 +1,6 @@
-"""Searches in partitions' logs for their owners: by timestamp, by leader epoch, and how many bytes there are.
+"""Searches in the logs of owned partitions: by timestamp, and by leader epoch.
 
-None of this is kept for a partition that nobody asks about; what is kept costs a name a segment, for at most
+Nothing is kept for a partition that no request asks about. What is kept costs one name per segment, for at most
 ``LOGS_MAX`` partitions.
 """
 
@@ -19,23 +19,28 @@ from bmq.storage.log_reader import REFRESHES_MAX, Found, LiveSegment, LogReader,
 from bmq.storage.log_segments import Extent
 
 LOGS_MAX = 1_000
+"""Logs kept, those that were searched last."""
 
 
 class SearchedLog:
-    """One partition's log.  ``end`` is always a high watermark that the caller has from its owner now; ``start`` the
-    log start."""
+    """One partition's log as searches see it.
+
+    In every call ``end`` is a high watermark that the caller has just read from the owner, ``start`` the log start, and
+    ``live`` the open segment, None without one. Calls raise StorageError.
+    """
 
     def __init__(self, pool: BlockCache, path: PartitionPath) -> None:
         self._pool = pool
         self._path = path
         self.reader = LogReader(pool, path)
-        self._largest: dict[tuple[Extent, int], int] = {}  # timestamps of closed segments, from an offset on
+        self._largest: dict[tuple[Extent, int], int] = {}  # timestamps of closed segments, each from an offset on
 
     async def end_of_epoch(self, epoch: int, end: int, live: LiveSegment | None) -> tuple[int, int] | None:
-        """(largest epoch at or below, where the next one begins); None when no later epoch has a segment.
+        """Return (largest epoch at or below ``epoch``, first offset of the next one); None if no later epoch has one.
 
-        A segment's name carries its epoch, and only segments of one epoch are ever joined: the names are the history.
-        Below the oldest that is left it is the epoch asked for, as in Kafka's ``LeaderEpochFileCache.endOffsetFor``.
+        A segment's name carries its epoch, and only segments of one epoch are merged: the names are the history. Below
+        the oldest name that is left, the result names the epoch asked for, as in Kafka's
+        ``LeaderEpochFileCache.endOffsetFor``.
         """
         segments = self.reader.segments
         await segments.cover(end, live.name if live is not None else None)
@@ -47,12 +52,12 @@ class SearchedLog:
         return None
 
     async def offset_of_max_timestamp(self, start: int, end: int, live: LiveSegment | None) -> Found | None:
-        """The first record with the largest timestamp; None when there is none."""
+        """Return the first record with the largest timestamp; None if there is none."""
         for attempt in range(REFRESHES_MAX + 1):
             await self.reader.segments.cover(end, live.name if live is not None else None)
             try:
                 largest = await self._largest_in(start, end, live)
-            except NoSuchFile:  # joined or deleted meanwhile: the names are read again
+            except NoSuchFile:  # merged or deleted meanwhile: read the names again
                 if attempt == REFRESHES_MAX:
                     raise
             else:
@@ -63,7 +68,7 @@ class SearchedLog:
 
     async def _largest_in(self, start: int, end: int, live: LiveSegment | None) -> int:
         if len(self._largest) > 2 * len(self.reader.segments) + 16:
-            self._largest.clear()  # segments deleted or joined since
+            self._largest.clear()  # most of it is of segments that were deleted or merged since
         largest = -1
         extents = self.reader.segments.between(start, end)
         while window := list(islice(extents, self._pool.config.parallel_indexes)):
@@ -79,7 +84,10 @@ class SearchedLog:
         return largest
 
     async def _largest_of(self, extent: Extent, start: int, end: int, live: LiveSegment | None) -> int:
-        """By the segment's index when that speaks of just these records, else by stepping over their headers."""
+        """Return the largest timestamp in the segment between ``start`` and ``end``.
+
+        Read from the segment's index if that covers exactly these records, else from the batch headers.
+        """
         start = max(start, extent.name.base)
         is_whole = start == extent.name.base
         if live is not None and live.name == extent.name:
@@ -117,13 +125,14 @@ class SearchedLog:
 
 
 class OffsetLookups:
-    """Of one process: the logs asked about last."""
+    """The logs of one process that were searched last."""
 
     def __init__(self, pool: BlockCache) -> None:
         self._pool = pool
         self._logs: OrderedDict[PartitionKey, SearchedLog] = OrderedDict()
 
     def log(self, key: PartitionKey, path: PartitionPath) -> SearchedLog:
+        """Return the partition's log for a search, made if there is none."""
         log = self._logs.get(key)
         if log is None:
             log = self._logs[key] = SearchedLog(self._pool, path)
@@ -134,4 +143,5 @@ class OffsetLookups:
         return log
 
     def forget(self, key: PartitionKey) -> None:
+        """Drop what is kept of the partition."""
         self._logs.pop(key, None)

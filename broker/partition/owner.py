@@ -1,8 +1,8 @@
-"""One partition as its owner answers for it: what the proxy, and the coordinator's shards, may ask of a broker.
+"""One partition as its owner serves it: the requests of the proxy, and of the coordinator's shards, to a broker.
 
-It matches ``endpoint.partitions.Owner`` and ``PartitionView``; a test holds them together.  Properties are looked up
-when they are read, so that they are never older than the partition.  Errors of storage and store become RequestErrors
-here.
+The class matches ``endpoint.partitions.Owner`` and ``PartitionView``; a test compares them. Properties are read from
+the partition at each access, so they are never outdated. Errors of storage and of the metadata store become
+RequestErrors here.
 """
 
 from __future__ import annotations
@@ -33,19 +33,21 @@ from bmq.storage.log_segments import walk
 
 T = TypeVar("T")
 TO_WATERMARK = -1
-"""Kafka's DeleteRecords: everything that is there."""
+"""The offset in Kafka's DeleteRecords that means the high watermark: delete all records."""
 SURE_S = 2.0
-"""The store's word that we are the owner serves one reader past the end, who comes again within this time."""
+"""Seconds for which a proof of ownership is kept for the reader past the end that caused it. It serves one read."""
 CONFIRM_EVERY_S = 0.1
-"""The store is asked no more often for one partition: a client that is told at once may ask again at once."""
+"""Least seconds between two proofs for one partition: a client may read again as soon as it has its response."""
 CONFIRM_AGAIN_S = 1.0
-"""Between a question that the store did not answer and the next one, while somebody waits for the answer."""
+"""Seconds from a proof that failed to the next one, while a reader waits for it."""
 SETTLE_S = 30.0
-"""So long a question waits for a flush: Kafka's request.timeout.ms, after which nobody waits for the question."""
+"""Longest wait of a request for a flush: Kafka's request.timeout.ms, after which its client gives it up."""
 
 
 class PartitionOwner:
-    """Around one ``PartitionDriver``: one ownership.  Whoever finds it no longer open asks ``Assigned`` again."""
+    """The interface of one ownership, around a ``PartitionDriver``. Once it is not open, ask ``AssignedPartitions``
+    again.
+    """
 
     __slots__ = ("_acknowledged_to", "_confirmed_at", "_is_confirming", "_queue", "_recompressor", "_refusals",
                  "_searches", "_shared", "_size", "_sure_until", "_writer", "key")  # fmt: skip
@@ -61,7 +63,7 @@ class PartitionOwner:
         self._queue: RecompressQueue | None = None
         self._size: LogSize | None = None
         self._refusals = Refusals(writer)
-        self._acknowledged_to = 0  # before their flush, as acks=1 has it
+        self._acknowledged_to = 0  # end of the batches acknowledged before their flush (acks=1)
         self._is_confirming = False
         self._confirmed_at = -math.inf
         self._sure_until = 0.0
@@ -71,35 +73,42 @@ class PartitionOwner:
 
     @property
     def topic(self) -> str:
+        """The topic's name."""
         return self._writer.path.topic
 
     @property
     def epoch(self) -> int:
+        """The owner's epoch, Kafka's leader epoch."""
         return self._writer.partition.epoch
 
     @property
     def is_open(self) -> bool:
+        """True while batches are accepted."""
         return self._writer.partition.state is State.WRITE
 
     @property
     def log_start(self) -> int:
+        """The first offset that may be read."""
         return self._writer.partition.log_start
 
     @property
     def high_watermark(self) -> int:
+        """The end of what is flushed."""
         return self._writer.partition.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """The watermark: there are no transactions yet."""
+        """The high watermark: there are no transactions yet."""
         return self._writer.partition.high_watermark
 
     @property
     def max_message_bytes(self) -> int:
+        """The topic's max.message.bytes."""
         return self._writer.partition.config.rules.max_message_bytes
 
     @property
     def live(self) -> LiveSegment | None:
+        """The open segment as far as it is flushed; None without one."""
         segment = self._writer.partition.current
         if segment is None:
             return None
@@ -108,9 +117,12 @@ class PartitionOwner:
 
     @property
     def has_seen_end(self) -> bool:
-        """Nobody knows the watermark better, as long as we are the owner.  In a cluster that may have ended without our
-        knowledge: the store is asked, once for all who look meanwhile, and its word serves one of them.  What was
-        acknowledged before its flush is waited for."""
+        """True if the high watermark is certain, so that an offset past it may be called out of range (rule 2).
+
+        In a cluster another broker may have taken the partition unnoticed. So this starts a proof of ownership, one for
+        all readers that ask meanwhile, and is True for one read after it. Batches that were acknowledged before their
+        flush are waited for.
+        """
         if self._shared.is_alone and self._acknowledged_to <= self.high_watermark:
             return True
         if self._loop_time() < self._sure_until:
@@ -131,7 +143,7 @@ class PartitionOwner:
         finally:
             self._is_confirming = False
             self._confirmed_at = self._loop_time()
-        if self._shared.tails is not None:  # whoever waits for this looks again, and has it asked again if it failed
+        if self._shared.tails is not None:  # wakes the readers that wait; they ask for another proof if this one failed
             self._shared.tails.log_start_moved(self.key, self.log_start)
 
     @staticmethod
@@ -140,19 +152,22 @@ class PartitionOwner:
 
     @property
     def knows_live(self) -> bool:
+        """True: ``live`` is the owner's own."""
         return True
 
     async def ask_live(self) -> LiveSegment | None:
+        """Return ``live``."""
         return self.live
 
     # ------------------------------------------------------------------------------------------------------ writing
 
     @property
     def has_room(self) -> bool:
+        """True if another batch may be appended now; else wait for ``room``."""
         return self._writer.has_room and (self._queue is None or self._queue.budget.has_room)
 
     async def room(self) -> None:
-        """Until there is room, or the partition has left WRITE."""
+        """Wait until there is room, or the partition has left WRITE."""
         while self.is_open and not self.has_room:
             await self._writer.room()
             if self._queue is not None:
@@ -161,11 +176,11 @@ class PartitionOwner:
     def append(
         self, data: memoryview, *, acks_all: bool, held_until: float = math.inf
     ) -> Appended | asyncio.Future[Appended]:
-        """Accept the one batch in ``data``; its bytes are ours from here on.
+        """Accept the one batch in ``data``; its bytes belong to the partition from here on.
 
-        A future that is done once the batch is flushed; without ``acks_all`` the answer at once, unless checking its
-        records takes long, or it has to go through another codec first.  RequestError with Kafka's code when it is
-        refused, now or in the future.
+        Returns a future that is done once the batch is flushed. Without ``acks_all`` returns the result at once, unless
+        the check of the records takes long or the batch must be recompressed first. Raises RequestError with Kafka's
+        code if the batch is refused; the future may fail with one. ``held_until`` has no effect here.
         """
         batch = parse_batch(data)
         self._shared.load.wrote(self.key, len(data))
@@ -178,7 +193,10 @@ class PartitionOwner:
         return self._accept(batch, acks_all)
 
     def append_internal(self, data: memoryview) -> asyncio.Future[int]:
-        """A batch of our own (a coordinator's): control batches, any size and internal producer ids are allowed."""
+        """Append one of this broker's own batches (a coordinator's): a control batch, any size, internal producer ids.
+
+        Returns a future of its base offset, done once it is flushed. Raises RequestError if it is refused.
+        """
         self._shared.load.wrote(self.key, len(data))
         return self._writer.append(data, is_internal=True)
 
@@ -188,7 +206,7 @@ class PartitionOwner:
         except RequestError as error:
             if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or self._shared.is_alone:
                 raise
-            return self._refusals.prove(error.with_traceback(None))  # which would lead back to the batch
+            return self._refusals.prove(error.with_traceback(None))  # a traceback would keep the batch alive
         if acks_all:
             return self._writer.when_flushed(accepted, self._appended)
         self._acknowledged_to = self._writer.partition.next_offset
@@ -201,7 +219,7 @@ class PartitionOwner:
         return Appended(base_offset, timestamp if partition.config.rules.log_append_time else -1, partition.log_start)
 
     def _enqueue(self, batch: Batch, *, acks_all: bool) -> asyncio.Future[Appended]:
-        """Check the records, and compress them again, off the loop."""
+        """Have the records checked, and recompressed, off the loop."""
         if self._queue is None:
             shared = self._shared
             self._queue = RecompressQueue(
@@ -211,20 +229,22 @@ class PartitionOwner:
         work = Work(config.rules, self._shared.clock.now_ms(), config.compression)
         return self._queue.put(batch, work, acks_all=acks_all)
 
-    # ---------------------------------------------------------------------------------------------------- questions
+    # ------------------------------------------------------------------------------------------------------ reading
 
     async def ends(self) -> Ends:
+        """Return epoch, log start, last stable offset and high watermark as they are now."""
         return Ends(self.epoch, self.log_start, self.last_stable_offset, self.high_watermark)
 
     async def settled_ends(self) -> Ends:
         """Return ``ends`` once everything that was acknowledged before the call is flushed.
 
-        Raises RequestError if that does not come.
+        Raises RequestError if that is not flushed within `SETTLE_S`, or the partition has left this broker.
         """
         await self._settle()
         return await self.ends()
 
     async def _settle(self) -> None:
+        """Wait until everything that was acknowledged is flushed. Raises RequestError as `settled_ends` does."""
         partition, end = self._writer.partition, self._acknowledged_to
         if partition.high_watermark >= end:
             return
@@ -237,21 +257,29 @@ class PartitionOwner:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is not open here any more")
 
     async def confirmed_ends(self) -> Ends:
-        """``settled_ends``, if we were the owner since the call.  Costs a read of the store."""
+        """Return ``settled_ends``, after a proof that this broker was the owner since the call: a read of the store.
+
+        Raises RequestError NOT_LEADER_OR_FOLLOWER if it is not the owner, or the store does not respond.
+        """
         await self._settle()
         try:
             await self._writer.prove()
         except KvError as error:
-            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"nobody can say who owns it: {error}") from error
+            raise RequestError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the metadata store did not confirm the owner: {error}"
+            ) from error
         return await self.ends()
 
     async def producers(self) -> Sequence[ProducerState]:
-        """Those known from flushed batches."""
+        """Return the producers' states as of the flushed batches."""
         return self._writer.partition.producers.snapshot()
 
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """Kafka's OffsetForLeaderEpoch (``LeaderEpochFileCache.endOffsetFor``): (largest epoch at or below, where the
-        next one begins), the watermark for our own; (-1, -1) for an epoch that is yet to come."""
+        """Return (largest epoch at or below ``epoch``, its end offset): Kafka's OffsetForLeaderEpoch.
+
+        The end of the present epoch is the high watermark; the result for a later epoch is (-1, -1). Source:
+        ``LeaderEpochFileCache.endOffsetFor``. Raises RequestError KAFKA_STORAGE_ERROR.
+        """
         if not 0 <= epoch <= self.epoch:
             return -1, -1
         end = self.high_watermark
@@ -262,7 +290,10 @@ class PartitionOwner:
         return epoch, end
 
     async def offset_of_max_timestamp(self) -> tuple[int, int]:
-        """(offset, timestamp) of the first record with the largest timestamp; (-1, -1) of an empty log."""
+        """Return (offset, timestamp) of the first record with the largest timestamp; (-1, -1) for an empty log.
+
+        Raises RequestError KAFKA_STORAGE_ERROR.
+        """
         start, end, live = self.log_start, self.high_watermark, self.live
         if start == end:
             return -1, -1
@@ -270,7 +301,10 @@ class PartitionOwner:
         return (-1, -1) if found is None else (found.offset, found.timestamp)
 
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record at or after ``timestamp``; None when there is none."""
+        """Return (offset, timestamp) of the first record at or after ``timestamp``; None if there is none.
+
+        Raises RequestError KAFKA_STORAGE_ERROR.
+        """
         start, end, live = self.log_start, self.high_watermark, self.live
         if start == end:
             return None
@@ -286,10 +320,10 @@ class PartitionOwner:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     async def delete_before(self, offset: int) -> int:
-        """Kafka's DeleteRecords: the new log start.  ``TO_WATERMARK`` deletes everything that is there.
+        """Raise the log start to ``offset``, for Kafka's DeleteRecords; return it. ``TO_WATERMARK`` deletes everything.
 
-        OFFSET_OUT_OF_RANGE past the end of what was acknowledged, whose flush is waited for; retriable when storage or
-        store do not answer.
+        Raises RequestError: OFFSET_OUT_OF_RANGE past the end of what was acknowledged, whose flush is waited for; a
+        retriable code if storage or store do not respond.
         """
         if offset == TO_WATERMARK or offset > self.high_watermark:
             await self._settle()
@@ -297,27 +331,30 @@ class PartitionOwner:
         if wanted < 0:
             raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is negative")
         if wanted > self.high_watermark:
-            await self.confirmed_ends()  # who is the owner no more must not say that it is out of range
+            await self.confirmed_ends()  # a broker that is not the owner any more must not call it out of range
         try:
             await self._writer.delete_before(wanted)
-        except KvError as error:  # it is done, but nobody can say whether we were still the owner
+        except KvError as error:  # the log start is durable, but the ownership is not proven
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)) from error
         return self.log_start
 
     @property
     def log_bytes_known(self) -> int | None:
-        """Return `log_bytes` as far as it is known without a look at storage; None if it has never been counted."""
+        """`log_bytes` as far as it is known without a call to storage; None if it was never counted."""
         if self._size is None:
             return None
         return self._size.known(self._writer)
 
     @property
     def is_log_size_current(self) -> bool:
-        """Whether `log_bytes_known` is what `log_bytes` would find."""
+        """True if `log_bytes_known` is what `log_bytes` would return."""
         return self._size is not None and self._size.is_current(self._writer)
 
     async def log_bytes(self) -> int:
-        """Bytes on storage from the log start on, as Kafka counts a replica: whole segments."""
+        """Return the bytes of the log from its start, in whole segments, as Kafka counts a replica.
+
+        Raises RequestError KAFKA_STORAGE_ERROR.
+        """
         partition = self._writer.partition
         if self._size is None or self._size.log_start != partition.log_start:
             self._size = LogSize(partition.log_start, self.log_bytes_known)
@@ -328,33 +365,36 @@ class PartitionOwner:
 
 
 class LogSize:
-    """Bytes of a log, counted as it grows: listed only when a segment was registered or closed since, and only what
-    is new."""
+    """The size of a log in bytes, counted as it grows.
+
+    The folder is listed only if a segment was registered or closed since, and only from the last closed segment on.
+    """
 
     __slots__ = ("_closed", "_counted_to", "_is_settled", "_last", "_open", "_record", "log_start")
 
     def __init__(self, log_start: int, last: int | None = None) -> None:
-        """`last`: what was known under an earlier log start."""
+        """Begin a count from ``log_start``. ``last``: the size known under an earlier log start."""
         self.log_start = log_start
-        self._last = last  # counted last
+        self._last = last  # result of the last count
         self._record: PartitionRecord | None = None
         self._counted_to: SegmentName | None = None
-        self._closed = 0  # bytes up to there
-        self._open = 0  # behind it, as far as the folder tells
-        self._is_settled = False  # the newest segment is closed
+        self._closed = 0  # bytes up to and including that segment
+        self._open = 0  # bytes behind it, by the folder's listing
+        self._is_settled = False  # whether the newest segment is closed
 
     async def count(self, fs: FileSystem, writer: PartitionDriver) -> int:
+        """Return the size, listing what is new. Raises StorageError."""
         if not self._is_counted(writer):
             await self._list(fs, writer, writer.partition.record)
         self._last = self._sum(writer)
         return self._last
 
     def is_current(self, writer: PartitionDriver) -> bool:
-        """Whether `known` is what `count` would return."""
+        """Return whether `known` is what `count` would return."""
         return self.log_start == writer.partition.log_start and self._is_counted(writer)
 
     def known(self, writer: PartitionDriver) -> int | None:
-        """Return the size without a look at storage: as it was counted last, if files came or went since."""
+        """Return the size without a call to storage; if files came or went since, the size that was counted last."""
         return self._sum(writer) if self.is_current(writer) else self._last
 
     def _is_counted(self, writer: PartitionDriver) -> bool:
@@ -366,7 +406,9 @@ class LogSize:
         return self._closed + max(self._open, current.flushed if current is not None else 0)
 
     async def _list(self, fs: FileSystem, writer: PartitionDriver, record: PartitionRecord) -> None:
-        """What may still be open has a length that the namespace may not know: it is counted again the next time."""
+        """Count the listed segments. One that may still be open is counted again the next time: the namespace may not
+        have its length yet.
+        """
         unclosed = {entry.name for entry in record.segments if not entry.is_closed}
         counted_to, closed, opened, is_settled = self._counted_to, self._closed, 0, True
         async with aclosing(walk(fs, writer.path, counted_to)) as listing:

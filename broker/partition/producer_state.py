@@ -1,8 +1,8 @@
-"""Idempotent producers of one partition, as Kafka's ``ProducerStateManager`` and ``ProducerAppendInfo`` keep them.
+"""Idempotent producers of one partition, as in Kafka's ``ProducerStateManager`` and ``ProducerAppendInfo``.
 
-Two views of one producer: what has been *appended* (against which the next batch is checked) and what has been
-*flushed* (which a checkpoint may hold, rule 9).  States are immutable and each accepted batch carries the state that
-follows it, so that "flushed" is moving one reference when its flush is acknowledged.
+A producer has two states: the *appended* one, against which its next batch is checked, and the *flushed* one, which a
+checkpoint may hold (rule 9). States are immutable, and each accepted batch carries the state that follows it. So a
+batch is marked as flushed by moving one reference.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import NO_PRODUCER_ID, Batch, increment_sequence
 from bmq.storage.checkpoint import ProducerBatch, ProducerState
 
-BATCHES_KEPT = 5  # Kafka's: as many as a client may have in flight
+BATCHES_KEPT = 5  # as in Kafka: the most requests that an idempotent client has in flight
 
 
 class ProducerTable:
-    """Producer states by id, the flushed ones in the order of their last batches.
+    """Producer states by producer id; the flushed ones in the order of their last batches.
 
-    Internal producers (negative ids below -1) never expire.
+    Internal producers (ids below -1) never expire.
     """
 
     __slots__ = ("_appended", "_changed", "_flushed")
@@ -35,11 +35,11 @@ class ProducerTable:
         return len(self._flushed)
 
     def latest(self, producer_id: int) -> ProducerState | None:
-        """The state that the next batch of this producer is checked against."""
+        """Return the state that the producer's next batch is checked against; None if the producer is unknown."""
         return self._appended.get(producer_id) or self._flushed.get(producer_id)
 
     def find_duplicate(self, batch: Batch) -> ProducerBatch | None:
-        """The kept batch that ``batch`` repeats: same epoch, same first and last sequence."""
+        """Return the kept batch that ``batch`` repeats (same epoch, first and last sequence); None if it is new."""
         state = self.latest(batch.producer_id)
         if state is None or state.epoch != batch.producer_epoch:
             return None
@@ -49,9 +49,10 @@ class ProducerTable:
         return None
 
     def check(self, batch: Batch) -> None:
-        """RequestError INVALID_PRODUCER_EPOCH for a fenced epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap.
+        """Check a batch's producer epoch and sequence.
 
-        A producer that is not known may begin anywhere: its state may have expired, as in Kafka.
+        Raises RequestError: INVALID_PRODUCER_EPOCH for a fenced epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. An
+        unknown producer may begin with any sequence, since its state may have expired, as in Kafka.
         """
         state = self.latest(batch.producer_id)
         if state is None:
@@ -76,7 +77,7 @@ class ProducerTable:
             )
 
     def append(self, batch: Batch, wall_ms: int) -> ProducerState | None:
-        """Note an accepted, numbered batch; the state to hand to ``flushed`` later.  None without a producer id."""
+        """Note an accepted, numbered batch; return the state to pass to `flushed` later, None without a producer id."""
         if batch.producer_id == NO_PRODUCER_ID:
             return None
         state = advance(self.latest(batch.producer_id), batch, wall_ms)
@@ -84,23 +85,25 @@ class ProducerTable:
         return state
 
     def take_back(self, kept: Iterable[ProducerState]) -> None:
-        """Accepted batches were dropped: only those that led to ``kept``, oldest first, are on their way yet."""
+        """Reset the appended states after accepted batches were dropped: ``kept``, oldest first, are those still on
+        their way.
+        """
         self._appended = {state.producer_id: state for state in kept}
 
     def flushed(self, state: ProducerState) -> None:
-        """The batch that led to ``state`` is flushed, and so is everything before it."""
-        self._flushed.pop(state.producer_id, None)  # to the end: the first is the one not heard of for longest
+        """Note that the batch that led to ``state`` is flushed; so is everything before it."""
+        self._flushed.pop(state.producer_id, None)  # moves it to the end: the first has been silent for longest
         self._flushed[state.producer_id] = self._changed[state.producer_id] = state
         if self._appended.get(state.producer_id) is state:
             del self._appended[state.producer_id]
 
     def replay(self, batch: Batch, wall_ms: int) -> None:
-        """A batch found on storage: flushed, without a check.  As far as we know its producer was heard of now."""
+        """Note a batch that a takeover found on storage: flushed, unchecked. Its producer counts as active now."""
         if batch.producer_id != NO_PRODUCER_ID and not batch.is_control:
             self.flushed(advance(self.latest(batch.producer_id), batch, wall_ms))
 
     def snapshot(self) -> tuple[ProducerState, ...]:
-        """All flushed states."""
+        """Return all flushed states."""
         return tuple(self._flushed.values())
 
     def take_changes(self) -> tuple[ProducerState, ...]:
@@ -109,10 +112,10 @@ class ProducerTable:
         return tuple(changed.values())
 
     def expire(self, before_ms: int) -> int:
-        """Forget producers whose last batch is older (``producer.id.expiration.ms``).  Returns how many.
+        """Forget producers whose last batch came before ``before_ms`` (``producer.id.expiration.ms``); return how many.
 
-        Looks at those only, whatever the number of producers.  One whose time lies behind a clock that was set back is
-        found once those heard of before it are gone.
+        Costs by the number of expired producers, not of all. If the clock was set back, a producer may be found later:
+        once those that were active before it are gone.
         """
         old = []
         for pid, state in self._flushed.items():
@@ -127,10 +130,10 @@ class ProducerTable:
 
 
 def advance(state: ProducerState | None, batch: Batch, wall_ms: int) -> ProducerState:
-    """The state after ``batch``, heard at ``wall_ms``.  A new epoch begins with an empty list of batches.
+    """Return the producer's state after ``batch``, received at ``wall_ms``. A new epoch begins with no kept batches.
 
-    Expiry counts from when we heard of the producer.  Kafka counts from its records' timestamps, and forgets one that
-    writes old data (a backfill) while it is writing.
+    Expiry counts from the time of receipt. Kafka counts from the records' timestamps, and so forgets a producer of old
+    data (a backfill) while it is still writing.
     """
     kept = state.batches if state is not None and state.epoch == batch.producer_epoch else ()
     entry = ProducerBatch(batch.base_sequence, batch.base_offset, batch.last_offset_delta, batch.max_timestamp)

@@ -1,9 +1,8 @@
-"""Batches whose records are checked, or go through another codec (``compression.type``), off the loop, in each
-partition's order.
+"""Record checks and recompression (``compression.type``) off the loop, in each partition's order.
 
-A partition has a queue only while it has such batches; whatever comes after one waits behind it, so
-that nothing overtakes.  How many are worked on at once is bounded for the process, and how many bytes may wait for each
-partition: past that it has no room.
+A partition has a queue only while a batch needs such work; every batch behind one waits too, so that none overtakes.
+The number of batches worked on at once is bounded for the process, and the bytes that wait are bounded for each
+partition: past that bound the partition has no room.
 """
 
 from __future__ import annotations
@@ -24,28 +23,29 @@ PARALLEL_MAX = 2
 
 Outcome = Batch | RequestError
 Offload = Callable[[Callable[[], Outcome]], Awaitable[Outcome]]
-"""Run the call somewhere else: ``asyncio.to_thread``, or an executor of its own."""
+"""A function that runs the call elsewhere: ``asyncio.to_thread``, or an executor of its own."""
 
 
 async def run_inline(call: Callable[[], Outcome]) -> Outcome:
-    """Run the call here: simulation, tests."""
+    """Run the call on the loop: for simulation and tests."""
     return call()
 
 
 class Recompressor:
-    """One process's."""
+    """The bound on record checks and recompression of one process."""
 
     def __init__(self, offload: Offload = run_inline) -> None:
         self._offload = offload
         self._turns = asyncio.Semaphore(PARALLEL_MAX)
 
     async def do(self, batch: Batch, work: Work) -> Batch | RequestError:
-        """Return the batch as it is to be stored, or why it is refused."""
+        """Return the batch as it is to be stored, or the error that it is refused with."""
         async with self._turns:
             return await self._offload(lambda: work.do(batch))
 
 
 def is_needed(batch: Batch, compression: Compression | None) -> bool:
+    """Return whether the batch must be compressed in another way than it is; None: batches stay as they came."""
     return compression is not None and batch.attributes & CODEC_MASK != compression.number
 
 
@@ -60,12 +60,17 @@ class _Job:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether a client that waits for the flush does so no more.  Others expect that what they sent is stored."""
+        """True if the client that waited for the flush does so no more. With other acks the batch is stored all the
+        same.
+        """
         return self.acks_all and self.future.cancelled()
 
 
 class RecompressQueue:
-    """One partition's.  ``accept(batch, acks_all)`` takes over what is ready; ``process`` is the broker's budget."""
+    """The batches of one partition that wait for a check or recompression, and those behind them.
+
+    ``accept(batch, acks_all)`` numbers and queues a batch that is ready; ``process`` is the broker's byte budget.
+    """
 
     def __init__(
         self,
@@ -86,7 +91,7 @@ class RecompressQueue:
         return bool(self._jobs)
 
     def put(self, batch: Batch, work: Work, *, acks_all: bool) -> asyncio.Future[Appended]:
-        """Queue a batch whose header was checked."""
+        """Queue a batch whose header was checked; return the future of its append."""
         job = _Job(batch, work, acks_all=acks_all)
         self._jobs.append(job)
         self.budget.take(batch.size)
@@ -110,11 +115,11 @@ class RecompressQueue:
         try:
             _follow(self._accept(batch, job.acks_all), job.future)
         except RequestError as error:
-            # Without its traceback, which would lead from the future to this frame and back: a cycle with the batch.
+            # Without its traceback, which refers to this frame and so back to the future: a cycle that holds the batch.
             _fail(job.future, error.with_traceback(None))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Cancelled with jobs left: the partition is ours no more."""
+        """Refuse the batches that are left if the task was cancelled: the partition is leaving this broker."""
         while self._jobs:
             _fail(self._leave().future, RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is moving"))
 
@@ -126,20 +131,20 @@ class RecompressQueue:
 
 
 def _follow(accepted: Appended | asyncio.Future[Appended], future: asyncio.Future[Appended]) -> None:
-    """``future`` ends as ``accepted`` does."""
+    """End ``future`` as ``accepted`` ends."""
     if isinstance(accepted, Appended):
         if not future.done():
             future.set_result(accepted)
         return
 
-    def landed(done: asyncio.Future[Appended]) -> None:
+    def on_done(done: asyncio.Future[Appended]) -> None:
         error = done.exception()
         if error is not None:
             _fail(future, error)
         elif not future.done():
             future.set_result(done.result())
 
-    accepted.add_done_callback(landed)
+    accepted.add_done_callback(on_done)
 
 
 def _fail(future: asyncio.Future[Appended], error: BaseException) -> None:

@@ -1,7 +1,8 @@
-"""Checking the records of produced batches: small ones on the loop, at once; large ones wherever the queue has it done.
+"""Checks of produced batches' records: small batches on the loop, at once; large ones from the queue, off the loop.
 
-What a check costs depends on bytes, not on what a header says of them.  The limits keep one turn of the loop under
-some 10 ms for the worst bytes (records of seven bytes, headers of two) on a slow processor; usual ones cost much less.
+The cost of a check depends on the batch's bytes, not on what its header claims. The limits keep one turn of the loop
+under some 10 ms for the worst bytes (records of seven bytes, headers of two) on a slow processor; usual batches cost
+much less.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bmq.core.records.walk import WALKER
 
 
 class Limits(NamedTuple):
-    """How large a batch may be that is checked on the loop, in bytes."""
+    """Largest batches that are checked on the loop, in bytes: uncompressed, compressed, and after decompression."""
 
     plain: int
     packed: int
@@ -25,11 +26,16 @@ class Limits(NamedTuple):
 
 
 COMPILED = Limits(plain=2 << 20, packed=64 << 10, unpacked=512 << 10)
+"""Limits with the compiled walker."""
 IN_PYTHON = Limits(plain=32 << 10, packed=8 << 10, unpacked=32 << 10)
+"""Limits without it."""
 
 
 def check_at_once(batch: Batch, rules: BatchRules, now_ms: int) -> bool:
-    """Check the records now; False if that would take too long.  Raises RequestError if the batch is refused."""
+    """Check the records now and return True; return False, unchecked, if that would take too long.
+
+    Raises RequestError if the batch is refused.
+    """
     limits = COMPILED if WALKER.is_compiled else IN_PYTHON
     is_packed = batch.attributes & CODEC_MASK
     if batch.size > (limits.packed if is_packed else limits.plain):
@@ -47,14 +53,17 @@ def check_at_once(batch: Batch, rules: BatchRules, now_ms: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All that is to be done with a batch before it is numbered, as the topic's settings were when it came."""
+    """The work on one batch before it is numbered, by the topic's settings at the time it arrived."""
 
     rules: BatchRules
     now_ms: int
     compression: Compression | None
 
     def do(self, batch: Batch) -> Batch | RequestError:
-        """Return the batch, checked and compressed as its topic has it, or why it is refused.  For any thread."""
+        """Return the batch, checked and compressed as its topic demands, or the error that it is refused with.
+
+        May run in any thread.
+        """
         plain = unpack(batch)
         if isinstance(plain, RequestError):
             return plain
@@ -67,7 +76,7 @@ class Work:
         return self._fault(packed) or packed
 
     def _fault(self, packed: Batch) -> RequestError | None:
-        """Return why the packed batch is refused: it may have grown past the limit."""
+        """Return the error that the compressed batch is refused with, if any: it may have grown past the limit."""
         try:
             check_batch(packed, self.rules, self.now_ms)
         except RequestError as error:

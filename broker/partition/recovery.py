@@ -1,4 +1,4 @@
-"""Taking a predecessor's log over: fence its segments, find the last checkpoint, read on from there (rule 4)."""
+"""Takeover of a predecessor's log: fence its segments, find the last checkpoint, read on from there (rule 4)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from bmq.storage.recovery import FencedSegment, Found, Offline, RecoveredSegment
 from bmq.storage.segment import decode_idx_steps
 
 IDX_ATTEMPTS = 3
+"""Attempts to write one index; after the last one the failure is reported, and readers go on scanning the segment."""
 
 
 class Takeover:
-    """One partition's; all of it may be repeated."""
+    """The takeover of one partition. Every step may be repeated."""
 
     __slots__ = ("_index_interval_bytes", "_indexed", "_key", "_missing", "_segments", "_shared", "handed", "losses")
 
@@ -39,18 +40,20 @@ class Takeover:
         self._segments = segments
         self._key = key
         self._index_interval_bytes = index_interval_bytes
-        self._indexed: set[SegmentName] = set()  # closed segments whose indexes are known to be sound
-        self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and where they ended
+        self._indexed: set[SegmentName] = set()  # closed segments with a sound index, on storage or deferred
+        self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and their end offsets
         self.handed: ReleaseNote | None = None
-        """What the owner before us has told of the log's end."""
+        """The previous owner's release note, if it sent one."""
         self.losses: list[Callable[[], None]] = []
-        """What the last recovery found missing, to be reported if the partition was ours all the while."""
+        """Reports of what the last recovery found missing; to be called if the partition was this broker's all the
+        while.
+        """
 
     async def fence_all(self, entries: Sequence[SegmentEntry]) -> tuple[FencedSegment, ...]:
-        """Stop whoever writes these segments.  Raises StorageError, when all attempts have ended, to be tried again.
+        """Fence these segments, all at once. Raises StorageError, once every fence has ended, to be tried again.
 
-        One that fails at once does not end the others: a recovery of a lease takes seconds, and would begin again and
-        again.  None goes on beside the next try, or after the partition's end.
+        A fence that fails does not cancel the others: a lease recovery takes seconds, and would begin again and again.
+        None goes on beside the next attempt, or after the partition's end.
         """
         outcomes = await asyncio.gather(*map(self.fence, entries), return_exceptions=True)
         fenced = []
@@ -61,7 +64,7 @@ class Takeover:
         return tuple(fenced)
 
     async def fence(self, entry: SegmentEntry) -> FencedSegment:
-        """Stop whoever writes the segment.  StorageError: to be tried again."""
+        """Stop the segment's writer; return what was found of the segment. Raises StorageError, to be tried again."""
         if entry.is_closed:
             return FencedSegment(name=entry.name, found=Found.FINAL, length=entry.length)
         try:
@@ -75,15 +78,20 @@ class Takeover:
             status = await self._shared.fs.status(self._segments.path.log(entry.name))
         except NoSuchFile:
             return FencedSegment(name=entry.name, found=Found.SPARE, length=length)
-        # The namespace's length, not the fence's: concat may have made a closed one longer.
+        # The namespace's length, not the fence's: a merge (HDFS concat) may have made a closed file longer.
         return FencedSegment(name=entry.name, found=Found.FINAL, length=max(length, status.length))
 
     async def recover(self, effect: ev.RecoverLog) -> Event:
-        """LogRecovered or RecoveryRefused; StorageError when storage did not answer, FormatError for damage."""
+        """Recover the log; return LogRecovered or RecoveryRefused.
+
+        Raises StorageError if storage does not respond or has no sound replica (CorruptData), FormatError for damage.
+        """
         self._missing.clear()
         self.losses.clear()
         settled = await self._settled_index(effect)
-        first: int | None = None  # base of the first segment; of a settled log the index knows the log start
+        first: int | None = (
+            None  # base of the first segment; not needed if the index of a settled log has the log start
+        )
         found: list[Checkpoint | None] = [settled]
         if settled is None:
             found, first = await asyncio.gather(
@@ -109,9 +117,9 @@ class Takeover:
         return ev.LogRecovered(recovered, base, producers.snapshot(), log_start)
 
     def _clamped(self, log_start: int, first: int | None) -> int:
-        """Return the log start, at least the first segment's base, as Kafka does (``LogLoader``).
+        """Return the log start, at least the first segment's base, as in Kafka (``LogLoader``).
 
-        Without the checkpoint that told it, a log start seems to lie below files that were deleted long ago: a consumer
+        Without the checkpoint that holds it, a log start would lie below files that were deleted long ago: a consumer
         that begins there would wait for ever.
         """
         if first is None or first <= log_start:
@@ -121,19 +129,21 @@ class Takeover:
         return first
 
     async def _settled_index(self, effect: ev.RecoverLog) -> Checkpoint | None:
-        """Return what the last index says if the log is settled: then it tells all, the log start too.
+        """Return the last segment's index if the log is settled: then it holds everything, the log start too.
 
-        It need not be read from storage when the predecessor sent it, nor be there yet.
+        It comes from the release note, or from storage. Returns None if the log is not settled or the index is missing.
         """
         if not effect.is_settled or len(effect.entries) != 1 or not effect.entries[0].is_closed:
             return None
         try:
             return self._from_handed(effect.entries[0]) or await self._from_index(effect.entries[0])
         except NoSuchFile:
-            return None  # its writer died first, or retention was quicker: the journals know the log start
+            return None  # its writer died first, or retention deleted it: the journals hold the log start
 
     async def _find_checkpoints(self, effect: ev.RecoverLog) -> list[Checkpoint | None]:
-        """From the closed segments' indexes and from the journals."""
+        """Return the last checkpoints from the journals and from the closed segments' indexes, None where there is
+        none.
+        """
         return await asyncio.gather(
             *(
                 self._shared.journals.find(incarnation, self._key, passes_damaged=effect.passes_damaged)
@@ -143,10 +153,12 @@ class Takeover:
         )
 
     async def _closed_checkpoint(self, entry: SegmentEntry) -> Checkpoint | None:
-        """From the closed segment's index.
+        """Return the checkpoint in the closed segment's index.
 
-        When retention took both: what the record itself says of its end.  When the index is damaged, or its writer died
-        first: nothing, and the segment is scanned like an open one, since nobody else knows its producers.
+        | the index                                | the result                                                     |
+        | ---------------------------------------- | -------------------------------------------------------------- |
+        | was removed by retention, as its segment | the end that the record itself holds                           |
+        | is damaged, or was never written         | None: the segment is scanned as an open one, for its producers |
         """
         try:
             return await self._from_index(entry)
@@ -164,7 +176,7 @@ class Takeover:
             )
 
     def _from_handed(self, entry: SegmentEntry) -> Checkpoint | None:
-        """What we were told of it; None when that was nothing, or of something else."""
+        """Return the index from the release note; None if there is none, or if it is damaged or of another segment."""
         path = self._segments.path
         if self.handed is None:
             return None
@@ -176,15 +188,15 @@ class Takeover:
         if said is None:
             return None
         late = self._shared.late_indexes
-        if entry.name not in self._indexed and late.has_room:  # it is written by then, if all goes well
+        if entry.name not in self._indexed and late.has_room:  # usually the previous owner has written it by then
             late.add(self._segments, entry.name, entry.length, self.handed.last_index, after_ms=LOOK_MS)
         self._indexed.add(entry.name)
         return replace(said, is_full=True)
 
     async def _from_index(self, entry: SegmentEntry) -> Checkpoint | None:
-        """Return what the index says; None when it is damaged.  Raises NoSuchFile.
+        """Return the checkpoint in the segment's index; None if it is damaged. Raises NoSuchFile.
 
-        Since nothing is scanned then, see on the way that the segment is still as long as it was when it was closed.
+        The segment is then not scanned, so its length is checked on the way: it must be as long as when it was closed.
         """
         status, _ = await asyncio.gather(
             self._shared.fs.status(self._segments.path.idx(entry.name)), self._check_length(entry)
@@ -199,7 +211,7 @@ class Takeover:
             return None
 
     async def _check_length(self, entry: SegmentEntry) -> None:
-        """Report a closed segment that has lost bytes.  The log's end is known, so the partition goes on without."""
+        """Report a closed segment that has lost bytes. The log's end is known, so the takeover goes on without them."""
         path = self._segments.path.log(entry.name)
         try:
             length = (await self._shared.fs.status(path)).length
@@ -218,7 +230,7 @@ class Takeover:
                 self._lost(text, end_offset, path=self._segments.path.log(name))
 
     def _lost(self, text: str, *arguments: int, path: str) -> None:
-        """Note a loss, to be reported once it is known that the partition is still ours."""
+        """Note a loss, to be reported once the partition is known to be this broker's still."""
         about = self._segments.path.log_fields
         self.losses.append(partial(self._shared.report, text, *arguments, **about, path=path))
 
@@ -226,7 +238,9 @@ class Takeover:
         self._shared.report(text, **self._segments.path.log_fields, path=path, error=error)
 
     async def write_indexes(self, effect: ev.WriteIndexes) -> None:
-        """Write the ``.idx`` of what has none.  Readers manage without, so this gives up after a few attempts."""
+        """Write the indexes of recovered segments that have none; give up after a few attempts, since readers manage
+        without.
+        """
         segments = [segment for segment in effect.recovered.segments if segment.name not in self._indexed]
         for segment in segments:
             if segment.has_whole_index:
@@ -246,7 +260,7 @@ class Takeover:
                     self._report(text, self._segments.path.idx(segment.name), repr(error))
 
     async def _write_index_late(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> None:
-        """Read the segment for its index, unless who closed it has written that by then.
+        """Make the index from the whole segment, unless the broker that closed the segment has written it by then.
 
         An index without the entries before the checkpoint would be believed, and each read would begin at offset 0.
         """
@@ -254,7 +268,7 @@ class Takeover:
         await asyncio.sleep(LOOK_MS / 1000)
         for attempt in range(IDX_ATTEMPTS):
             try:
-                async with late.turns:  # held across the reading on purpose: it bounds how many run at once
+                async with late.turns:  # held across the read on purpose: it bounds how many run at once
                     if await self._has_index(segment.name):
                         return
                     whole = await index_again(self._shared.fs, path, segment, self._index_interval_bytes)

@@ -1,9 +1,9 @@
-"""Refusals that only the present owner may give: proven by the store before a client gets them.
+"""Refusals that only the present owner may send: the metadata store proves the ownership before a client gets one.
 
-An owner that another broker has taken a partition from learns it from the store, or from its next flush.  Until then
-its table of producers may lack what that one has acknowledged, so that the next batch of a producer seems to leave a
-gap.  OUT_OF_ORDER_SEQUENCE_NUMBER ends an idempotent producer (librdkafka), or fails its batch (Java), while
-NOT_LEADER_OR_FOLLOWER has the batch sent again, to the right broker.
+An owner from which another broker has taken the partition learns that from the store, or from its next flush. Until
+then its table of producers may lack batches that the new owner acknowledged, so that a producer's next batch seems to
+leave a gap. OUT_OF_ORDER_SEQUENCE_NUMBER ends an idempotent producer (librdkafka), or fails its batch (Java). With
+NOT_LEADER_OR_FOLLOWER the batch is sent again, to the right broker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bmq.meta.kv import KvError
 
 
 class Refusals:
-    """One partition's.  The store is read once for all that wait when it is asked."""
+    """The unproven refusals of one partition. One read of the store serves all that wait when it begins."""
 
     __slots__ = ("_task", "_waiting", "_writer")
 
@@ -27,8 +27,9 @@ class Refusals:
         self._task: asyncio.Task[None] | None = None
 
     def prove(self, error: RequestError) -> asyncio.Future[Any]:
-        """Return a future that fails: with ``error`` if the partition is ours still, else so that the client tries
-        again."""
+        """Return a future that fails with ``error`` if this broker still owns the partition, else with a retriable
+        error.
+        """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((future, error))
         if self._task is None:
@@ -37,14 +38,14 @@ class Refusals:
         return future
 
     async def _prove(self) -> None:
-        """Ask the store until nobody waits: a question that began before a refusal does not prove it."""
+        """Ask the store until no refusal waits: a question that began before a refusal does not prove it."""
         while self._waiting:
             asked, self._waiting = self._waiting, []
             outcome: RequestError | None = None
             try:
                 await self._writer.prove()
             except KvError as error:
-                outcome = _not_leader(f"nobody can say who owns it: {error}")
+                outcome = _not_leader(f"the metadata store did not confirm the owner: {error}")
             except RequestError as error:
                 outcome = error
             except BaseException:
@@ -53,10 +54,10 @@ class Refusals:
             _refuse(asked, outcome)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Refuse what is left if the partition has ended meanwhile, and the question with it."""
+        """Refuse those that are left if the partition has ended meanwhile, and the question with it."""
         self._task = None
         left, self._waiting = self._waiting, []
-        _refuse(left, _not_leader("its ownership has ended"))
+        _refuse(left, _not_leader("the partition has left this broker"))
 
 
 def _not_leader(why: str) -> RequestError:

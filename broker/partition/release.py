@@ -1,8 +1,8 @@
-"""What the owner that lets go of a partition tells the next one, so that this one need not ask for it.
+"""Release note: facts that the outgoing owner sends to its successor, which then need not read them.
 
-All of it can be had otherwise: the record from the store, the index from storage, and where neither helps the log is
-recovered as after a death.  So a word that is late, or wrong, costs time: the claim compares the revision, and an index
-is believed only if it is that of the record's last segment, in every number.
+All of them are elsewhere too: the record in the metadata store, the index on storage. If neither helps, the log is
+recovered as after a death. So a note that is late, lost or wrong only costs time: the claim compares the record's
+revision, and an index is used only if it is that of the record's last segment, in every number.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.segment import decode_idx
 
 INDEX_BYTES_MAX = 128 << 10
-"""A longer index is written before the partition is let go of: that of a segment of 128 MB has 50 KB."""
+"""Longest index in a note; a longer one is written before the release. The index of a 128 MB segment has 50 KB."""
 
 
 class ReleaseNote(NamedTuple):
-    """``revision`` is -1 where the record is not known; ``last_index`` is empty where it stands on storage."""
+    """The facts of one release.
+
+    ``revision`` is -1 if the record is not known; ``last_index`` is empty if the index is on storage.
+    """
 
     record: PartitionRecord = PartitionRecord()
     revision: int = -1
@@ -30,12 +33,16 @@ class ReleaseNote(NamedTuple):
     def found(self) -> tuple[PartitionRecord, int] | None:
         """The record and its revision, as if they had just been read; None if they are not known.
 
-        A record that somebody released has an epoch.  Claimed without its segments, the log would begin anew.
+        A released record always has an epoch above 0. Claimed without its segments, the log would begin again at offset
+        0.
         """
         return (self.record, self.revision) if self.revision >= 0 and self.record.epoch > 0 else None
 
     def checkpoint(self, last: SegmentEntry) -> Checkpoint | None:
-        """What the index says of the last segment, None if it says nothing.  FormatError."""
+        """Return the note's index of the segment ``last``; None if the note has none, or that of another segment.
+
+        Raises FormatError if the index is damaged.
+        """
         if not self.last_index:
             return None
         said = decode_idx(self.last_index)
@@ -43,13 +50,14 @@ class ReleaseNote(NamedTuple):
         return said if is_same else None
 
     def release(self) -> Release:
+        """Return the message that carries the note to the successor."""
         return Release(self.revision, ownership.encode(self.record), self.last_index)
 
     @classmethod
     def of(cls, release: Release) -> ReleaseNote:
-        """FormatError when its record is none."""
+        """Return the note that a message carries. Raises FormatError if its record cannot be decoded."""
         return cls(ownership.decode(release.record), release.revision, release.last_index)
 
 
 NOTHING = ReleaseNote()
-"""It was ours, and there is nothing to tell of it."""
+"""Empty note: this broker was the owner, and has no facts to pass on."""

@@ -1,7 +1,7 @@
-"""The segment to be opened next, on its way from a spare file to a name: pure (rule 3).
+"""The segment to be opened next, on its way from a spare file to a registered name: pure (rule 3).
 
-``create`` under a spare name, which may be ahead of need -> ``ready`` -> ``register`` its final name in the partition's
-record -> ``name`` it -> ``named``: it may be written.
+``create`` under a spare name, perhaps ahead of need -> ``ready`` -> ``register`` its final name in the partition's
+record -> ``name``: rename the file -> ``named``: it may be written.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ _MB = 1 << 20
 CHUNK_BYTES_MIN = 512
 CHUNK_BYTES_MAX = 65_536
 FIRST_FLUSH_BYTES_MAX = 16 << 10
-"""What a partition's first batch is believed about the flushes to come: a chunk of 4 KB, so that flushes that turn out
-small resend little."""
+"""Largest flush size that is assumed from a partition's first batch: it gives chunks of 4 KB, so that little is sent
+again if the flushes turn out small.
+"""
 
 
 class Spare(Enum):
-    """The file that it is to be."""
+    """The state of the spare file."""
 
     NONE = "none"
     CREATING = "being created"
@@ -32,9 +33,10 @@ class Spare(Enum):
 
 
 def chunk_for(flush_bytes: int) -> int:
-    """HDFS's checksum chunk for flushes of this size: a power of two from 512 to 64 KB, at most a quarter of them.
+    """Return the size of HDFS's checksum chunk for flushes of ``flush_bytes``: a power of two from 512 to 64 K.
 
-    A wide chunk costs less per byte, but every flush that ends inside one resends what the chunk holds already.
+    At most a quarter of the flush, where 512 allows. A wide chunk costs less per byte, but every flush that ends inside
+    a chunk sends again what the chunk already holds.
     """
     chunk = CHUNK_BYTES_MIN
     while chunk * 8 <= flush_bytes and chunk < CHUNK_BYTES_MAX:
@@ -43,18 +45,25 @@ def chunk_for(flush_bytes: int) -> int:
 
 
 def whole_mb(size: int) -> int:
-    """Rounded up: HDFS has a smallest block (dfs.namenode.fs-limits.min-block-size, 1 MB), of whole checksum chunks."""
+    """Return ``size`` rounded up to whole MB.
+
+    HDFS has a smallest block (dfs.namenode.fs-limits.min-block-size, 1 MB), and blocks consist of whole checksum
+    chunks.
+    """
     return -(-size // _MB) * _MB
 
 
 def block_for(last_bytes: int, first_block_bytes: int, block_bytes: int, segment_bytes: int) -> int:
-    """How long the file may become that follows a segment of ``last_bytes``; HDFS reserves as much on its datanodes."""
+    """Return the block size, in bytes, of the file that follows a segment of ``last_bytes``: the most it can hold.
+
+    HDFS reserves as much room on each of its datanodes.
+    """
     most = min(block_bytes, whole_mb(segment_bytes))
     return most if last_bytes * 2 > first_block_bytes else min(first_block_bytes, most)
 
 
 class SegmentRoll:
-    """One partition's."""
+    """The next segment of one partition."""
 
     __slots__ = (
         "_entry",
@@ -77,51 +86,58 @@ class SegmentRoll:
         self._registering: SegmentEntry | None = None
         self._naming: SegmentEntry | None = None
         self._n = 0  # segments registered in this epoch
-        self._serial = 0  # spares asked for
-        self._flush_bytes = 0  # usual size, as the last segment saw it; 0 when unknown
-        self.last_bytes = 0  # that the last segment took
+        self._serial = 0  # spares requested
+        self._flush_bytes = 0  # mean size of the last segment's flushes; 0 if unknown
+        self.last_bytes = 0  # length of the last segment
 
     def __repr__(self) -> str:
-        return f"<NextSegment spare={self.spare.value} registering={self._registering} naming={self._naming}>"
+        return f"<SegmentRoll spare={self.spare.value} registering={self._registering} naming={self._naming}>"
 
     @property
     def is_registering(self) -> bool:
+        """True while the segment's registration in the record is under way."""
         return self._registering is not None
 
     @property
     def is_chosen(self) -> bool:
-        """It has a name, and is about to be opened under it."""
+        """True once the segment has its name, until it is opened under it."""
         return self._registering is not None or self._naming is not None
 
     # ------------------------------------------------------------------------------------------------------ the spare
 
     @property
     def unused(self) -> SegmentEntry | None:
-        """The spare, if it is ready."""
+        """The spare, if it is ready; else None."""
         return self._entry
 
     def create(self, epoch: int, block_bytes: int, first_bytes: int, copies: int) -> Effect:
-        """``first_bytes``: size of the first batch that waits for it, 0 when none does; ``copies``: that it needs."""
+        """Return the effect that creates a spare.
+
+        ``first_bytes``: size of the first batch that waits for it, 0 if none does. ``copies``: datanodes it must have
+        at least.
+        """
         self.spare, self.block_bytes = Spare.CREATING, block_bytes
         self._serial += 1
         flush_bytes = self._flush_bytes or min(first_bytes, FIRST_FLUSH_BYTES_MAX)
         return ev.CreateSpare(epoch, self._serial, block_bytes, chunk_for(flush_bytes), copies)
 
     def learn(self, segment: OpenSegment) -> None:
-        """How large ``segment`` and its flushes have become, for the block and the chunks of the one to come."""
+        """Note the size of ``segment`` and of its flushes, for the block and the chunks of the next one."""
         self.last_bytes = segment.position
         if segment.flushes:
             self._flush_bytes = segment.position // segment.flushes
 
     def ready(self, entry: SegmentEntry, copies: int) -> None:
+        """Note the spare that was created, on ``copies`` datanodes."""
         assert self.spare is Spare.CREATING
         self.spare, self._entry, self.copies = Spare.READY, entry, copies
 
     def failed(self) -> None:
+        """Note that the spare could not be created."""
         self.spare, self._entry = Spare.NONE, None
 
     def drop(self) -> list[Effect]:
-        """Give up the spare, if it is ready."""
+        """Give up the spare, if it is ready; return the effects."""
         if self.spare is not Spare.READY:
             return []
         assert self._entry is not None
@@ -131,7 +147,7 @@ class SegmentRoll:
     # ------------------------------------------------------------------------------------------------------- its name
 
     def register(self, base: int, epoch: int) -> SegmentEntry:
-        """The spare gets its name, and has to be in the record before it has it on storage."""
+        """Return the spare's entry with its final name, which the record must list before the file has it."""
         assert self._entry is not None
         entry = replace(self._entry, name=SegmentName(base, epoch, self._n))
         self._n += 1
@@ -140,15 +156,15 @@ class SegmentRoll:
         return entry
 
     def name(self) -> Effect:
-        """The record lists it."""
+        """Return the effect that renames the spare: the record lists its name."""
         assert self._registering is not None
         self._naming, self._registering = self._registering, None
         return ev.NameSegment(self._naming)
 
     def naming(self, name: SegmentName) -> SegmentEntry | None:
-        """The segment if it is the one that is being named."""
+        """Return the entry of the segment that is being renamed if it has this name, else None."""
         return self._naming if self._naming is not None and self._naming.name == name else None
 
     def named(self) -> None:
-        """It has its name, or is given up: it is the next one no more."""
+        """Note that the segment has its name, or was given up: either way the next one may be created."""
         self._naming = None

@@ -1,4 +1,4 @@
-"""Whether a pipeline whose flush is late is to be left, and who is to blame."""
+"""Decision about a pipeline whose flush is late: whether it is given up, and which datanodes are excluded."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from bmq.broker.partition import events as ev
 async def check_slow_pipeline(
     shared: BrokerContext, suspect: ev.Suspect, nodes: tuple[str, ...], age_ms: Callable[[], int | None]
 ) -> ev.SegmentFailed | None:
-    """Fail over when a node is silent, or, where ``suspect.is_slow``, when one is an outlier or nothing has moved for
-    twice the time.
+    """Return the event that gives the pipeline up; None if it is kept, or nothing waits for it any more.
 
-    ``age_ms``: of the pipeline's oldest flush on its way; None when there is none any more.
+    | finding                                                                  | the pipeline is given up |
+    | ------------------------------------------------------------------------ | ------------------------ |
+    | some nodes do not respond to a probe                                     | at once                  |
+    | none of its nodes respond (perhaps this broker's own network)            | at once, for a token     |
+    | ``suspect.is_slow``, and a node is an outlier                            | at once, for a token     |
+    | ``suspect.is_slow``, and nothing was flushed for twice ``slow_flush_ms`` | then, for a token        |
 
-    Slowness costs a token, so that a hiccup of the whole cluster is no storm of new files.  A silent node costs none:
-    every pipeline through it stands still.  Unless all of them are silent at once, which may be our own network.
+    A token (``broker.files.datanode_health``) bounds the new files that a disturbance of the whole cluster causes. A
+    silent node stops every pipeline through it: it needs no token, and every pipeline that waits for it is given up.
+    ``age_ms`` returns the age of the pipeline's oldest flush in flight; None if there is none any more.
     """
     silent = await _silent(shared, nodes)
     age = age_ms()
@@ -31,18 +36,18 @@ async def check_slow_pipeline(
         for writer in list(shared.busy):
             writer.leave_nodes(silent)
         return ev.SegmentFailed(suspect.name, f"no flush for {age} ms; silent: {', '.join(silent)}")
-    return await _look_into_slowness(shared, suspect, nodes, age_ms) if suspect.is_slow else None
+    return await _check_slowness(shared, suspect, nodes, age_ms) if suspect.is_slow else None
 
 
 async def _silent(shared: BrokerContext, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    answers = await asyncio.gather(*(shared.fs.probe(node) for node in nodes))
-    return tuple(node for node, is_up in zip(nodes, answers, strict=True) if not is_up)
+    responses = await asyncio.gather(*(shared.fs.probe(node) for node in nodes))
+    return tuple(node for node, is_up in zip(nodes, responses, strict=True) if not is_up)
 
 
-async def _look_into_slowness(
+async def _check_slowness(
     shared: BrokerContext, suspect: ev.Suspect, nodes: tuple[str, ...], age_ms: Callable[[], int | None]
 ) -> ev.SegmentFailed | None:
-    """All nodes answer a probe."""
+    """Decide about a pipeline whose nodes all respond to a probe."""
     slow_ms = shared.config.slow_flush_ms
     outliers = shared.health.outliers(nodes)
     age = suspect.age_ms

@@ -1,7 +1,7 @@
-"""The partition's states, and what each event means in each of them.
+"""The partition's states, and the handler of each event in each of them.
 
-A cell is the name of a ``Partition`` method, or says why there is none.  ``docs/design/partition-states.md`` is drawn
-from here.
+A cell is the name of a ``PartitionMachine`` method, or says why there is none. The tables of
+``docs/design/partition-states.md`` are drawn from here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bmq.broker.partition.events import Event
 
 
 class State(Enum):
-    """The life of one ownership.  A partition that is to be owned again begins a new one."""
+    """The life of one ownership. A partition that this broker owns again begins a new one."""
 
     START = "reading and raising the epoch"
     FENCE = "stopping the writers of the predecessor's segments"
@@ -26,13 +26,14 @@ class State(Enum):
 
 
 TERMINAL = frozenset({State.FENCED, State.CLOSED, State.OFFLINE})
+"""States that an ownership does not leave."""
 
 
 class Cell(Enum):
-    """What a (state, event) pair means when it is no handler."""
+    """The meaning of a (state, event) pair without a handler."""
 
-    LATE = "late: the answer to something no longer wanted; ignored"
-    NEVER = "never: nobody could have asked for it; a bug"
+    LATE = "late: the result of something that is no longer wanted; ignored"
+    NEVER = "never: nothing could have caused it; a bug"
 
 
 _S = State
@@ -40,7 +41,10 @@ _LATE, _NEVER = Cell.LATE, Cell.NEVER
 
 
 def _table() -> dict[tuple[State, type[Event]], str | Cell]:
-    """Rows of handlers by event.  A living state that a row does not name is NEVER; terminal ones ignore everything."""
+    """Return the table, from rows of handlers by event.
+
+    A pair of a living state that its row does not name is NEVER; in terminal states every event is LATE.
+    """
     rows: dict[type[Event], dict[State, str | Cell]] = {
         ev.Start: {_S.START: "_on_start"},
         ev.RecordRead: {_S.START: "_on_record_read"},
@@ -135,4 +139,6 @@ def _table() -> dict[tuple[State, type[Event]], str | Cell]:
 
 
 TABLE = _table()
+"""The method of ``PartitionMachine``, or the reason for none, of each (state, event type)."""
 EVENTS: tuple[type[Event], ...] = tuple(dict.fromkeys(event for _, event in TABLE))
+"""Every event type, in the table's order."""
