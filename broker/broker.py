@@ -42,30 +42,36 @@ from bmq.storage.read_progress import ReadProgress
 
 _log = logging.getLogger("bmq.broker")
 FIRST_FILE_MS = 5_000
-"""So long after its last owner's time a file that was made for a partition may wait for a batch."""
+"""Milliseconds that a precreated segment waits for its first batch after ``handover_wait_ms``, the time that the last
+owner has to release the partition.  Then it is deleted."""
 CLOSE_LEAST_S = 1.0
+"""Seconds that `Broker.close` has for the hand-over even if its deadline is sooner."""
 _UPKEEP_S = 1.0
 _SEAL_S = 5.0
 
 
 def new_incarnation(name: str = "0") -> str:
-    """Unique per process start: it names the journals, the owner in the store and the lease holder on storage."""
+    """Return an id that is unique to this process start.
+
+    The incarnation names the process's journals, the owner in the metadata store and the lease holder on storage.
+    """
     return f"{name}-{uuid.uuid4().hex[:16]}"
 
 
 class Registered(Protocol):
-    """Whoever keeps this process a member of its cluster (``meta.cluster.membership``)."""
+    """The object that keeps this process a member of its cluster (``meta.cluster.membership``)."""
 
     @property
     def is_member(self) -> bool: ...
 
 
 class Broker:
-    """One process's partitions.  Use as ``async with``; the file system's holder must be ``incarnation``'s own.
+    """The partitions of one process, and what they share.  Used as ``async with``.
 
-    ``membership``: who registers the process, and calls ``fence_all`` when the store has declared it dead; None: the
-    broker registers itself.  ``is_alive`` tells of other incarnations; None: the store is asked for what such brokers
-    registered.  ``reads``: of the process's pool of reads (``BlockCache.progress``).
+    ``fs``: a file system whose lease holder is ``incarnation``.  ``membership``: registers the process, and calls
+    ``fence_all`` when the store has declared it dead; None: the broker registers itself.  ``is_alive``: returns whether
+    an incarnation is a member; None: no other broker's journal is read, and the janitor asks the store which brokers
+    are registered.  ``reads``: the progress of the process's reads (``BlockCache.progress``).
     """
 
     def __init__(
@@ -88,17 +94,17 @@ class Broker:
         self.journal = JournalWriter(
             fs, incarnation, self._snapshot, no_room=lambda why: self.shared.places.lacks_room(why)
         )
-        self.on_failed: Callable[[str], None] = _nothing
-        """Hears why this broker cannot go on: its process had better end, and begin anew."""
+        self.on_failed: Callable[[str], None] = _ignore_failure
+        """Called with the reason when this broker cannot go on: its process should end and be started again."""
         self._partitions: dict[PartitionKey, PartitionDriver] = {}
         self._departed: dict[PartitionKey, Checkpoint] = {}  # no more than there are partitions in the cluster
         self._opening = asyncio.Semaphore(self.config.open_parallel)
         self.alarms_raised: list[str] = []  # the last hundred
         self.alarms_total = 0
         self.moved_total = 0
-        """Partitions handed over to other processes, or given up as their topic was deleted."""
+        """Partitions handed over to other processes, or given up because their topic was deleted."""
         self._file_check = FileCheck(self.config.file_check_ms, self._report)
-        self._journals = JournalCache(fs, incarnation, is_alive or _nobody_else)
+        self._journals = JournalCache(fs, incarnation, is_alive or _no_other_broker)
         alarms = Alarms(now_ms := lambda: int(clock.monotonic() * 1000))
         places = OpenFileLimit(self.config.open_pipelines_max, self.config.open_parallel, self._make_room, self._report)
         self.shared = BrokerContext(
@@ -145,6 +151,7 @@ class Broker:
         await self.close()
 
     async def start(self) -> None:
+        """Register the process, unless its membership does that, and start the broker's tasks.  Raises KvError."""
         loop = asyncio.get_running_loop()
         if self._registration is not None:
             await self._registration.start()
@@ -162,7 +169,10 @@ class Broker:
             task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """None of these may fail: without its journal or its membership a broker must not go on."""
+        """Fence everything and report the failure if a task failed.
+
+        None of them may: without its journal or its membership a broker must not go on.
+        """
         if task.cancelled() or task.exception() is None:
             return
         error = repr(task.exception())
@@ -177,41 +187,42 @@ class Broker:
 
     @property
     def is_lost(self) -> bool:
-        """The store has declared this process dead: it owns nothing, until it is registered again."""
+        """True when the store has declared this process dead: it owns nothing until it is registered again."""
         if self._membership is not None:
             return not self._membership.is_member
         return self._registration is not None and self._registration.is_lost
 
     @property
     def is_serving(self) -> bool:
-        """Return whether this process is a member, and storage has done something lately of what was wanted of it.
+        """True when this process is a member, and storage has lately done some of the work that it was given.
 
-        A broker cannot know whether others reach storage: the controller compares, and moves partitions away from one
-        that does not serve to those that do.
+        A broker cannot know whether others reach storage.  The controller compares, and moves partitions from brokers
+        that do not serve to those that do.
         """
         return not self.is_lost and not self._storage.is_stalled
 
     @property
     def storage_trouble(self) -> str:
-        """Return why nothing that is produced here is acknowledged; "" while storage acknowledges.
+        """Reason why nothing that is produced here is acknowledged; "" while storage acknowledges.
 
-        A stalled broker that has been emptied has nothing to write: it renews its journal, and the trouble lasts until
-        that is written.  Other processes can be better off or not: see ``is_serving``.
+        A stalled broker without partitions has nothing to write.  It renews its journal, and the trouble lasts until
+        that is written.  Other processes may reach storage or not: see ``is_serving``.
         """
         return self._storage.trouble
 
     @property
     def is_gray(self) -> bool:
-        """Whether this broker should give its partitions to others: storage acknowledges nothing to it.
+        """True when this broker should give its partitions to others, because storage acknowledges nothing to it.
 
-        Want of room is no such case, though a broker without a single file has nothing acknowledged: there is no more
-        room for the others, and it gets its share of what there is (``broker.files.open_file_limit``).
+        Not while storage refuses files for want of room, although a broker without an open file has nothing
+        acknowledged then: the others have no more room, and this broker gets its share of what there is
+        (``broker.files.open_file_limit``).
         """
         return self.is_lost or (self._storage.is_stalled and not self.shared.places.is_refused)
 
     @property
     def open_pipelines(self) -> int:
-        """Partitions that have a file open, and files made for those on their way here."""
+        """Partitions that have a file open, plus files precreated for partitions that are moving here."""
         return sum(writer.has_files for writer in self.shared.busy) + len(self.shared.first_files)
 
     @property
@@ -222,49 +233,51 @@ class Broker:
 
     @property
     def waiting_for_store(self) -> int:
+        """Partitions that wait for the metadata store."""
         return len(self.shared.store_waits)
 
     @property
     def store_trouble(self) -> str:
-        """Return why partitions wait for the metadata store for long; "" while none does."""
+        """Reason why partitions have waited for the metadata store for ``stalled_ms`` or longer; "" if none has."""
         waits = self.shared.store_waits
         return f"{len(waits)} partitions wait for the metadata store: {waits.trouble}" if waits.trouble else ""
 
     @property
     def waiting_for_place(self) -> int:
-        """Partitions that wait until a segment of another is closed, since no more may be open."""
+        """Partitions that wait until another's segment is closed, since no more may be open."""
         return self.shared.places.waiting
 
     @property
     def longest_wait_for_place_s(self) -> float:
-        """Seconds that the first of those has waited; 0 when there are none."""
+        """Seconds that the first of ``waiting_for_place`` has waited; 0 if none waits."""
         return self.shared.places.longest_wait_s
 
     @property
     def open_pipelines_limit(self) -> int:
-        """Segments that may be open now: ``open_pipelines_max``, or less where storage has no room for as many."""
+        """Segments that may be open now: ``open_pipelines_max``, or fewer where storage has no room for as many."""
         return self.shared.places.limit
 
     @property
     def under_min_isr(self) -> int:
-        """Partitions that storage gives fewer nodes than min.insync.replicas asks for: Kafka's
+        """Partitions that storage gives fewer datanodes than min.insync.replicas asks for: Kafka's
         UnderMinIsrPartitionCount."""
         return sum(writer.partition.is_short for writer in self.shared.short)
 
     @property
     def unflushed_bytes(self) -> int:
-        """Accepted and not yet acknowledged by storage, over all partitions."""
+        """Bytes accepted and not yet acknowledged by storage, over all partitions."""
         return self.shared.budget.used
 
     def partitions(self) -> list[PartitionDriver]:
-        """Those held now."""
+        """Return the drivers of the partitions held now, in any state."""
         return list(self._partitions.values())
 
     def get(self, key: PartitionKey) -> PartitionDriver | None:
+        """Return the partition's driver; None if the partition is not held here."""
         return self._partitions.get(key)
 
     async def read_record(self, key: PartitionKey) -> tuple[PartitionRecord, int]:
-        """Return the partition's record and its revision.  Raises KvError, FormatError."""
+        """Return the partition's record in the metadata store and its revision.  Raises KvError, FormatError."""
         return await ownership.read(self.shared.kv, ownership.partition_key(self.shared.cluster, key))
 
     async def open(
@@ -275,9 +288,10 @@ class Broker:
         found: tuple[PartitionRecord, int] | None = None,
         handed: ReleaseNote | None = None,
     ) -> PartitionDriver:
-        """Take a partition over; returns when it accepts batches.  RequestError when it ends otherwise.
+        """Take a partition over, and return its driver once it accepts batches.
 
-        ``found``: its record and revision, when the caller has just read them; ``handed``: what its last owner told.
+        ``found``: its record and revision, if the caller has just read them; ``handed``: its last owner's release note.
+        Raises RequestError if the takeover ends otherwise, ValueError if the partition is open here already.
         """
         held = self._partitions.get(key)
         if held is not None and held.partition.state not in TERMINAL:
@@ -291,16 +305,21 @@ class Broker:
                 await writer.wait_open()
             self.shared.takeover_ms.observe(self.shared.now_ms() - began_ms)
             if writer.partition.full_checkpoint() is not None:
-                self._departed.pop(key, None)  # the new one is durable, and says at least as much
+                self._departed.pop(key, None)  # the new checkpoint is durable, and holds at least as much
         return writer
 
     def expect(self, path: PartitionPath, config: LogConfig, epoch: int) -> None:
-        """Somebody waits for a partition that we shall claim with ``epoch`` once its owner has let go of it."""
+        """Precreate the first segment of a partition that clients wait for, and that this broker will claim.
+
+        ``epoch``: that of the claim, which follows once the present owner has released the partition.
+        """
         SegmentFiles(self.shared, path, is_synced=config.flush_sync, replication=config.replication).make_first(epoch)
 
     async def move(self, key: PartitionKey, *, is_deleted: bool = False, has_successor: bool = False) -> ReleaseNote:
-        """Hand the partition over and forget it; ``is_deleted``: nobody comes after us, so wholly.  What its successor
-        is to be told, if ``has_successor``."""
+        """Hand the partition over and forget it.  Returns the release note for its successor, if ``has_successor``.
+
+        ``is_deleted``: there will be no successor, so its last checkpoint is forgotten too.
+        """
         writer = self._partitions[key]
         handed = await writer.move(has_successor=has_successor)
         self.moved_total += 1
@@ -310,7 +329,7 @@ class Broker:
         return handed
 
     def forget_departed(self, key: PartitionKey) -> None:
-        """Its topic is deleted: no successor will ask."""
+        """Forget a former partition's last checkpoint: its topic is deleted, so no successor needs it."""
         self._departed.pop(key, None)
 
     def _forget(self, key: PartitionKey, writer: PartitionDriver) -> None:
@@ -321,10 +340,10 @@ class Broker:
                 self._departed[key] = final
 
     async def close(self, deadline: float | None = None) -> None:
-        """Hand everything over, then leave.
+        """Hand all partitions over, end the tasks and unregister.
 
-        What storage does not let us close in ``handover_ms``, or by ``deadline`` (on the loop's clock, though a second
-        is granted always), is left as after a crash: its next owner fences it.
+        A partition that storage does not let close within ``handover_ms``, or by ``deadline``, is left as after a
+        crash: its next owner fences it.  ``deadline`` is on the loop's clock; ``CLOSE_LEAST_S`` is granted always.
         """
         journal, *others = self._tasks or (None,)
         for task in others:
@@ -351,19 +370,22 @@ class Broker:
             await self._registration.stop()
 
     async def _end_journal(self, journal: asyncio.Task[None]) -> None:
-        """What is queued is of partitions that were not handed over: waited for no longer than a file's closing."""
+        """Wait for the journal's task, no longer than for a file to close, then cancel it.
+
+        Only entries of partitions that were not handed over can still be queued.
+        """
         await asyncio.wait({journal}, timeout=self.config.close_timeout_ms / 1000)
         journal.cancel()
         await asyncio.gather(journal, return_exceptions=True)
 
     async def _end_files(self, deadline: float) -> None:
-        """Those that were made for nothing, and indexes that wait to be written."""
+        """Delete the precreated segments that nothing uses, and write the deferred indexes, until ``deadline``."""
         late = self.shared.late_indexes
         try:
             async with asyncio.timeout_at(deadline):
                 await asyncio.gather(self.shared.first_files.close(), late.finish())
         except TimeoutError:
-            _log.warning("%d indexes are left to whoever owns their partitions now", len(late))
+            _log.warning("%d segments' indexes are not written: their partitions' next owners write them", len(late))
             await late.abandon()
 
     async def _close_one(self, key: PartitionKey) -> None:
@@ -373,38 +395,39 @@ class Broker:
     # ---------------------------------------------------------------------------------------------------- the tasks
 
     def _snapshot(self) -> Iterator[Checkpoint]:
-        """Yield the checkpoint of every partition held, and of every one that was held.
+        """Yield the full checkpoint of every partition that is held or was held.
 
-        A record may name this journal until a successor's own checkpoint is durable, and a moved log start stands
-        nowhere else.  The successor may be this process: until it has recovered the log it knows nothing better.
+        A record may name this journal until a successor's own checkpoint is durable, and a moved log start is written
+        nowhere else.  The successor may be this process: until it has recovered the log it has no newer checkpoint.
 
-        Partitions come and go between two of them: one that comes appends a checkpoint of its own behind these.
+        Partitions come and go between two checkpoints: one that comes appends its own behind these.
         """
-        told: set[PartitionKey] = set()
+        yielded: set[PartitionKey] = set()
         for key in tuple(self._partitions):
             writer = self._partitions.get(key)
             checkpoint = writer.partition.full_checkpoint() if writer is not None else None
             if checkpoint is not None:
-                told.add(key)
+                yielded.add(key)
                 yield checkpoint
         for key, checkpoint in tuple(self._departed.items()):
-            if key not in told:
+            if key not in yielded:
                 yield checkpoint
 
     async def _journal_task(self) -> None:
         await self.journal.run()
 
     async def _stay_registered(self) -> None:
-        """The store says that we are gone: stop acting on what we owned before anything else, then come back."""
+        """Keep the process registered.  When its lease is gone, fence all partitions first, then register again."""
         while True:
             assert self._registration is not None
             await self._registration.run()
-            self._report("the store says that this broker's lease is gone")
+            self._report("the broker's lease in the metadata store is gone: its partitions are given up")
             self.fence_all()
             self._registration = await self._register_again()
 
     async def _register_again(self) -> Registration:
-        """Under the same incarnation: it names this process start, and what it held is fenced."""
+        """Register until that succeeds, under the same incarnation: it names this process start, whose partitions are
+        all fenced."""
         registration = self._new_registration()
         while True:
             try:
@@ -420,8 +443,10 @@ class Broker:
         return Registration(shared.kv, key, {"incarnation": shared.incarnation})
 
     def fence_all(self) -> None:
-        """Stop acting on everything that we owned, at once: this process is declared dead, so all of it may have other
-        owners.  What waits for a flush is refused; nothing of it is acknowledged any more."""
+        """Give all partitions up at once: this process is declared dead, so each may have another owner.
+
+        Batches that wait for a flush are refused, and none is acknowledged any more.
+        """
         for writer in list(self._partitions.values()):
             if writer.partition.state not in TERMINAL:
                 writer.post(ev.EpochChanged(writer.partition.epoch + 1))
@@ -435,8 +460,8 @@ class Broker:
             await self._journals.seal_dead()
 
     async def _upkeep(self) -> None:
-        """Once a second: leave slow nodes and broken files, look for the files of segments, forget partitions that were
-        lost.  Costs by the open pipelines, not by the partitions."""
+        """Once a second, leave slow datanodes and broken files, check that the segments' files exist, and forget
+        partitions that were lost.  The cost grows with the open pipelines, not with the partitions."""
         while True:
             await asyncio.sleep(_UPKEEP_S)
             busy = self.shared.busy
@@ -451,11 +476,12 @@ class Broker:
                 self._forget(writer.partition.key, writer)
 
     def _make_room(self, wanted: int) -> None:
-        """Close so many files for others that wait for a place: first those that have been idle for longest, then those
-        that are written all the time and have been open for longest, each after its turn.
+        """Begin to close ``wanted`` files for partitions that wait to open one.
 
-        A file is idle when nothing was written to it for a third of a turn: one that is written every moment would be
-        closed and opened for nearly each record.  Where more wait than have files, at any moment without a write.
+        First those that have been idle for longest, then those that are written all the time and have been open for
+        longest, if for a turn (``crowded_turn_ms``) at least.  A file is idle when nothing was written to it for a
+        third of a turn: one that is written every moment would be closed and opened for nearly each record.  While more
+        partitions wait than have files, a file is idle whenever no write is under way.
         """
         now_ms, turn_ms, places = self.shared.now_ms(), self.config.crowded_turn_ms, self.shared.places
         idle_ms = 0 if places.waiting > places.held else turn_ms // 3
@@ -485,10 +511,9 @@ class Broker:
         del self.alarms_raised[:-100]
 
 
-def _nobody_else(incarnation: str) -> bool:
-    """There are no other brokers."""
+def _no_other_broker(incarnation: str) -> bool:
     return False
 
 
-def _nothing(why: str) -> None:
-    """It was reported."""
+def _ignore_failure(why: str) -> None:
+    """Do nothing: the failure was reported."""

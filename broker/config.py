@@ -10,29 +10,31 @@ from bmq.core.records.compression import Compression
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """One topic's settings.  Where Kafka has a topic config, the name and the default are Kafka's."""
+    """One topic's settings.  Where Kafka has such a topic config, the name and the default are Kafka's."""
 
     segment_bytes: int = 1 << 30
-    """Kafka's segment.bytes.  Rolled earlier at ``BrokerConfig.block_bytes``; small neighbours are joined later."""
+    """Kafka's segment.bytes.  A segment is rolled earlier, at ``BrokerConfig.block_bytes``; small neighbours are merged
+    later."""
     segment_ms: int = 7 * 24 * 3600 * 1000
     retention_ms: int = 7 * 24 * 3600 * 1000
-    """-1: keep for ever."""
+    """Kafka's retention.ms; -1 keeps records for ever."""
     retention_bytes: int = -1
     file_delete_delay_ms: int = 60_000
     index_interval_bytes: int = 65_536
-    """Kafka's is 4,096; storage is read in blocks of at least this, so a finer index buys nothing (storage.index)."""
+    """Kafka's index.interval.bytes.  Kafka's default is 4,096; storage is read in blocks of at least this size, so a
+    finer index gains nothing (storage.index)."""
     flush_sync: bool = False
-    """flush.mode=hsync: acknowledge only what is on the datanodes' disks, not merely in their memory."""
+    """True for flush.mode=hsync: acknowledge only what is on the datanodes' disks, not merely in their memory."""
     replication: int = 3
-    """Copies of a segment: the topic's replication factor.  A local folder keeps one whatever this says."""
+    """Copies of a segment: the topic's replication factor.  A local folder keeps one, whatever this value is."""
     min_insync: int = 1
-    """Kafka's min.insync.replicas: copies that a batch sent with acks=all has when it is acknowledged."""
+    """Kafka's min.insync.replicas: copies that a batch with acks=all must have before it is acknowledged."""
     compression: Compression | None = None
     """Kafka's compression.type; None is "producer": batches stay as they came."""
     rules: BatchRules = field(default_factory=BatchRules)
 
     def validate(self) -> None:
-        """ValueError naming the setting."""
+        """Check each setting by itself.  Raises ValueError, which names the setting."""
         if self.segment_bytes < 14:
             raise ValueError(f"segment.bytes={self.segment_bytes} is under 14")
         if self.replication < 1:
@@ -47,78 +49,80 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """One broker process."""
+    """Settings of one broker process."""
 
     block_bytes: int = 128 << 20
-    """HDFS reserves a block's size on disk for each open pipeline: 1 GB blocks would fill a cluster with air."""
+    """Block size of segment files, at which they are rolled.  HDFS reserves a whole block on disk for each open
+    pipeline: with 1 GB blocks the reservations would fill a cluster."""
     first_block_bytes: int = 16 << 20
-    """The same for a partition whose last segment was not half so long: thousands of quiet partitions reserve an eighth
-    of the room, and one that is written much begins with one short segment."""
+    """The block size for a partition whose last segment was shorter than half of this: thousands of quiet partitions
+    then reserve an eighth of the room, and a busy one begins with one short segment."""
     checkpoint_bytes: int = 4 << 20
-    """Bytes flushed between checkpoints: what a takeover reads and checks, about 10 ms."""
+    """Bytes flushed between checkpoints: a takeover reads and checks as many, in about 10 ms."""
     checkpoint_ms: int = 1000
-    """A partition that is written slowly is checkpointed this long after its first uncovered flush."""
+    """A partition that is written slowly is checkpointed this long after the first flush that no checkpoint covers."""
     checkpoint_full_bytes: int = 1 << 20
-    """Deltas since the last full checkpoint of a partition, before the next full one."""
+    """Bytes of delta checkpoints of a partition after which the next checkpoint is a full one."""
     buffer_bytes: int = 32 << 20
-    """Not yet acknowledged bytes of one partition; past it producers wait."""
+    """Accepted bytes of one partition that storage has not acknowledged; past it producers wait."""
     buffer_bytes_total: int = 512 << 20
-    """The same for the process."""
+    """The same over all partitions of the process."""
     flushes_per_partition: int = 8
     """Flushes in flight on one pipeline: 1 MB packets need about this many to keep three datanodes busy."""
     flushes_total: int = 64
-    """Flushes in flight over all pipelines.  Past it partitions take turns and gather more per flush: this is the
-    widening tick that many active partitions need, without a timer."""
+    """Flushes in flight over all pipelines.  Past it partitions take turns and gather more per flush, so flushes grow
+    with the number of active partitions without a timer."""
     gather_bytes: int = 256 << 10
     """While a flush of a partition is in flight, its next one waits for so many bytes: a datanode pays per packet."""
     flush_bytes: int = 1 << 20
     """Bytes of one flush at most."""
     retry_ms: int = 100
-    """Before a refused or failed step (fence, create, register) is tried again; doubled up to ``retry_max_ms``."""
+    """Pause before a refused or failed step (fence, create, register) is tried again; doubled up to ``retry_max_ms``.
+    """
     retry_max_ms: int = 2_000
     file_check_ms: int = 5_000
-    """A segment that was written since has its file looked for this long after the last look: somebody may have deleted
-    or moved it, and its datanodes acknowledge on.  Costs storage one getFileInfo."""
+    """Time between two checks that the file of a segment still exists, if it was written since: someone may have
+    deleted or moved it, and its datanodes go on acknowledging.  A check costs storage one getFileInfo."""
     short_hold_ms: int = 5_000
-    """While storage gives fewer nodes than min.insync.replicas, acks=all produces wait for so long; from then on they
-    are refused at once, until it gives enough.  A datanode that is restarted is back within seconds."""
+    """How long acks=all produces wait while storage gives fewer datanodes than min.insync.replicas; then they are
+    refused at once, until it gives enough.  A datanode that is restarted is back within seconds."""
     silent_flush_ms: int = 500
-    """A flush older than this has its nodes asked whether they answer.  One that does not is left at once: with the
-    0.5 s that it has to answer, a paused datanode costs little over a second."""
+    """Age of a flush at which its datanodes are probed.  A node that does not respond is left at once: with the 0.5 s
+    that it has to respond, a paused datanode costs little over a second."""
     unreadable_ms: int = 60_000
-    """So long a takeover tries again to read bytes that no replica gives now (a datanode that restarts with the sound
-    one, a replica whose end is not known yet), before it takes them for lost and the partition OFFLINE."""
+    """How long a takeover retries to read bytes that no replica returns now (the datanode with the sound replica
+    restarts, or a replica's end is not known yet), before the bytes count as lost and the partition goes OFFLINE."""
     slow_flush_ms: int = 1_000
-    """A flush older than this makes the pipeline suspect (slowness rolls, see broker.health)."""
+    """Age of a flush at which its pipeline is suspect and the segment may be rolled (broker.files.datanode_health)."""
     slow_roll_interval_ms: int = 30_000
-    """At most one such roll a partition in this time."""
+    """At most one such roll per partition in this time."""
     close_timeout_ms: int = 10_000
-    """A pipeline that has not closed by then is given up, its file taken over: a hand-over must not wait for a
-    datanode that hangs.  A sound close takes milliseconds."""
+    """How long a pipeline may take to close; then it is abandoned and its file taken over: a hand-over must not wait
+    for a datanode that hangs.  A sound close takes milliseconds."""
     handover_ms: int = 20_000
-    """So long ``Broker.close`` takes at most to hand its partitions over; below the 30 s that Kubernetes grants."""
+    """How long ``Broker.close`` takes at most to hand its partitions over; below the 30 s that Kubernetes grants."""
     handover_wait_ms: int = 3_000
-    """So long a new owner waits for a live one to release a partition; then it fences.  A sound hand-over takes tens of
-    milliseconds, a takeover by fencing about as long: waiting spares the old owner's producers a repetition."""
+    """How long a new owner waits for a live one to release a partition; then it fences.  A sound hand-over takes tens
+    of milliseconds, a takeover by fencing about as long: waiting spares the old owner's producers a retry."""
     stalled_ms: int = 5_000
-    """A broker that has had something to write for so long, and storage has acknowledged nothing, says that it does not
-    serve: the controller gives its partitions to others, if those do."""
+    """A broker for which storage has acknowledged nothing for this long, although there was something to write, reports
+    that it does not serve: the controller gives its partitions to brokers that do."""
     open_parallel: int = 32
     """Partitions fenced and recovered at once, as many closed at once, and as many segment files opened at once."""
     open_pipelines_max: int = 1_000
     """Segment files that this process has open at once, wherever their replicas are.  A datanode has 4,096 threads, and
     each replica takes two: with three replicas and few datanodes, several brokers together may want less.  Past it
-    partitions wait in line while others' segments are closed, idle ones first; so it does where storage has room for
-    fewer (broker.places)."""
+    partitions queue while segments of others are closed, idle ones first; also where storage has room for fewer
+    (broker.files.open_file_limit)."""
     crowded_turn_ms: int = 3_000
-    """Where partitions wait in line, one that is written all the time keeps its segment open for so long."""
+    """While partitions queue to open a segment, one that is written all the time keeps its segment open this long."""
     idle_close_ms: int = 300_000
     """A segment not written for this long is closed (its pipeline costs two threads on each datanode)."""
     producer_expiration_ms: int = 24 * 3600 * 1000
     """Kafka's producer.id.expiration.ms."""
 
     def validate(self) -> None:
-        """ValueError naming the setting."""
+        """Check the settings for what would not work.  Raises ValueError, which names the setting."""
         if self.flush_bytes > self.buffer_bytes:
             raise ValueError("flush_bytes must not exceed buffer_bytes")
         if self.flushes_per_partition < 1 or self.flushes_total < 1:

@@ -1,4 +1,4 @@
-"""What all partitions of a broker share."""
+"""The objects that all partitions of a broker share, and the interfaces of those that others implement."""
 
 from __future__ import annotations
 
@@ -32,35 +32,36 @@ if TYPE_CHECKING:
 
 
 class CheckpointSource(Protocol):
-    """The last checkpoints that other brokers' journals hold (see ``broker.files.journal_cache``)."""
+    """A source of the last checkpoints in other brokers' journals (see ``broker.files.journal_cache``)."""
 
     async def find(self, incarnation: str, key: PartitionKey, *, passes_damaged: bool = False) -> Checkpoint | None: ...
 
 
 class FlushListener(Protocol):
-    """Who hears of what partitions flush, in each one's order: a cache of tails
+    """A listener to what partitions flush, called in each partition's order: a cache of tails
     (``endpoint.partitions.FlushListener``)."""
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
-        """The partition is in WRITE under this epoch."""
+        """Handle that the partition is in WRITE under this epoch."""
 
     def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
-        """These batches are below the watermark now; nobody writes into their bytes any more."""
+        """Handle that these batches are below the watermark now; their bytes are not written to any more."""
 
-    def log_start_moved(self, key: PartitionKey, log_start: int) -> None: ...
+    def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
+        """Handle that the log begins at offset `log_start` now."""
 
     def closed(self, key: PartitionKey) -> None:
-        """It has left WRITE.  What it still flushes while it hands over is not told."""
+        """Handle that the partition has left WRITE.  Batches that it flushes while it hands over are not notified."""
 
 
 SEALS_AT_ONCE = 16
-"""Half as many as files are opened at once by default (`open_parallel`): a takeover costs the NameNode more, and nobody
-waits for it."""
+"""Broken segments of this broker's own that are taken over at once.  Half as many as files are opened at once by
+default (`open_parallel`): a takeover costs the NameNode more, and nothing waits for it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BrokerContext:
-    """What all partitions of a broker share."""
+    """The objects that all partitions of a broker share."""
 
     fs: FileSystem
     kv: KeyValue
@@ -77,34 +78,35 @@ class BrokerContext:
     places: OpenFileLimit
     first_files: PrecreatedSegments
     seals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEALS_AT_ONCE))
-    """Turns of those who take their own broken segments over."""
+    """Bounds the partitions that take their own broken segments over at once."""
     late_indexes: DeferredIndexes
     busy: set[PartitionDriver] = field(default_factory=set)
-    """Those that may have a file open; upkeep costs by their number, not by that of all partitions."""
+    """Partitions that may have a file open; the cost of upkeep grows with their number, not with that of all."""
     short: set[PartitionDriver] = field(default_factory=set)
-    """Those that had fewer nodes from storage than min.insync.replicas asks for, when they asked last."""
+    """Partitions that got fewer datanodes from storage, when they last asked, than min.insync.replicas requires."""
     fenced: list[PartitionDriver] = field(default_factory=list)
-    """Those that have heard that they are not the owner, to be forgotten."""
+    """Partitions that another process owns, as they have found out; upkeep forgets them."""
     store_waits: StoreWaits[PartitionDriver]
-    """Those that wait for the metadata store."""
+    """Partitions that wait for the metadata store."""
     load: TrafficCounters = field(default_factory=TrafficCounters)
-    """What partitions are used for."""
+    """Bytes and requests of partitions."""
     queue_ms: Histogram = field(default_factory=Histogram)
-    """From the first batch that waits for a flush to the flush that takes it."""
+    """Time from the first batch that waits for a flush to the flush that takes it."""
     flush_ms: Histogram = field(default_factory=Histogram)
-    """From a flush to storage's acknowledgement."""
+    """Time from a flush to storage's acknowledgement."""
     takeover_ms: Histogram = field(default_factory=Histogram)
-    """From the beginning of a takeover until the partition accepts batches."""
+    """Time from the beginning of a takeover until the partition accepts batches."""
     trouble: str = ""
-    """What storage said when it last refused to create or flush a segment; empty once a flush has succeeded again."""
+    """Storage's error when it last refused to create or flush a segment; empty once a flush has succeeded again."""
     is_alone: bool = True
-    """No other process can have taken a partition over without our knowledge."""
+    """True when no other process can have taken a partition over without this one's knowledge."""
     reads: ReadProgress = field(default_factory=ReadProgress)
-    """How this process's reads from storage go."""
+    """Progress of this process's reads from storage."""
     tails: FlushListener | None = None
     """Set before the first partition is opened."""
     report: Report
-    """Told of what an operator should know, and of bugs; never per request."""
+    """Reports what an operator should know, and bugs; never called per request."""
 
     def now_ms(self) -> int:
+        """Return the monotonic clock in milliseconds."""
         return int(self.clock.monotonic() * 1000)

@@ -1,8 +1,8 @@
-"""Looks for the files of the segments that are written.
+"""Checks that the files of the segments that are written still exist.
 
-Who deletes or moves an open file does not stop its writer: datanodes do not ask the NameNode, and acknowledge bytes
-that nobody will find.  So its name is looked up now and then.  When it is gone, the segment is given up like one whose
-pipeline failed: what was not acknowledged is written to the next one, and the loss is reported.
+Deleting or moving an open file does not stop its writer: datanodes do not ask the NameNode, and acknowledge bytes that
+cannot be found any more.  So the file's name is looked up now and then.  When it is gone, the segment is given up like
+one whose pipeline failed: bytes that were not acknowledged are written to the next one, and the loss is reported.
 """
 
 from __future__ import annotations
@@ -20,42 +20,46 @@ from bmq.storage.filesystem import StorageError
 
 _log = logging.getLogger("bmq.broker.file_check")
 AT_ONCE = 16
+"""Files that are looked up at once."""
 
 
 class FileCheck:
-    """One broker's.  Costs a call for each segment that was flushed to since the last one, none for an idle one."""
+    """One broker's check of its segments' files.
+
+    Costs a call to storage for each segment that was flushed to since its last check, none for an idle one.
+    """
 
     def __init__(self, every_ms: int, report: Report) -> None:
         self._every_ms = every_ms
         self._report = report
-        self._looking: asyncio.Task[None] | None = None
-        self._seen: dict[PartitionDriver, tuple[SegmentName, int, int]] = {}  # segment, flushed, when it was looked for
+        self._running: asyncio.Task[None] | None = None
+        self._seen: dict[PartitionDriver, tuple[SegmentName, int, int]] = {}  # segment, flushed bytes, time of check
 
     def __repr__(self) -> str:
         return f"<FileCheck {len(self._seen)} segments>"
 
     def look(self, writers: Iterable[PartitionDriver], now_ms: int) -> None:
-        """Begin to look for those that are due, unless the last look is still under way."""
-        if self._looking is not None and not self._looking.done():
+        """Begin to check the segments that are due, unless the last check is still under way."""
+        if self._running is not None and not self._running.done():
             return
         due = self._due(writers, now_ms)
         if due:
-            self._looking = asyncio.get_running_loop().create_task(self._look_for_all(due), name="file check")
+            self._running = asyncio.get_running_loop().create_task(self._check_all(due), name="file check")
 
     async def close(self) -> None:
-        """End the look that is under way."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        """Cancel the check that is under way."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
 
-    async def _look_for_all(self, due: list[PartitionDriver]) -> None:
+    async def _check_all(self, due: list[PartitionDriver]) -> None:
         turns = asyncio.Semaphore(AT_ONCE)
 
-        async def look_for(writer: PartitionDriver) -> None:
+        async def check(writer: PartitionDriver) -> None:
             async with turns:
-                await self._look_for(writer)
+                await self._check(writer)
 
-        await asyncio.gather(*map(look_for, due))
+        await asyncio.gather(*map(check, due))
 
     def _due(self, writers: Iterable[PartitionDriver], now_ms: int) -> list[PartitionDriver]:
         seen, self._seen = self._seen, {}
@@ -64,17 +68,17 @@ class FileCheck:
             segment = writer.partition.current
             if segment is None or not segment.flushed:
                 continue
-            name, flushed, looked_ms = seen.get(writer, (segment.entry.name, 0, segment.opened_ms))
+            name, flushed, checked_ms = seen.get(writer, (segment.entry.name, 0, segment.opened_ms))
             if name != segment.entry.name:
-                flushed, looked_ms = 0, segment.opened_ms
-            if segment.flushed > flushed and now_ms - looked_ms >= self._every_ms:
-                flushed, looked_ms = segment.flushed, now_ms
+                flushed, checked_ms = 0, segment.opened_ms
+            if segment.flushed > flushed and now_ms - checked_ms >= self._every_ms:
+                flushed, checked_ms = segment.flushed, now_ms
                 due.append(writer)
-            self._seen[writer] = segment.entry.name, flushed, looked_ms
+            self._seen[writer] = segment.entry.name, flushed, checked_ms
         return due
 
-    async def _look_for(self, writer: PartitionDriver) -> None:
-        """Twice, and only while the partition is ours: a successor may do with the file what it likes."""
+    async def _check(self, writer: PartitionDriver) -> None:
+        """Look the file up twice, and ask the store for the owner between: a successor may rightly have removed it."""
         segment = writer.partition.current
         if segment is None:
             return
@@ -83,7 +87,10 @@ class FileCheck:
             if await writer.is_in_place(entry) or not await writer.is_ours() or await writer.is_in_place(entry):
                 return
         except (StorageError, KvError) as error:
-            _log.info("a partition's file is looked for later", extra=fields(**writer.path.log_fields, error=error))
+            _log.info(
+                "could not check that a segment's file exists, trying again later",
+                extra=fields(**writer.path.log_fields, error=error),
+            )
             self._seen.pop(writer, None)
             return
         self._report(

@@ -1,8 +1,9 @@
-"""What a broker answers to other processes of its cluster, beside Kafka's Produce and Fetch and the shards' logs.
+"""Internal requests that a broker serves to its cluster, beside Kafka's Produce and Fetch and the shards' logs.
 
-Questions about a partition (Ask, AskPartitions, Producers, LiveSegment) are for its owner: one that is being opened is
-waited for as a produce would be; one that is not assigned here is refused at once with NOT_LEADER_OR_FOLLOWER, and the
-caller waits for its view to catch up.  A RequestError is the API's answer (``core.rpc.server``).
+Questions about a partition (Ask, AskPartitions, Producers, LiveSegment) are for its owner.  A partition that is being
+opened is waited for, as a produce would.  One that is not assigned here is refused at once with
+NOT_LEADER_OR_FOLLOWER, and the caller waits for its view to catch up.  A RequestError that a handler raises is sent as
+its response (``core.rpc.server``).
 """
 
 from __future__ import annotations
@@ -48,48 +49,48 @@ from bmq.storage.checkpoint import big_endian, encode_producers
 from bmq.storage.index import ENTRY
 
 SHARE_MAX_S = 60.0
-"""A share is in force no longer, whatever the leader says."""
+"""Seconds that a share of open files is in force at most, whatever the leader sends."""
 OPENING_WAIT_S = 5.0
-"""A question waits so long for its partition to be opened: as long as a produce is held."""
+"""Seconds that a question waits for its partition to be opened: as long as a produce is held."""
 
 
 class Registry(Protocol):
-    """``core.rpc.server.InternalEndpoint``, as far as handlers need it."""
+    """The part of ``core.rpc.server.InternalEndpoint`` that handlers need."""
 
-    def register(
-        self, api_key: int, handler: Handler, versions: tuple[int, int] = (0, 0), *, role: str = ""
-    ) -> None: ...
+    def register(self, api_key: int, handler: Handler, versions: tuple[int, int] = (0, 0), *, role: str = "") -> None:
+        """Serve `api_key` in these versions with `handler`; `role`: the only one that may call it, "" for any."""
 
 
 class BrokerApi:
-    """One broker's.  ``register`` it with the process's internal endpoint."""
+    """Handlers of one broker's internal requests."""
 
     def __init__(self, assigned: AssignedPartitions, load: TrafficCounters, places: OpenFileLimit) -> None:
         self._assigned = assigned
         self._load = load
         self._places = places
-        self._cpu_ms: dict[
-            str, int
-        ] = {}  # what each caller of Load was told last, as ``TrafficCounters`` keeps accounts
+        self._cpu_ms: dict[str, int] = {}  # by caller of Load, the process's CPU time when it last called
 
     def register(self, endpoint: Registry) -> None:
+        """Register all handlers with the process's internal endpoint."""
         endpoint.register(InternalKey.ASK, self.ask)
         endpoint.register(InternalKey.ASK_PARTITIONS, self.ask_partitions)
         endpoint.register(InternalKey.PRODUCERS, self.producers)
         endpoint.register(InternalKey.LIVE_SEGMENT, self.live_segment)
         endpoint.register(InternalKey.HIGH_WATERMARKS, self.high_watermarks)
         endpoint.register(InternalKey.HANDED_OVER, self.handed_over, role=BROKER)
-        endpoint.register(InternalKey.LOAD, self.tell_load, role=CONTROLLER)
+        endpoint.register(InternalKey.LOAD, self.report_load, role=CONTROLLER)
         endpoint.register(InternalKey.OPEN_FILES, self.open_files, role=CONTROLLER)
 
     # ---------------------------------------------------------------------------------------------------- questions
 
     async def ask(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Return the owner's answer to one question.  Raises RequestError, FormatError."""
         asked = AskRequest.decode(body)
         owner = await self._owner(asked.topic_id, asked.partition)
         return AskResponse(ErrorCode.NONE, "", await ANSWERS[asked.question](owner, asked.argument)).encode()
 
     async def ask_partitions(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Answer up to ``QUESTIONS_MAX`` questions, each with an error code of its own.  Raises FormatError."""
         asked = AskPartitionsRequest.decode(body)
         if len(asked.questions) > QUESTIONS_MAX:
             raise FormatError(f"{len(asked.questions)} questions in one request, more than {QUESTIONS_MAX}")
@@ -97,13 +98,18 @@ class BrokerApi:
         return AskPartitionsResponse(ErrorCode.NONE, "", answers).encode()
 
     async def producers(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Return the states of a partition's producers, for DescribeProducers.  Raises RequestError, FormatError."""
         asked = ProducersRequest.decode(body)
         owner = await self._owner(asked.topic_id, asked.partition)
         states = await run_in_turns(encode_producers(await owner.producers()))
         return ProducersResponse(ErrorCode.NONE, "", states).encode()
 
     async def live_segment(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """The index grows at its end only: of a segment that the caller knows it gets what is new."""
+        """Return the open segment's name, its end and its index; only the epoch if no segment is open.
+
+        An index grows at its end only: for a segment that the caller knows, only the new entries are sent.  Raises
+        RequestError, FormatError.
+        """
         asked = LiveSegmentRequest.decode(body)
         owner = await self._owner(asked.topic_id, asked.partition)
         live = owner.live
@@ -117,7 +123,7 @@ class BrokerApi:
         ).encode()
 
     async def high_watermarks(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Return what is known now, of many partitions at once: none of them is waited for."""
+        """Return the high watermarks of many partitions, -1 for one that is not open here: none is waited for."""
         asked = HighWatermarksRequest.decode(body)
 
         def high_watermark(pair: tuple[UUID, int]) -> int:
@@ -135,17 +141,20 @@ class BrokerApi:
     # ------------------------------------------------------------------------------------------------------ notices
 
     def handed_over(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Another broker has released these."""
-        told = HandedOverRequest.decode(body)
-        keys = [PartitionKey(topic_id, partition) for topic_id, partition in told.partitions]
-        releases = [ReleaseNote.of(release) for release in told.releases] or [NOTHING] * len(keys)
+        """Handle that another broker has released these partitions, with a release note for each or for none."""
+        request = HandedOverRequest.decode(body)
+        keys = [PartitionKey(topic_id, partition) for topic_id, partition in request.partitions]
+        releases = [ReleaseNote.of(release) for release in request.releases] or [NOTHING] * len(keys)
         if len(releases) != len(keys):
             raise FormatError(f"{len(releases)} releases of {len(keys)} partitions")
         self._assigned.handed_over(dict(zip(keys, releases, strict=True)))
         return HandedOverResponse(ErrorCode.NONE).encode()
 
-    def tell_load(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Since the caller's last question; the first is answered with nothing."""
+    def report_load(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Return the partitions' traffic and the process's CPU time (ms) since the caller's last request.
+
+        The response to a caller's first request is empty: it begins the period.
+        """
         LoadRequest.decode(body)
         traffic = self._load.take(call.caller)
         cpu_ms = time.process_time_ns() // 1_000_000
@@ -159,7 +168,7 @@ class BrokerApi:
         return LoadResponse(ErrorCode.NONE, partitions, cpu_ms - before).encode()
 
     def open_files(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Take the share that the leader sends, and return what it divides by."""
+        """Set this broker's share of open files, if the leader sends one, and return the numbers that it divides by."""
         asked, places = OpenFilesRequest.decode(body), self._places
         if asked.limit >= 0:
             places.share(asked.limit, min(asked.limit_ms / 1000, SHARE_MAX_S))

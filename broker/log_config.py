@@ -1,4 +1,4 @@
-"""From a topic's configs, as Kafka names them, to what its partitions follow."""
+"""Conversion of a topic's configs, as Kafka names them, to the `LogConfig` of its partitions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ _LEVEL_DEFAULTS = {"gzip": -1, "lz4": 9, "zstd": 3}  # Kafka's
 
 
 def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool = False) -> LogConfig:
-    """``values`` are the effective configs, a missing one is Kafka's default; ``replication``: a segment's copies.
+    """Return the settings that a topic's partitions follow.  Raises ValueError, which names the wrong config.
 
-    ``is_internal``: the topic is written by coordinators; min.insync.replicas does not bind it.
+    ``values``: the effective configs; for one that is missing, Kafka's default is taken.  ``replication``: copies of a
+    segment.  ``is_internal``: the topic is written by coordinators, and min.insync.replicas does not apply to it.
 
-    With ``cleanup.policy=compact`` alone nothing expires: compaction itself is not done, and a log that keeps more
-    than the last record of each key is within its promise.  ValueError naming a wrong config.
+    With ``cleanup.policy=compact`` alone nothing expires: compaction is not done, and a log that keeps more than the
+    last record of each key still keeps that policy's promise.
     """
     default, rules = LogConfig(), BatchRules()
 
@@ -27,7 +28,7 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
         try:
             return otherwise if text is None else int(text)
         except ValueError:
-            raise ValueError(f"{name}={text!r} is no whole number") from None
+            raise ValueError(f"{name}={text!r} is not a whole number") from None
 
     expires = "delete" in values.get("cleanup.policy", "delete").replace(" ", "").split(",")
     config = LogConfig(
@@ -54,7 +55,7 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
 
 
 def _one_of(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """The first choice is the default."""
+    """Return the config's value, the first choice if it is not set.  Raises ValueError for any other value."""
     value = values.get(name, choices[0])
     if value not in choices:
         raise ValueError(f"{name}={value!r}; choose from {', '.join(choices)}")

@@ -1,8 +1,8 @@
 """Bytes on storage by topic, of the partitions that this broker has open: Kafka's `Log,name=Size`, for metrics.
 
-A partition's size is known without a look at storage until one of its segments is registered or closed
-(`broker.partition.owner.LogSize`), so a refresh lists few folders.  At start it lists all of them, `LISTINGS_MAX` a
-refresh.
+A partition's size is known without a call to storage until one of its segments is registered or closed
+(`broker.partition.owner.LogSize`), so a refresh lists few folders.  After the broker's start all folders must be
+listed, `LISTINGS_MAX` per refresh.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from bmq.core.metrics.counters import OTHER_TOPICS
 from bmq.core.metrics.series_bound import SeriesBound
 
 LISTINGS_MAX = 300
-"""Folders listed by one refresh, one after another.  At one refresh in 15 s these are 20 a second, which a NameNode
-does not notice; 10,000 partitions are all counted 8 minutes after their broker's start."""
+"""Folders listed by one refresh, one after another.  At one refresh in 15 s these are 20 per second, a negligible load
+for a NameNode; 10,000 partitions are all counted 8 minutes after their broker's start."""
 
 
 class LogSizes:
-    """One broker's.  `refresh` counts again; `by_topic` is the last count."""
+    """One broker's log sizes.  `refresh` counts again; `by_topic` is the last count."""
 
     def __init__(self, owners: Callable[[], Sequence[PartitionOwner]], topics_max: int) -> None:
         self._owners = owners
         self._bound: SeriesBound[str] = SeriesBound(topics_max)
         self.by_topic: Mapping[str, int] = MappingProxyType({})
-        """Topics past the bound share one number, under `OTHER_TOPICS`."""
+        """Bytes by topic name.  Topics past the bound share one number, under `OTHER_TOPICS`."""
         self.of_all_topics: Mapping[str, int] = MappingProxyType({})
         """The same count without the bound."""
         self.is_counted = False
@@ -37,7 +37,8 @@ class LogSizes:
         """Partitions that have not been counted yet, and are not in the sums."""
 
     async def refresh(self) -> None:
-        """Count again what has changed.  Raises RequestError if storage does not answer."""
+        """Count again the logs that have changed, up to `LISTINGS_MAX`.  Raises RequestError if storage does not
+        respond."""
         stale = await self._add_up()
         try:
             for owner in random.sample(stale, min(len(stale), LISTINGS_MAX)):
@@ -46,7 +47,7 @@ class LogSizes:
             await self._add_up()
 
     async def _add_up(self) -> list[PartitionOwner]:
-        """Return the partitions of which more would be known after a look at storage."""
+        """Add the known sizes up.  Returns the partitions whose size a listing would bring up to date."""
         sums: Counter[str] = Counter()
         stale, unknown, turns = [], 0, Turns()
         for owner in self._owners():

@@ -1,4 +1,4 @@
-"""LogSizes of the internal protocol: a broker's bytes on storage by topic."""
+"""The internal request LogSizes: a broker's bytes on storage by topic."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bmq.core.rpc.server import InternalCall
 from bmq.meta.catalog import Catalog
 
 TOPICS_MAX = 10_000
-"""Topics that one broker names, the largest: 240 kB."""
+"""Topics that one response names, the largest ones: 240 kB."""
 
 
 def log_sizes(sizes: LogSizes, catalog: Catalog) -> LogSizesResponse:
-    """Return the last count.  A topic that was deleted since is left out."""
+    """Return the last count as a response.  A topic that was deleted since is left out."""
     named = nlargest(TOPICS_MAX, sizes.of_all_topics.items(), key=lambda item: item[1])
     found: list[tuple[UUID, int]] = []
     for name, size in named:
@@ -28,7 +28,7 @@ def log_sizes(sizes: LogSizes, catalog: Catalog) -> LogSizesResponse:
 
 
 class LogSizesApi:
-    """Register `handle` for ``InternalKey.LOG_SIZES``.  `count` returns the sizes, and has them counted again."""
+    """Handler of ``InternalKey.LOG_SIZES``.  `count` has the sizes counted again, and returns them."""
 
     def __init__(self, count: Callable[[], Awaitable[LogSizes]], catalog: Catalog) -> None:
         self._count = count

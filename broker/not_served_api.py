@@ -1,4 +1,4 @@
-"""PartitionsNotServed of the internal protocol: what a broker is to serve and cannot, with the reasons."""
+"""The internal request PartitionsNotServed: partitions that a broker should serve and cannot, with the reasons."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from bmq.core.rpc.messages import PartitionsNotServedRequest, PartitionsNotServe
 from bmq.core.rpc.server import InternalCall
 
 NAMED_MAX = 100
-"""Partitions that one broker names: the first by topic and number; a cause that stops more stops them all alike."""
+"""Partitions that one broker names, the first by topic and number: where more are stopped, they share a cause."""
 REASON_MAX = 500
-"""Characters of a reason."""
+"""Characters of a reason at most."""
 
 
 class NotServed(NamedTuple):
     """Partitions that are OFFLINE, or whose opening failed: `total` of them, of which some are named."""
 
     storage_trouble: str
-    """Why storage acknowledges nothing; "" while it does."""
+    """Reason why storage acknowledges nothing; "" while it does."""
     total: int
     partitions: Sequence[NotServedPartition]
 
 
 def not_served(broker: Broker, assigned: AssignedPartitions) -> NotServed:
-    """Return what this broker cannot serve now."""
+    """Return the partitions that this broker should serve and cannot now."""
     found = sorted((path.topic, path.partition, why) for path, why in assigned.not_served())
     named = [NotServedPartition(topic, number, why[:REASON_MAX]) for topic, number, why in found[:NAMED_MAX]]
     return NotServed(broker.storage_trouble[:REASON_MAX], len(found), named)
 
 
 class NotServedApi:
-    """Register `handle` for ``InternalKey.PARTITIONS_NOT_SERVED``."""
+    """Handler of ``InternalKey.PARTITIONS_NOT_SERVED``."""
 
     def __init__(self, broker: Broker, assigned: AssignedPartitions) -> None:
         self._broker = broker

@@ -1,4 +1,4 @@
-"""Answers of partitions' owners to the questions of other processes: one at a time, or those of a request together."""
+"""Answers of partitions' owners to other processes' questions: to one, or to all questions of a request together."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from bmq.core.rpc.message_fields import OwnerAnswer, PartitionQuestion
 from bmq.core.rpc.messages import ASKED_TOGETHER, ENDS_SETTLED, Question
 
 ANSWERED_A_TURN = 200
-"""At 10 to 20 us for a question that needs no storage."""
+"""Questions begun in one turn of the event loop, at 10 to 20 us for one that needs no storage."""
 NOT_ANSWERED = OwnerAnswer(ErrorCode.REQUEST_TIMED_OUT, -1)
 FindOwner = Callable[[UUID, int], Awaitable[PartitionOwner]]
+"""Returns the owner of a topic's partition once it is open.  Raises RequestError if it is not served here."""
 
 
 async def answer_questions(
@@ -24,7 +25,7 @@ async def answer_questions(
 ) -> list[OwnerAnswer]:
     """Return an answer to each of ``questions``, in their order: ``NOT_ANSWERED`` if it takes longer than ``wait_s``.
 
-    They are asked side by side, so one that waits for storage or for its partition to open holds up no other.
+    They are asked concurrently, so one that waits for storage or for its partition to open delays no other.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
@@ -83,7 +84,7 @@ async def _max_timestamp(owner: PartitionOwner, argument: int) -> tuple[int, ...
 
 
 async def _timestamp(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
-    """Nothing when there is no such record."""
+    """Return (offset, timestamp); empty if there is no such record."""
     return await owner.offset_for_timestamp(argument) or ()
 
 
@@ -104,4 +105,5 @@ ANSWERS: dict[Question, Callable[[PartitionOwner, int], Awaitable[tuple[int, ...
     Question.LOG_BYTES: _log_bytes,
     Question.CONFIRM_END: _confirm_end,
 }
-"""What the ``Owner`` method of that name gives, ``core.records.batch.Ends`` for the first."""
+"""For each question the call of ``PartitionOwner`` that answers it; ENDS and CONFIRM_END give the fields of
+``core.records.batch.Ends``."""

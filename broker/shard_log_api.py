@@ -1,6 +1,7 @@
-"""ShardOpen and ShardAppend: a coordinator's log, at the broker that owns its partition of ``__consumer_offsets``.
+"""ShardOpen, ShardAppend and ShardConfirm: a coordinator's log, at the owner of its partition of
+``__consumer_offsets``.
 
-Who may append is ``broker.shard_log_fence``'s to say; the holder of a log is the connection that opened it.
+``broker.shard_log_fence`` decides which coordinator may append; the holder of a log is the connection that opened it.
 """
 
 from __future__ import annotations
@@ -28,24 +29,29 @@ from bmq.core.rpc.server import InternalCall
 from bmq.meta.cluster.member import COORDINATOR
 
 CheckOwnership = Callable[[PartitionKey, int, str], Awaitable[None]]
-"""Raises RequestError if a shard's log may not be opened under this ownership by this incarnation."""
+"""Called with key, shard ownership and the caller's incarnation.  Raises RequestError if the metadata store says that
+this coordinator may not open the log."""
 
 
 class ShardLogApi:
-    """One broker's.  ``fence.closed`` is to be told when a partition leaves WRITE."""
+    """Handlers of requests to coordinators' logs.  ``fence.closed`` must be called when a partition leaves WRITE."""
 
     def __init__(self, assigned: AssignedPartitions, fence: ShardFence, check: CheckOwnership | None = None) -> None:
-        """``check`` refuses what contradicts the store."""
         self._assigned = assigned
         self._fence = fence
         self._check = check
 
     def register(self, endpoint: Registry) -> None:
+        """Register the handlers, for coordinators only, with the process's internal endpoint."""
         endpoint.register(InternalKey.SHARD_OPEN, self.open, role=COORDINATOR)
         endpoint.register(InternalKey.SHARD_APPEND, self.append, role=COORDINATOR)
         endpoint.register(InternalKey.SHARD_CONFIRM, self.confirm, role=COORDINATOR)
 
     async def open(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Make the calling connection the log's holder, and return the log's epoch and ends.
+
+        Raises RequestError if the caller is stale, or the partition is not open here within ``OPENING_WAIT_S``.
+        """
         asked = ShardOpenRequest.decode(body)
         key = PartitionKey(asked.topic_id, asked.partition)
         if self._check is not None:
@@ -57,7 +63,11 @@ class ShardLogApi:
         ).encode()
 
     def append(self, body: memoryview, call: InternalCall) -> Awaitable[list[Buffer]]:
-        """In the order of the requests: nothing is awaited before the batch has its offset."""
+        """Append a batch, and return its base offset and the log's ends once it is flushed.
+
+        In the order of the requests: nothing is awaited before the batch has its offset.  Raises RequestError if the
+        caller is not the holder, or the batch is refused; then the log must be opened again.
+        """
         asked = ShardAppendRequest.decode(body)
         key = PartitionKey(asked.topic_id, asked.partition)
         owner = self._assigned.get(key)
@@ -65,13 +75,14 @@ class ShardLogApi:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not open here under epoch {asked.epoch}")
         self._fence.check(key, asked.epoch, asked.ownership, call.client)
         try:
-            landed = owner.append_internal(memoryview(asked.records))
+            flushed = owner.append_internal(memoryview(asked.records))
         except RequestError:
             self._fence.failed(key, call.client)
             raise
-        return self._land(owner, call.client, landed)
+        return self._when_flushed(owner, call.client, flushed)
 
     def confirm(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Return an empty response if the caller is still the log's holder.  Raises RequestError if it is not."""
         asked = ShardConfirmRequest.decode(body)
         key = PartitionKey(asked.topic_id, asked.partition)
         owner = self._assigned.get(key)
@@ -80,9 +91,9 @@ class ShardLogApi:
         self._fence.check(key, asked.epoch, asked.ownership, call.client)
         return ShardConfirmResponse().encode()
 
-    async def _land(self, owner: PartitionOwner, client: Client, landed: asyncio.Future[int]) -> list[Buffer]:
+    async def _when_flushed(self, owner: PartitionOwner, client: Client, flushed: asyncio.Future[int]) -> list[Buffer]:
         try:
-            base_offset = await landed
+            base_offset = await flushed
         except RequestError:
             self._fence.failed(owner.key, client)
             raise

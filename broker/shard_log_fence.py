@@ -1,17 +1,17 @@
-"""Who may append to a coordinator's log: the fence of stale coordinators, kept by the broker that owns the partition.
+"""The fence that keeps stale coordinators from a shard's log, held by the broker that owns the log's partition.
 
-Two numbers come with every append.  ``epoch`` names the ownership of the *partition* that the log was opened under;
-``ownership`` that of the *shard*, raised by the controller with each assignment.  While a partition is open here, the
-largest shard ownership that has opened it is kept, and the holder (a connection, or a handle in this process) that
-opened it last:
+Two numbers come with every append.  ``epoch`` is that of the *partition*'s ownership under which the log was opened;
+``ownership`` is that of the *shard*, raised by the controller with each assignment.  While a partition is open here,
+the fence keeps the largest shard ownership that has opened it, and the holder (a connection, or a handle in this
+process) that opened it last:
 
 * a smaller ownership is refused (NOT_COORDINATOR): a newer coordinator has opened the log, and its barrier is in it;
-* another epoch is refused (NOT_LEADER_OR_FOLLOWER): the log was opened at an earlier owner.  The numbers die with the
-  ownership of the partition, and need not be durable: whoever opens the log here, stale or not, appends a barrier
-  first, and whoever opens it later replays all of that (``coordinator.shard.log``);
-* appends count only from the holder that opened the log last, and none after one that failed.  What was still in the
-  socket of a connection that broke would else land behind the barrier of the same coordinator's next ``open``: in the
-  log, but not in its memory.
+* another epoch is refused (NOT_LEADER_OR_FOLLOWER): the log was opened at an earlier owner.  The numbers end with the
+  ownership of the partition, and need not be durable: every coordinator that opens the log here, stale or not, appends
+  a barrier first, and the next one to open it replays all of that (``coordinator.shard.log``);
+* only the holder that opened the log last may append, and not after one of its appends failed.  Otherwise bytes still
+  in the socket of a broken connection could be appended behind the barrier of the same coordinator's next ``open``:
+  they would be in the log, but not in the coordinator's memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bmq.core.model import PartitionKey
 
 
 class _Opened:
-    """A log as it was opened last."""
+    """The last opening of a log."""
 
     __slots__ = ("end", "epoch", "holder", "is_good", "ownership")
 
@@ -36,7 +36,7 @@ class _Opened:
 
 
 class ShardFence:
-    """One broker's; holds something for open partitions of one topic only."""
+    """One broker's fence of shard logs.  Bounded by the open partitions of ``__consumer_offsets``."""
 
     def __init__(self) -> None:
         self._opened: dict[PartitionKey, _Opened] = {}
@@ -50,9 +50,10 @@ class ShardFence:
     def open(
         self, key: PartitionKey, epoch: int, ownership: int, holder: object, end: Callable[[], None] | None = None
     ) -> None:
-        """``holder`` appends from here on, and nobody else.  RequestError NOT_COORDINATOR when it is stale.
+        """Make ``holder`` the only one that may append from here on.  Raises RequestError NOT_COORDINATOR if it is
+        stale.
 
-        ``end`` is called when another takes its place, or the partition has left this process.
+        ``end`` is called when another holder opens the log, or the partition has left this process.
         """
         earlier = self._opened.get(key)
         if earlier is not None:
@@ -62,7 +63,11 @@ class ShardFence:
         self._opened[key] = _Opened(epoch, ownership, holder, end or _nothing)
 
     def check(self, key: PartitionKey, epoch: int, ownership: int, holder: object) -> None:
-        """RequestError unless ``holder`` may append now; ``epoch`` is the partition's, as its appends say."""
+        """Check that ``holder`` may append now; ``epoch`` is the partition's, as the append carries it.
+
+        Raises RequestError NOT_COORDINATOR for a smaller ownership, NOT_LEADER_OR_FOLLOWER if the log has to be opened
+        (again).
+        """
         opened = self._opened.get(key)
         if opened is None or opened.epoch != epoch:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not open here under epoch {epoch}")
@@ -72,17 +77,17 @@ class ShardFence:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} has to be opened again")
 
     def failed(self, key: PartitionKey, holder: object) -> None:
-        """One of the holder's appends was refused or lost: none may follow it."""
+        """Refuse further appends of the holder until it opens the log again: one was refused or lost."""
         opened = self._opened.get(key)
         if opened is not None and opened.holder is holder:
             opened.is_good = False
 
     def closed(self, key: PartitionKey) -> None:
-        """The partition has left this process: what was seen counts no more."""
+        """Forget the partition, which has left this process, and call its holder's ``end``."""
         opened = self._opened.pop(key, None)
         if opened is not None:
             opened.end()
 
 
 def _nothing() -> None:
-    """A connection needs no telling: its next append is refused."""
+    """Do nothing: a connection needs no notice, since its next append is refused."""

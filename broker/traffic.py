@@ -1,8 +1,8 @@
-"""What a broker's partitions are used for: bytes in, bytes out and requests, for the controller's balance.
+"""Traffic of a broker's partitions: bytes in, bytes out and requests, for the controller's balancing.
 
-Only partitions with traffic cost anything: what happens goes into one window of counters, and a question takes the
-window away.  Nothing is counted while nobody has asked.  Each caller has its own account of what it has not been told
-yet, so that a controller that takes over begins with a question of its own and spoils nobody's.
+Only partitions with traffic cost anything: traffic is counted in one window, and each request for the load ends the
+window.  Nothing is counted before the first request.  Each caller has its own account of traffic that was not yet sent
+to it, so a controller that takes over begins with an account of its own and does not shorten another's.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from collections import OrderedDict
 from bmq.core.model import PartitionKey
 
 CALLERS_MAX = 4
-"""A leader, its predecessor that does not know it yet, and an operator's command."""
+"""Accounts at once: of a leader, its predecessor that does not know yet that it was replaced, and an operator's
+command."""
 PARTITIONS_MAX = 50_000
-"""Of one account: more than one process serves between two questions.  Who has stopped asking loses the account."""
+"""Partitions in one account: more than one process serves between two requests.  A caller that has stopped asking loses
+its account."""
 
 
 class Traffic:
-    """One partition's, over some time."""
+    """Bytes and requests of one partition over some time."""
 
     __slots__ = ("bytes_in", "bytes_out", "requests")
 
@@ -29,30 +31,31 @@ class Traffic:
         return f"<Traffic in={self.bytes_in} out={self.bytes_out} requests={self.requests}>"
 
     def add(self, other: Traffic) -> None:
+        """Add the other's counters to these."""
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
         self.requests += other.requests
 
 
 class TrafficCounters:
-    """One process's.  Bounded by ``PARTITIONS_MAX`` counters for each caller, and for the window."""
+    """Traffic counters of one process.  Bounded by ``PARTITIONS_MAX`` counters for each caller, and for the window."""
 
     def __init__(self) -> None:
-        self._unheard = Traffic()  # what nobody will be told
+        self._discarded = Traffic()  # counts while no caller has an account
         self._window: dict[PartitionKey, Traffic] = {}
-        self._untold: OrderedDict[str, dict[PartitionKey, Traffic]] = OrderedDict()
+        self._accounts: OrderedDict[str, dict[PartitionKey, Traffic]] = OrderedDict()  # longest unused first
 
     def __repr__(self) -> str:
-        return f"<Load partitions={len(self._window)} callers={len(self._untold)}>"
+        return f"<TrafficCounters partitions={len(self._window)} callers={len(self._accounts)}>"
 
     def wrote(self, key: PartitionKey, size: int) -> None:
-        """A produce brought ``size`` bytes."""
+        """Count a produce of ``size`` bytes."""
         traffic = self._window.get(key) or self._begin(key)
         traffic.bytes_in += size
         traffic.requests += 1
 
     def read(self, key: PartitionKey, size: int) -> None:
-        """A fetch took ``size`` bytes away."""
+        """Count a fetch of ``size`` bytes."""
         traffic = self._window.get(key) or self._begin(key)
         traffic.bytes_out += size
         traffic.requests += 1
@@ -60,28 +63,28 @@ class TrafficCounters:
     def _begin(self, key: PartitionKey) -> Traffic:
         if len(self._window) >= PARTITIONS_MAX:  # none of the callers asks any more
             self._window.clear()
-            self._untold.clear()
-        if not self._untold:
-            return self._unheard
+            self._accounts.clear()
+        if not self._accounts:
+            return self._discarded
         traffic = self._window[key] = Traffic()
         return traffic
 
     def knows(self, caller: str) -> bool:
-        """Whether the caller has an account: those that have not asked for longest lose theirs."""
-        return caller in self._untold
+        """Return whether the caller has an account: callers that have not asked for longest lose theirs."""
+        return caller in self._accounts
 
     def take(self, caller: str) -> dict[PartitionKey, Traffic]:
-        """What happened since ``caller`` asked last; nothing the first time, since nobody knows how long that is."""
+        """Return the traffic since ``caller`` last asked; empty the first time, when the period is not known."""
         window, self._window = self._window, {}
-        for other, untold in list(self._untold.items()):
-            _merge(untold, window)
-            if len(untold) > PARTITIONS_MAX:
-                del self._untold[other]
-        told = self._untold.pop(caller, {})
-        self._untold[caller] = {}
-        while len(self._untold) > CALLERS_MAX:
-            self._untold.popitem(last=False)
-        return told
+        for other, account in list(self._accounts.items()):
+            _merge(account, window)
+            if len(account) > PARTITIONS_MAX:
+                del self._accounts[other]
+        taken = self._accounts.pop(caller, {})
+        self._accounts[caller] = {}
+        while len(self._accounts) > CALLERS_MAX:
+            self._accounts.popitem(last=False)
+        return taken
 
 
 def _merge(into: dict[PartitionKey, Traffic], window: dict[PartitionKey, Traffic]) -> None:

@@ -458,11 +458,11 @@ def test_load_that_nobody_asks_for_is_not_kept() -> None:
     keys = [PartitionKey(_uuid(1), number) for number in range(PARTITIONS_MAX + 1)]
     for key in keys:
         load.wrote(key, 10)
-    assert repr(load) == "<Load partitions=0 callers=0>"
+    assert repr(load) == "<TrafficCounters partitions=0 callers=0>"
     assert load.take("gone") == {}
     for key in keys:
         load.wrote(key, 10)
-    assert repr(load) == "<Load partitions=0 callers=0>"
+    assert repr(load) == "<TrafficCounters partitions=0 callers=0>"
     assert not load.knows("gone")
     assert load.take("gone") == {}
     for first in (0, PARTITIONS_MAX // 2 + 1):

@@ -10,7 +10,7 @@ from tests.log_events import TREE, events, of_source
 PROCESS_WIDE = {
     "the wall clock was set by %d ms",
     "%d partitions are not handed over: storage does not let them be closed",
-    "%d indexes are left to whoever owns their partitions now",
+    "%d segments' indexes are not written: their partitions' next owners write them",
     "some partitions are not handed over in %g s",
     "produced records are checked in Python, which is slow; install numba: %s",
     "%s %s failed",
