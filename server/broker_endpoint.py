@@ -1,17 +1,18 @@
-"""A broker's side of the internal port: Kafka's Produce and Fetch over what this process owns, and the private APIs.
+"""A broker's internal port: Kafka's Produce and Fetch for the partitions of this process, and the internal APIs.
 
-The same handlers answer as on the clients' port, with other services.  What differs inside:
+Requests go through the same handlers as on the clients' port, with other services.  The differences:
 
-* Only local owners are asked: a partition that is not assigned here is refused at once (NOT_LEADER_OR_FOLLOWER, the
-  caller's view or ours is a moment old), one that is being opened is held.  A topic that our catalog does not show yet
-  is UNKNOWN_TOPIC_ID, which passes too.
-* Nothing is created: neither API ever makes a topic.  Producing to an internal topic by Produce stays refused;
-  coordinators write ``__consumer_offsets`` by ShardAppend.  Fetching it is allowed, as for anybody.
-* Metrics are apart, so that a process that is proxy and broker counts what its clients do once.  What a partition is
-  used for is counted for the controller (``broker.traffic``).
-* Fetch sessions are apart too: one a proxy, which may hold many partitions, is never evicted for a client's.
-* The limits of ``held_produce_ms`` and ``queued.max.request.bytes`` hold here as well: a proxy that keeps to its credit
-  meets neither.
+* Only local owners serve.  A request for a partition that is not assigned to this process is refused at once with
+  NOT_LEADER_OR_FOLLOWER: one of the two views is behind.  A request for a partition that is being opened is held.  A
+  topic that the catalog does not show yet gets UNKNOWN_TOPIC_ID, which the caller retries too.
+* Nothing is created: neither API ever creates a topic.  Produce to an internal topic is refused as for clients;
+  coordinators write ``__consumer_offsets`` by ShardAppend.  Fetch from it is allowed, as for clients.
+* Metrics are separate, so that a process that is proxy and broker counts its clients' requests once.  The traffic of
+  each partition is counted for the controller (``broker.traffic``).
+* Fetch sessions are separate too: a proxy has one session, which may have many partitions, and it is never evicted for
+  a client's.
+* The limits ``held_produce_ms`` and ``queued.max.request.bytes`` apply here as well; a proxy that keeps to its credit
+  reaches neither.
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ def internal_services(
     pool: BlockCache,
     beside: FetchService | None,
 ) -> Services:
-    """``beside`` is the reading of the same process's clients, which owners tell what they flush; None when there are
-    none: then they tell ``services.reading``."""
+    """Return the services of the internal port.
+
+    ``beside`` is the `FetchService` of the same process's clients, which owners notify of their flushes.  If it is
+    None, owners must notify ``services.reading`` instead.
+    """
     metrics = Metrics()
     return Services(
         config=config,
@@ -64,13 +68,13 @@ def internal_services(
             metrics,
             beside=beside,
             served=load.read,
-            owner_patience_s=0.0,  # a proxy or a coordinator that asks here looks for the next owner itself
+            owner_patience_s=0.0,  # the calling proxy or coordinator finds the next owner itself
         ),
     )
 
 
 def internal_dispatch(services: Services) -> Endpoint:
-    """To be passed to ``InternalEndpoint.register_kafka``."""
+    """Return the dispatch of Kafka's requests, for ``InternalEndpoint.register_kafka``."""
     return Endpoint(services, INTERNAL_APIS)
 
 
@@ -82,6 +86,6 @@ def register_broker(
     fence: ShardFence,
     check: CheckOwnership | None = None,
 ) -> None:
-    """The private APIs that a broker answers."""
+    """Register the internal APIs of a broker."""
     BrokerApi(assigned, load, places).register(endpoint)
     ShardLogApi(assigned, fence, check).register(endpoint)

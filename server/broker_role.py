@@ -1,4 +1,4 @@
-"""The broker of one process, wired: what it owns, and how it comes to own it."""
+"""The broker role of one process: the broker, the partitions assigned to it, and the follower of assignments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class BrokerRole:
-    """``start`` when catalog and view show what there is."""
+    """The broker role of one process.  `start` it once catalog and view are loaded."""
 
     def __init__(
         self,
@@ -75,25 +75,29 @@ class BrokerRole:
 
     @property
     def refused_topics(self) -> Mapping[str, str]:
-        """The topics of which nothing is opened, with the reasons."""
+        """The topics whose partitions are not opened, each with the reason."""
         return self._follower.refused
 
     @property
     def has_partitions(self) -> bool:
-        """Whether partitions are assigned to this process, of topics that exist and are opened."""
+        """True if partitions of existing topics, other than `refused_topics`, are assigned to this process."""
         return self._follower.has_partitions
 
     async def start(self) -> None:
+        """Start the broker, and open the partitions that are assigned to it from now on."""
         await self.broker.start()
         await self._follower.start()
 
     def reconfigure(self, config: NodeConfig) -> None:
-        """What is set for the node may be another's by now."""
+        """Apply the settings of a node whose id has changed: other configs may be set for that id."""
         self._follower.reconfigure(config)
 
     async def wait_moved(self, timeout_s: float) -> None:
-        """What was assigned to others is released, and they know it.  A process that ends before that has its
-        successors wait for its word until it is a member no more."""
+        """Wait until partitions that moved to others are released, and their new owners have the release notes.
+
+        If this takes longer than ``timeout_s``, that is logged: without the note, a new owner waits until this process
+        is no longer a member, ``handover_wait_ms`` at most.
+        """
         if self._hand_overs is None:
             return
         try:
@@ -101,10 +105,13 @@ class BrokerRole:
                 await self.assigned.wait_left()
                 await self._hand_overs.wait_told()
         except TimeoutError:
-            log.warning("some partitions are not handed over in %g s", timeout_s)
+            log.warning("some partitions are not handed over in %g s, their new owners open them later", timeout_s)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Hand everything over, until ``deadline`` on the loop's clock at most.  Also after a ``start`` that failed."""
+        """Hand over or close all partitions, until ``deadline`` on the event loop's clock at most.
+
+        May be called after a `start` that failed.
+        """
         self._follower.close()
         await self.assigned.close()
         await self.broker.close(deadline)

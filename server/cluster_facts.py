@@ -1,7 +1,7 @@
-"""Operators' acts and the cluster's status, for the console of a ``Node``.
+"""Operators' commands and the cluster's status, for the console of a `Node`.
 
-The leader knows best; what it does not answer in time is told from what this process has heard: when an operator looks
-is often when there is no leader.
+The status comes from the leader.  If that does not respond in time, it comes from this process's own view: operators
+often need it just when there is no leader.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from bmq.storage.cluster_files import FORMAT
 from bmq.storage.filesystem import StorageError
 
 LEADER_S = 5.0
-"""How long the leader is waited for before what is known here is told."""
+"""Time-out of the request to the leader; after it the status comes from this process's view."""
 _ALONE = (
-    "this process is a cluster of its own: there is nobody to give partitions to; "
-    "end it with SIGTERM, or give `bmq serve` --meta etcd://... to make it one of several"
+    "this process is a cluster of its own: there is no other process to move partitions to; "
+    "end it with SIGTERM, or start it with `bmq serve --meta etcd://...` to make it one of several"
 )
 _UNMEASURED = {"load_share": None, "bytes_per_s": None, "requests_per_s": None, "unreachable_for": None}
 _UNASKED = {"rates": None, "storage_trouble": ""}
 
 
 class Operations:
-    """``ClusterOperations`` of one process."""
+    """The `ClusterOperations` of one process."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -80,16 +80,16 @@ class Operations:
             return await self._with_failures(await self._seen(is_from_leader=True))
         try:
             async with asyncio.timeout(LEADER_S):
-                told = await admin.status()
+                status = await admin.status()
         except (TimeoutError, RequestError):
             return await self._with_failures(await self._seen(is_from_leader=False))
-        own, leader = self._node.view.own, [each["incarnation"] for each in told["members"] if each["is_leader"]]
+        own, leader = self._node.view.own, [each["incarnation"] for each in status["members"] if each["is_leader"]]
         asked: dict[str, Any] = {"asked": own, "leader": leader[0] if leader else None, "is_from_leader": True}
-        facts = {"past_moves": [], **told, **asked}  # a leader of an earlier version remembers none
+        facts = {"past_moves": [], **status, **asked}  # a leader of an earlier version sends no past moves
         return await self._with_failures(cast(StatusFacts, facts))
 
     async def _with_failures(self, facts: StatusFacts) -> StatusFacts:
-        """Return `facts` with what the asked process cannot use, and what all others say of themselves."""
+        """Return `facts` with the quarantined keys of this process, and with the reports of all members."""
         node = self._node
         facts["quarantined"] = [{"what": what, "why": why} for what, why in sorted(node.quarantined().items())]
         facts["quarantined_total"] = len(facts["quarantined"])
@@ -153,13 +153,13 @@ class Operations:
         )
 
     def _admin(self) -> ClusterAdmin:
-        """NotPossible in a process that is alone."""
+        """Return the cluster's admin API.  Raises NotPossible in a process that is alone."""
         if self._node.cluster_admin is None:
             raise NotPossible(409, "alone", _ALONE)
         return self._node.cluster_admin
 
     def _find(self, named: str) -> ProcessFacts:
-        """NotPossible."""
+        """Return the member of this name.  Raises NotPossible if there is none, or more than one."""
         members = {each["incarnation"]: each for each in self.members()}
         try:
             return members[find_member(named, list(members.values()))]
@@ -171,7 +171,8 @@ class Operations:
     # ------------------------------------------------------------------------------------------------- seen from here
 
     async def _seen(self, *, is_from_leader: bool) -> StatusFacts:
-        """Without measurements, and without the moves, which are the leader's alone."""
+        """Return the status by this process's view: without measurements, and without moves, which only the leader
+        has."""
         node, leader = self._node, self._node.view.controller
         return StatusFacts(
             cluster=node.config.cluster,
@@ -209,7 +210,7 @@ class Operations:
         return cast(ProcessFacts, facts)
 
     def _alone(self, member: Member) -> Member:
-        """As it would register itself if there was a cluster."""
+        """Return the entry that a process that is alone would register in a cluster."""
         config, own = self._node.config, self._node.members.own
         return replace(
             member,
@@ -225,7 +226,7 @@ class Operations:
         return sum(topic.partitions for topic in self._node.catalog.topics.values())
 
     async def _unassigned(self) -> int:
-        """Count partitions without a living owner.  Looks at every one, in turns."""
+        """Count the partitions without a live owner, all of them one by one, in turns of the event loop."""
         view, turns, unassigned = self._node.view, Turns(), 0
         for topic in tuple(self._node.catalog.topics.values()):
             for number in range(topic.partitions):

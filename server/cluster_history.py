@@ -1,6 +1,6 @@
-"""The history of a `Node`, sampled on its loop; and that of the whole cluster, asked of every member.
+"""History of a `Node`, sampled on its event loop, and of the whole cluster, read from every member.
 
-A member answers from memory, and tells only what is newer than the question's time, so pages that refresh themselves
+A member responds from memory, and only with samples newer than the requested time, so pages that refresh themselves
 cost a few hundred bytes a member.
 """
 
@@ -35,13 +35,14 @@ from bmq.meta.cluster.member import Member
 from bmq.server.node import Node
 
 ANSWER_S = 2.0
-"""For one member."""
+"""Time-out of the request to one member."""
 PARALLEL = 16
+"""Most requests at the same time."""
 _OTHER_VERSION = "it is of another version, which keeps other numbers"
 
 
 class ClusterHistory:
-    """Samples between `start` and `stop`.  `now_ms` is the time of day."""
+    """Samples of one process, taken between `start` and `stop`.  `now_ms` returns the wall time in ms."""
 
     def __init__(self, node: Node, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         self._node = node
@@ -53,18 +54,20 @@ class ClusterHistory:
         return f"<ClusterHistory {self._own!r}>"
 
     def start(self) -> None:
-        """Sample, and answer what other members ask; once."""
+        """Begin to sample, and register the internal API by which other members read the samples.  Call it once."""
         if self._node.joined is not None:
             self._node.joined.endpoint.register(InternalKey.HISTORY, self._answer)
         self._arm()
         self.sample()
 
     def stop(self) -> None:
+        """Sample no more.  The samples are kept."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def sample(self) -> None:
+        """Take one sample."""
         self._own.add(self._now_ms(), totals(self._node))
 
     def _arm(self) -> None:
@@ -79,27 +82,27 @@ class ClusterHistory:
         return HistoryResponse(layout=LAYOUT, rows=encode_rows(self._own.since(request.after_ms))).encode()
 
     async def facts(self, after_ms: int) -> HistoryFacts:
-        """Return the samples of the whole cluster that end later than `after_ms`."""
-        own, told = self._own.since(after_ms), {}
+        """Return the samples of the whole cluster that end later than `after_ms`, and the members that are missing."""
+        own, found = self._own.since(after_ms), {}
         if self._node.joined is not None:
             view, turns = self._node.view, asyncio.Semaphore(PARALLEL)
             others = [member for name, member in view.members.items() if name != view.own and member.internal.port]
             answers = await asyncio.gather(*(self._ask(each, after_ms, turns) for each in others))
-            told = {member.incarnation: answer for member, answer in zip(others, answers, strict=True)}
-        # An hour of twenty members takes some 30 ms to add up, which clients need not wait for.
-        samples, missing = await asyncio.to_thread(_added_up, own, told, self._now_ms())
+            found = {member.incarnation: answer for member, answer in zip(others, answers, strict=True)}
+        # In a thread: an hour of twenty members takes about 30 ms to add up, in which clients must be served.
+        samples, missing = await asyncio.to_thread(_added_up, own, found, self._now_ms())
         return HistoryFacts(
             interval_ms=INTERVAL_MS, kept_ms=INTERVAL_MS * SAMPLES_MAX, samples=samples, missing=by_member(missing)
         )
 
     async def _ask(self, member: Member, after_ms: int, turns: asyncio.Semaphore) -> bytes | str:
-        """Return the rows of `member` as they came, or why there are none."""
+        """Return the rows of `member`, still encoded, or the reason why there are none."""
         assert self._node.joined is not None
         request, key = HistoryRequest(after_ms=after_ms), InternalKey.HISTORY
         async with turns:
             try:
-                told = await self._node.joined.peers.ask(member, request, key, HistoryResponse, ANSWER_S)
-                return told.rows if told.layout == LAYOUT else _OTHER_VERSION
+                response = await self._node.joined.peers.ask(member, request, key, HistoryResponse, ANSWER_S)
+                return response.rows if response.layout == LAYOUT else _OTHER_VERSION
             except TimeoutError:
                 return f"it did not answer within {ANSWER_S:g} s"
             except (RequestError, PeerLost) as error:
@@ -107,11 +110,11 @@ class ClusterHistory:
 
 
 def _added_up(
-    own: list[Row], told: Mapping[str, bytes | str], now_ms: int
+    own: list[Row], found: Mapping[str, bytes | str], now_ms: int
 ) -> tuple[list[HistorySample], dict[str, str]]:
-    """Return the samples of all members, and why those of some are missing."""
+    """Return the sums over all members, and the members that are missing, each with the reason."""
     parts, missing = [own], {}
-    for name, answer in told.items():
+    for name, answer in found.items():
         try:
             if isinstance(answer, str):
                 missing[name] = answer
@@ -123,7 +126,7 @@ def _added_up(
 
 
 def totals(node: Node) -> Totals:
-    """Return what the process has counted until now; costs microseconds for a thousand topics."""
+    """Return the process's counts since its start; takes microseconds for a thousand topics."""
     metrics = node.metrics
     topics = [*metrics.topics.values(), *([metrics.other_topics] if metrics.other_topics is not None else ())]
     produce, fetch = metrics.apis.get(ApiKey.PRODUCE), metrics.apis.get(ApiKey.FETCH)

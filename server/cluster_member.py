@@ -1,7 +1,7 @@
-"""A process's place in a cluster: what it shares with the other processes before any role of it begins.
+"""A process's membership in a cluster: its view, its connections and its internal port, before any role begins.
 
-``join`` comes first, since a proxy's id is taken with the membership; ``is_at`` then tells where the process listens,
-and only from there on is anything sent or assigned to it.
+`join` comes first, since it takes a proxy's id.  `is_at` then publishes the addresses of the process; nothing is sent
+or assigned to it before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bmq.storage.cluster_files import FORMAT
 
 
 class ClusterMember:
-    """``join``, then ``is_at``; ``leave`` ends it.  What it calls is set before anything of the process begins."""
+    """Membership of one process, from `join` to `leave`.  Set the callbacks before any role of the process starts."""
 
     def __init__(
         self, config: NodeConfig, kv: KeyValue, clock: Clock, incarnation: str, *,
@@ -40,7 +40,7 @@ class ClusterMember:
         self.is_serving: Callable[[], bool] = _never
         self.view = KvClusterView(kv, config.cluster, incarnation, self._failed)
         self.peers = Peers(incarnation, config.cluster)
-        self.view.subscribe(self._members_changed)  # before anybody who would connect to them
+        self.view.subscribe(self._members_changed)  # first, so that `peers` has a member before others connect to it
         admission = MemberAdmission(kv, config.cluster, self.view)
         self.endpoint = InternalEndpoint(
             incarnation, config.cluster, clock, is_serving=lambda: self.is_serving(), admit=admission.admit
@@ -65,10 +65,15 @@ class ClusterMember:
 
     @property
     def member(self) -> Member:
+        """The entry of this process in the list of members, as it is registered or will be."""
         return self.membership.member
 
     async def join(self) -> None:
-        """KvError when the store does not answer; NodeIdTaken."""
+        """Load the view and register in the cluster.
+
+        Raises KvError if the store does not respond, NodeIdTaken if another process has the proxy's id, and what
+        ``before_join`` raises.
+        """
         await self.view.start()
         await self.membership.start()
         self._check.start()
@@ -81,7 +86,7 @@ class ClusterMember:
         internal: Address | None = None,
         http: Address | None = None,
     ) -> None:
-        """What others are told; None, or nothing, leaves it as it is."""
+        """Publish the addresses of this process; those that are None or empty stay as they are."""
         member = self.member
         self.membership.update(
             replace(
@@ -94,11 +99,11 @@ class ClusterMember:
         )
 
     async def drain(self, timeout_s: float, has_partitions: Callable[[], bool], changed: asyncio.Event) -> None:
-        """Be given nothing more, and wait until what we have is with others, while there are others.
+        """Get no more partitions and shards, and wait until those of this process are assigned to others.
 
-        ``has_partitions``: whether any of a topic that exists is assigned to us; a deleted topic's assignment stays for
-        a minute, and nobody takes it.  ``changed`` is set when that may be another.  Returns when it is so, when nobody
-        could take it, or after ``timeout_s``.
+        ``has_partitions`` returns whether a partition of an existing topic is assigned to this process; the
+        assignments of a deleted topic stay for a minute and are not moved.  ``changed`` is set when its result may
+        have changed.  Returns also if no other process could take them, and after ``timeout_s``.
         """
         self.membership.update(self.member.draining())
         forget = self.view.subscribe(lambda change: changed.set() if _concerns(change) else None)
@@ -118,7 +123,7 @@ class ClusterMember:
             return False
         shown = view.members.get(own)
         if shown is not None and not shown.is_draining:
-            return True  # nobody has heard of it yet
+            return True  # the drain is not published yet
         others = [member for member in view.members.values() if member.incarnation != own and not member.is_draining]
         has_shards = any(owner.incarnation == own for owner in view.shards.values())
         return view.controller is not None and (
@@ -137,6 +142,7 @@ class ClusterMember:
                 self.peers.forget(incarnation)
 
     async def leave(self) -> None:
+        """Give up the membership, and close the view and all connections."""
         await self._check.close()
         await self.membership.stop()
         await self.view.close()
@@ -148,15 +154,15 @@ def _concerns(change: ViewChange) -> bool:
 
 
 def _nothing_told(node_id: int) -> None:
-    """Nobody has been told the one before."""
+    """Do nothing: no client has seen the earlier id."""
 
 
 def _nothing_more(why: str) -> None:
-    """It is in the log."""
+    """Do nothing: the reason is in the log already."""
 
 
 def _nothing() -> None:
-    """Nothing is owned yet."""
+    """Do nothing: the process owns nothing yet."""
 
 
 def _never() -> bool:

@@ -1,4 +1,4 @@
-"""The numbers of a `Node` that are collected between scrapes of `/metrics`: groups' lag, and bytes on storage."""
+"""Numbers of a `Node` that are collected between scrapes of `/metrics`: groups' lag, and bytes on storage."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from bmq.server.cluster_member import ClusterMember
 LOG_SIZES_S = 15.0
 """Least time between two refreshes of the log sizes."""
 FIRST_SIZES_S = 1.0
-"""How long the first count of the log sizes is waited for."""
+"""Time-out of the wait for the first count of the log sizes."""
 
 
 class Collected:
-    """One process's.  A scrape that shows them asks for the next collection: without scrapes only the lag is counted,
-    for its samples (``server.group_lag_history``), and the sizes of logs while a console shows them."""
+    """The collected numbers of one process.
+
+    A scrape shows the last collection and starts the next one.  Without scrapes only the lag is counted, for its
+    samples (``server.group_lag_history``), and the log sizes while a console shows them.
+    """
 
     def __init__(
         self,
@@ -51,19 +54,24 @@ class Collected:
             self._refreshes.append(self._sizes_refresh)
 
     def request(self) -> None:
-        """Collect again in the background, unless that was done lately."""
+        """Start a collection in the background, unless the last one is recent."""
         for refresh in self._refreshes:
             refresh.request()
 
     async def count_group_lag(self) -> None:
-        """Count the lag again, unless that was done lately, and wait for the end of the count; of nothing else, since
-        the sizes of logs wait for storage."""
+        """Count the lag again, unless the last count is recent, and wait for it.
+
+        The log sizes are not counted here, since they wait for storage.
+        """
         if self._lag_refresh is not None:
             self._lag_refresh.request()
             await self._lag_refresh.wait()
 
     async def count_log_sizes(self) -> LogSizes:
-        """Return this broker's log sizes as they were counted last, and have them counted again in the background."""
+        """Return this broker's log sizes as counted last, and start the next count in the background.
+
+        Before the first count has ended, waits for it, `FIRST_SIZES_S` at most (see `LogSizes.is_counted`).
+        """
         assert self.log_sizes is not None, "only a broker has logs"
         assert self._sizes_refresh is not None
         self._sizes_refresh.request()
@@ -72,11 +80,11 @@ class Collected:
         return self.log_sizes
 
     async def wait(self) -> None:
-        """Wait for what is being collected."""
+        """Wait for the collections that are under way."""
         for refresh in self._refreshes:
             await refresh.wait()
 
     async def close(self) -> None:
-        """Collect no more."""
+        """End the collections, and start no more."""
         for refresh in self._refreshes:
             await refresh.close()

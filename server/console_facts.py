@@ -1,4 +1,4 @@
-"""What the console is told of a ``Node``."""
+"""The console's view of a `Node`."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from bmq.server.topic_sizes import ClusterTopicSizes
 from bmq.server.traffic import cluster_traffic, rates_of
 
 BYTES_S = 5.0
-"""How long storage is waited for, for the bytes of all partitions of a page."""
+"""Time-out of storage, for the bytes of all partitions of a page."""
 
 
-class _Looked(NamedTuple):
-    """A partition as it was found, and its open owner, which can be asked for more."""
+class _FoundPartition(NamedTuple):
+    """A partition's facts, and its open owner, if it has one, which can return more."""
 
     facts: PartitionFacts
     owner: Owner | None
@@ -64,8 +64,8 @@ def console_state(
 ) -> ConsoleState:
     """Return the console's view of `node`.
 
-    `history` and `lag`: None makes one that its caller does not sample.  `meter` and `descriptors` measure the process:
-    None where a simulation's clock runs it.
+    For `history` and `lag`, None makes ones that are never sampled.  `meter` and `descriptors` measure the process;
+    both are None under a simulation's clock.
     """
     facts, groups = _Facts(node, descriptors), Groups(node)
     return ConsoleState(
@@ -94,19 +94,21 @@ def console_state(
 
 
 class _Facts:
+    """Facts of one process and its topics."""
+
     def __init__(self, node: Node, descriptors: DescriptorMeter | None) -> None:
         self._node = node
         self._descriptors = descriptors
 
     def is_alive(self) -> tuple[bool, str]:
-        """Whoever can answer this is alive: what it waits for is told by ``is_ready``."""
+        """Return True: a process that can respond is alive.  `is_ready` says what it waits for."""
         return True, ""
 
     def is_ready(self) -> tuple[bool, str]:
-        """Return False while clients are better served elsewhere.
+        """Return False, and the reason, while other processes serve clients better; else True, and what is not served.
 
         Storage that acknowledges nothing leaves this True: it fails for all processes at once, and a service without
-        any endpoint serves neither reads from memory nor an error that says why.
+        endpoints could return neither reads from memory nor an error with the reason.
         """
         if not self._node.is_serving:
             return False, "starting, or draining"
@@ -173,12 +175,12 @@ class _Facts:
             return None
         deadline = asyncio.get_running_loop().time() + LOOK_S
         numbers = range(after + 1, min(after + 1 + limit, topic.partitions))
-        looked, traffic = await asyncio.gather(
+        found, traffic = await asyncio.gather(
             ask_all(numbers, lambda number: self._partition(topic, number, deadline)),
             cluster_traffic(self._node, [(name, number) for number in (WHOLE_TOPIC, *numbers)]),
         )
-        partitions = [each.facts for each in looked]
-        await asyncio.gather(self._explain(name, partitions), _add_bytes(looked))
+        partitions = [each.facts for each in found]
+        await asyncio.gather(self._explain(name, partitions), _add_bytes(found))
         for each in partitions:
             each["rates"] = rates_of(traffic, name, each["partition"])
         facts = _topic(topic)
@@ -187,17 +189,20 @@ class _Facts:
         return TopicDetails(topic=facts, partitions=partitions, next=following)
 
     async def _explain(self, topic: str, partitions: Sequence[PartitionFacts]) -> None:
-        """Have partitions that other brokers cannot serve say why."""
+        """Add the reason to partitions that other brokers cannot serve."""
         own = self._node.view.own
         closed = {each["partition"]: each for each in partitions if each["epoch"] is None and each["owner"] != own}
         if not closed:
             return
-        for told in (await partitions_not_served(self._node)).partitions:
-            if told["topic"] == topic and told["partition"] in closed:
-                closed[told["partition"]]["why"] = told["why"]
+        for each in (await partitions_not_served(self._node)).partitions:
+            if each["topic"] == topic and each["partition"] in closed:
+                closed[each["partition"]]["why"] = each["why"]
 
-    async def _partition(self, topic: Topic, number: int, deadline: float) -> _Looked:
-        """What this process has yet to open is not waited for: its state is known here."""
+    async def _partition(self, topic: Topic, number: int, deadline: float) -> _FoundPartition:
+        """Return a partition's facts.
+
+        A partition that this process has yet to open is not waited for, since its state is known here.
+        """
         key = PartitionKey(topic.topic_id, number)
         owners, role = self._node.owners, self._node.broker
         assigned = self._node.view.owner_of(key)
@@ -217,7 +222,7 @@ class _Facts:
                     bytes=None,
                     rates=None,
                 )
-                return _Looked(facts, owner)
+                return _FoundPartition(facts, owner)
         except RequestError as error:
             if not error.code.is_retriable:
                 raise
@@ -227,14 +232,14 @@ class _Facts:
             partition=number, owner=assigned, state=state, why=_why_not_served(self._node, key, assigned), epoch=None,
             log_start=None, high_watermark=None, bytes=None, rates=None,
         )  # fmt: skip
-        return _Looked(facts, None)
+        return _FoundPartition(facts, None)
 
 
-async def _add_bytes(looked: Sequence[_Looked]) -> None:
-    """Add the bytes on storage of partitions that are open; those that are not told within BYTES_S stay None."""
+async def _add_bytes(found: Sequence[_FoundPartition]) -> None:
+    """Add the bytes on storage of open partitions; those that do not come within `BYTES_S` stay None."""
     deadline = asyncio.get_running_loop().time() + BYTES_S
 
-    async def ask(each: _Looked) -> None:
+    async def ask(each: _FoundPartition) -> None:
         assert each.owner is not None
         if asyncio.get_running_loop().time() >= deadline:
             return
@@ -242,13 +247,13 @@ async def _add_bytes(looked: Sequence[_Looked]) -> None:
             async with asyncio.timeout_at(deadline):
                 each.facts["bytes"] = await each.owner.log_bytes()
         except (RequestError, TimeoutError):
-            pass  # it stays None: all else of the partition is known
+            pass  # it stays None; all other facts of the partition are known
 
-    await ask_all([each for each in looked if each.owner is not None], ask)
+    await ask_all([each for each in found if each.owner is not None], ask)
 
 
 def _store_trouble(node: Node) -> str:
-    """Return why the metadata store is waited for, or that it does not renew the lease; else ""."""
+    """Return why the broker waits for the metadata store, or that the lease is not renewed; "" if all is well."""
     if node.broker is not None and (trouble := node.broker.broker.store_trouble):
         return trouble
     age_s = node.joined.membership.lease_age_s if node.joined is not None else 0.0
@@ -269,7 +274,7 @@ def _partitions_not_served(node: Node) -> str:
 
 
 def _degraded(coordinator: Coordinator | None) -> str:
-    """What is wrong though clients may come: all other groups and partitions are served."""
+    """Return which groups are not served, and why; "" if all are.  Clients of other groups are served."""
     not_loaded = coordinator.shards_not_loaded() if coordinator is not None else {}
     if not not_loaded:
         return ""
@@ -292,7 +297,8 @@ def _why_not_served(node: Node, key: PartitionKey, assigned: str) -> str:
     if not assigned:
         return "no broker is assigned; start one, or wait for the leader to assign it"
     if assigned != node.view.own:
-        return f"{assigned} does not answer for it yet" if assigned in node.view.members else f"{assigned} is gone"
+        is_member = assigned in node.view.members
+        return f"{assigned} does not serve it yet" if is_member else f"{assigned} is no longer a member"
     return node.broker.assigned.why_not_served(key) if node.broker is not None else ""
 
 

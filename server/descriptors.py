@@ -1,4 +1,4 @@
-"""What a process of ``bmq serve`` may open, fitted to the limit on its descriptors."""
+"""Bounds on what a process of ``bmq serve`` opens, fitted to its limit of file descriptors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bmq.core.descriptors import shares
 
 
 def fit(config: NodeConfig, limit: int) -> tuple[NodeConfig, str]:
-    """Return the settings with bounds that ``limit`` descriptors can keep, and a warning if one was lowered."""
+    """Return the settings with bounds that ``limit`` descriptors suffice for, and a warning if one was lowered."""
     connections, segments = shares(limit)
     fitted = replace(
         config,
@@ -20,8 +20,8 @@ def fit(config: NodeConfig, limit: int) -> tuple[NodeConfig, str]:
         return config, ""
     wanted = max(config.max_connections * 2, config.open_pipelines_max * 4)
     return fitted, (
-        f"this process may have {limit} file descriptors: it takes {fitted.max_connections} connections"
+        f"this process may open {limit} file descriptors: it accepts {fitted.max_connections} connections"
         f" (max.connections is {config.max_connections}) and keeps {fitted.open_pipelines_max} segments open"
-        f" (open_pipelines_max is {config.open_pipelines_max}); for all of them let it have {wanted}"
+        f" (open_pipelines_max is {config.open_pipelines_max}); for all of them raise the limit to {wanted}"
         " (LimitNOFILE of a systemd unit, ulimit -Hn of a shell)"
     )

@@ -1,4 +1,4 @@
-"""Consumer groups of the whole cluster, for the console of a `Node`: asked of their coordinators as clients do."""
+"""Consumer groups of the whole cluster, for the console of a `Node`, read from their coordinators as clients do."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from bmq.meta.group_placement import shard_of
 from bmq.server.node import Node
 from bmq.server.shards_not_loaded import shards_not_loaded
 
-_NOT_TOLD = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-"""Of a group that a response had no room for, too: it is to be asked for again."""
+_NOT_DESCRIBED = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+"""Error of a group whose shard is loading, and of one that a response had no room for: it must be asked for again."""
 _CONSOLE = ClientInfo("console", "/127.0.0.1")
 _Listed: TypeAlias = m.ListGroupsResponse.ListedGroup
 _COLUMNS: Columns[_Listed] = {
@@ -33,18 +33,21 @@ _COLUMNS: Columns[_Listed] = {
     "state": lambda group: group.group_state or "",
     "protocol_type": lambda group: group.protocol_type or "",
 }
-"""Those of GROUP_COLUMNS."""
+"""The values of `GROUP_COLUMNS`."""
 
 
 class Groups:
-    """The groups, whichever process is asked."""
+    """The groups of the cluster, as any of its processes shows them."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     async def page(self, search: str, order: Order, page: Page) -> GroupsFacts:
-        """Return a page of the whole cluster's groups, whichever process is asked.  Only those of the page are
-        described: a description has all members.  Raises RequestError if no shard can tell of its groups."""
+        """Return a page of the whole cluster's groups.
+
+        Only groups of the page are described, since a description has all members.  Raises RequestError if no shard's
+        groups can be listed.
+        """
         listing = await self._node.coordinator.list_all_groups(m.ListGroupsRequest(version=4), _CONSOLE)
         missing = dict(listing.missing)
         total, listed, following = await asyncio.to_thread(_page_of, listing.groups, search.lower(), order, page)
@@ -53,11 +56,11 @@ class Groups:
         while left:
             described = (await self._described(left)).groups
             found |= {group.group_id: _group(group) for group in described if group.error_code == ErrorCode.NONE}
-            again = [group.group_id for group in described if group.error_code == _NOT_TOLD]
+            again = [group.group_id for group in described if group.error_code == _NOT_DESCRIBED]
             is_stuck = len(again) == len(left)
             for group in described:
                 code = ErrorCode(group.error_code)
-                if code is _NOT_TOLD and not is_stuck:
+                if code is _NOT_DESCRIBED and not is_stuck:
                     continue
                 if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):  # else deleted meanwhile
                     missing[self._shard_of(group.group_id)] = code
@@ -72,7 +75,7 @@ class Groups:
         )
 
     async def _missing(self, codes: Mapping[int, ErrorCode]) -> list[NotLoadedFacts]:
-        """Return the shards with what their coordinators say, or with what a client is told."""
+        """Return the shards with the reasons that their coordinators give, else with the error that clients get."""
         known = {each["shard"]: each for each in await shards_not_loaded(self._node)}
         shards = self._node.view.shards
         return [
@@ -87,6 +90,7 @@ class Groups:
         return shard_of(group_id, self._node.catalog.topics[OFFSETS_TOPIC].partitions)
 
     async def group(self, group_id: str) -> GroupDetails | None:
+        """Return a group with its members and offsets; None if it does not exist.  Raises RequestError."""
         found = (await self._described([group_id])).groups[0]
         if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND or found.group_state == "Dead":
             return None
@@ -108,7 +112,10 @@ class Groups:
         )
 
     async def committed(self, group_id: str) -> Sequence[CommittedFacts]:
-        """Return the group's offsets; none of a group that is not there.  Raises RequestError."""
+        """Return the group's offsets; empty if the group does not exist.
+
+        Raises RequestError if its coordinator cannot be asked, or refuses.
+        """
         request = m.OffsetFetchRequest(version=7, group_id=group_id, topics=None, require_stable=False)
         offsets = await self._node.coordinator.offset_fetch(request, _CONSOLE)
         _check(offsets.error_code)
@@ -132,13 +139,14 @@ class Groups:
 def _page_of(
     groups: Iterable[_Listed], search: str, order: Order, page: Page
 ) -> tuple[int, Sequence[_Listed], str | None]:
-    """Return how many groups match, the page of them, and the `after` of the next one; of 100,000 it takes 0.2 s."""
-    matching = {group.group_id: group for group in groups if search in group.group_id.lower()}  # a shard moves: twice
+    """Return how many groups match, a page of them, and the `after` of the next page.  100,000 groups take 0.2 s."""
+    # By id: a group whose shard moves meanwhile may be listed twice.
+    matching = {group.group_id: group for group in groups if search in group.group_id.lower()}
     return len(matching), *cut(matching.values(), _COLUMNS, order, page)
 
 
 def _assignment(protocol_type: str, data: bytes | None) -> Mapping[str, Sequence[int]]:
-    """Return a consumer's partitions by topic; empty when it has none, or its protocol is another."""
+    """Return a consumer's partitions by topic; empty if it has none, or is not a consumer."""
     if protocol_type != CONSUMER or not data:
         return {}
     try:
@@ -158,4 +166,4 @@ def _group(group: m.DescribeGroupsResponse.DescribedGroup) -> GroupFacts:
 
 def _check(code: int) -> None:
     if code:
-        raise RequestError(ErrorCode(code), "the coordinator cannot tell now")
+        raise RequestError(ErrorCode(code), "the group's coordinator cannot serve the request now")

@@ -1,4 +1,4 @@
-"""The recent lag of a `Node`'s groups, sampled in the background; that of any group, asked of its coordinator."""
+"""Recent lag of a `Node`'s groups, sampled in the background, and of any group, from its coordinator."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ _OFF = "metrics_group_lag_ms is 0: its coordinator does not count the lag of gro
 
 
 class GroupLagHistory:
-    """Samples while `run` runs.  What it costs is what a scrape every 15 seconds does (see
-    `coordinator.offsets.lag`)."""
+    """Samples of the lag of this process's groups, taken while `run` runs.
+
+    They cost as much as a scrape every 15 seconds (see `coordinator.offsets.lag`).
+    """
 
     def __init__(self, node: Node, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         self._node = node
@@ -43,18 +45,18 @@ class GroupLagHistory:
         return f"<GroupLagHistory {self._own!r}>"
 
     def register(self) -> None:
-        """Answer what other members ask; once."""
+        """Register the internal API by which other members read the samples.  To be called once."""
         if self._node.joined is not None and self._node.own_coordinator is not None:
             self._node.joined.endpoint.register(InternalKey.GROUP_LAG, self._answer)
 
     async def run(self) -> None:
-        """Sample the groups of this process for as long as it lives."""
+        """Sample the groups of this process until it is cancelled; return at once in one without a coordinator."""
         while self._node.own_coordinator is not None:
             await self.sample()
             await asyncio.sleep(INTERVAL_MS / 1000)
 
     async def sample(self) -> None:
-        """Count the lag once.  A group of which a part is not known or not shown has no sample: its sum would dip."""
+        """Take one sample.  A group whose lag is known only in part has none: its line would dip without a cause."""
         collected = self._node.collected
         if collected.group_lag is None:
             return
@@ -75,7 +77,10 @@ class GroupLagHistory:
         return self._node.config.metrics_group_lag_ms > 0
 
     async def facts(self, group_id: str, after_ms: int) -> LagHistoryFacts:
-        """Return the samples of a group that are newer than `after_ms`."""
+        """Return the samples of a group that are newer than `after_ms`, from whichever process coordinates it.
+
+        Errors are in the result.
+        """
         samples, error = await self._samples(group_id, after_ms)
         return LagHistoryFacts(
             group_id=group_id,
@@ -94,8 +99,8 @@ class GroupLagHistory:
             return (), "no coordinator is known for the group's shard"
         request, key = GroupLagRequest(group_id=group_id, after_ms=after_ms), InternalKey.GROUP_LAG
         try:
-            told = await node.joined.peers.ask(member, request, key, GroupLagResponse, ANSWER_S)
-            return decode_samples(told.rows), "" if told.is_counted else _OFF
+            response = await node.joined.peers.ask(member, request, key, GroupLagResponse, ANSWER_S)
+            return decode_samples(response.rows), "" if response.is_counted else _OFF
         except TimeoutError:
             return (), f"{owner} did not answer within {ANSWER_S:g} s"
         except (RequestError, PeerLost, FormatError) as error:

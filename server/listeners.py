@@ -1,4 +1,4 @@
-"""The listening sockets of one process: Kafka's clients, the cluster's other processes, and what both are told."""
+"""Listening sockets of one process, for Kafka's clients and the cluster's other processes, and their addresses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bmq.server.node import Node
 
 _log = logging.getLogger("bmq")
 CLIENTS_SHARE = 0.25
-"""Of ``drain_ms``: kept for clients' answers, however long the hand-over takes, where there are clients."""
+"""Share of ``drain_ms`` that is kept for responses to clients, however long the hand-over takes.  Proxies only."""
 
 
 class Sockets:
-    """``open`` when the node has started; ``drain``, then ``close``."""
+    """Sockets of a started `Node`: `open`, then `drain`, then `close`."""
 
     def __init__(self, node: Node, http: HttpServer) -> None:
         self._node = node
@@ -33,7 +33,7 @@ class Sockets:
         self._internal: Listener | None = None
         self._listeners = self._config.kafka_listeners()
         self._ports: dict[str, int] = {}
-        """Of each of Kafka's listeners by name, once it listens."""
+        """The port of each of Kafka's listeners, by name; the bound one once it listens."""
         if PROXY in node.config.roles:
             self._kafka = Listener(
                 node.endpoint, node.config, node.metrics,
@@ -43,7 +43,10 @@ class Sockets:
             self._internal = Listener(node.joined.endpoint, node.config, Metrics(), in_order=False)
 
     async def open(self) -> None:
-        """ConfigError naming the address that cannot be had.  Others are told of each once it listens."""
+        """Open all sockets, and publish the address of each once it listens.
+
+        Raises ConfigError naming an address that cannot be listened on.
+        """
         config, node = self._config, self._node
         await asyncio.to_thread(own_name)
         warn_of_loopback_names(config, has_clients=self._kafka is not None, has_peers=self._internal is not None)
@@ -56,7 +59,7 @@ class Sockets:
             )
         if self._kafka is not None:
             self._ports = {each.name: each.port for each in self._listeners}
-            node.move(self._addresses())  # for whoever connects before the last line
+            node.move(self._addresses())  # for clients that connect before the last socket listens
             setting = "listeners" if config.listeners else "--listen"
             for each in self._listeners:
                 dispatch = node.endpoints[each.name]
@@ -67,14 +70,14 @@ class Sockets:
             node.is_at(self._addresses())
 
     def _addresses(self) -> dict[str, Address]:
-        """What clients of each listener are told: the advertised address, else where it listens, with the real port."""
+        """Return the address that clients of each listener get: the advertised one, else its own and the bound port."""
         return {
             each.name: Address(host=_reachable(each.told_host), port=each.advertised_port or self._ports[each.name])
             for each in self._listeners
         }
 
-    def told(self) -> str:
-        """For the line that says ``ready``."""
+    def ready_text(self) -> str:
+        """Return the addresses as the ``ready`` line has them."""
         parts = []
         if self._kafka is not None:
             addresses = self._addresses()
@@ -85,8 +88,10 @@ class Sockets:
         return " ".join(parts)
 
     async def drain(self) -> None:
-        """Leave the cluster's business to others, then let clients go once everything they sent is answered; within
-        ``drain_ms`` in all."""
+        """Hand partitions and shards over, then close clients' connections once their requests have responses.
+
+        Takes ``drain_ms`` in all at most.
+        """
         loop = asyncio.get_running_loop()
         limit_s = self._config.drain_ms / 1000
         deadline = self._node.close_by = loop.time() + limit_s
@@ -97,12 +102,13 @@ class Sockets:
             await self._kafka.drain(max(0.0, deadline - loop.time()))
 
     def close(self) -> None:
-        """To clients.  Other processes are answered until ``close_internal``."""
+        """Close the sockets for clients.  Other processes are served until `close_internal`."""
         if self._kafka is not None:
             self._kafka.close()
 
     def close_internal(self) -> None:
-        """When this process is a member no more: a member whose connections break counts as dead."""
+        """Close the internal socket.  Call it after the membership has ended: a member that is unreachable counts as
+        dead."""
         if self._internal is not None:
             self._internal.close()
 
@@ -115,13 +121,13 @@ async def _listen(
         return await listener.start(host, port, is_shared=is_shared, dispatch=dispatch)
     except OSError as error:
         raise ConfigError(
-            f"{address_text(host, port)} cannot be listened on: {error.strerror or error}; choose another address with"
+            f"cannot listen on {address_text(host, port)}: {error.strerror or error}; choose another address with"
             f" {setting}"
         ) from error
 
 
 def _internal_address(config: NodeConfig, port: int) -> Address:
-    """Return what the cluster's other processes are told."""
+    """Return the internal address that the cluster's other processes get."""
     if config.internal_advertise:
         host, port = parse_address(config.internal_advertise, "internal_advertise")
         return Address(host=host, port=port)
@@ -129,7 +135,7 @@ def _internal_address(config: NodeConfig, port: int) -> Address:
 
 
 def warn_of_loopback_names(config: NodeConfig, *, has_clients: bool, has_peers: bool) -> None:
-    """Say in the log where others are told a name that means their own machine to them."""
+    """Log a warning for each published address that means, on another machine, that machine itself."""
     if has_clients:
         setting, remedy = ("listeners", "advertised.listeners") if config.listeners else ("listen", "advertise")
         for each in config.kafka_listeners():
@@ -142,13 +148,13 @@ def warn_of_loopback_names(config: NodeConfig, *, has_clients: bool, has_peers: 
 
 
 def _warn_of_loopback_name(host: str, setting: str, who: str, remedy: str) -> None:
-    told = _reachable(host)
-    if host in ANY_HOST and _is_loopback(told):
+    name = _reachable(host)
+    if host in ANY_HOST and _is_loopback(name):
         _log.warning(
-            "%s are given an address that means their own machine to others: set %s to this machine's name and port",
+            "%s get a loopback address, which they can use on this machine only: set %s to its name and port",
             who,
             remedy,
-            extra=fields(listener=setting, error=f"the listener is on every address, {who} are given {told}"),
+            extra=fields(listener=setting, error=f"it listens on every address, {who} get {name}"),
         )
 
 
@@ -158,10 +164,10 @@ def _is_loopback(host: str) -> bool:
 
 @functools.cache
 def own_name() -> str:
-    """Return this machine's full name, which is looked up once: a resolver that does not answer takes many seconds."""
+    """Return this machine's full name, looked up once: a resolver that does not respond takes many seconds."""
     return socket.getfqdn()
 
 
 def _reachable(host: str) -> str:
-    """Return this machine's name for an address that means all of them."""
+    """Return ``host``, or this machine's name if it stands for all of the machine's addresses."""
     return own_name() if host in ANY_HOST else host

@@ -1,4 +1,4 @@
-"""The coordinator's logs when the broker that owns ``__consumer_offsets`` is in the same process."""
+"""Shard logs whose partitions of ``__consumer_offsets`` are owned by the broker in the same process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bmq.storage.log_reader import LogReader, OffsetNotFound
 
 
 class LocalShardLog:
-    """A ``coordinator.shard.log.ShardLog``: good while ``owner`` owns the partition under ``epoch``, until ``end``."""
+    """The `ShardLog` of a partition of this process: open while ``owner`` has it under ``epoch``, until `end`."""
 
     def __init__(self, owner: PartitionOwner, reader: LogReader, closed: Callable[[], None]) -> None:
         self._owner = owner
@@ -49,7 +49,7 @@ class LocalShardLog:
         return future
 
     def _appended(self, future: asyncio.Future[int]) -> None:
-        """After one that failed none may succeed: whoever wrote it cannot know any more what the log holds."""
+        """End the handle if an append failed, so that no later one succeeds: the fate of the failed one is unknown."""
         if future.cancelled() or future.exception() is not None:
             self.end()
 
@@ -64,7 +64,7 @@ class LocalShardLog:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     async def confirm(self) -> None:
-        """Another open of the log in this broker has ended the handle, so nobody needs to be asked."""
+        """Check that the handle is open.  A later open of the log would have ended it, so no request is needed."""
         self._check()
 
     async def delete_before(self, offset: int) -> None:
@@ -73,18 +73,20 @@ class LocalShardLog:
 
     def _check(self) -> None:
         if not self.is_open:
-            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._reader.path} has another owner by now")
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._reader.path} has another owner now")
 
     def end(self) -> None:
-        """Take nothing more; said once."""
+        """Accept no more appends, and call ``closed`` once, in a later turn of the event loop.  Idempotent."""
         closed, self._closed = self._closed, None
         if closed is not None:
             asyncio.get_running_loop().call_soon(closed)
 
 
 class LocalShardLogs:
-    """A ``coordinator.shard.log.ShardLogs``.  ``fence`` is the broker's, which other processes' coordinators meet too
-    (``broker.shard_log_api``)."""
+    """The `ShardLogs` of partitions of this process.
+
+    ``fence`` is the broker's, which coordinators of other processes use too (``broker.shard_log_api``).
+    """
 
     def __init__(
         self, assigned: AssignedPartitions, catalog: Catalog, pool: BlockCache, fence: ShardFence | None = None
@@ -97,7 +99,7 @@ class LocalShardLogs:
     async def open(self, partition: int, ownership: int, timeout_s: float, closed: Callable[[], None]) -> LocalShardLog:
         topic = self._catalog.topics.get(OFFSETS_TOPIC)
         if topic is None or partition >= topic.partitions:
-            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{OFFSETS_TOPIC}-{partition} is not there yet")
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{OFFSETS_TOPIC}-{partition} does not exist yet")
         key = PartitionKey(topic.topic_id, partition)
         owner = await self._assigned.wait(key, timeout_s)
         path = PartitionPath(OFFSETS_TOPIC, str(topic.topic_id), partition)
@@ -106,5 +108,8 @@ class LocalShardLogs:
         return log
 
     def ended(self, key: PartitionKey) -> None:
-        """The owner is none any more: which ownership is the highest is for the next one to hear."""
+        """End the handle of a partition that this broker no longer owns.
+
+        The highest ownership is forgotten too: the next owner of the partition collects it from the opens that it gets.
+        """
         self._fence.closed(key)

@@ -1,4 +1,4 @@
-"""Log levels of any member: those of this process, and the question and act between processes."""
+"""Log levels of any member: read and set in this process, or by a request to another."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from bmq.meta.cluster.member import Member
 from bmq.server.cluster_member import ClusterMember
 
 ANSWER_S = 5.0
+"""Time-out of a request to another process."""
 
 
 class LogLevelsApi:
-    """Register `handle` for ``InternalKey.LOG_LEVELS``."""
+    """Internal API of a process's log levels.  Register `handle` for ``InternalKey.LOG_LEVELS``."""
 
     def __init__(self, levels: LogLevels) -> None:
         self._levels = levels
 
     def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Serve a LogLevelsRequest as `local_levels` does.  Raises RequestError, and FormatError for other bytes."""
         request = LogLevelsRequest.decode(body)
         found = local_levels(self._levels, request.logger, request.level)
         levels = tuple((int(logging.getLevelName(each.level)), each.logger) for each in found)
@@ -32,7 +34,10 @@ class LogLevelsApi:
 
 
 def local_levels(levels: LogLevels, logger: str, level: str) -> Sequence[LoggerLevel]:
-    """Set the level if one is given, and return all, or the logger's.  Raises RequestError INVALID_CONFIG."""
+    """Set the logger's level if ``level`` is given, and return it; without a level, the logger's or all of them.
+
+    Raises RequestError INVALID_CONFIG if the logger or the level is wrong.
+    """
     try:
         if level:
             return [levels.set_level(logger, level)]
@@ -44,9 +49,10 @@ def local_levels(levels: LogLevels, logger: str, level: str) -> Sequence[LoggerL
 async def log_levels(
     own: LogLevels, joined: ClusterMember | None, member: Member, logger: str, level: str
 ) -> Sequence[LoggerLevel]:
-    """Do as ``local_levels`` in a process of the cluster; ``own`` and ``joined`` are this process's.
+    """Read or set levels as `local_levels` does, in any process of the cluster; ``own`` and ``joined`` are this one's.
 
-    Raises RequestError, BROKER_NOT_AVAILABLE if it does not answer, UNSUPPORTED_VERSION if it is of a version before.
+    Raises RequestError: as `local_levels`, BROKER_NOT_AVAILABLE if the process does not respond, UNSUPPORTED_VERSION if
+    it is of an earlier version without this API.
     """
     if joined is None or member.incarnation == joined.view.own:
         return local_levels(own, logger, level)
@@ -54,7 +60,7 @@ async def log_levels(
     try:
         response = await joined.peers.ask(member, request, InternalKey.LOG_LEVELS, LogLevelsResponse, ANSWER_S)
     except (PeerLost, TimeoutError) as error:
-        why = str(error) or f"no answer within {ANSWER_S:g} s"
+        why = str(error) or f"no response within {ANSWER_S:g} s"
         raise RequestError(ErrorCode.BROKER_NOT_AVAILABLE, f"{member.incarnation}: {why}") from None
     is_set = {name for _, name in response.own}
     return [LoggerLevel(name, logging.getLevelName(number), name in is_set) for number, name in response.levels]

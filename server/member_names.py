@@ -1,4 +1,4 @@
-"""How operators name a member: its incarnation, how that begins if no other begins so, or one of its addresses."""
+"""Names that operators may use for a member: its incarnation, a unique prefix of that, or one of its addresses."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ _LISTED_MAX = 8
 
 
 class NoSuchMember(Exception):
-    """``str`` says which there are, as far as they fit."""
+    """A name that no member has; ``str`` lists the members, `_LISTED_MAX` at most."""
 
 
 class Ambiguous(Exception):
-    """``str`` says which are meant."""
+    """A name that several members have; ``str`` lists them, `_LISTED_MAX` at most."""
 
 
 def find_member(named: str, members: Sequence[Mapping[str, Any]]) -> str:
-    """The incarnation of the one that is meant.  ``members`` as in the cluster's status.  NoSuchMember, Ambiguous."""
+    """Return the incarnation of the member of this name.
+
+    ``members`` are as in the cluster's status.  Raises NoSuchMember or Ambiguous.
+    """
     names = [member["incarnation"] for member in members]
     if named in names:
         return named

@@ -1,4 +1,4 @@
-"""One question to several processes of the cluster at once, each waited for a moment only."""
+"""The same request to several processes of the cluster at once, with a short time-out."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from bmq.meta.cluster.member import Member
 from bmq.server.node import Node
 
 ANSWER_S = 2.0
-"""For one process."""
+"""Time-out of the request to one process."""
 PARALLEL = 16
+"""Most requests at the same time."""
 R = TypeVar("R", bound=Response)
 
 
 def others_with(node: Node, role: str) -> list[Member]:
-    """Return the other processes of the cluster that have a role and can be asked."""
+    """Return the other processes of the cluster that have this role and an internal address."""
     if node.joined is None:
         return []
     return [
@@ -33,12 +34,14 @@ def others_with(node: Node, role: str) -> list[Member]:
 async def ask_members(
     node: Node, members: Collection[Member], request: Message, key: InternalKey, response: type[R]
 ) -> dict[str, R]:
-    """Return the responses by incarnation, without those that did not come: of a process that stands still, or of an
-    earlier version that does not know the question."""
+    """Return the responses by incarnation.
+
+    Processes that do not respond in time, or are of an earlier version without the request, are left out.
+    """
     turns = asyncio.Semaphore(PARALLEL)
 
     async def ask(member: Member) -> R | None:
-        assert node.joined is not None, "there are others"
+        assert node.joined is not None, "a process without a cluster has no other members"
         async with turns:
             try:
                 return await node.joined.peers.ask(member, request, key, response, ANSWER_S)

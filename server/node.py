@@ -1,8 +1,9 @@
-"""The roles of one process, wired: everything of a server but its sockets, signals and files of settings.
+"""The roles of one process, wired together: all of a server except its sockets, signals and settings files.
 
-The simulation runs this same object on storage in memory and a virtual clock.  Alone (``joined`` is None) a process has
-all roles and owns everything: each hop is a function call.  In a cluster it has those it was told; whatever is another
-process's is asked of it, over ``joined.peers``.  Every process can ask everything, so every console can show it.
+The simulation runs this same object on storage in memory and a virtual clock.  A process that is alone (``joined`` is
+None) has all roles and owns everything: each hop is a function call.  A process of a cluster has the configured roles,
+and sends requests for anything else to the other processes, over ``joined.peers``.  Each process can reach all of the
+cluster, so each console can show it.
 """
 
 from __future__ import annotations
@@ -83,12 +84,16 @@ from bmq.storage.filesystem import FileSystem, StorageError
 
 log = logging.getLogger(__name__)
 REPLICAS_WAIT_S = 5.0
+"""Time-out of storage's number of datanodes."""
 LEAVES_METADATA_S = 1.0
-"""After a draining proxy is told of no more, so long it waits for the other proxies to have heard it."""
+"""Pause of a draining proxy before it closes connections, in which the other proxies stop naming it in Metadata."""
 
 
 class Node:
-    """``start``; then ``endpoint`` answers Kafka frames; ``close`` hands everything over."""
+    """The roles of one process.
+
+    `start` them; then `endpoints` dispatch Kafka's requests; `close` hands everything over.
+    """
 
     def __init__(
         self,
@@ -103,7 +108,10 @@ class Node:
         upkeep: JanitorConfig | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        """``joined`` has joined already: that gives a proxy its id."""
+        """Wire the roles.
+
+        ``joined`` must have joined already, since that gives a proxy its id; None for a process that is alone.
+        """
         self._tracing = Tracing(tracer) if tracer is not None else None
         if joined is not None:
             config = replace(config, node_id=joined.member.node_id)
@@ -112,11 +120,13 @@ class Node:
         self.metrics = Metrics(config.metrics_topics_max, self.traffic)
         self.log_levels = LogLevels()
         self.is_serving = False
-        self.close_by: float | None = None  # on the loop's clock: what is not handed over by then is left as it is
+        self.close_by: float | None = (
+            None  # on the loop's clock: partitions not handed over by then are left as they are
+        )
         self.on_leave: Callable[[], None] = _nothing
-        """Called when an operator asks the process to drain and end."""
+        """Called when an operator drains the process, so that it ends."""
         self.on_failed: Callable[[str], None] = _nothing_more
-        """Called with the reason when the process had better end and begin anew."""
+        """Called with the reason when the process must end and be started again."""
         self.joined = joined
         self.fs = fs
         self._kv = kv
@@ -133,8 +143,9 @@ class Node:
             )
             for listener in config.kafka_listeners()
         }  # fmt: skip
-        """The proxies as clients of each listener are told of them."""
-        self.view.subscribe(lambda change: self._send_away() if change.members else None)  # they have looked before
+        """The proxies, with the addresses that clients of each listener get."""
+        # Subscribed after the proxies, so that these are up to date when it is called.
+        self.view.subscribe(lambda change: self._send_away() if change.members else None)
         self.members = next(iter(self._proxies.values()))
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self.broker: BrokerRole | None = None
@@ -160,7 +171,7 @@ class Node:
             config, self.catalog, self.view,
             broker=self.broker, coordinator=self.own_coordinator, joined=joined,
         )  # fmt: skip
-        """Numbers that only `/metrics` shows."""
+        """Numbers that are collected in the background, for `/metrics` and the console."""
         self.producer_ids = ProducerIds(kv, config.cluster)
         self._services = ProxyServices(
             config=config,
@@ -178,10 +189,10 @@ class Node:
         self.endpoint = Endpoint(self._services, ALL_APIS)
         self._of_console = replace(self._services, metrics=Metrics())
         self.console_endpoint = Endpoint(self._of_console, ALL_APIS)
-        """Kafka's requests of this process's HTTP API, which its metrics do not count as clients'."""
+        """Endpoint of the Kafka requests of this process's HTTP API, which its metrics do not count as clients'."""
         self._of_listeners = dict.fromkeys(self._proxies, self._services)
         self.endpoints: dict[str, Dispatch] = dict.fromkeys(self._proxies, self._traced(self.endpoint, self._services))
-        """What answers the requests of each listener's clients."""
+        """The dispatch of clients' requests, by listener."""
         for name in list(self._proxies)[1:]:
             services = replace(self._services, members=self._proxies[name], metadata=MetadataCache())
             self._of_listeners[name] = services
@@ -196,19 +207,22 @@ class Node:
     # ---------------------------------------------------------------------------------------------------------- life
 
     def is_at(self, addresses: Mapping[str, Address]) -> None:
-        """Tell clients of each listener, by its name, to connect to this address from now on."""
+        """Publish the address of each listener, by its name, to this process's clients and to the cluster."""
         self.move(addresses)
         if self.joined is not None:
             self.joined.is_at(kafka=next(iter(addresses.values())), listeners=tuple(addresses.items()))
 
     def move(self, addresses: Mapping[str, Address]) -> None:
-        """Tell our own clients only, and no other process."""
+        """Publish the address of each listener, by its name, to this process's clients only."""
         for name, address in addresses.items():
             own = ProxyAddress(self.config.node_id, address.host, address.port, self.config.zone)
             self._proxies[name].move(own)
 
     async def start(self) -> None:
-        """StorageError, KvError, BmqError when storage or store refuse; then ``close``."""
+        """Start all roles.  The caller must `close` the node even if this fails.
+
+        Raises StorageError, KvError or BmqError if storage or the metadata store refuses.
+        """
         await self.catalog.start()
         cluster = await RootGuard(self._kv, self.fs, self.config.cluster).check()
         self.producer_ids.incarnation = self._files.incarnation = cluster.incarnation
@@ -229,8 +243,10 @@ class Node:
             await self.own_coordinator.start()
 
     async def leave(self, deadline: float) -> None:
-        """Of a cluster: hand over what we have while others serve it, and be told of no more.  Until ``deadline``, on
-        the loop's clock, at most."""
+        """Leave the cluster: hand partitions and shards over to other processes, and disappear from Metadata.
+
+        Returns at once in a process that is alone; else by ``deadline``, on the event loop's clock.
+        """
         if self.joined is None:
             return
         loop = asyncio.get_running_loop()
@@ -245,7 +261,7 @@ class Node:
             await asyncio.sleep(min(LEAVES_METADATA_S, max(0.0, deadline - loop.time())))
 
     def drain(self) -> None:
-        """Clients are about to be sent away: answer those that wait for something to happen, or for what cannot."""
+        """Respond to all requests that wait, and let none wait any more: clients' connections are about to close."""
         self.reading.drain()
         if self.remote is not None:
             self.remote.drain()
@@ -255,12 +271,15 @@ class Node:
             self.own_coordinator.drain()
 
     def is_response_room_wanted(self) -> bool:
-        """Return whether responses wait for memory that unsent ones hold."""
+        """Return True if responses wait for memory that unsent ones hold."""
         return self.reading.budget.has_waiting or bool(self._services.responses.waiting)
 
     async def close(self) -> None:
-        """Hand everything over.  Also after a ``start`` that failed.  An error of one part does not skip the others."""
-        async with contextlib.AsyncExitStack() as parts:  # the last one first
+        """Hand everything over and close all roles, also after a `start` that failed.
+
+        All parts are closed even if one fails; its error is raised at the end.
+        """
+        async with contextlib.AsyncExitStack() as parts:  # closed from the last to the first
             parts.push_async_callback(self.catalog.close)
             parts.push_async_callback(self.pool.close)
             if self.remote is not None:
@@ -285,7 +304,7 @@ class Node:
     # -------------------------------------------------------------------------------------------------------- wiring
 
     def _traced(self, endpoint: Endpoint, services: ProxyServices) -> Dispatch:
-        """Return what serves clients: the endpoint itself in a process that traces nothing."""
+        """Return the endpoint with traces of its requests; the endpoint itself in a process that traces nothing."""
         return endpoint if self._tracing is None else self._tracing.of_clients(endpoint, services, ALL_APIS)
 
     def _make_owners(self) -> Owners:
@@ -297,7 +316,7 @@ class Node:
         self.remote = RemoteOwners(
             self.view,
             peers,
-            _Told(self),
+            _ReadingListener(self),
             lambda key: self.reading.poll.is_followed(key),
             credit_bytes=self.config.internal_credit_bytes,
             held_s=self.config.held_produce_ms / 1000,
@@ -307,7 +326,7 @@ class Node:
         return RoutedOwners(self.view, local, self.remote)
 
     def _make_admin(self) -> Admin:
-        """Of topics and configs; alone, this process does what the cluster's leader would."""
+        """Return the admin of topics and configs; in a process that is alone, it does the work of a leader itself."""
         joined = self.joined
         if joined is None:
             topics, cleaner = self._make_topics(unguarded), self._make_cleaner(unguarded)
@@ -315,12 +334,12 @@ class Node:
             return topics
         service = None
         if CONTROLLER in self.config.roles:
-            asking = PeerMemberClient(joined.peers)
+            members = PeerMemberClient(joined.peers)
             self.controller = Controller(
-                self.config, self._kv, joined.view, self.catalog, asking, self._clock,
+                self.config, self._kv, joined.view, self.catalog, members, self._clock,
                 topics=self._make_topics, cleaner=self._make_cleaner, upkeep=self._make_upkeep, on_failed=self._failed,
             )  # fmt: skip
-            leader = LeaderAdmin(self.controller, self.catalog, asking, self.config.cluster)
+            leader = LeaderAdmin(self.controller, self.catalog, members, self.config.cluster)
             service = AdminService(self.controller, joined.view, leader)
             service.register(joined.endpoint)
         remote = RemoteAdmin(joined.view, self.catalog, joined.peers, self._clock, local=service)
@@ -342,12 +361,12 @@ class Node:
 
     @property
     def store_times(self) -> CallTimes | None:
-        """The calls to a store that is another process."""
+        """Counts and times of the calls to the metadata store; None if it runs in this process."""
         return self._kv if isinstance(self._kv, CallTimes) else None
 
     @property
     def cleaner(self) -> TopicCleaner | None:
-        """The one that runs: this process is alone, or leads."""
+        """The topic cleaner that runs here; None unless this process is alone or leads."""
         if self._alone is not None:
             return self._alone[1]
         return self.controller.cleaner if self.controller is not None else None
@@ -356,7 +375,10 @@ class Node:
         return TopicCleaner(self._kv, self.config.cluster, self._files, self._clock, guard=guard)
 
     def _make_own_coordinator(self) -> Coordinator | None:
-        """That of this process's shards.  Its logs end with the ownership of their partitions, where those are ours."""
+        """Return the coordinator of this process's shards; None in a process without the role.
+
+        Logs of partitions that this process owns end when it loses them.
+        """
         local = None
         if self.broker is not None:
             local = LocalShardLogs(self.broker.assigned, self.catalog, self.pool, self.broker.fence)
@@ -384,8 +406,8 @@ class Node:
         return self._routed
 
     def _make_lookouts(self, joined: ClusterMember) -> tuple[Reports, Unreachable]:
-        """What a proxy tells of members that it cannot reach."""
-        assert self.remote is not None, "it is in a cluster"
+        """Return a proxy's reports of members that it cannot reach: to the leader, and in the store."""
+        assert self.remote is not None, "a process of a cluster has remote owners"
         controller = self.controller
         here = partial(_report, controller, joined.view.own) if controller is not None else None
         reports = Reports(self.view, joined.peers, here)
@@ -396,7 +418,7 @@ class Node:
         return reports, unreachable
 
     def _serve_inside(self, joined: ClusterMember) -> None:
-        """What the other processes may ask of this one."""
+        """Register the internal APIs of this process, by its roles, and the callbacks of its membership."""
         endpoint = joined.endpoint
         endpoint.register(InternalKey.LEAVE, self._asked_to_leave, role=CONTROLLER)
         endpoint.register(InternalKey.LOG_LEVELS, LogLevelsApi(self.log_levels).handle)
@@ -418,8 +440,8 @@ class Node:
             endpoint.register_kafka(
                 inside if self._tracing is None else self._tracing.of_processes(inside, services, INTERNAL_APIS)
             )
-            told = NotServedApi(self.broker.broker, self.broker.assigned)
-            endpoint.register(InternalKey.PARTITIONS_NOT_SERVED, told.handle)
+            not_served = NotServedApi(self.broker.broker, self.broker.assigned)
+            endpoint.register(InternalKey.PARTITIONS_NOT_SERVED, not_served.handle)
             sizes = LogSizesApi(self.collected.count_log_sizes, self.catalog)
             endpoint.register(InternalKey.LOG_SIZES, sizes.handle)
         if PROXY in self.config.roles:
@@ -433,8 +455,10 @@ class Node:
             endpoint.register(InternalKey.SHARDS_NOT_LOADED, forwarding.list_not_loaded)
 
     def quarantined(self) -> Mapping[str, str]:
-        """Return the store's keys and the topics that this process cannot use, with the reasons: each by itself, all
-        else is served."""
+        """Return the store's keys and the topics that this process cannot use, each with the reason.
+
+        Everything else is served.
+        """
         topics = self.broker.refused_topics if self.broker is not None else {}
         of_view = self.joined.view.unreadable if self.joined is not None else {}
         return {**self.catalog.unreadable, **of_view, **{f"topic {name}": why for name, why in topics.items()}}
@@ -443,7 +467,7 @@ class Node:
         self.on_failed(why)
 
     def _lost(self) -> None:
-        """Act on nothing that others have been given, and send clients to them."""
+        """Handle a lost lease: fence all partitions, which may have new owners, and send clients to other proxies."""
         if self.broker is not None:
             self.broker.broker.fence_all()
         self._set_member(False)
@@ -457,11 +481,11 @@ class Node:
         self._send_away()
 
     def _send_away(self) -> None:
-        """Refuse fetches while this process is not a member, and Metadata names others of every listener."""
+        """Refuse fetches while this process is not a member and Metadata has other proxies for each listener."""
         self.reading.send_away(all(proxies.sends_away for proxies in self._proxies.values()))
 
     def _renumbered(self, node_id: int) -> None:
-        """Joined again as a proxy of another id: clients are told that, and what is set for it holds here."""
+        """Handle a new proxy id after joining again: publish it to clients, and apply the configs set for it."""
         config = self.config = replace(self.config, node_id=node_id)
         self._of_console.config = config
         for name, proxies in self._proxies.items():
@@ -480,7 +504,10 @@ class Node:
         return LeaveResponse(ErrorCode.NONE).encode()
 
     async def repair(self, wanted: Wanted) -> Report:
-        """Look at a partition's files, or mend them.  Raises NotRepaired, StorageError, KvError."""
+        """Inspect or repair a partition's files, as ``wanted`` says.
+
+        Raises NotRepaired, which says why; StorageError or KvError if storage or store fails.
+        """
         place = await find_partition(self._kv, self.config.cluster, wanted.topic, wanted.partition)
         report = await Repair(self.fs, self._kv, self._clock, place).run(wanted)
         for plan in (*report.older, *report.plans):
@@ -493,14 +520,16 @@ class Node:
         return await self.admin.ensure_topic(OFFSETS_TOPIC)
 
     async def _replicas_max(self) -> int:
-        """Live datanodes.  A topic can be made while storage does not answer, or does not tell: HDFS replicates what
-        it got too few nodes for when there are more."""
+        """Return the number of live datanodes; `REPLICAS_MAX` if storage does not report it.
+
+        So topics can be created while storage does not respond: HDFS adds missing replicas once there are more nodes.
+        """
         try:
             async with asyncio.timeout(REPLICAS_WAIT_S):
                 return await self.fs.replicas_max()
         except (StorageError, TimeoutError) as error:
             log.info(
-                "storage does not give its number of datanodes, so any replication factor is taken",
+                "storage does not report its number of datanodes, so any replication factor is accepted",
                 extra=fields(error=error),
             )
             return REPLICAS_MAX
@@ -511,12 +540,12 @@ def _report(controller: Controller, by: str, incarnation: str, why: str) -> None
 
 
 class _Listeners:
-    """Who hears of what this process's partitions do: its readers, and the logs of its coordinator."""
+    """Listener of this process's partitions, which notifies its fetches and the logs of its coordinator."""
 
     def __init__(self, reading: FetchService, logs: LocalShardLogs) -> None:
         self._reading = reading
         self._logs = logs
-        self.flushed = reading.flushed  # the hot one: no call between
+        self.flushed = reading.flushed  # on the hot path: no call in between
         self.log_start_moved = reading.log_start_moved
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
@@ -527,8 +556,8 @@ class _Listeners:
         self._logs.ended(key)
 
 
-class _Told:
-    """The reading, for those that are made before it."""
+class _ReadingListener:
+    """Listener that notifies the node's `FetchService`, for objects that are made before it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -547,8 +576,8 @@ class _Told:
 
 
 def _nothing() -> None:
-    """Nobody minds."""
+    """Do nothing: the default of `Node.on_leave`."""
 
 
 def _nothing_more(why: str) -> None:
-    """It is in the log."""
+    """Do nothing: the reason is in the log already."""

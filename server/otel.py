@@ -1,8 +1,8 @@
-"""Spans by OpenTelemetry's SDK, exported by OTLP over HTTP, where the environment asks for it (`OTEL_...`).
+"""Traces by OpenTelemetry's SDK, exported by OTLP over HTTP if the environment asks for it (`OTEL_...`).
 
-The SDK is an extra: without `OTEL_EXPORTER_OTLP_ENDPOINT` nothing of it is imported.  It samples everything that it is
-given, since requests are drawn by lot before (``proxy.tracing``); its batch processor exports in a thread, drops spans
-past its queue (`OTEL_BSP_MAX_QUEUE_SIZE`), and never holds up a request.
+The SDK is an extra: without `OTEL_EXPORTER_OTLP_ENDPOINT` nothing of it is imported.  It records every span that it
+gets, since requests are sampled before (``proxy.tracing``).  Its batch processor exports in a thread, drops spans past
+its queue (`OTEL_BSP_MAX_QUEUE_SIZE`), and never delays a request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 HTTP = "http/protobuf"
 RATIO = 0.001
-"""OpenTelemetry's own default traces everything; a broker that serves 10,000 requests a second must not."""
+"""Default share of requests that are traced.  OpenTelemetry's own is all of them: too many for a broker that serves
+10,000 requests a second."""
 _RATIOS: Mapping[str, float | None] = {
     "always_on": 1.0,
     "parentbased_always_on": 1.0,
@@ -33,30 +34,30 @@ _RATIOS: Mapping[str, float | None] = {
     "traceidratio": None,
     "parentbased_traceidratio": None,
 }
-"""Share by sampler, None where `OTEL_TRACES_SAMPLER_ARG` gives it.  Clients' requests carry no parent, so that both
-forms are alike."""
+"""Share by sampler, None where `OTEL_TRACES_SAMPLER_ARG` has it.  Clients' requests have no parent span, so that a
+sampler and its `parentbased_` form do the same."""
 CLOSE_S = 5.0
-"""How long the end of the process waits for the last spans to be exported."""
+"""Time-out of the export of the last spans, at the end of the process."""
 
 
 class Wanted(NamedTuple):
-    """Traces that the environment asks for: `ratio` of clients' requests."""
+    """Traces that the environment asks for: of the share `ratio` of clients' requests."""
 
     ratio: float
 
 
 def wanted_of(environment: Mapping[str, str]) -> Wanted | None:
-    """Return what is to be traced; None when nothing is.  Raises ConfigError naming a wrong variable."""
+    """Return which traces the environment asks for; None for none.  Raises ConfigError naming a wrong variable."""
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     exporter = environment.get("OTEL_TRACES_EXPORTER", "otlp").strip() or "otlp"
     if exporter == "none" or not any(environment.get(name) for name in ENDPOINTS):
         return None
     if exporter != "otlp":
-        raise ConfigError(f"OTEL_TRACES_EXPORTER={exporter!r}: traces are exported by otlp, or none")
+        raise ConfigError(f"OTEL_TRACES_EXPORTER={exporter!r} is not supported; choose otlp or none")
     for name in PROTOCOLS:
         if environment.get(name, HTTP) not in ("", HTTP):
-            raise ConfigError(f"{name}={environment[name]!r}: traces are exported by {HTTP} (port 4318 of a collector)")
+            raise ConfigError(f"{name}={environment[name]!r} is not supported; use {HTTP} (port 4318 of a collector)")
     ratio = _ratio_of(environment)
     return Wanted(ratio) if ratio else None
 
@@ -70,7 +71,7 @@ def _ratio_of(environment: Mapping[str, str]) -> float:
     if fixed is not None:
         return fixed
     if not text:
-        return 1.0 if name else RATIO  # OpenTelemetry's default of the argument, and ours of all
+        return 1.0 if name else RATIO  # 1.0 is OpenTelemetry's default of the argument
     try:
         ratio = float(text)
     except ValueError:
@@ -81,7 +82,7 @@ def _ratio_of(environment: Mapping[str, str]) -> float:
 
 
 def open_tracer(environment: Mapping[str, str], incarnation: str) -> Tracer | None:
-    """Return the tracer that the environment asks for, if it asks for one and the extra is installed.
+    """Return the tracer that the environment asks for; None if it asks for none, or the extra is not installed.
 
     Raises ConfigError naming a wrong variable.
     """
@@ -108,12 +109,12 @@ def open_tracer(environment: Mapping[str, str], incarnation: str) -> Tracer | No
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except ValueError as error:
         raise ConfigError(f"OpenTelemetry refuses its variables (OTEL_...): {error}") from None
-    _log.info("requests of clients are traced, a share of %g", wanted.ratio)
+    _log.info("a share of %g of clients' requests is traced", wanted.ratio)
     return OtelTracer(provider, wanted.ratio)
 
 
 class OtelTracer:
-    """A ``Tracer`` over a ``TracerProvider``."""
+    """The `Tracer` over OpenTelemetry's ``TracerProvider``."""
 
     def __init__(self, provider: Any, ratio: float) -> None:
         from opentelemetry import trace
@@ -164,23 +165,23 @@ class OtelTracer:
         )
 
     def close(self) -> None:
-        """Export what is left, for `CLOSE_S` at most: the SDK itself waits for each of its exports to time out."""
+        """Export the last spans, for `CLOSE_S` at most: the SDK alone would wait for each export to time out."""
         ending = threading.Thread(target=self._provider.shutdown, name="bmq-traces-close", daemon=True)
         ending.start()
         ending.join(CLOSE_S)
         if ending.is_alive():
-            _log.info("the last spans are not exported: the collector does not take them within %g s", CLOSE_S)
+            _log.info("the last spans are not exported: the collector has not accepted them within %g s", CLOSE_S)
 
 
 def _root_context() -> Any:
-    """Return an empty context: nothing of the process's own context counts."""
+    """Return an empty context, so that nothing is inherited from the process's own one."""
     from opentelemetry.context import Context
 
     return Context()
 
 
 class OtelSpan:
-    """A ``Span``."""
+    """The `Span` over OpenTelemetry's."""
 
     __slots__ = ("_trace", "span")
 

@@ -1,4 +1,4 @@
-"""The numbers of a `Node` that `/metrics` shows beside the request counters: storage, cluster, store and process."""
+"""Numbers of a `Node` that `/metrics` shows beside the request counters: storage, cluster, store and process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Own = Sequence[OneOwn]
 
 
 class OwnMetrics:
-    """Reads one process's numbers, on the loop; everything is counted already, so a scrape costs microseconds.
+    """Reader of one process's numbers.  All are counted already, so a scrape costs microseconds of the event loop.
 
-    `meter` measures the loop, `descriptors` the process; None where a simulation's clock runs it.
+    `meter` measures the event loop, `descriptors` the process; both are None under a simulation's clock.
     """
 
     def __init__(self, node: Node, meter: LoopMeter | None = None, descriptors: DescriptorMeter | None = None) -> None:
@@ -28,6 +28,7 @@ class OwnMetrics:
         self._descriptors = descriptors
 
     def read(self) -> Own:
+        """Return the numbers as they are now, and start the next collection of those that are collected."""
         node = self._node
         text = "Keys of the metadata store and topics that this process cannot use, see the log"
         node.collected.request()
@@ -107,7 +108,7 @@ class OwnMetrics:
             ),
             *self._of_log_sizes(),
             OwnMetric("unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes),
-            OwnMetric("unflushed_bytes_limit", "Bytes that may be so", broker.config.buffer_bytes_total),
+            OwnMetric("unflushed_bytes_limit", "Most unflushed bytes", broker.config.buffer_bytes_total),
             OwnMetric("partitions_handed_over", "Partitions that left this process", broker.moved_total, True),
             *_broker_times(broker),
         )
@@ -130,7 +131,7 @@ class OwnMetrics:
         ]
 
     def _of_group_lag(self) -> Own:
-        """Return those of the groups that this process coordinates."""
+        """Return the lag of the groups that this process coordinates."""
         lag = self._node.collected.group_lag
         if lag is None:
             return ()
@@ -156,13 +157,13 @@ class OwnMetrics:
             ),
             OwnMetric(
                 "group_lag_unknown",
-                "Partitions with committed offsets of which no broker has told the high watermark",
+                "Partitions with committed offsets whose high watermark no broker has reported",
                 report.partitions_unknown,
             ),
         )
 
     def _of_deleted_topics(self) -> Own:
-        """Return those of the process that removes what deleted topics leave."""
+        """Return the numbers of the process that removes deleted topics from storage."""
         cleaner = self._node.cleaner
         if cleaner is None:
             return ()
@@ -174,7 +175,7 @@ class OwnMetrics:
         )
 
     def _of_etcd_database(self) -> Own:
-        """Return those of the leader, which has looked at etcd."""
+        """Return the numbers of the leader, which reads etcd's status."""
         controller = self._node.controller
         upkeep = controller.upkeep if controller is not None else None
         if upkeep is None or upkeep.status is None:
@@ -199,11 +200,11 @@ class OwnMetrics:
                 store.calls_ms,
                 "call",
             ),
-            OwnMetric("etcd_calls_failed", "Calls that no member of etcd answered in time", store.calls_failed, True),
+            OwnMetric("etcd_calls_failed", "Calls that no etcd member responded to in time", store.calls_failed, True),
         )
 
     def _of_cluster(self) -> Own:
-        """Return those of a process that is one of several."""
+        """Return the numbers of a cluster's member; of a process that is alone, only that it leads."""
         node = self._node
         joined, remote = node.joined, node.remote
         is_leader = joined is None or (node.controller is not None and node.controller.leading is not None)
@@ -226,8 +227,12 @@ class OwnMetrics:
             ),
             OwnMetric("assigned_partitions", "Partitions that this process is to own", view.owned_count(view.own)),
             OwnMetric("peers_connected", "Processes that this one has a connection to", joined.peers.connected),
-            OwnMetric("ways_relayed", "Ways through other proxies to brokers not reached from here", remote.relayed),
-            OwnMetric("produces_kept", "Parts of produces that wait for a partition that is moving", remote.kept),
+            OwnMetric(
+                "ways_relayed", "Connections through other proxies to brokers not reached directly", remote.relayed
+            ),
+            OwnMetric(
+                "produces_kept", "Parts of produce requests that wait for a partition that is moving", remote.kept
+            ),
             OwnMetric("partitions_followed", "Partitions of other processes that are read here", remote.followed),
         )
 
@@ -309,7 +314,7 @@ class OwnMetrics:
         meter = self._descriptors
         if meter is None:
             return ()
-        text = "Files and connections not opened, and tries once a second that failed, for want of a file descriptor"
+        text = "Files and connections not opened, and failed tries once a second, because no file descriptor was left"
         return (OwnMetric("descriptor_failures", text, meter.failures, True),)
 
 

@@ -1,4 +1,4 @@
-"""The partitions of the whole cluster that are not served: each broker is asked for its own."""
+"""Partitions of the whole cluster that are not served, from the report of each broker."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from bmq.server.node import Node
 
 
 class ClusterNotServed(NamedTuple):
-    """What the brokers said."""
+    """Reports of all brokers.  ``total`` counts all such partitions, ``partitions`` has the first `NAMED_MAX`."""
 
     total: int
     partitions: Sequence[NotServedFacts]
     storage_trouble: Mapping[str, str]
-    """By incarnation, of those that storage acknowledges nothing to."""
+    """The reason by incarnation, of brokers whose writes storage does not acknowledge."""
     silent: Sequence[str]
-    """Brokers that did not say."""
+    """Brokers that did not respond."""
 
 
 async def partitions_not_served(node: Node) -> ClusterNotServed:
-    """Return what the brokers cannot serve, by topic and number."""
+    """Return the partitions that their brokers cannot serve, by topic and number."""
     total, named, trouble = 0, list[tuple[NotServedPartition, str]](), dict[str, str]()
     others = others_with(node, BROKER)
     key = InternalKey.PARTITIONS_NOT_SERVED

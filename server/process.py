@@ -1,8 +1,8 @@
-"""The process of ``bmq serve``: the sockets and the signals around a ``Node``.
+"""The process of ``bmq serve``: sockets and signals around a `Node`.
 
-Standard output gets one line beginning ``ready`` when clients are served; log lines go to standard error.  SIGTERM and
-SIGINT drain: no new connections, answers under way are sent, partitions are handed over, exit status 0.  A second
-one of the same kind ends at once.
+Standard output gets one line that begins with ``ready`` when clients are served; log lines go to standard error.
+SIGTERM and SIGINT drain the process: it accepts no new connections, hands partitions over, sends the responses that are
+under way, and exits with status 0.  A second signal of the same kind ends it at once.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from bmq.storage.open import open_filesystem
 
 _log = logging.getLogger("bmq")
 NOTICE_S = 3.0
-"""Root or store that opens later than this is named in the log; a call to HDFS gives up after 15 s."""
+"""A root or store that takes longer to open is named in the log; a call to HDFS times out only after 15 s."""
 
 
 class CannotServe(Exception):
-    """The process cannot start, or go on; ``str`` says why, and what to check."""
+    """A process that cannot start or go on; ``str`` says why, and what to check."""
 
 
 def serve(config: NodeConfig) -> int:
-    """Serve until a signal comes, and return the exit status.  Raises CannotServe."""
+    """Serve until a signal or a failure ends the process; return the exit status.  Raises CannotServe."""
     if config.workers > 1:
         return asyncio.run(_supervise(config))
     config, warning = fit(config, raise_limit())
@@ -71,7 +71,7 @@ def serve(config: NodeConfig) -> int:
             return runner.run(_serve(config))
     except StorageUnavailable as error:
         root = without_userinfo(config.root)
-        raise CannotServe(f"{root} does not answer: {error}; is its namenode up, and the address right?") from error
+        raise CannotServe(f"{root} does not respond: {error}; is its NameNode up, and the address right?") from error
     except (OSError, StorageError, KvError, NodeIdTaken, BmqError, ConfigError, ValueError) as error:
         raise CannotServe(str(error)) from error
 
@@ -97,7 +97,7 @@ async def _serve(config: NodeConfig) -> int:
             fs = await open_filesystem(config.root, holder=incarnation, hadoop_conf_dir=config.hadoop_conf_dir)
         stack.push_async_callback(fs.close)
         joined = None
-        last = await stack.enter_async_context(contextlib.AsyncExitStack())  # what ends after the membership
+        last = await stack.enter_async_context(contextlib.AsyncExitStack())  # closed after the membership has ended
         if is_shared(config.meta):
             guard = RootGuard(kv, fs, config.cluster)
             joined = ClusterMember(config, kv, SystemClock(), incarnation, before_join=guard.before_join)
@@ -140,12 +140,12 @@ async def _serve(config: NodeConfig) -> int:
             stack.callback(sockets.close)
             last.callback(sockets.close_internal)
             await sockets.open()
-            gc.freeze()  # what is here now lives as long as the process: the collector need not look at it again
+            gc.freeze()  # these objects live as long as the process: the collector need not visit them again
             node.is_serving = True
             await stack.enter_async_context(running(lag.run()))
             if node.broker is not None:
                 await stack.enter_async_context(running(load_walk()))
-            print(f"ready {sockets.told()} http={http.url} root={without_userinfo(config.root)}", flush=True)
+            print(f"ready {sockets.ready_text()} http={http.url} root={without_userinfo(config.root)}", flush=True)
             await asked.wait()
             node.is_serving = False
             leaving.begin()
@@ -155,13 +155,13 @@ async def _serve(config: NodeConfig) -> int:
 
 
 class Moves(Protocol):
-    """A broker that counts the partitions that have left it."""
+    """Count of the partitions that have left a broker."""
 
     moved_total: int
 
 
 class Leaving:
-    """The partitions that a process gives up while it ends."""
+    """Count of the partitions that a process hands over or closes while it ends."""
 
     def __init__(self, broker: Moves | None) -> None:
         """`broker` is None for a process without that role."""
@@ -169,18 +169,18 @@ class Leaving:
         self._before: int | None = None
 
     def begin(self) -> None:
-        """Count from now on."""
+        """Begin to count."""
         self._before = 0 if self._broker is None else self._broker.moved_total
 
     def log(self) -> None:
-        """Log how many were handed over or closed; nothing if the process never served."""
+        """Log the count; nothing if the process never served, or is not a broker."""
         if self._broker is not None and self._before is not None:
             _log.info("drained: %d partitions handed over or closed", self._broker.moved_total - self._before)
 
 
 @contextlib.contextmanager
 def notice_if_slow(url: str, after_s: float = NOTICE_S) -> Iterator[None]:
-    """Log once that `url` does not answer if the body takes longer than `after_s`."""
+    """Log once that `url` does not respond if the body takes longer than `after_s`."""
     timer = asyncio.get_running_loop().call_later(
         after_s, partial(_log.warning, "no answer within %g s, still trying", after_s, extra=fields(path=url))
     )
@@ -192,10 +192,10 @@ def notice_if_slow(url: str, after_s: float = NOTICE_S) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run ``work`` beside the body; what is left of it ends with the body.
+    """Run ``work`` beside the body, and cancel it at the end of the body.
 
-    Raises what the body or ``work`` raises as it is, not in the group of one that `asyncio.TaskGroup` makes of it:
-    callers tell the causes of a failed start apart by their classes.
+    Raises an exception of the body or of ``work`` as it is, not in the group of one that `asyncio.TaskGroup` makes:
+    callers distinguish the causes of a failed start by their classes.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -209,13 +209,13 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 async def load_walk() -> None:
-    """Switch the check of produced records to compiled code, which takes a second to load: clients do not wait for it.
+    """Switch the check of produced records to compiled code, which loads in a second beside clients' requests.
 
-    Without it, or until it is there, records are checked in Python, a hundred times slower.
+    Until then, and without it, records are checked in Python, a hundred times slower.
     """
     try:
         is_compiled = await asyncio.to_thread(WALKER.load_compiled)
-    except (ImportError, OSError, RuntimeError) as error:  # numba does not fit to numpy, or can keep no machine code
+    except (ImportError, OSError, RuntimeError) as error:  # numba does not fit numpy, or cannot cache machine code
         _log.warning(
             "produced records are checked in Python, which is slow: cannot load the compiled check",
             extra=fields(error=error),
@@ -229,14 +229,17 @@ async def load_walk() -> None:
 
 
 def _name(config: NodeConfig) -> str:
-    """How this process begins its incarnation: for people who look at keys and journals."""
+    """Return the prefix of this process's incarnation, for operators who read keys and journals."""
     if set(config.roles) == set(ROLES):
         return str(config.node_id) if config.node_id >= 0 else "node"
     return "+".join(config.roles)
 
 
 class StopAsked:
-    """SIGTERM or SIGINT, once; the second one ends the process as if nobody had caught it."""
+    """Request to end the process: the first SIGTERM or SIGINT, an operator's drain, or a failure.
+
+    Each signal is caught once; the second one of a kind has its default effect.
+    """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -250,20 +253,21 @@ class StopAsked:
         asyncio.get_running_loop().remove_signal_handler(number)
 
     def fail(self, why: str) -> None:
-        """This process had better begin anew: whoever runs it starts it again."""
-        _log.error("this process ends, and is to be started again", extra=fields(error=why))
+        """End the process with status 1 because of ``why``, so that its supervisor starts it again."""
+        _log.error("this process ends with status 1, so that its supervisor starts it again", extra=fields(error=why))
         self.status = 1
         self._event.set()
 
     def ask(self) -> None:
-        """As a signal does; the next signal is the first."""
+        """End the process as a signal does, but without using one up."""
         self._event.set()
 
     async def wait(self) -> None:
+        """Wait until the process is to end."""
         await self._event.wait()
 
     async def comes_before(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do ``work``, or give it up when we are asked to stop first; True then."""
+        """Run ``work``; if the process is to end before it is done, cancel it and return True."""
         working = asyncio.ensure_future(work)
         asked = asyncio.ensure_future(self._event.wait())
         try:

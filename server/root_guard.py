@@ -1,7 +1,7 @@
-"""The check that `--root` and `--meta` belong together, before a process serves or joins.
+"""Check that `--root` and `--meta` belong together, before a process serves or joins.
 
 A cluster is one store and one root.  The store has the cluster's id and the id of its root; the root has both in files.
-Facts and what follows from them:
+The facts decide:
 
 =========  ==========  ======================  ========  ==================================================
 store has  the root's  cluster.json names      its       then
@@ -18,10 +18,10 @@ no         any         yes                     any       a cluster of an older v
                                                          process died here: write root.json, bind
 =========  ==========  ======================  ========  ==================================================
 
-"Data" are topics, partitions' records or deleted topics in the store.  To bind is to write the root's id into the store
-where there is none: of several processes with different roots one wins, and the others are refused.  An older version's
-root without room for `root.json` is served without being bound, as it was before, so that topics can be deleted and
-partitions go on by themselves when there is room: the next start or join that finds room binds it.
+"Data" are topics, partitions' records or deleted topics in the store.  To bind is to write the root's id into a store
+that has none: of several processes with different roots one wins, and the others are refused.  An older version's root
+without room for `root.json` is served without a binding, as it was before, so that topics can be deleted and partitions
+go on once there is room; the next start or join that finds room binds it.
 """
 
 from __future__ import annotations
@@ -46,12 +46,14 @@ from bmq.storage.root_id import make_root_id, read_root_id
 
 _log = logging.getLogger("bmq.root")
 STORAGE_PATIENCE_S = 120.0
-"""A NameNode leaves safe mode 30 s after the last block report that it needs (dfs.namenode.safemode.extension)."""
+"""How long storage that is not ready is waited for.  A NameNode leaves safe mode 30 s after the last block report that
+it needs (dfs.namenode.safemode.extension)."""
 STORAGE_RETRY_S = 2.0
+"""Pause between tries."""
 
 
 class Verdict(Enum):
-    """What is to be done with a root."""
+    """Result of the check: serve the root, bind it, or refuse it for one of three reasons."""
 
     SERVE = auto()
     BIND = auto()
@@ -63,8 +65,12 @@ class Verdict(Enum):
 def judge(
     stored: RootRecord | None, has_data: bool, file: ClusterFile | None, root_id: str, cluster_id: str
 ) -> Verdict:
-    """Return the verdict of the table above; `root_id` is that of the root's file, "" for none."""
-    if file is None:  # a new cluster does not begin without its id
+    """Return the verdict of the module's table.
+
+    `stored` is the store's record of its root, `file` the root's cluster.json, `root_id` the id in its root.json (""
+    for none), and `cluster_id` the store's.
+    """
+    if file is None:  # only a new cluster may lack the file
         return Verdict.BIND if stored is None and not has_data else Verdict.EMPTY_ROOT
     if file.cluster_id != cluster_id:
         return Verdict.TWO_CLUSTERS
@@ -74,7 +80,7 @@ def judge(
 
 
 class RootGuard:
-    """`check` before a process begins; `check_again` whenever it joins the cluster again."""
+    """Guard of one process's root: `check` before it serves, `before_join` each time it joins the cluster."""
 
     def __init__(self, kv: KeyValue, fs: FileSystem, cluster: str) -> None:
         self._kv = kv
@@ -84,13 +90,14 @@ class RootGuard:
         self._root_id = ""
 
     async def before_join(self) -> None:
-        """Check all of it the first time, afterwards what another store would have otherwise.
+        """Check root and store the first time; later only that the store is still the same.
 
-        Raises WrongCluster at first, JoinRefused later; KvError, StorageError, FormatError.
+        Raises WrongCluster the first time and JoinRefused later if they do not belong together; KvError, StorageError
+        or FormatError if they cannot be read.
         """
         if self._root_id:
             await self._check_again()
-        elif self._cluster_id:  # served without a binding so far: there may be room for one now
+        elif self._cluster_id:  # served without a binding so far; now there may be room for root.json
             try:
                 await self.check()
             except WrongCluster as error:
@@ -99,11 +106,11 @@ class RootGuard:
             await self.check()
 
     async def check(self) -> ClusterFile:
-        """Return the root's `cluster.json`.  Raises WrongCluster with what to check; KvError, StorageError,
-        FormatError.
+        """Check root and store; write the files of a new cluster, bind the root, and return the root's `cluster.json`.
 
-        Storage that answers "later" is waited for: datanodes that were just restarted have yet to report their blocks,
-        and a NameNode may be in safe mode.
+        Storage that is not ready is waited for, `STORAGE_PATIENCE_S` at most: datanodes that were just restarted have
+        yet to report their blocks, and a NameNode may be in safe mode.  Raises WrongCluster, which says what to check;
+        KvError, StorageError or FormatError if root or store cannot be read.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + STORAGE_PATIENCE_S
@@ -133,7 +140,7 @@ class RootGuard:
             try:
                 root_id = await make_root_id(fs)
             except OutOfSpace as error:
-                if file is None:  # a new cluster does not begin without its id
+                if file is None:  # a new cluster must not start without a root id
                     raise
                 _log.warning(
                     "storage has no room for %s: the root is served, but a process with another --root would not be"
@@ -145,14 +152,14 @@ class RootGuard:
                 return found
             own = RootRecord(root_id=root_id, url=self._url)
             stored = await patiently(lambda: bind_root(kv, self._cluster, own))
-        assert stored is not None, "it is bound by now"
+        assert stored is not None, "the root is bound"
         if stored.root_id != root_id:
             raise WrongCluster(_other_root(self._url, root_id, cluster_id, stored))
         self._cluster_id, self._root_id = cluster_id, root_id
         return found
 
     async def _check_again(self) -> None:
-        """Check that the store is still the one of the start: it may have been rebuilt, or another one put there."""
+        """Check that the store is still the one of the first check: it may have been rebuilt or replaced."""
         entry = await self._kv.get(cluster_id_key(self._cluster))
         if entry is None or entry.value.decode("ascii", "replace") != self._cluster_id:
             now = "empty or being rebuilt" if entry is None else "that of another cluster"
@@ -167,7 +174,7 @@ class RootGuard:
 
 
 async def first_data(kv: KeyValue, cluster: str) -> Entry | None:
-    """Return an entry that tells of records on storage; None in the store of a new cluster."""
+    """Return an entry that implies records on storage; None in the store of a new cluster."""
     for prefix in (f"{catalog_prefix(cluster)}topics/", partitions_prefix(cluster), deleted_prefix(cluster)):
         async for entry in kv.list(prefix, limit=1):
             return entry

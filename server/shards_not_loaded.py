@@ -1,4 +1,4 @@
-"""The shards of the whole cluster that are not loaded: each coordinator is asked for its own."""
+"""Shards of the whole cluster that are not loaded, from the report of each coordinator."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from bmq.server.node import Node
 
 
 async def shards_not_loaded(node: Node) -> list[NotLoadedFacts]:
-    """Return them by number.  A coordinator that does not answer is seen elsewhere: by its state, and by its groups
-    that are missing."""
+    """Return the shards that are not loaded, by number.
+
+    A coordinator that does not respond is left out: its state shows it, and the groups that are missing.
+    """
     own = node.own_coordinator.shards_not_loaded() if node.own_coordinator is not None else {}
     found = [(number, node.view.own, why) for number, why in own.items()]
     key = InternalKey.SHARDS_NOT_LOADED

@@ -1,4 +1,4 @@
-"""Segments of a partition as storage has them, for the console of a ``Node``."""
+"""Segments of a partition as storage has them, for the console of a `Node`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from bmq.storage.layout import PartitionPath, parse_segment
 from bmq.storage.log_segments import Listed, walk
 
 PARALLEL = 8
-"""Files whose blocks are asked for at once."""
+"""Most files whose blocks are requested at the same time."""
 TELL_S = 5.0
-"""How long storage is waited for, for the names of a page's segments and the blocks of all of them."""
+"""Time-out of storage, for the names of a page's segments and the blocks of all of them."""
 
 
 async def segments_of(node: Node, topic_name: str, partition: int, page: Page) -> SegmentsFacts:
-    """Return a page of the live segments in the order of offsets.  NotPossible (400, 503)."""
+    """Return a page of the live segments, by offset.
+
+    Raises NotPossible: 400 if ``page.after`` is not a segment's name, 503 if storage lists no segment in time.  If it
+    lists only some, or not all blocks, the result has the reason.
+    """
     topic = node.catalog.topics[topic_name]
     path = PartitionPath(topic_name, str(topic.topic_id), partition)
     after = _name(page.after) if page.after else None
@@ -63,14 +67,14 @@ def _name(text: str) -> SegmentName:
 
 
 async def _segment(fs: FileSystem, path: PartitionPath, listed: Listed, deadline: float) -> SegmentFacts | None:
-    """Return the segment, without blocks if these are not told by `deadline`; None when it was deleted meanwhile."""
+    """Return the segment, without blocks if these do not come by `deadline`; None if it was deleted meanwhile."""
     size, blocks = listed.length, None
     try:
         async with asyncio.timeout_at(deadline):
             places = await fs.block_places(path.log(listed.name)) if _is_ahead(deadline) else None
     except NoSuchFile:
         return None
-    except (StorageError, TimeoutError):  # the file is there, its blocks cannot be told: they are null
+    except (StorageError, TimeoutError):  # the file exists, only its blocks are unknown: they are null
         places = None
     if places is not None:
         blocks = [BlockFacts(position=each.position, bytes=each.length, nodes=each.nodes) for each in places]

@@ -1,4 +1,4 @@
-"""Room and health of storage, for the console of a `Node`."""
+"""Space and health of storage, for the console of a `Node`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from bmq.storage.filesystem import StorageError, Unsupported
 from bmq.storage.health import Examined, StorageHealth
 
 TELL_S = 5.0
-"""How long storage is waited for."""
+"""Time-out of the requests to storage."""
 KEPT_S = 15.0
-"""How long an answer is shown again: without a quota, HDFS counts the root's files for it."""
+"""Facts are shown for so long before they are read again: without a quota, HDFS counts the root's files for them."""
 
 
 class StorageRoom:
-    """Storage's facts of itself: one question for all who look."""
+    """Space and health of storage, read once for all requests of `KEPT_S`."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self.facts = Memoized(self._ask, KEPT_S).get
 
     async def _ask(self) -> StorageFacts:
-        """Return what storage tells of itself; what it does not tell in time is null, with the reason."""
+        """Return the facts that storage reports; those that it does not report in time are null, with the reason."""
         facts = StorageFacts(
             root=without_userinfo(self._node.config.root), datanodes=None, space=None, usage=None,
             is_in_safe_mode=False, missing_blocks=0, error="",
@@ -37,7 +37,7 @@ class StorageRoom:
                     _add_health(facts, await fs.health())
                 if fs.url.startswith("hdfs:"):
                     facts["datanodes"] = await fs.replicas_max()
-        except Unsupported:  # HDFS tells its datanodes to superusers only
+        except Unsupported:  # HDFS reports its datanodes to superusers only
             return facts
         except TimeoutError:
             facts["error"] = f"storage did not answer within {TELL_S:g} s"

@@ -1,4 +1,4 @@
-"""Bytes on storage by topic, of the whole cluster: each broker is asked for its own, for the console of a `Node`."""
+"""Bytes on storage by topic, summed over all brokers, for the console of a `Node`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bmq.server.member_queries import ask_members, others_with
 from bmq.server.node import Node
 
 KEPT_S = 15.0
-"""How long the sums are shown again: a broker does not count more often."""
+"""Sums are shown for so long before they are read again: a broker does not count more often."""
 
 
 class ClusterTopicSizes:
-    """The sums of the brokers that answer, and the names of those that do not: one question for all who look."""
+    """Sums of the brokers that respond, and the names of those that do not; read once for all requests of `KEPT_S`."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

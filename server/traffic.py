@@ -1,4 +1,4 @@
-"""The traffic of the whole cluster: each proxy is asked for its own, and the sum is told by second."""
+"""Traffic of the whole cluster, by second: the sum of the rates that each proxy reports."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from bmq.server.node import Node
 
 
 class ClusterTraffic(NamedTuple):
-    """Rates by second.  What a proxy moved that did not answer, or has not been up for a window, is not in them."""
+    """Rates by second, without proxies that did not respond, or have not been up for a whole window yet."""
 
     members: Mapping[str, RateFacts]
-    """By incarnation, of the proxies that answered."""
+    """Rates of each proxy that responded, by incarnation."""
     partitions: Mapping[tuple[str, int], RateFacts]
-    """By topic and partition, of those that had traffic; the partition is WHOLE_TOPIC for a topic."""
+    """Rates by topic and partition, of those that had traffic; the partition is `WHOLE_TOPIC` for a topic."""
     silent: Sequence[str]
-    """Proxies that did not answer."""
+    """Proxies that did not respond."""
 
 
 NO_RATES = RateFacts(records_in=0.0, bytes_in=0.0, bytes_out=0.0)
 
 
 def sum_of(rates: Iterable[RateFacts]) -> RateFacts | None:
-    """Return the sum, None of nothing."""
+    """Return the sum; None if there are no rates."""
     each = list(rates)
     if not each:
         return None
@@ -51,7 +51,7 @@ def _by_second(window_ms: int, counts: TrafficResponse | PartitionTraffic) -> Ra
 
 
 async def cluster_traffic(node: Node, asked: Sequence[tuple[str, int]]) -> ClusterTraffic:
-    """Return the rates of the proxies, and of topics and partitions by name; an unknown topic has none."""
+    """Return the rates of all proxies, and of the topics and partitions in `asked`; an unknown topic has none."""
     topics = node.catalog.topics
     wanted = [Asked(topics[name].topic_id, partition) for name, partition in asked if name in topics]
     names = {topics[name].topic_id: name for name, _ in asked if name in topics}
@@ -72,7 +72,7 @@ async def cluster_traffic(node: Node, asked: Sequence[tuple[str, int]]) -> Clust
 
 
 def rates_of(traffic: ClusterTraffic, topic: str, partition: int = WHOLE_TOPIC) -> RateFacts | None:
-    """Return the rates of a topic, or of a partition: None as long as no proxy has any to tell."""
+    """Return the rates of a topic or a partition; None while no proxy reports any."""
     if not traffic.members:
         return None
     return traffic.partitions.get((topic, partition), NO_RATES)

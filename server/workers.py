@@ -1,11 +1,12 @@
 """``--workers N``: several processes from one command, since one Python process uses one core.
 
 Each worker is a member of the cluster like any other, with an id and ports of its own: those of the command line and
-the ones after it.  Proxies also share the command line's Kafka address (SO_REUSEPORT: the kernel gives each new
-connection to one of them), which serves clients to begin with; what they are told then is each proxy's own address.
+the ones after them.  Proxies also share the command line's Kafka address (SO_REUSEPORT: the kernel gives each new
+connection to one of them).  Clients bootstrap from it; Metadata then has each proxy's own address.
 
-The parent serves nothing.  It starts workers again that fail, at a bounded rate, passes a signal on, and ends when they
-have ended: with 0 if all of them did.  One that an operator has drained stays away.
+The parent serves nothing.  It starts failed workers again, at a bounded rate, forwards SIGTERM and SIGINT, and ends
+when all workers have ended: with status 0 if all of them did.  A worker that an operator has drained is not started
+again.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ _log = logging.getLogger("bmq")
 
 READY = "ready"
 NOT_STARTED = 1
-"""The exit status of a worker that there was no process for."""
+"""Exit status of a worker whose process could not be started."""
 COMMAND = (sys.executable, "-m", "bmq.cli.main", "serve")
 RESTART_MIN_S, RESTART_MAX_S = 0.5, 30.0
-"""A worker that ends is started again after the first, doubled each time up to the second; one that has served for the
-second begins anew."""
+"""Pause before a failed worker is started again: the first, doubled each time up to the second.  A worker that has run
+for longer than the second begins with the first again."""
 _PR_SET_PDEATHSIG = 1
 
 
 def worker_environment(environment: Mapping[str, str], config: NodeConfig, number: int) -> dict[str, str]:
-    """All settings of worker ``number``: the parent's, but for those in which it differs."""
+    """Return the environment of worker ``number``: ``environment``, and all settings, those of the worker included."""
     settings = {option.name: _text(getattr(config, option.name)) for option in OPTIONS}
     settings.update(worker_settings(config, number))
     names = {option.name: environment_name(option) for option in OPTIONS}
@@ -49,9 +50,9 @@ def _text(value: object) -> str:
 
 
 def worker_settings(config: NodeConfig, number: int) -> dict[str, str]:
-    """Those in which worker ``number`` (from 0) differs from the command line, by field name."""
+    """Return the settings in which worker ``number`` (from 0) differs from the command line, by field name."""
     settings = {"workers": "1"}
-    shift = 1 if "proxy" in config.roles else 0  # the command line's ports are those that all proxies share
+    shift = 1 if "proxy" in config.roles else 0  # all proxies share the command line's ports
     for name in ("listen", "advertise"):
         address = getattr(config, name)
         if address:
@@ -78,7 +79,7 @@ def worker_settings(config: NodeConfig, number: int) -> dict[str, str]:
 
 
 def _moved(address: str, name: str, by: int) -> str:
-    """The port ``by`` higher; port 0, any free one, stays."""
+    """Return the address with a port that is ``by`` higher; port 0, any free one, stays 0."""
     host, port = parse_address(address, name)
     return address_text(host, _moved_port(port, by))
 
@@ -88,20 +89,20 @@ def _moved_port(port: int, by: int) -> int:
 
 
 class Workers:
-    """``run`` them until a signal comes."""
+    """The worker processes of one command."""
 
     def __init__(self, config: NodeConfig, command: Sequence[str] = COMMAND) -> None:
-        """``command`` starts a worker: without flags, since they would win over its environment."""
+        """``command`` starts a worker.  It must have no flags: they would override the worker's environment."""
         self._config = config
         self._command = list(command)
         self._is_stopping = asyncio.Event()
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ready: set[int] = set()
         self._statuses: dict[int, int] = {}
-        self._has_told = False
+        self._has_reported = False
 
     async def run(self) -> int:
-        """The exit status."""
+        """Run the workers until SIGTERM or SIGINT, or until all have been drained; return the exit status."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number)
@@ -117,14 +118,14 @@ class Workers:
                 process.send_signal(number)
 
     async def _keep(self, worker: int) -> None:
-        """Have the worker run until we stop."""
+        """Run the worker, and start it again when it fails, until this process is to stop."""
         delay_s = RESTART_MIN_S
         loop = asyncio.get_running_loop()
         while not self._is_stopping.is_set():
             started = loop.time()
             self._statuses[worker] = await self._run_once(worker)
             if self._is_stopping.is_set() or self._statuses[worker] == 0:
-                return  # the latter was told to drain
+                return  # status 0 without a signal: an operator has drained it
             if loop.time() - started > RESTART_MAX_S:
                 delay_s = RESTART_MIN_S
             _log.error(
@@ -144,7 +145,7 @@ class Workers:
                 env=worker_environment(os.environ, self._config, worker),
                 preexec_fn=_dies_with_parent(),
             )
-        except (OSError, subprocess.SubprocessError) as error:  # this machine has no room for another now
+        except (OSError, subprocess.SubprocessError) as error:  # the machine has no memory or processes left now
             _log.error("a worker cannot be started", extra=fields(worker=worker, error=error))
             return NOT_STARTED
         self._processes[worker] = process
@@ -153,7 +154,7 @@ class Workers:
         assert process.stdout is not None
         try:
             async for line in process.stdout:
-                self._said(worker, line.decode(errors="replace").rstrip())
+                self._on_line(worker, line.decode(errors="replace").rstrip())
             return await process.wait()
         finally:
             self._ready.discard(worker)
@@ -161,20 +162,20 @@ class Workers:
                 process.kill()
                 await process.wait()
 
-    def _said(self, worker: int, line: str) -> None:
-        """Tell that we are ready once all workers are, and not again when one of them comes back."""
+    def _on_line(self, worker: int, line: str) -> None:
+        """Print a worker's line; print ``ready`` once, when all workers are, and not again when one restarts."""
         if not line.startswith(READY):
             print(line, flush=True)
             return
         _log.info("a worker is ready: %s", line.removeprefix(READY).strip(), extra=fields(worker=worker))
         self._ready.add(worker)
-        if len(self._ready) == self._config.workers and not self._has_told:
-            self._has_told = True
+        if len(self._ready) == self._config.workers and not self._has_reported:
+            self._has_reported = True
             print(f"{READY} workers={self._config.workers} {line.removeprefix(READY).strip()}", flush=True)
 
 
 def _dies_with_parent() -> Callable[[], None] | None:
-    """For the child to run before it becomes a worker: a parent that is killed takes its workers along (Linux)."""
+    """Return the function by which a child asks Linux to be killed when its parent is; None on other systems."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl

@@ -11,7 +11,7 @@ PROCESS_WIDE = {
     "the wall clock was set by %d ms",
     "%d partitions are not handed over: storage does not let them be closed",
     "%d segments' indexes are not written: their partitions' next owners write them",
-    "some partitions are not handed over in %g s",
+    "some partitions are not handed over in %g s, their new owners open them later",
     "produced records are checked in Python, which is slow; install numba: %s",
     "%s %s failed",
     "%d connections did not end in %g s and are closed",

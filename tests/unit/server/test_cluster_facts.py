@@ -127,7 +127,7 @@ def node(view: object, leader: Leader | None) -> Node:
     topics = {"orders": SimpleNamespace(topic_id=TOPIC_ID, partitions=4)}
     fake = SimpleNamespace(
         view=view,
-        joined=SimpleNamespace(peers=PEERS) if leader is not None else None,
+        joined=SimpleNamespace(peers=PEERS, view=view) if leader is not None else None,
         own_coordinator=SimpleNamespace(shards_not_loaded=lambda: {7: "it hangs"}),
         cluster_admin=leader,
         quarantined=lambda: {"topic t": "wrong"},
@@ -136,6 +136,7 @@ def node(view: object, leader: Leader | None) -> Node:
         catalog=SimpleNamespace(topics=topics, cluster_id="abc"),
         config=SimpleNamespace(cluster="bmq", zone="z"),
         members=SimpleNamespace(own=ProxyAddress(0, "127.0.0.1", 9092)),
+        log_levels=LogLevels(),
     )
     return cast(Node, fake)
 

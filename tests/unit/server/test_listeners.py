@@ -136,8 +136,8 @@ def test_a_name_that_nobody_else_can_use_is_warned_of(
     warn_of_loopback_names(config, has_clients=True, has_peers=True)
     assert lines(caplog) == (
         [
-            "clients are given an address that means their own machine to others: set advertise to this machine's name"
-            f' and port listener="listen={listen}" error="the listener is on every address, clients are given {name}"'
+            "clients get a loopback address, which they can use on this machine only: set advertise to its name and"
+            f' port listener="listen={listen}" error="it listens on every address, clients get {name}"'
         ]
         if is_warned
         else []
