@@ -1,4 +1,4 @@
-"""An open file: the seam's ``Appender`` over one pipeline."""
+"""An open file on HDFS: the ``Appender`` over one pipeline."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class HdfsAppender:
-    """Writes the last block of a file whose lease is ours.
+    """The ``Appender`` of a file's last block (``bmq.storage.filesystem``); this process holds the file's lease.
 
-    Calls to the NameNode carry the file id, so that a rename of the open file changes nothing.  After a failure it
-    makes no call at all: the file may be another's by now.
+    Calls to the NameNode carry the file id, so that a rename of the open file changes nothing.  After a failure no call
+    is made: the file may belong to another process by now.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class HdfsAppender:
         self._block = block
         self._end_max = end_max
         self._closed_length: int | None = None
-        self._telling: asyncio.Task[None] | None = None
-        self._told = pipeline.acked
+        self._length_task: asyncio.Task[None] | None = None
+        self._stored_length = pipeline.acked
         pipeline.on_failure = self._on_failure
         if is_new_block:
             pipeline.hold(self._on_first_ack)
@@ -82,7 +82,7 @@ class HdfsAppender:
         return self._pipeline.failure
 
     def write(self, data: Buffer) -> int:
-        """Unsupported past the end of the block: a file is one block long, and rolled before that."""
+        """Take bytes.  Raises Unsupported past the end of the block: a file has one block, and is rolled before it."""
         position = self._pipeline.position
         if position + memoryview(data).nbytes > self._end_max:
             raise Unsupported(f"{self._path}: {self._end_max} bytes are all that its last block holds: roll the file")
@@ -97,8 +97,8 @@ class HdfsAppender:
             return self._closed_length
         length = await self.flush()
         self._client.lengths.remove(self)
-        if self._telling is not None:  # it must not reach the NameNode after `complete`
-            await asyncio.wait([self._telling])
+        if self._length_task is not None:  # it must not reach the NameNode after `complete`
+            await asyncio.wait([self._length_task])
         await self._pipeline.finish()
         last = pb.Block()
         last.CopyFrom(self._block)
@@ -106,7 +106,7 @@ class HdfsAppender:
         try:
             await self._client.complete(self._path, self._lease.holder, self._lease.file_id, last)
         finally:
-            # Even when this failed: replicas are closed, nothing can be written, and a fence can end it.
+            # Also if this failed: the replicas are closed, nothing can be written, and a fence can close the file.
             self._client.leases.remove(self._lease.file_id)
         self._closed_length = length
         return length
@@ -115,27 +115,28 @@ class HdfsAppender:
         self._pipeline.abort()
 
     async def tell_length(self) -> None:
-        """Tell the NameNode what was acknowledged since it was last told, which is nothing before the first length.
+        """Send the acknowledged length to the NameNode, if it has grown since the last time.
 
-        A refusal is left to those whom it matters to: the next flush, the next fence.  Raises StorageUnavailable.
+        Nothing is sent before the first length, which the first acknowledgement sends.  A refusal is ignored: the next
+        flush or the next fence meets its cause.  Raises StorageUnavailable if the NameNode does not respond.
         """
         acked = self._pipeline.acked
-        if self._pipeline.failure is not None or self._told == 0 or acked <= self._told:
+        if self._pipeline.failure is not None or self._stored_length == 0 or acked <= self._stored_length:
             return
         unavailable: list[StorageUnavailable] = []
-        self._telling = self._client.tasks.start(
-            self._tell_further_length(acked, unavailable), f"length of {self._path}"
+        self._length_task = self._client.tasks.start(
+            self._send_further_length(acked, unavailable), f"length of {self._path}"
         )
-        await asyncio.wait([self._telling])
+        await asyncio.wait([self._length_task])
         if unavailable:
             raise unavailable[0]
 
     # ---- within
 
     def _on_first_ack(self, acked: int) -> None:
-        self._telling = self._client.tasks.start(self._tell_first_length(acked), f"first length of {self._path}")
+        self._length_task = self._client.tasks.start(self._send_first_length(acked), f"first length of {self._path}")
 
-    async def _tell_further_length(self, acked: int, unavailable: list[StorageUnavailable]) -> None:
+    async def _send_further_length(self, acked: int, unavailable: list[StorageUnavailable]) -> None:
         try:
             await self._client.namenode.fsync(self._path, self._lease.holder, self._lease.file_id, acked)
         except StorageUnavailable as error:
@@ -143,19 +144,22 @@ class HdfsAppender:
         except StorageError as error:
             log.info("length of an open file refused by the NameNode", extra=fields(path=self._path, error=error))
         else:
-            self._told = acked
+            self._stored_length = acked
 
-    async def _tell_first_length(self, acked: int) -> None:
-        """Rule 1: a restarted NameNode that believes the block empty may drop it in lease recovery."""
+    async def _send_first_length(self, acked: int) -> None:
+        """Send the first length, then let flushes complete (rule 1).
+
+        Without it a restarted NameNode takes the block for empty, and may drop it in a lease recovery.
+        """
         lease = self._lease
         try:
             await self._client.namenode.fsync(self._path, lease.holder, lease.file_id, acked)
         except LeaseLost as error:
             self._pipeline.fail(error)
         except StorageError as error:
-            self._pipeline.fail(PipelineFailed(f"{self._path}: the NameNode did not take the first length: {error}"))
+            self._pipeline.fail(PipelineFailed(f"{self._path}: the NameNode did not store the first length: {error}"))
         else:
-            self._told = acked
+            self._stored_length = acked
             self._pipeline.release()
 
     def _on_failure(self, failure: StorageError) -> None:
@@ -163,5 +167,5 @@ class HdfsAppender:
             self._client.suspect(failure.suspects)
         self._client.lengths.remove(self)
         self._client.leases.remove(self._lease.file_id)
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._length_task is not None:
+            self._length_task.cancel()

@@ -44,7 +44,7 @@ class BadReplicas:
         """Report the replicas on these nodes, each once, in the background."""
         fresh = [node for node in bad if self._is_fresh(located.block, node)]
         if fresh:
-            self._start(self._tell(_on(located, fresh)), f"report block {located.block.id}")
+            self._start(self._send(_on(located, fresh)), f"report block {located.block.id}")
 
     def _is_fresh(self, block: pb.Block, node: pb.Node) -> bool:
         replica = (block.id, block.generation, node_name(node.id))
@@ -59,7 +59,7 @@ class BadReplicas:
             self._reported.popitem(last=False)
         return True
 
-    async def _tell(self, located: pb.LocatedBlock) -> None:
+    async def _send(self, located: pb.LocatedBlock) -> None:
         names = ", ".join(node_name(node.id) for node in located.nodes)
         log.warning(
             "replicas have a bad checksum, reporting them to the NameNode",

@@ -1,8 +1,8 @@
-"""Files opened for writing: created with their first block, or appended to at their last one (DataStreamer).
+"""The opening of files for writing: created with their first block, or appended to at their last one (DataStreamer).
 
-Until the first byte is written a pipeline that cannot be set up is nobody's loss: its block is abandoned and another
-asked for, without the nodes that were in the way.  Never later: after an error on an open pipeline the file may
-already be another's, and ``abandonBlock`` would take acknowledged bytes from it.
+Until the first byte is written a pipeline that cannot be set up loses nothing: its block is abandoned and another one
+requested, without the nodes that were in the way.  This is never done later: after an error on an open pipeline the
+file may already belong to another process, and ``abandonBlock`` would take acknowledged bytes from it.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from bmq.storage.hdfs.pipeline_setup import Member, Setup, members_of, open_pipe
 
 log = logging.getLogger(__name__)
 _LEFT_OUT_MAX = 8
-"""Nodes probed, of those that the NameNode did not give: a large cluster without room has thousands."""
+"""Nodes probed, at most, of those that the NameNode did not choose: a large cluster without room has thousands."""
 
 
 @dataclass(slots=True)
 class Exclusions:
-    """Who a new block is to avoid.
+    """The nodes that a new block is to avoid, by name.
 
-    ``advised`` came with the request, ``suspected`` failed lately: as soon as they cost a replica, those that answer a
-    probe are dropped.  ``refused`` failed in this very attempt, ``slow`` did not answer in time.
+    ``advised`` came with the request, ``suspected`` failed lately: if they cost a replica, those that respond to a
+    probe are dropped.  ``refused`` failed in this very attempt, ``slow`` did not respond in time.
     """
 
     advised: set[str]
@@ -53,15 +53,17 @@ class Exclusions:
     slow: set[str] = field(default_factory=set)
 
     def names(self) -> set[str]:
+        """Return all of them."""
         return self.advised | self.suspected | self.refused | self.slow
 
     def drop_advice(self) -> bool:
-        """Whether there was something to drop."""
+        """Drop the advised nodes, and return whether there were any."""
         had_any = bool(self.advised)
         self.advised.clear()
         return had_any
 
     def drop_all(self) -> bool:
+        """Drop all nodes, and return whether there were any."""
         had_any = bool(self.names())
         self.advised.clear()
         self.suspected.clear()
@@ -72,9 +74,9 @@ class Exclusions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenFile:
-    """A file in the namespace that is ours to write."""
+    """A file in the namespace whose lease this process holds."""
 
-    path: str  # HDFS's name
+    path: str  # in HDFS, with the root's folder
     lease: Lease
     block_bytes: int
     replication: int
@@ -83,14 +85,19 @@ class OpenFile:
 
 
 async def create_file(client: HdfsClient, path: str, lease_path: str, options: CreateOptions) -> HdfsAppender:
-    """CREATE alone, never OVERWRITE: the writer of an overwritten file would go on being acknowledged."""
+    """Create a file with the NameNode, and open its first block.
+
+    The flag is CREATE, never OVERWRITE: the writer of an overwritten file would still be acknowledged.  Raises
+    AlreadyExists if the name is taken, Unsupported if the folder's files cannot be flushed, and as `open_new_block`.  A
+    file that could not be opened is deleted again.
+    """
     if options.block_bytes % options.chunk_bytes:
         raise Unsupported(f"create {path}: block_bytes must be a multiple of chunk_bytes {options.chunk_bytes}")
     try:
         info = await client.namenode.create(
             path, client.holder, block_bytes=options.block_bytes, replication=options.replication
         )
-    except LeaseLost as error:  # somebody is writing a file of this name
+    except LeaseLost as error:  # another holder is writing a file of this name
         raise AlreadyExists(str(error)) from error
     file = OpenFile(
         path=path,
@@ -115,7 +122,11 @@ async def create_file(client: HdfsClient, path: str, lease_path: str, options: C
 
 
 async def append_file(client: HdfsClient, path: str, lease_path: str, options: CreateOptions) -> HdfsAppender:
-    """Reopen a closed file.  On failure it is closed again, as far as possible."""
+    """Open a closed file again.  If that fails, close it again as far as possible.
+
+    Raises LeaseLost if it has a writer, Unsupported if it cannot be flushed, and StorageUnavailable if no pipeline to
+    its last block can be opened.
+    """
     response = await client.namenode.append(path, client.holder)
     info = response.file
     file = OpenFile(
@@ -134,7 +145,7 @@ async def append_file(client: HdfsClient, path: str, lease_path: str, options: C
         return await open_new_block(client, file, base=info.length, advised=set(options.exclude))
     except StorageError:
         client.leases.remove(info.file_id)
-        with contextlib.suppress(StorageError):  # the first failure is the one to tell
+        with contextlib.suppress(StorageError):  # the first failure is raised
             await fence_path(client, path, client.holder, info.file_id)
         raise
     except BaseException:
@@ -148,9 +159,9 @@ async def open_new_block(client: HdfsClient, file: OpenFile, *, base: int, advis
 
     Raises OutOfSpace if live datanodes refused it: after ``block_attempts``, or as soon as it would have fewer copies
     than the file demands.  Raises StorageUnavailable after ``block_attempts`` if a node is silent or all are slow.  A
-    datanode that has no room for the block, or no thread, drops the connection without a word; the NameNode knows of
-    its room from a heartbeat only, and hands it out all the same.  One that is merely slow keeps the connection:
-    waiting helps, and closing other files does not.
+    datanode that has no room for the block, or no thread, closes the connection without a response; the NameNode gets
+    its room from a heartbeat only, and chooses it all the same.  One that is merely slow keeps the connection: waiting
+    helps, and closing other files does not.
     """
     exclusions = Exclusions(advised=advised, suspected=client.suspected())
     failure: StorageError | None = None
@@ -192,9 +203,9 @@ async def open_new_block(client: HdfsClient, file: OpenFile, *, base: int, advis
 
 
 async def _add_block(client: HdfsClient, file: OpenFile, exclusions: Exclusions) -> pb.LocatedBlock:
-    """A block whose nodes respect the exclusions, as long as that costs no replica.
+    """Get a block whose nodes respect the exclusions, as long as that costs no replica.
 
-    Ends: each turn either returns, or makes an unknown name known, or drops exclusions.
+    The loop ends: each turn either returns, or makes an unknown name known, or drops exclusions.
     """
     while True:
         excluded = exclusions.names()
@@ -209,7 +220,7 @@ async def _add_block(client: HdfsClient, file: OpenFile, exclusions: Exclusions)
         unknown = {node_name(node.id) for node in located.nodes} & excluded - client.suspects.known()
         client.suspects.learn(located.nodes)
         is_short = len(located.nodes) < file.replication
-        if unknown or (is_short and await _drop_answering(client, exclusions, located)):
+        if unknown or (is_short and await _drop_responding(client, exclusions, located)):
             await _abandon(client, file, located)
             continue
         return located
@@ -220,13 +231,13 @@ async def _refuse_short(client: HdfsClient, file: OpenFile, exclusions: Exclusio
 
     Hadoop's client writes such a block to the nodes that are left, one at least, and the NameNode copies it when it is
     closed.  A segment is open for long, and closing others makes room: copies come first.  A node that refuses every
-    block for ``full_node_s`` counts no more, since then something else has filled it; ``min.insync.replicas`` decides
-    what is written without it.
+    block for ``full_node_s`` does not count any more, since then something else has filled it; ``min.insync.replicas``
+    decides what is written without it.
     """
     if not file.all_copies or len(located.nodes) >= file.replication:
         return
     given = {node_name(node.id) for node in located.nodes}
-    left_out = client.suspects.latest(_LEFT_OUT_MAX, besides=given | exclusions.names())  # by the NameNode itself
+    left_out = client.suspects.latest(_LEFT_OUT_MAX, besides=given | exclusions.names())  # not chosen by the NameNode
     others = [*client.suspects.resolve(exclusions.refused - given), *left_out]
     silent = set(await client.datanodes.silent([node.id for node in others], located.block))
     client.suspects.forget(silent & {node_name(node.id) for node in left_out})  # dead: not probed for each file
@@ -239,25 +250,25 @@ async def _refuse_short(client: HdfsClient, file: OpenFile, exclusions: Exclusio
         )
 
 
-async def _drop_answering(client: HdfsClient, exclusions: Exclusions, located: pb.LocatedBlock) -> bool:
-    """Drop advice and old suspicions that cost a replica, of nodes that respond.  Returns whether there were any.
+async def _drop_responding(client: HdfsClient, exclusions: Exclusions, located: pb.LocatedBlock) -> bool:
+    """Stop excluding advised and suspected nodes that respond; return whether there were any.
 
-    A silent node stays excluded, since a pipeline through it would not open.  Where most nodes were silent a moment ago
-    the fault is rather near this client, and may be over: they are asked again, or the file would be left with one copy
-    where all of them live.
+    A silent node stays excluded, since a pipeline through it would not open.  If most nodes were silent a moment ago,
+    the fault is rather near this client, and may be over: they are probed again, or the file would be left with one
+    copy although all of them live.
     """
     excluded = exclusions.advised | exclusions.suspected
     nodes = [node.id for node in client.suspects.resolve(excluded)]
     silent = set(await client.datanodes.silent(nodes, located.block, again=client.are_most_silent))
-    answering = excluded - silent
-    client.suspects.clear(answering)
+    responding = excluded - silent
+    client.suspects.clear(responding)
     exclusions.advised &= silent
     exclusions.suspected &= silent
-    return bool(answering)
+    return bool(responding)
 
 
 async def _open_last_block(client: HdfsClient, file: OpenFile, located: pb.LocatedBlock) -> HdfsAppender:
-    """Extend the last block on the nodes that have it: a new generation, set-up, and the NameNode told of both."""
+    """Extend the last block on the nodes that have it: a new generation, the set-up, and the NameNode's update."""
     client.suspects.learn(located.nodes)
     chunk_bytes = await replica_chunk_bytes(client, located)
     members = members_of(located)
@@ -288,7 +299,7 @@ async def _open_last_block(client: HdfsClient, file: OpenFile, located: pb.Locat
             continue
         new_block = _with_length(located.block, length)
         new_block.generation = fresh.block.generation
-        await _tell_pipeline(client, file, located.block, new_block, members, pipeline)
+        await _update_pipeline(client, file, located.block, new_block, members, pipeline)
         return HdfsAppender(
             client,
             pipeline,
@@ -301,7 +312,7 @@ async def _open_last_block(client: HdfsClient, file: OpenFile, located: pb.Locat
     raise StorageUnavailable(f"append {file.path}: no pipeline to its last block: {failure}")
 
 
-async def _tell_pipeline(
+async def _update_pipeline(
     client: HdfsClient, file: OpenFile, old: pb.Block, new: pb.Block, members: list[Member], pipeline: Pipeline
 ) -> None:
     try:
@@ -318,7 +329,7 @@ async def _tell_pipeline(
 
 
 def _create_setup(client: HdfsClient, file: OpenFile, located: pb.LocatedBlock) -> Setup:
-    """Datanodes reserve the block's length on disk."""
+    """Return the set-up of a new block with its full length, which datanodes reserve on disk."""
     return Setup(
         stage=pb.WriteBlock.SETUP_CREATE,
         block=_with_length(located.block, file.block_bytes),
@@ -346,7 +357,7 @@ async def _abandon(client: HdfsClient, file: OpenFile, located: pb.LocatedBlock)
 
 
 async def _delete_stillborn(client: HdfsClient, path: str) -> None:
-    """A file that was created but never opened: nobody knows of it, and its name is wanted again."""
+    """Delete a file that was created but could not be opened: it is in no record, and its name is needed again."""
     try:
         await client.namenode.delete(path, recursive=False)
     except StorageError as error:

@@ -1,43 +1,43 @@
-"""Fencing: the end of a file's writer, whoever it is, and the file's exact final length.
+"""Fencing: the end of a file's writer, in whatever process, and the file's exact final length.
 
-Same-holder takeover is HDFS's own recovery of a broken pipeline (DataStreamer.setupPipelineForAppendOrRecovery),
-begun by another process under the lease name of the old writer.  It needs no lease recovery (2.5 to 94 s) and ends in
-about 30 ms:
+Same-holder takeover is HDFS's own recovery of a broken pipeline (DataStreamer.setupPipelineForAppendOrRecovery), done
+by another process under the lease name of the old writer.  It needs no lease recovery (2.5 to 94 s) and ends in about
+30 ms:
 
-1. ``getBlockLocations``: the last block and its nodes.  Complete: the file is closed, done.
+1. ``getBlockLocations``: the last block and its nodes.  If it is complete, the file is closed: done.
 2. ``updateBlockForPipeline``: a new generation stamp G'.  Nothing has changed yet.
-3. Each node apart and at once: op 80, SETUP_STREAMING_RECOVERY with G'.  The datanode stops the old writer's thread,
-   cuts its replica to what it has acknowledged, and takes G'.  **From the first node that did so the old writer
-   receives no acknowledgement any more**, since one needs every node of its pipeline.  All of them have half a second,
-   and two seconds as long as fewer than two have responded: what was acknowledged is not left on one disk because
-   datanodes, or this process, were busy for a moment.
+3. To each node alone, all at once: op 80, SETUP_STREAMING_RECOVERY with G'.  The datanode stops the old writer's
+   thread, cuts its replica to the bytes that it has acknowledged, and takes G'.  **From the first node that did so the
+   old writer receives no acknowledgement any more**, since one needs every node of its pipeline.  All of them have half
+   a second, and two seconds as long as fewer than two have responded: acknowledged bytes must not be left on one disk
+   because datanodes, or this process, were busy for a moment.
 4. Each node's length, and its last bytes read back: a writer that is interrupted between data and checksum leaves a
    replica that is open and unreadable (seen once in some hundred), which is left out.  All bytes ever acknowledged are
    on every node, so any one of them has them; the longest is taken, and the shorter ones are filled from it through
    the pipes just opened.  If the fence is to sync, an empty sync packet puts each replica on disk.
-   A node that is left out may have taken G', now or when it goes on.  Then the others are stopped once more, with a
-   newer G'.  For a datanode refuses a copy of a block that it has open with the same stamp
-   (FsDatasetImpl.createTemporary), and the NameNode, which likes to choose just that node, tries again only after
-   five minutes (dfs.namenode.reconstruction.pending.timeout-sec).
-5. ``updatePipeline`` with G', that length and the nodes that answered: the **linearisation point**.  The NameNode takes
-   it only if G' is above, and the length not below, what it knows.
-6. The last, empty packet to each node closes the replicas; ``complete`` until true.
+   A node that is left out may have taken G', or may take it when it goes on.  Then the others are stopped once more,
+   with a newer G'.  The reason: a datanode refuses a copy of a block that it has open with the same stamp
+   (FsDatasetImpl.createTemporary), and the NameNode, which tends to choose that very node, tries again only after five
+   minutes (dfs.namenode.reconstruction.pending.timeout-sec).
+5. ``updatePipeline`` with G', that length and the nodes that responded: the **linearisation point**.  The NameNode
+   accepts it only if G' is above its own stamp, and the length not below its own.
+6. The last, empty packet to each node closes the replicas; then ``complete`` until it returns true.
 
-Whatever fails means that somebody else acted on the file (another fence, the old writer's own recovery) or that a
-node died meanwhile: look again, at most ``takeover_rounds`` times; then ``recoverLease``, repeated, which must not run
-earlier, since it takes the lease from the name that this routine uses.
+A failed step means that another process acted on the file (another fence, the old writer's own recovery) or that a node
+died meanwhile: the steps are repeated, at most ``takeover_rounds`` times.  Then comes ``recoverLease``, repeated.  It
+must not run earlier, since it takes the lease from the name that this routine uses.
 
-Without the old writer's name (the record that told it is lost) the NameNode is asked: it names the owner of a lease
-when it refuses somebody else.  Where it does not, only ``recoverLease`` is left.
+Without the old writer's name (its record is lost) the NameNode is asked: it names the owner of a lease when it refuses
+another holder.  If it does not, only ``recoverLease`` is left.
 
 Replicas that cannot be opened for streaming:
 
-* Written in other chunks than 512 bytes: one byte is read to hear of them, then again.
+* Written in other chunks than 512 bytes: one byte is read, which shows their size, and the open is tried again.
 * Closed by the old writer, which died between its last packet and ``complete``: opened for appending
   (SETUP_APPEND_RECOVERY) at the length that it shows.  CLOSE_RECOVERY would do with less and must not be used: a writer
-  that is interrupted between data and checksum leaves a replica behind that nobody can read, and it would be closed so.
-* Never made, since the old writer died before the set-up: an empty one with G' makes that set-up fail.  Only while the
-  NameNode knows no length: it knows one before anything is acknowledged (rule 1).
+  that is interrupted between data and checksum leaves an unreadable replica, and it would be closed like that.
+* Never made, since the old writer died before the set-up: an empty one with G' makes that set-up fail.  This is done
+  only while the NameNode has no length: it gets one before anything is acknowledged (rule 1).
 """
 
 from __future__ import annotations
@@ -66,22 +66,22 @@ _CHUNK_BYTES = 512
 _FILL_BYTES = 4 << 20
 _SYNC_TIMEOUT_S = 10.0  # a disk that is busy takes seconds for what the page cache holds of a block
 _LENGTH_MAX = 1 << 62
-# Read back from each stopped replica: far more than a datanode can have been writing when it was interrupted.
+# Bytes read back from each stopped replica: far more than a datanode can have been writing when it was interrupted.
 _VERIFY_BYTES = 64 << 10
 _POLL_S = 0.1
 _COPIES_ENOUGH = 2
-"""With so many, slower nodes are left out: the NameNode has the block copied again."""
+"""Copies with which slower nodes are left out: the NameNode has the block copied again."""
 _OWNER = re.compile(r"is not the lease owner \(=(.+?): /")  # FSNamesystem.checkLease
 _NAMENODE_HOLDER = "HDFS_NameNode"  # it has taken the lease itself, to recover the file
 
 
 class RoundFailed(Exception):
-    """This round did not end it; look again.  Never leaves this module."""
+    """A round that did not fence the file: the next one begins from the start.  Never leaves this module."""
 
 
 @dataclass(slots=True)
 class Stopped:
-    """A node on which no old writer can write any more, and our own way to its replica."""
+    """A node on which no old writer can write any more, with this fence's pipeline to its replica."""
 
     member: Member
     length: int
@@ -89,7 +89,7 @@ class Stopped:
 
 
 def inode_path(file_id: int) -> str:
-    """A name that follows the file through every rename (FSDirectory.resolvePath)."""
+    """Return a path that follows the file through every rename (FSDirectory.resolvePath)."""
     return f"/.reserved/.inodes/{file_id}"
 
 
@@ -101,10 +101,13 @@ class Fenced(NamedTuple):
 
 
 async def fence(client: HdfsClient, paths: Sequence[str], holder: str, file_id: int, *, sync: bool = False) -> Fenced:
-    """Fence the file with this id or, without one, the first of ``paths`` that exists."""
+    """Fence the file with this id or, without one, the first of ``paths`` that exists.
+
+    Raises NoSuchFile if there is none, StorageUnavailable after ``fence_timeout_s``.
+    """
     if file_id:
         return await fence_path(client, inode_path(file_id), holder, file_id, sync=sync)
-    for path in (*paths, *paths):  # twice: it may be renamed between the two looks
+    for path in (*paths, *paths):  # twice: it may be renamed between two calls
         info = await client.namenode.file_info(path)
         if info is not None:
             return await fence_path(client, inode_path(info.file_id), holder, info.file_id, sync=sync)
@@ -112,7 +115,7 @@ async def fence(client: HdfsClient, paths: Sequence[str], holder: str, file_id: 
 
 
 async def fence_path(client: HdfsClient, path: str, holder: str, file_id: int, *, sync: bool = False) -> Fenced:
-    """Stop the writer of one file and close it.  StorageUnavailable after ``fence_timeout_s``."""
+    """Stop the writer of one file and close the file.  Raises StorageUnavailable after ``fence_timeout_s``."""
     try:
         async with asyncio.timeout(client.settings.fence_timeout_s):
             return await _Fence(client, path, holder, file_id, sync=sync).run()
@@ -134,7 +137,7 @@ class _Fence:
     async def run(self) -> Fenced:
         if not self._holder:
             self._holder = await self._ask_holder()
-        failed_rounds = 0 if self._holder else self._settings.takeover_rounds - 1  # one, to see whether it is closed
+        failed_rounds = 0 if self._holder else self._settings.takeover_rounds - 1  # one, to check whether it is closed
         while failed_rounds < self._settings.takeover_rounds:
             try:
                 return Fenced(await self._round(), is_synced=True)
@@ -150,11 +153,11 @@ class _Fence:
         return Fenced(await self._recover_lease(), is_synced=not self._sync)
 
     async def _ask_holder(self) -> str:
-        """Whose lease it is; empty when the file is closed, or nobody's writer has it any more."""
+        """Return the holder of the file's lease; empty if the file is closed, or no writer holds the lease any more."""
         while True:
             try:
                 await self._namenode.fsync(self._path, self._client.holder, self._file_id, -1)
-                return self._client.holder  # not refused: it is our own
+                return self._client.holder  # not refused: the lease is this process's own
             except NoSuchFile:
                 raise
             except StorageUnavailable as error:
@@ -216,7 +219,7 @@ class _Fence:
     async def _stop_all(
         self, members: Sequence[Member], last: pb.LocatedBlock, fresh: pb.LocatedBlock
     ) -> list[Stopped]:
-        """Stop the writer on these nodes.  Return those that responded in time, at least one."""
+        """Stop the writer on these nodes.  Return those that responded in time; raises RoundFailed if none did."""
         self._stamped.clear()
         attempts = [asyncio.create_task(self._stop(member, last, fresh)) for member in members]
         try:
@@ -282,7 +285,10 @@ class _Fence:
         return self._stopped(member, pipe, length)
 
     async def _stop_other_replica(self, member: Member, last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> Stopped:
-        """The datanode closes the connection and does not say why: see what replica it has, if any."""
+        """Stop the writer of a replica that cannot be opened for streaming.
+
+        The datanode closes the connection without a reason: its replica, if it has one, shows what to do.
+        """
         timeout_s = self._settings.takeover_copies_timeout_s
         node, block = member.node.id, last.block
         try:
@@ -302,7 +308,7 @@ class _Fence:
         return self._stopped(member, await self._open(member, recovery, known.chunk_bytes), length)
 
     async def _occupy(self, member: Member, last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> Stopped:
-        """No replica, and none ever acknowledged: an empty one of ours keeps the old writer out."""
+        """Make an empty replica, which keeps the old writer out, where there is none and none was acknowledged."""
         creation = Setup(
             stage=pb.WriteBlock.SETUP_CREATE,
             block=_renewed(last, fresh),
@@ -319,7 +325,7 @@ class _Fence:
     # ---- step 4: fill
 
     async def _make_equal(self, stopped: list[Stopped], last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> int:
-        """Bring every node to the longest one's length; those that fail are left out.  The common length."""
+        """Bring every node to the longest one's length, and return that; nodes that fail are left out."""
         length = max(node.length for node in stopped)
         if length < last.block.length:
             raise RoundFailed(f"the longest of {len(stopped)} replicas has {length} of {last.block.length} bytes")
@@ -341,7 +347,7 @@ class _Fence:
                 size = min(_FILL_BYTES, length - node.length)
                 piece = await read_replica(self._client, source.member.node.id, block, fresh.token, node.length, size)
                 if piece.chunk_bytes != node.pipe.chunk_bytes:
-                    return False  # of another writer altogether
+                    return False  # another writer has made one of the two
                 node.pipe.write(piece.data)
                 await node.pipe.flush(sync=False)
                 node.length += size
@@ -373,7 +379,7 @@ class _Fence:
             return False
         return True
 
-    # ---- step 5 and 6: tell, close
+    # ---- steps 5 and 6: update the NameNode, close
 
     async def _close(self, stopped: list[Stopped], last: pb.LocatedBlock, fresh: pb.LocatedBlock, length: int) -> None:
         block = _renewed(last, fresh)
@@ -417,7 +423,7 @@ class _Fence:
     # ---- the fall-back
 
     async def _recover_lease(self) -> int:
-        """HDFS's own way: the NameNode takes the lease and has a datanode agree the length with the others."""
+        """Have HDFS recover the lease: the NameNode takes it, and a datanode agrees on the length with the others."""
         log.warning("fencing did not succeed, recovering the lease", extra=fields(path=self._path))
         while True:
             try:
@@ -433,7 +439,7 @@ class _Fence:
                 log.info("cannot recover the lease yet", extra=fields(path=self._path, error=error))
                 await asyncio.sleep(self._settings.recovery_interval_s)
 
-    # ---- pipes of one
+    # ---- pipelines of one node
 
     def _setup(
         self,
@@ -452,7 +458,10 @@ class _Fence:
         )
 
     async def _open(self, member: Member, setup: Setup, chunk_bytes: int) -> Pipeline:
-        """Datanodes refuse to go on with a replica in other chunks than it has, though it takes the new stamp."""
+        """Open a pipeline of one node.
+
+        A datanode refuses to go on with a replica in other chunks than it has, but it takes the new stamp all the same.
+        """
         node = member.node.id
         pipe = Pipeline(
             members=[node],
@@ -473,7 +482,7 @@ class _Fence:
 
 
 def _renewed(last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> pb.Block:
-    """The block with its new generation stamp."""
+    """Return the block with its new generation stamp."""
     block = pb.Block()
     block.CopyFrom(last.block)
     block.generation = fresh.block.generation

@@ -1,4 +1,4 @@
-"""Keeps this process's lease alive while it has files open: one task a holder, not one a file.
+"""The renewal of this process's lease while it has files open: one task a holder, not one a file.
 
 The lease is the holder's, not the file's (LeaseManager.java): one ``renewLease`` covers all of them.
 """
@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 
 class LeaseRenewer(OpenFileTask[int]):
-    """Renews one holder's lease while files are open, which are named by their ids.
+    """The task that renews one holder's lease while files are open; these are named by their ids.
 
-    A renewal that fails is tried again at the next turn: losing the lease shows as LeaseLost or a broken pipeline
-    where it matters, at the file.
+    A renewal that fails is tried again at the next turn.  If the lease is lost, the calls on its files raise LeaseLost
+    or PipelineFailed.
     """
 
     def __init__(self, namenode: NameNode, holder: str, interval_s: float) -> None:

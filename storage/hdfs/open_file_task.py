@@ -1,4 +1,4 @@
-"""One task for all files that a process has open on HDFS."""
+"""A periodic task for all files that a process has open on HDFS."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ F = TypeVar("F")
 
 
 class OpenFileTask(Generic[F]):
-    """Runs `step` every `interval_s` while `files` has any; ``close`` ends and awaits it.
+    """A task that runs `step` every `interval_s` while `files` has any; ``close`` ends and awaits it.
 
-    What `step` raises is logged, and does not end the task: its next turn comes.
+    An exception of `step` is logged, and does not end the task: its next turn comes.  `name` is an imperative ("renew
+    the lease"), which that log line quotes.
     """
 
     def __init__(self, name: str, interval_s: float, step: Callable[[], Awaitable[None]]) -> None:
-        """`name` is an imperative, which its failure's log line quotes."""
         self.files: dict[F, None] = {}
-        """In the order in which they were added."""
+        """The open files, in the order in which they were added."""
         self.interval_s = interval_s
         self._name = name
         self._step = step
@@ -34,20 +34,20 @@ class OpenFileTask(Generic[F]):
         return f"<OpenFileTask {self._name!r} files={len(self.files)}>"
 
     def add(self, file: F) -> None:
-        """Count the file as open.  Begins the task with the first one."""
+        """Count the file as open.  The first one starts the task."""
         self.files[file] = None
         self._has_files.set()
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name=self._name)
 
     def remove(self, file: F) -> None:
-        """Forget the file; one that is not there is no error."""
+        """Stop counting the file as open.  Idempotent."""
         self.files.pop(file, None)
         if not self.files:
             self._has_files.clear()
 
     async def close(self) -> None:
-        """End the task, and return when it has ended.  Idempotent."""
+        """Cancel the task, and return when it has ended.  Idempotent."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -62,7 +62,7 @@ class OpenFileTask(Generic[F]):
                 continue
             try:
                 await self._step()
-            except Exception as error:  # nobody would do it again: leases end, and snapshots miss records
+            except Exception as error:  # no other task does this work: leases would end, and snapshots miss records
                 log.exception(
                     "bug: cannot %s, trying again in %g s", self._name, self.interval_s, extra=fields(error=repr(error))
                 )

@@ -1,7 +1,7 @@
-"""Cuts what is written into packets that respect checksum chunks.  Pure: no I/O, no clock.
+"""The cutting of written bytes into packets that respect checksum chunks.  Pure: no I/O, no clock.
 
 A checksum covers a chunk.  A flush in the middle of one leaves a partial chunk behind; the next packet then begins at
-that chunk's start and repeats its bytes, and the datanode overwrites the checksum (BlockReceiver.receivePacket).  When
+that chunk's start and repeats its bytes, and the datanode overwrites the checksum (BlockReceiver.receivePacket).  If
 the chunk's first bytes are not known (an append), packets instead begin where the last one ended and may not cross the
 chunk's end.
 
@@ -19,7 +19,10 @@ Data = bytes | memoryview
 
 
 class PacketCutter:
-    """The bytes of one block between ``write`` and the wire.  Keeps views, not copies."""
+    """The bytes of one block between ``write`` and the wire.  It keeps views, not copies.
+
+    ``written`` and ``sent`` are positions in the block, both ``length`` at first; ``queued`` bytes lie between them.
+    """
 
     def __init__(self, chunk_bytes: int, packet_bytes: int, length: int = 0) -> None:
         self.chunk_bytes = chunk_bytes
@@ -30,19 +33,23 @@ class PacketCutter:
         self._tail = b""
 
     def write(self, view: memoryview) -> None:
+        """Queue bytes, which must not change until they are acknowledged."""
         self._queue.append(view)
         self.queued += len(view)
         self.written += len(view)
 
     def clear(self) -> None:
-        """Let go of the caller's buffers."""
+        """Drop the queue, and with it the caller's buffers."""
         self._queue.clear()
         self.queued = 0
         self._tail = b""
 
     def cut(self) -> tuple[int, list[Data]]:
-        """The next packet: its offset in the block, and its data in parts that begin on chunk boundaries (or lie
-        within one chunk).  As large as allowed; ends on a chunk boundary if more is queued."""
+        """Return the next packet: its offset in the block, and its data in parts.
+
+        The parts begin on chunk boundaries (or lie within one chunk).  The packet is as large as allowed, and ends on a
+        chunk boundary if more is queued.
+        """
         inside = self.sent % self.chunk_bytes
         if inside and not self._tail:
             offset = self.sent
@@ -55,8 +62,10 @@ class PacketCutter:
         return offset, parts
 
     def _with_tail(self, size: int) -> list[Data]:
-        """First the partial chunk made whole, a copy of less than a chunk; then the rest, without a copy if it lies in
-        one buffer."""
+        """Take ``size`` bytes, the partial chunk first.
+
+        That chunk is copied with the bytes that complete it; the rest is not copied if it lies in one buffer.
+        """
         if not self._tail:
             return [self._take(size)]
         missing = min(size, self.chunk_bytes - len(self._tail))
@@ -92,7 +101,7 @@ class PacketCutter:
 def packet_prefix(
     seqno: int, offset: int, parts: list[Data], chunk_bytes: int, *, last: bool = False, sync: bool = False
 ) -> bytes:
-    """Everything of a packet that comes before its data."""
+    """Return the bytes of a packet that come before its data: lengths, header, checksums."""
     crcs = [crc for part in parts for crc in chunk_crcs(part, chunk_bytes)]
     length = sum(map(len, parts))
     return packet_head(seqno, offset, length, CRC_BYTES * len(crcs), last=last, sync=sync) + pack_crcs(crcs)

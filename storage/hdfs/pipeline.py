@@ -1,8 +1,8 @@
 """The write pipeline of one block (DataStreamer, BlockReceiver): packets out, acknowledgements in, no task of its own.
 
-Theory.  The client speaks with the first datanode only; each passes packets on to the next and acknowledgements back.
-An acknowledgement means that every node of the pipeline has the bytes (in memory; on disk for a ``sync`` packet), so
-``acked`` is what may be promised.  Anything wrong, once, ends the pipeline: all flushes fail and nothing more is sent.
+Theory.  The client talks to the first datanode only; each passes packets on to the next and acknowledgements back.  An
+acknowledgement means that every node of the pipeline has the bytes (in memory; on disk for a ``sync`` packet), so bytes
+up to ``acked`` may be promised.  The first fault ends the pipeline: all flushes fail and nothing more is sent.
 Positions here are within the block; futures carry positions in the file (``base`` is added).
 
 Invariants: ``acked <= sent <= written``; ``_in_flight`` is in order of seqno, ``_flushes`` in order of position.
@@ -38,20 +38,27 @@ _RESPONSE_BYTES_MAX = 1 << 20
 
 
 class SetupTimedOut(PipelineFailed):
-    """Nobody refused the block, and nobody took it in time: its datanodes are slow, or one of them is gone."""
+    """A set-up that no datanode refused, and none accepted in time: datanodes are slow, or one of them is gone."""
 
 
 class PipelineWatch(Protocol):
-    """Who keeps time for pipelines, see ``clock.PipelineClock``."""
+    """The timer of pipelines, see ``pipeline_timer.PipelineClock``."""
 
-    def add(self, pipeline: Pipeline) -> None: ...
-    def remove(self, pipeline: Pipeline) -> None: ...
-    def busy(self, pipeline: Pipeline) -> None: ...
-    def quiet(self, pipeline: Pipeline) -> None: ...
+    def add(self, pipeline: Pipeline) -> None:
+        """Watch an open pipeline."""
+
+    def remove(self, pipeline: Pipeline) -> None:
+        """Stop watching a pipeline."""
+
+    def busy(self, pipeline: Pipeline) -> None:
+        """Note that the pipeline now waits for an acknowledgement."""
+
+    def quiet(self, pipeline: Pipeline) -> None:
+        """Note that all packets of the pipeline are acknowledged."""
 
 
 class Packet:
-    """A packet that was sent and not acknowledged.  A plain class: one is made for every flush."""
+    """A packet that was sent and not acknowledged.  It is a plain class, since one is made for every flush."""
 
     __slots__ = ("end", "is_last", "is_sync", "seqno", "size")
 
@@ -64,11 +71,11 @@ class Packet:
 
 
 class Pipeline(asyncio.Protocol):
-    """``open`` answers the set-up; then ``write``, ``flush``, ``finish`` or ``abort``.
+    """The pipeline of one block: ``open`` it, then ``write``, ``flush``, ``finish`` or ``abort``.
 
-    ``length`` is what the block holds already.  ``hold`` postpones every completion: the callback is called once with
-    the number of acknowledged bytes, and ``release`` ends it (rule 1: the NameNode learns the length first).
-    ``on_failure`` is called once, when the open pipeline breaks.
+    ``length`` is the number of bytes that the block holds already.  ``hold`` postpones every completion: its callback
+    is called once with the number of acknowledged bytes, and ``release`` ends that (rule 1: the NameNode gets the
+    length first).  ``on_failure`` is called once, when the open pipeline breaks.
     """
 
     def __init__(
@@ -117,12 +124,12 @@ class Pipeline(asyncio.Protocol):
             f" in_flight={len(self._in_flight)} flushes={len(self._flushes)} failure={self.failure})"
         )
 
-    # ---- what its owner calls
+    # ---- the owner's calls
 
     async def open(self, host: str, port: int, request: bytes, timeout_s: float) -> pb.BlockOpResponse:
-        """Connect, send the op-80 ``request``, wait for the answer, which may say no.
+        """Connect, send the op-80 ``request``, and return the response, which may be a refusal.
 
-        Raises PipelineFailed if there is none, with no suspects: the caller knows better whom to ask.  It is a
+        Raises PipelineFailed if there is no response, without suspects: the caller can probe the nodes.  It is a
         SetupTimedOut if ``timeout_s`` passed.  Raises OutOfSpace if this process has no descriptor left.
         """
         try:
@@ -134,10 +141,10 @@ class Pipeline(asyncio.Protocol):
                 response = await self._response
         except (OSError, TimeoutError) as error:
             self.abort()
-            if FAILURES.note(error):  # this process's trouble, not a datanode's
+            if FAILURES.note(error):  # this process's fault, not a datanode's
                 raise OutOfSpace(f"no socket to {host}:{port}: {FAILURES.last} (LimitNOFILE, ulimit -n)") from error
             if isinstance(error, TimeoutError):
-                raise SetupTimedOut(f"set-up at {host}:{port}: no answer in {timeout_s:g} s") from error
+                raise SetupTimedOut(f"set-up at {host}:{port}: no response within {timeout_s:g} s") from error
             raise PipelineFailed(f"set-up at {host}:{port}: {error}") from error
         except BaseException:
             self.abort()
@@ -151,9 +158,9 @@ class Pipeline(asyncio.Protocol):
         return response
 
     def start_at(self, length: int) -> None:
-        """The block holds ``length`` bytes: known only after the set-up when it took over a replica.
+        """Set the length of the block, which is known only after the set-up if that took over a replica.
 
-        Nothing of what a replica held before is known to be on disk, so a sync flush always asks.
+        None of the bytes that a replica held before is known to be on disk, so a sync flush always sends a packet.
         """
         assert not self._seqno, "start_at after the first packet"
         self._cutter = PacketCutter(self.chunk_bytes, self._packet_bytes, length)
@@ -161,33 +168,37 @@ class Pipeline(asyncio.Protocol):
         self.synced = self._sync_to = self._sync_sent = 0
 
     def hold(self, on_first_ack: Callable[[int], None]) -> None:
+        """Postpone all completions until ``release``; ``on_first_ack`` is called once bytes are acknowledged."""
         self._is_held = True
         self._on_first_ack = on_first_ack
 
     @property
     def written(self) -> int:
+        """Bytes written, from the block's beginning."""
         return self._cutter.written
 
     @property
     def position(self) -> int:
+        """Bytes written, from the file's beginning."""
         return self._base + self._cutter.written
 
     @property
     def flushed(self) -> int:
-        """Bytes that were acknowledged and may be promised."""
+        """Bytes that were acknowledged and may be promised, from the file's beginning."""
         return self._base + (0 if self._is_held else self.acked)
 
     @property
     def pending(self) -> int:
+        """Flushes not yet complete."""
         return len(self._flushes)
 
     @property
     def oldest_seqno(self) -> int:
-        """The packet that is waited for, -1 if none."""
+        """The number of the packet whose acknowledgement comes next, -1 if none is expected."""
         return self._in_flight[0].seqno if self._in_flight else -1
 
     def write(self, data: Buffer) -> None:
-        """Takes a view, not a copy.  Raises what ended the pipeline."""
+        """Take a view of ``data``, not a copy.  Raises what ended the pipeline."""
         if self.failure is not None:
             raise self.failure
         view = memoryview(data).cast("B")
@@ -198,6 +209,10 @@ class Pipeline(asyncio.Protocol):
             self._pump()
 
     def flush(self, *, sync: bool) -> asyncio.Future[int]:
+        """Send what was written, and return a future of the position in the file that is acknowledged then.
+
+        ``sync``: it is on the datanodes' disks then.  The future fails with what ends the pipeline.
+        """
         future: asyncio.Future[int] = self._loop.create_future()
         if self.failure is not None:
             _fail_quietly(future, self.failure)
@@ -212,8 +227,10 @@ class Pipeline(asyncio.Protocol):
         return future
 
     async def finish(self) -> None:
-        """Send the last, empty packet and wait until every node has closed its replica.  Everything must have been
-        acknowledged."""
+        """Send the last, empty packet and wait until every node has closed its replica.
+
+        All bytes must have been acknowledged.  Raises what ended the pipeline before.
+        """
         if self.failure is not None:
             raise self.failure
         assert self.acked == self.written, f"finish before the last flush: {self!r}"
@@ -224,29 +241,30 @@ class Pipeline(asyncio.Protocol):
         self._stop(PipelineFailed("closed"))
 
     def abort(self) -> None:
+        """End the pipeline without closing its replicas."""
         self.fail(PipelineFailed("the file was given up"))
 
     def release(self) -> None:
-        """The NameNode knows the length: flushes may complete."""
+        """Let flushes complete: the NameNode has the block's length."""
         self._is_held = False
         self._settle()
 
     def fail(self, failure: StorageError) -> None:
-        """The end, once: later failures are consequences of the first."""
+        """End the pipeline with its first failure; later ones are consequences, and are ignored."""
         if self.failure is None:
             self._stop(failure)
             if self.on_failure is not None:
                 self.on_failure(failure)
 
     def heartbeat(self) -> None:
-        """Tell the datanodes that a silent client lives.  They answer with the same seqno."""
+        """Send a packet that shows the datanodes that a silent client lives; its acknowledgement has the same seqno."""
         if self._is_streaming and self._transport is not None:
             self._transport.write(packet_head(HEARTBEAT_SEQNO, 0, 0, 0, last=False, sync=False))
 
     # ---- sending
 
     def _pump(self) -> None:
-        """Send what should and may be sent: full packets at once, the rest when a flush asks for it."""
+        """Send, as far as the window allows, full packets at once and the rest if a flush needs it."""
         while (
             not self._is_paused
             and len(self._in_flight) < self._window_packets
@@ -267,7 +285,7 @@ class Pipeline(asyncio.Protocol):
         self._send(offset, parts, self._cutter.sent - before)
 
     def _send(self, offset: int, parts: list[Data], size: int, *, last: bool = False) -> None:
-        """``size`` counts new bytes; the data may repeat some before them."""
+        """Send a packet.  ``size`` counts its new bytes; the data may repeat some before them."""
         assert self._transport is not None
         end = self._cutter.sent
         sync = not last and self._sync_sent < self._sync_to <= end
@@ -326,10 +344,10 @@ class Pipeline(asyncio.Protocol):
             self.fail(PipelineFailed(reason, suspects=self.suspects or self.nodes[:1]))
 
     def _take_response(self, data: bytes) -> int:
-        """Position after the answer to the set-up, 0 if it is not whole yet."""
+        """Take the response to the set-up, and return the position after it, 0 if it is not complete yet."""
         length, position = decode_varint(data, 0)
         if length > _RESPONSE_BYTES_MAX:
-            raise WireError(f"an answer of {length} bytes")
+            raise WireError(f"a response of {length} bytes")
         if position < 0 or len(data) < position + length:
             return 0
         response = pb.BlockOpResponse.FromString(data[position : position + length])
@@ -399,7 +417,6 @@ class Pipeline(asyncio.Protocol):
 
 
 def _fail_quietly(future: asyncio.Future[int] | asyncio.Future[None], failure: StorageError) -> None:
-    """A flush that nobody awaits is not worth a warning of its own: the owner hears of the failure in any case."""
     if not future.done():
         future.set_exception(failure)
-        future.exception()
+        future.exception()  # retrieved: no warning if no task awaits it, since the owner gets the failure in any case

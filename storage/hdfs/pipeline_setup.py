@@ -1,4 +1,4 @@
-"""Opening a pipeline: the op-80 request, and who is to blame when it is refused."""
+"""Opening a pipeline: the op-80 request, and the suspect nodes when it fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bmq.storage.hdfs.data_transfer import CHECKSUM_CRC32C, OP_WRITE_BLOCK, STAT
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.pipeline import Pipeline
 
-_DISK = 1  # the storage type of those who do not say
+_DISK = 1  # the storage type where the NameNode does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,10 @@ class Member:
 
 
 def members_of(located: pb.LocatedBlock) -> list[Member]:
-    """Storage types and ids come in lists beside the nodes, or not at all from old NameNodes."""
+    """Return the nodes of a block with their storages.
+
+    Storage types and ids come in lists beside the nodes, or not at all from old NameNodes.
+    """
     count = len(located.nodes)
     types = list(located.storage_types) or [_DISK] * count
     ids = list(located.storage_ids) or [""] * count
@@ -39,8 +42,11 @@ def members_of(located: pb.LocatedBlock) -> list[Member]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """One op 80.  ``block`` carries the generation stamp that the replicas have, ``generation`` the one that they get
-    (0: the same); ``received`` are the bounds of what a replica may hold to be taken over."""
+    """The fields of an op 80.
+
+    ``block`` has the generation stamp of the replicas, ``generation`` the one that they get (0: the same).
+    ``received`` is the least and the most bytes that a replica may hold to be taken over.
+    """
 
     stage: pb.WriteBlock.Stage
     block: pb.Block
@@ -50,6 +56,7 @@ class Setup:
     received: tuple[int, int] = (0, 0)
 
     def request(self, members: Sequence[Member], chunk_bytes: int) -> bytes:
+        """Return the request for a pipeline through ``members``, to be sent to the first of them."""
         first, rest = members[0], members[1:]
         base = pb.OpHeader.Base(block=self.block, token=self.token)
         message = pb.WriteBlock(
@@ -78,7 +85,10 @@ async def open_pipeline(
     length: int,
     chunk_bytes: int,
 ) -> Pipeline:
-    """PipelineFailed names the members that are in the way, at least one."""
+    """Open a pipeline through ``members``, with ``length`` bytes in the block, which begins at ``base`` in the file.
+
+    Raises PipelineFailed, or its SetupTimedOut, which names the members that are in the way, at least one.
+    """
     pipeline = Pipeline(
         members=[member.node.id for member in members],
         block=setup.block,
@@ -103,7 +113,7 @@ async def open_pipeline(
         raise type(error)(str(error), suspects=silent or pipeline.nodes[:1]) from error
     finally:
         opening.cancel()
-        await asyncio.gather(opening, return_exceptions=True)  # it may have failed while its nodes were asked
+        await asyncio.gather(opening, return_exceptions=True)  # it may have failed while its nodes were probed
     if response.status != STATUS_SUCCESS:
         bad = response.first_bad_link or pipeline.nodes[0]
         reason = f"{status_name(response.status)} {response.message}".strip()
@@ -112,12 +122,12 @@ async def open_pipeline(
 
 
 async def _blame_silent(client: HdfsClient, pipeline: Pipeline) -> None:
-    """Raise PipelineFailed if a datanode does not answer: a set-up that takes long waits for such a one, or for a busy
-    one.
+    """Raise PipelineFailed if a datanode is silent.
 
-    Where most of the datanodes that this client knows are silent at once, the fault is rather near it, or they have
-    just been started: the set-up waits on.  Without them the file would have fewer copies, for a hiccup of a second.
+    A set-up that takes long waits for a silent datanode, or for a busy one.  If most of the datanodes that this client
+    knows are silent at once, the fault is rather near the client, or they have just been started: the set-up goes on.
+    Without them the file would have fewer copies, because of a fault of a second.
     """
     silent = await client.datanodes.silent(pipeline.members, pipeline.block)
     if silent and not client.are_most_silent:
-        raise PipelineFailed(f"set-up: no answer from {', '.join(silent)}", suspects=silent)
+        raise PipelineFailed(f"set-up: no response from {', '.join(silent)}", suspects=silent)

@@ -24,7 +24,11 @@ ROOMS = (
     "server",
     "storage",
 )
-HDFS_SAYS = ("Permission denied: user=…", "is in snapshot")  # FSPermissionChecker, FSDirConcatOp
+HDFS_SAYS = (
+    "Permission denied: user=…",  # FSPermissionChecker
+    "is in snapshot",  # FSDirConcatOp
+    "Block length mismatch",  # FsDatasetImpl.checkReplicaFiles
+)
 COMMANDS = ("bmq cluster rebuild",)
 
 

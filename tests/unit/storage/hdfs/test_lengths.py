@@ -235,7 +235,7 @@ def test_lengths_are_told_again_after_a_bug(caplog: pytest.LogCaptureFixture) ->
         await lengths.close()
 
     asyncio.run(main())
-    text = "bug: cannot tell the NameNode lengths of open files, trying again in 0.001 s"
+    text = "bug: cannot send the lengths of open files to the NameNode, trying again in 0.001 s"
     assert [record.getMessage() for record in caplog.records] == [text]
 
 

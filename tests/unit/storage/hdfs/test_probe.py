@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bmq.storage.hdfs.block_allocation import Exclusions, _drop_answering
+from bmq.storage.hdfs.block_allocation import Exclusions, _drop_responding
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import NodeUnreachable, node_name
 from tests.unit.storage.hdfs.test_namenode import run
@@ -56,10 +56,10 @@ def test_exclusions_that_cost_a_replica_are_dropped_but_for_silent_nodes() -> No
             names = [node_name(node.id) for node in located.nodes]
             client.suspect(names[2:])
             exclusions = Exclusions(advised=set(names[:2]), suspected=set(names[2:]))
-            assert await _drop_answering(client, exclusions, located)
+            assert await _drop_responding(client, exclusions, located)
             assert (exclusions.advised, exclusions.suspected) == ({names[1]}, {names[3]})
             assert client.suspected() == {names[3]}
-            assert not await _drop_answering(client, exclusions, located), "nothing more to drop: taken as it is"
+            assert not await _drop_responding(client, exclusions, located), "nothing more to drop: taken as it is"
 
     run(test)
 
