@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Protocol, Unpack
 
+from bmq.broker import events as ev
 from bmq.broker.cleanup.janitor import Janitor, JanitorConfig
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.context import BrokerContext
@@ -20,11 +21,10 @@ from bmq.broker.files.journal_cache import JournalCache
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.precreated import PrecreatedSegments
 from bmq.broker.files.segment_files import SegmentFiles
-from bmq.broker.files.storage_watch import StorageWatch
-from bmq.broker.partition import events as ev
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.release import ReleaseNote
 from bmq.broker.partition.transitions import TERMINAL
+from bmq.broker.storage_watch import StorageWatch
 from bmq.broker.store_waits import StoreWaits
 from bmq.core.aio.byte_budget import Budget
 from bmq.core.clock import Clock, SystemClock

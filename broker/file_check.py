@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from bmq.broker.partition import events as ev
+from bmq.broker import events as ev
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.logging.fields import Report, fields
 from bmq.core.model import SegmentName

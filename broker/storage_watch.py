@@ -11,16 +11,16 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from bmq.broker import events as ev
 from bmq.broker.context import BrokerContext
 from bmq.broker.files.stalls import ReadDoubts, StallDetector
-from bmq.broker.partition import events as ev
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.transitions import TERMINAL, State
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import StorageError
 
-_log = logging.getLogger("bmq.broker.files.storage_watch")
+_log = logging.getLogger("bmq.broker.storage_watch")
 _EVERY_S = 1.0
 READ_LATE_MS = 2_000
 """A read that waits this long is a reason to try storage: a busy datanode takes a second at times."""

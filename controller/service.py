@@ -10,14 +10,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from bmq.controller.admin.topic_deletion import TopicCleaner
-from bmq.controller.admin.topics import TopicAdmin
 from bmq.controller.asking import MemberClient
 from bmq.controller.election import TTL_S, Election, Leadership
 from bmq.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
 from bmq.controller.kv_commit import Guard
 from bmq.controller.store_upkeep import MakeUpkeep, StoreUpkeep
 from bmq.controller.term import Term
+from bmq.controller.topics.deletion import TopicCleaner
+from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import RequestError

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Set
 
 from bmq.coordinator.api import ClientInfo, GroupListing
-from bmq.coordinator.group import admin_api, membership_api
-from bmq.coordinator.offsets import api as offset_api
+from bmq.coordinator.apis import group_admin, membership
+from bmq.coordinator.apis import offsets as offset_api
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.load_failure import LoadFailure
@@ -95,18 +95,18 @@ class Coordinator:
         return self._shards.offsets()
 
     async def join_group(self, request: m.JoinGroupRequest, client: ClientInfo) -> m.JoinGroupResponse:
-        return await membership_api.join_group(self._shards, self._settings, request, client.client_id, client.host)
+        return await membership.join_group(self._shards, self._settings, request, client.client_id, client.host)
 
     async def sync_group(self, request: m.SyncGroupRequest, client: ClientInfo) -> m.SyncGroupResponse:
-        return await membership_api.sync_group(self._shards, request)
+        return await membership.sync_group(self._shards, request)
 
     def heartbeat(
         self, request: m.HeartbeatRequest, client: ClientInfo
     ) -> m.HeartbeatResponse | Awaitable[m.HeartbeatResponse]:
-        return membership_api.heartbeat(self._shards, request)
+        return membership.heartbeat(self._shards, request)
 
     async def leave_group(self, request: m.LeaveGroupRequest, client: ClientInfo) -> m.LeaveGroupResponse:
-        return await membership_api.leave_group(self._shards, request)
+        return await membership.leave_group(self._shards, request)
 
     async def offset_commit(self, request: m.OffsetCommitRequest, client: ClientInfo) -> m.OffsetCommitResponse:
         return await offset_api.offset_commit(self._shards, self._catalog, request)
@@ -118,23 +118,23 @@ class Coordinator:
         return await offset_api.offset_delete(self._shards, self._catalog, request)
 
     async def describe_groups(self, request: m.DescribeGroupsRequest, client: ClientInfo) -> m.DescribeGroupsResponse:
-        return await admin_api.describe_groups(self._shards, request)
+        return await group_admin.describe_groups(self._shards, request)
 
     async def list_groups(
         self, request: m.ListGroupsRequest, client: ClientInfo, members: Members | None = None
     ) -> m.ListGroupsResponse:
         """List all groups that are served here: all groups there are, if this process is alone."""
-        return (await admin_api.list_groups(self._shards, request)).response()
+        return (await group_admin.list_groups(self._shards, request)).response()
 
     async def list_groups_of(
         self, request: m.ListGroupsRequest, client: ClientInfo, shards: Set[int]
     ) -> m.ListGroupsResponse:
         """List the groups of ``shards`` only."""
-        return (await admin_api.list_groups(self._shards, request, shards)).response()
+        return (await group_admin.list_groups(self._shards, request, shards)).response()
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
         """List all groups that are served here, as `list_groups` does, with the shards that are missing."""
-        return await admin_api.list_groups(self._shards, request)
+        return await group_admin.list_groups(self._shards, request)
 
     async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse:
-        return await admin_api.delete_groups(self._shards, request)
+        return await group_admin.delete_groups(self._shards, request)

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from bmq.coordinator.api import ClientInfo, GroupCoordinator
-from bmq.coordinator.group.admin_api import MEMBER_BYTES, described
-from bmq.coordinator.group.membership_api import join_response
+from bmq.coordinator.apis.group_admin import MEMBER_BYTES, described
+from bmq.coordinator.apis.membership import join_response
+from bmq.coordinator.apis.offsets import PARTITION_BYTES, commit_response, single_response
 from bmq.coordinator.group.messages import JoinAnswer
-from bmq.coordinator.offsets.api import PARTITION_BYTES, commit_response, single_response
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey

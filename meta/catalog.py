@@ -14,7 +14,7 @@ The view's keys are under one prefix, so that one watch gives them in the store'
 partition's record changes with every segment.
 
 The view is behind the store by a message, never ahead; a process that has changed something waits for its revision. It
-is for reading: a change is decided on what the store has, and compares it (``controller.admin.topics``), so that a view
+is for reading: a change is decided on what the store has, and compares it (``controller.topics.topics``), so that a view
 that lags can never be written back (KafScale #162).
 """
 

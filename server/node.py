@@ -24,12 +24,12 @@ from bmq.controller.admin.api import Admin, ClusterAdmin
 from bmq.controller.admin.client import RemoteAdmin
 from bmq.controller.admin.cluster import LeaderAdmin
 from bmq.controller.admin.server import AdminService
-from bmq.controller.admin.topic_deletion import TopicCleaner
-from bmq.controller.admin.topics import REPLICAS_MAX, TopicAdmin
 from bmq.controller.kv_commit import Guard, unguarded
 from bmq.controller.member_client import PeerMemberClient
 from bmq.controller.service import Controller
 from bmq.controller.store_upkeep import StoreUpkeep, maintained
+from bmq.controller.topics.deletion import TopicCleaner
+from bmq.controller.topics.topics import REPLICAS_MAX, TopicAdmin
 from bmq.coordinator.api import GroupCoordinator
 from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.server import Forwarding

@@ -30,7 +30,7 @@ import asyncio
 import logging
 from enum import Enum, auto
 
-from bmq.controller.admin.topic_deletion import deleted_prefix
+from bmq.controller.topics.deletion import deleted_prefix
 from bmq.core.logging.fields import fields
 from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import catalog_prefix, cluster_id_key, find_cluster_id

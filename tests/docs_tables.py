@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bmq.broker.partition.events import Event
+from bmq.broker.events import Event
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.transitions import EVENTS, TABLE, TERMINAL, Cell, State
 from bmq.cli.command_tree import Command, walk

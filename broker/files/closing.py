@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from bmq.broker.context import BrokerContext
+from bmq.broker.events import CloseSegment
 from bmq.broker.files.open_segments import OpenFiles
 from bmq.broker.files.segment_files import SegmentFiles
-from bmq.broker.partition.events import CloseSegment
 from bmq.broker.partition.release import INDEX_BYTES_MAX
 from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError

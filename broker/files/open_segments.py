@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from bmq.broker import events as ev
 from bmq.broker.context import BrokerContext
 from bmq.broker.files.segment_files import SegmentFiles, TooFewNodes, copies_of
-from bmq.broker.partition import events as ev
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.filesystem import Appender, LeaseLost, OutOfSpace, PipelineFailed
 

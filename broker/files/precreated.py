@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from bmq.broker import events as ev
 from bmq.broker.files.flush_scheduler import Alarms
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.unused_files import remove_unused
-from bmq.broker.partition import events as ev
 from bmq.storage.filesystem import Appender, FileSystem, OutOfSpace, StorageError
 from bmq.storage.layout import PartitionPath
 

@@ -9,7 +9,7 @@ Pure, with time as an argument.
 | a read fails                      | its file may be the cause; a trial write starts             |
 
 A stalled broker whose partitions were moved away keeps one piece of work: a trial write
-(``broker.files.storage_watch``). A read that fails or is late starts such a trial too; only if that is not acknowledged
+(``broker.storage_watch``). A read that fails or is late starts such a trial too; only if that is not acknowledged
 is the broker stalled.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bmq.broker.partition import events as ev
+from bmq.broker import events as ev
 from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import LogSegments

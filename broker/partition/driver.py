@@ -13,16 +13,16 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from bmq.broker import events as ev
 from bmq.broker.config import LogConfig
 from bmq.broker.context import BrokerContext
+from bmq.broker.events import Effect, Event, Pending
 from bmq.broker.files.closing import Closing
 from bmq.broker.files.deferred_indexes import BEHIND_MS
 from bmq.broker.files.open_segments import OpenFiles
 from bmq.broker.files.segment_files import SegmentFiles, TooFewNodes, copies_of
-from bmq.broker.partition import events as ev
 from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.copy_counter import CopyCounter
-from bmq.broker.partition.events import Effect, Event, Pending
 from bmq.broker.partition.flushes import InFlightFlushes
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.recovery import Takeover

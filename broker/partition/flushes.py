@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from bmq.broker import events as ev
 from bmq.broker.context import BrokerContext
+from bmq.broker.events import Event, Pending
 from bmq.broker.files.flush_scheduler import Flusher
-from bmq.broker.partition import events as ev
-from bmq.broker.partition.events import Event, Pending
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import Appender, OutOfSpace, PipelineFailed, StorageError
 

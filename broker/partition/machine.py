@@ -22,11 +22,11 @@ from __future__ import annotations
 from array import array
 from dataclasses import replace
 
+from bmq.broker import events as ev
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.partition import events as ev
+from bmq.broker.events import Effect, Event, Pending
 from bmq.broker.partition.batches import Batches, Duplicate
 from bmq.broker.partition.checkpointer import Checkpointer, OpenSegment
-from bmq.broker.partition.events import Effect, Event, Pending
 from bmq.broker.partition.found_copies import Count, FoundCopies
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.segment_roll import SegmentRoll, Spare, block_for, whole_mb

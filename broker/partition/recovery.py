@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from bmq.broker import events as ev
 from bmq.broker.context import BrokerContext
+from bmq.broker.events import Event
 from bmq.broker.files.deferred_indexes import LOOK_MS
 from bmq.broker.files.segment_files import SegmentFiles
-from bmq.broker.partition import events as ev
-from bmq.broker.partition.events import Event
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.release import ReleaseNote
 from bmq.core.aio.steps import run_in_steps

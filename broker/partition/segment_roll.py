@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
-from bmq.broker.partition import events as ev
+from bmq.broker import events as ev
+from bmq.broker.events import Effect
 from bmq.broker.partition.checkpointer import OpenSegment
-from bmq.broker.partition.events import Effect
 from bmq.core.model import SegmentName
 from bmq.meta.ownership import SegmentEntry
 

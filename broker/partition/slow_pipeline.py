@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from bmq.broker import events as ev
 from bmq.broker.context import BrokerContext
-from bmq.broker.partition import events as ev
 
 
 async def check_slow_pipeline(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from bmq.broker.partition import events as ev
-from bmq.broker.partition.events import Event
+from bmq.broker import events as ev
+from bmq.broker.events import Event
 
 
 class State(Enum):

@@ -22,7 +22,7 @@ from bmq.cli.rebuild.store import NotLost, Rebuilding, check_lost
 from bmq.cli.store_command import settings
 from bmq.cli.tables import print_table
 from bmq.cli.usage import UsageError
-from bmq.controller.admin.topics import internal_configs
+from bmq.controller.topics.topics import internal_configs
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.errors import FormatError
 from bmq.core.urls import without_userinfo

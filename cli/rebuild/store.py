@@ -21,8 +21,8 @@ import uuid
 from collections.abc import Sequence
 
 from bmq.broker.repair.scan import FoundPartition
-from bmq.controller.admin.topic_deletion import deleted_prefix
 from bmq.controller.kv_commit import commit_settled
+from bmq.controller.topics.deletion import deleted_prefix
 from bmq.meta.catalog import Topic, catalog_prefix, cluster_id_key, encode_topic, topic_key
 from bmq.meta.cluster.keys import members_prefix
 from bmq.meta.kv import Compare, Delete, Entry, KeyValue, Put, Write

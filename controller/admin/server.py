@@ -18,8 +18,8 @@ from bmq.controller.admin.codec import (
     to_text,
     to_whole,
 )
-from bmq.controller.admin.topics import TopicAdmin
 from bmq.controller.service import Controller
+from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages import AdminRequest, AdminResponse, InternalKey, ReportRequest, ReportResponse

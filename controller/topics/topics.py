@@ -21,8 +21,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from bmq.controller.admin.topic_deletion import DeletedTopic, deleted_key, encode_deleted
-from bmq.controller.admin.topic_files import Publisher, TopicFiles
 from bmq.controller.kv_commit import (
     CONFLICTS_MAX,
     Guard,
@@ -33,6 +31,8 @@ from bmq.controller.kv_commit import (
     refused,
     unguarded,
 )
+from bmq.controller.topics.deletion import DeletedTopic, deleted_key, encode_deleted
+from bmq.controller.topics.files import Publisher, TopicFiles
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, FormatError, RequestError

@@ -9,10 +9,10 @@ from typing import Any
 
 from bmq.coordinator.group.members import metadata_bytes
 from bmq.coordinator.group.messages import Join, JoinAnswer, Sync, SyncAnswer
+from bmq.coordinator.records import STRING_BYTES_MAX
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.manager import Shards
-from bmq.coordinator.shard.records import STRING_BYTES_MAX
 from bmq.core.aio.turns import ELEMENTS_A_TURN, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m

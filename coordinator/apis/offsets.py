@@ -11,19 +11,19 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from bmq.coordinator.group.admin_api import SHARD_LOST
+from bmq.coordinator.apis.group_admin import SHARD_LOST
 from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.states import State
 from bmq.coordinator.group.subscription import CONSUMER
-from bmq.coordinator.shard.active import ActiveShard
-from bmq.coordinator.shard.manager import Shards
-from bmq.coordinator.shard.records import (
+from bmq.coordinator.records import (
     NO_EXPIRY,
     NO_LEADER_EPOCH,
     CoordinatorRecord,
     Offset,
     OffsetRecord,
 )
+from bmq.coordinator.shard.active import ActiveShard
+from bmq.coordinator.shard.manager import Shards
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m

@@ -37,7 +37,7 @@ from bmq.coordinator.group.messages import (
 from bmq.coordinator.group.states import COMES_AFTER, GroupRules, State
 from bmq.coordinator.group.subscription import CONSUMER, subscribed_topics
 from bmq.coordinator.group.timers import Deadlines, Kind, Timer
-from bmq.coordinator.shard.records import NO_TIMESTAMP, Offset, StoredGroup
+from bmq.coordinator.records import NO_TIMESTAMP, Offset, StoredGroup
 from bmq.core.errors import ErrorCode, RequestError
 
 NEW_MEMBER_JOIN_MS = 300_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bmq.coordinator.group.members import JoinedMember, Protocols, Token
-from bmq.coordinator.shard.records import StoredGroup
+from bmq.coordinator.records import StoredGroup
 from bmq.core.errors import ErrorCode
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from types import MappingProxyType
 
-from bmq.coordinator.shard.records import NO_EXPIRY, Offset, OffsetRecord
+from bmq.coordinator.records import NO_EXPIRY, Offset, OffsetRecord
 
 _NO_TOPICS: Mapping[str, Mapping[int, Offset]] = MappingProxyType({})
 _NO_PARTITIONS: Mapping[int, Offset] = MappingProxyType({})

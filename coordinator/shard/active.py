@@ -17,9 +17,9 @@ from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.membership_budget import MembershipAccount, MembershipBudget
 from bmq.coordinator.group.messages import Answer, Join, JoinAnswer, Now, Store, Sync, SyncAnswer
 from bmq.coordinator.group.states import State
+from bmq.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.freshness import Freshness
-from bmq.coordinator.shard.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
 from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.state import ShardState
 from bmq.coordinator.shard.writer import KeyValue, Writer

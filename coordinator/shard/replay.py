@@ -8,8 +8,8 @@ that commits once.  The memory is that of the live keys, and of tombstones since
 
 from __future__ import annotations
 
+from bmq.coordinator.records import decode
 from bmq.coordinator.shard.log import ShardLog
-from bmq.coordinator.shard.records import decode
 from bmq.coordinator.shard.state import ShardState
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError

@@ -25,12 +25,12 @@ from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.membership_budget import MembershipBudget
 from bmq.coordinator.offsets.committed import TopicRef
 from bmq.coordinator.offsets.deleted_topics import gone_topics, refs_of, unsure_topics
+from bmq.coordinator.records import encode
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.freshness import Freshness
 from bmq.coordinator.shard.load_failure import LoadFailure, kind_of
 from bmq.coordinator.shard.log import ShardLog, ShardLogs
-from bmq.coordinator.shard.records import encode
 from bmq.coordinator.shard.replay import Replay
 from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.snapshot import barrier_record, take_snapshot

@@ -16,9 +16,9 @@ has only repeated values.
 
 from __future__ import annotations
 
+from bmq.coordinator.records import CoordinatorRecord, OffsetRecord, encode
 from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.log import ShardLog
-from bmq.coordinator.shard.records import CoordinatorRecord, OffsetRecord, encode
 
 
 def barrier_record(partition: int) -> CoordinatorRecord:

@@ -13,7 +13,7 @@ from bmq.coordinator.group.messages import Now
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.group.timers import Deadlines
 from bmq.coordinator.offsets.committed import Offsets, is_expired
-from bmq.coordinator.shard.records import CoordinatorRecord, GroupRecord, OffsetRecord, StoredGroup, Unknown
+from bmq.coordinator.records import CoordinatorRecord, GroupRecord, OffsetRecord, StoredGroup, Unknown
 
 
 class ShardState:

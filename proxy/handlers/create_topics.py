@@ -1,6 +1,6 @@
 """CreateTopics, versions 2 to 7.
 
-Behaviour: the controller creates each topic by itself (``controller.admin.topics``).  The response is sent once this
+Behaviour: the controller creates each topic by itself (``controller.topics.topics``).  The response is sent once this
 proxy's view has the topics and, if time permits, their partitions accept records.  Manual assignments are checked as in
 Kafka and give the number of partitions and replicas; the nodes that they name have no effect, as storage places
 replicas.

@@ -1,7 +1,7 @@
 """DeleteTopics, versions 1 to 6, by name or id.
 
 Behaviour: the controller deletes each topic by itself; its records are deleted after ``file.delete.delay.ms``
-(``controller.admin.topic_deletion``).  Internal topics are refused (INVALID_REQUEST); Kafka deletes them.
+(``controller.topics.deletion``).  Internal topics are refused (INVALID_REQUEST); Kafka deletes them.
 
 Version notes: before 3 clients do not know TOPIC_DELETION_DISABLED, and get INVALID_REQUEST, as from Kafka.  5 adds
 messages, 6 ids.

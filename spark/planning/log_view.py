@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import Batch, split_batches
+from bmq.spark.decoding.framing import Framer, Misframed
 from bmq.spark.options import LATEST, ByOffset, ByTimestamp, Edge, OffsetLimit, OptionError, ReadOptions
 from bmq.spark.planning.index_cache import IndexCache
 from bmq.spark.planning.segment_scan import Scan, facts_of, first_in, place_for_timestamp, shortened
@@ -32,7 +33,6 @@ from bmq.spark.planning.slices import (
     resolve,
     slices,
 )
-from bmq.spark.reading.framing import Framer, Misframed
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.layout import PartitionPath

@@ -13,10 +13,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from bmq.spark.decoding.corrupt import CorruptSegment
+from bmq.spark.decoding.framing import Framer, Misframed, Run
 from bmq.spark.planning.losses import raise_or_warn
 from bmq.spark.planning.slices import Slice
 from bmq.spark.reading.buffers import BUFFERS, CHUNK_BYTES
-from bmq.spark.reading.framing import Framer, Misframed, Run
 from bmq.spark.reading.storage_loop import StorageLoop
 from bmq.storage.bulk import read_into
 from bmq.storage.filesystem import FileSystem, NoSuchFile

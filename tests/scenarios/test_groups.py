@@ -27,7 +27,7 @@ from bmq.coordinator.group.members import Protocols
 from bmq.coordinator.group.messages import Answer, Join, JoinAnswer, Now, Store, Sync, SyncAnswer
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.group.timers import Deadlines
-from bmq.coordinator.shard.records import StoredGroup
+from bmq.coordinator.records import StoredGroup
 from bmq.core.errors import ErrorCode, RequestError
 
 FOLDER = Path(__file__).parent / "groups"

@@ -17,9 +17,9 @@ from typing import Any, cast
 
 import pytest
 
+from bmq.broker import events as ev
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.open_segments import OpenFiles
-from bmq.broker.partition import events as ev
 from bmq.controller.file_shares import FileShares, OpenFileReport
 from bmq.controller.member_client import SHARE_S
 from bmq.controller.term import LOAD_S, SHARE_ROUND_S

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.partition import events as ev
+from bmq.broker import events as ev
 from bmq.broker.partition.driver import ALARM_MS_MAX
 from bmq.broker.partition.transitions import State
 from bmq.core.errors import ErrorCode, RequestError

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bmq.broker.files.stalls import ReadDoubts
-from bmq.broker.files.storage_watch import READ_LATE_MS, READ_TRIAL_REST_MS
+from bmq.broker.storage_watch import READ_LATE_MS, READ_TRIAL_REST_MS
 from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
 from bmq.storage.filesystem import CorruptData, FileStatus, NoSuchFile, StorageError, StorageUnavailable

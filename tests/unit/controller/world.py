@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
-from bmq.controller.admin.topic_deletion import TopicCleaner
-from bmq.controller.admin.topics import TopicAdmin
 from bmq.controller.file_shares import OpenFileReport
 from bmq.controller.planning.partition_load import Measured
 from bmq.controller.service import Controller
+from bmq.controller.topics.deletion import TopicCleaner
+from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.clock import Clock, LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.model import PartitionKey

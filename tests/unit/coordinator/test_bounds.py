@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bmq.coordinator.group.membership_api import MEMBER_METADATA_BYTES_MAX
+from bmq.coordinator.apis.membership import MEMBER_METADATA_BYTES_MAX
 from bmq.coordinator.group.membership_budget import MembershipBudget
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.shard import writer

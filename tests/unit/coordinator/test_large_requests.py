@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from bmq.coordinator.api import GroupCoordinator
-from bmq.coordinator.group import admin_api
+from bmq.coordinator.apis import group_admin
+from bmq.coordinator.apis import offsets as offset_api
 from bmq.coordinator.group.states import GroupRules
-from bmq.coordinator.offsets import api as offset_api
 from bmq.coordinator.shard.response_queue import ANSWERS_A_TURN, ResponseQueue
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
@@ -304,7 +304,7 @@ def test_a_response_is_full_at_some_size(send: Send, monkeypatch: pytest.MonkeyP
     def small() -> ResponseRoom:
         return ResponseRoom(10_000)
 
-    monkeypatch.setattr(admin_api, "ResponseRoom", small)
+    monkeypatch.setattr(group_admin, "ResponseRoom", small)
     monkeypatch.setattr(offset_api, "ResponseRoom", small)
 
     async def main() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.coordinator.shard import records
-from bmq.coordinator.shard.records import (
+from bmq.coordinator import records
+from bmq.coordinator.records import (
     GroupRecord,
     Offset,
     OffsetRecord,

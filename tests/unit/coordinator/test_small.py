@@ -11,7 +11,7 @@ from bmq.coordinator.group.messages import Now
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.group.subscription import parse_topics, subscribed_topics
 from bmq.coordinator.group.timers import NEVER, Deadlines, Kind, Timer
-from bmq.coordinator.shard.records import GroupRecord, Offset, OffsetRecord, StoredGroup, StoredMember
+from bmq.coordinator.records import GroupRecord, Offset, OffsetRecord, StoredGroup, StoredMember
 from bmq.coordinator.shard.state import ShardState
 from bmq.core.errors import FormatError
 from bmq.meta.group_placement import java_hash, shard_of

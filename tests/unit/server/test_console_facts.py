@@ -18,7 +18,7 @@ from bmq.console.listing import Order, Page
 from bmq.console.state import OwnHistogram, OwnMetric, OwnSeries
 from bmq.controller.planning.planner_view import Why
 from bmq.coordinator.api import GroupListing
-from bmq.coordinator.group.admin_api import described
+from bmq.coordinator.apis.group_admin import described
 from bmq.coordinator.offsets.lag import LagReport, PairLag, PartitionLag
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError

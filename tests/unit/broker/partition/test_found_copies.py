@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bmq.broker import events as ev
 from bmq.broker.config import LogConfig
-from bmq.broker.partition import events as ev
 from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.found_copies import COUNTS_MAX, Count, FoundCopies
 from bmq.broker.partition.machine import PartitionMachine

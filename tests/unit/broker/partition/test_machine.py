@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import pytest
 
+from bmq.broker import events as ev
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.partition import events as ev
+from bmq.broker.events import Effect, Event, Pending
 from bmq.broker.partition.batches import Duplicate
-from bmq.broker.partition.events import Effect, Event, Pending
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.segment_roll import block_for, chunk_for
 from bmq.broker.partition.transitions import EVENTS, TABLE, TERMINAL, Cell, State

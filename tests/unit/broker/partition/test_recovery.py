@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from bmq.broker.partition import events as ev
+from bmq.broker import events as ev
 from bmq.broker.partition.recovery import Takeover
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.storage.checkpoint import Checkpoint, ProducerBatch, ProducerState

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bmq.broker import events as ev
 from bmq.broker.assignment.handover import BYTES_MAX, PARTITIONS_MAX, UNDER_WAY_MAX, _messages
 from bmq.broker.config import BrokerConfig
 from bmq.broker.files import deferred_indexes
@@ -17,7 +18,6 @@ from bmq.broker.files.deferred_indexes import BEHIND_MS, LOOK_MS
 from bmq.broker.files.flush_scheduler import Alarms
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.precreated import PrecreatedSegments
-from bmq.broker.partition import events as ev
 from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey

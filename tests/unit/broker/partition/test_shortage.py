@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from bmq.broker import events as ev
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.partition import events as ev
+from bmq.broker.events import Effect, Pending
 from bmq.broker.partition.batches import Duplicate
-from bmq.broker.partition.events import Effect, Pending
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.shortage import Shortage
 from bmq.core.errors import ErrorCode, RequestError

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
-from bmq.controller.admin.topics import TopicAdmin
+from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.meta.catalog import KvCatalog

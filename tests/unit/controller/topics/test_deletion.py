@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from bmq.controller.admin.topic_deletion import (
+from bmq.controller.topics.deletion import (
     DeletedTopic,
     TopicCleaner,
     decode_deleted,

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.controller.admin import topic_files
-from bmq.controller.admin.topic_files import PACE_S, Publisher
+from bmq.controller.topics import files as topic_files
+from bmq.controller.topics.files import PACE_S, Publisher
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import Catalog, Topic
 from tests.simulation.loop import run

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bmq.controller.admin.topic_deletion import deleted_key
-from bmq.controller.admin.topics import TopicAdmin
+from bmq.controller.topics.deletion import deleted_key
+from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import (

@@ -12,7 +12,7 @@ from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.messages import Answer, Join, JoinAnswer, Now, StoreAssignment, Sync
 from bmq.coordinator.group.states import GroupRules, State
 from bmq.coordinator.group.timers import Deadlines
-from bmq.coordinator.shard.records import GroupRecord, decode, encode
+from bmq.coordinator.records import GroupRecord, decode, encode
 from tests.unit.loop_stops import STOP_MAX_S, without_collector
 
 MEMBERS = 10_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bmq.coordinator.shard.records import CoordinatorRecord, Offset, OffsetRecord, encode
+from bmq.coordinator.records import CoordinatorRecord, Offset, OffsetRecord, encode
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m

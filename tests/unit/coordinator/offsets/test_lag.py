@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.offsets.lag import GroupLag, LagReport, PairLag, PartitionLag
+from bmq.coordinator.records import Offset, OffsetRecord
 from bmq.coordinator.shard.load_failure import LoadFailure
-from bmq.coordinator.shard.records import Offset, OffsetRecord
 from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.metrics.counters import OTHER_TOPICS
 from bmq.core.model import PartitionKey

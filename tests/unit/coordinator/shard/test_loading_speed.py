@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bmq.coordinator.shard.records import (
+from bmq.coordinator.records import (
     CoordinatorRecord,
     GroupRecord,
     Offset,

@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from bmq.coordinator.shard.records import Offset, OffsetRecord, encode
+from bmq.coordinator.records import Offset, OffsetRecord, encode
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.core.records.batch import Batch, split_batches
-from bmq.spark.reading.framing import Framer, Misframed, Run
+from bmq.spark.decoding.framing import Framer, Misframed, Run
 from tests.unit.spark.storing import batch, series
 
 BATCHES = [batch(i, b"x" * (i % 7) * 30) for i in range(40)]

@@ -1,0 +1,1 @@
+"""Topics in the metadata store: creation, change, and deletion with their files."""

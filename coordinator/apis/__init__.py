@@ -1,0 +1,1 @@
+"""The group APIs of Kafka: membership, offsets, and administration, over the shards that this process serves."""
