@@ -12,7 +12,7 @@ from typing import Protocol, Unpack
 from bmq.broker import events as ev
 from bmq.broker.cleanup.janitor import Janitor, JanitorConfig
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.context import BrokerContext
+from bmq.broker.context import BrokerContext, OpenPartition
 from bmq.broker.file_check import FileCheck
 from bmq.broker.files.datanode_health import NodeHealth
 from bmq.broker.files.deferred_indexes import DeferredIndexes
@@ -332,7 +332,7 @@ class Broker:
         """Forget a former partition's last checkpoint: its topic is deleted, so no successor needs it."""
         self._departed.pop(key, None)
 
-    def _forget(self, key: PartitionKey, writer: PartitionDriver) -> None:
+    def _forget(self, key: PartitionKey, writer: OpenPartition) -> None:
         if self._partitions.get(key) is writer:
             del self._partitions[key]
             final = writer.partition.full_checkpoint()
@@ -486,8 +486,8 @@ class Broker:
         now_ms, turn_ms, places = self.shared.now_ms(), self.config.crowded_turn_ms, self.shared.places
         idle_ms = 0 if places.waiting > places.held else turn_ms // 3
         wanted -= self.shared.first_files.drop_older(wanted, turn_ms)
-        idle: list[tuple[int, str, PartitionDriver]] = []
-        written: list[tuple[int, str, PartitionDriver]] = []
+        idle: list[tuple[int, str, OpenPartition]] = []
+        written: list[tuple[int, str, OpenPartition]] = []
         for writer in self.shared.busy:
             partition = writer.partition
             segment = partition.current

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from bmq.broker.config import BrokerConfig
+from bmq.broker.events import Event
 from bmq.broker.files.datanode_health import NodeHealth
 from bmq.broker.files.deferred_indexes import DeferredIndexes
 from bmq.broker.files.flush_scheduler import Alarms, FlushScheduler
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.precreated import PrecreatedSegments
+from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.store_waits import StoreWaits
 from bmq.broker.traffic import TrafficCounters
 from bmq.core.aio.byte_budget import Budget
@@ -22,13 +24,55 @@ from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
 from bmq.meta.kv import KeyValue
+from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import FileSystem
+from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.journal_writer import JournalWriter
+from bmq.storage.layout import PartitionPath
 from bmq.storage.read_progress import ReadProgress
 
-if TYPE_CHECKING:
-    from bmq.broker.partition.driver import PartitionDriver
+
+class OpenPartition(Protocol):
+    """A partition that this broker has opened or is opening (`PartitionDriver`), as the whole broker sees it."""
+
+    @property
+    def path(self) -> PartitionPath: ...
+
+    @property
+    def partition(self) -> PartitionMachine: ...
+
+    @property
+    def has_files(self) -> bool:
+        """Whether it has files open."""
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether the segment that is written has fewer datanodes than it was to have."""
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes that are accepted, and not acknowledged."""
+
+    def has_node(self, nodes: Set[str]) -> bool:
+        """Return whether the segment that is written is on one of these datanodes."""
+
+    def leave_nodes(self, nodes: Sequence[str]) -> None:
+        """Give up the open pipeline if it waits for one of these datanodes, which are silent."""
+
+    def leave_broken_files(self) -> StorageError | None:
+        """Close the files whose idle pipelines have broken, and return a reason; None if there is none."""
+
+    def post(self, event: Event) -> None:
+        """Have the partition's machine handle an event."""
+
+    async def is_in_place(self, entry: SegmentEntry) -> bool:
+        """Return whether the segment's file stands under its final name.  Raises StorageError."""
+
+    async def is_ours(self) -> bool:
+        """Return whether the store names this broker as the owner.  Raises KvError."""
+
+    async def abandon(self) -> None:
+        """Stop without handing over."""
 
 
 class CheckpointSource(Protocol):
@@ -80,13 +124,13 @@ class BrokerContext:
     seals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEALS_AT_ONCE))
     """Bounds the partitions that take their own broken segments over at once."""
     late_indexes: DeferredIndexes
-    busy: set[PartitionDriver] = field(default_factory=set)
+    busy: set[OpenPartition] = field(default_factory=set)
     """Partitions that may have a file open; the cost of upkeep grows with their number, not with that of all."""
-    short: set[PartitionDriver] = field(default_factory=set)
+    short: set[OpenPartition] = field(default_factory=set)
     """Partitions that got fewer datanodes from storage, when they last asked, than min.insync.replicas requires."""
-    fenced: list[PartitionDriver] = field(default_factory=list)
+    fenced: list[OpenPartition] = field(default_factory=list)
     """Partitions that another process owns, as they have found out; upkeep forgets them."""
-    store_waits: StoreWaits[PartitionDriver]
+    store_waits: StoreWaits[OpenPartition]
     """Partitions that wait for the metadata store."""
     load: TrafficCounters = field(default_factory=TrafficCounters)
     """Bytes and requests of partitions."""

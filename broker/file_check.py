@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 
 from bmq.broker import events as ev
-from bmq.broker.partition.driver import PartitionDriver
+from bmq.broker.context import OpenPartition
 from bmq.core.logging.fields import Report, fields
 from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
@@ -33,12 +33,12 @@ class FileCheck:
         self._every_ms = every_ms
         self._report = report
         self._running: asyncio.Task[None] | None = None
-        self._seen: dict[PartitionDriver, tuple[SegmentName, int, int]] = {}  # segment, flushed bytes, time of check
+        self._seen: dict[OpenPartition, tuple[SegmentName, int, int]] = {}  # segment, flushed bytes, time of check
 
     def __repr__(self) -> str:
         return f"<FileCheck {len(self._seen)} segments>"
 
-    def look(self, writers: Iterable[PartitionDriver], now_ms: int) -> None:
+    def look(self, writers: Iterable[OpenPartition], now_ms: int) -> None:
         """Begin to check the segments that are due, unless the last check is still under way."""
         if self._running is not None and not self._running.done():
             return
@@ -52,16 +52,16 @@ class FileCheck:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
-    async def _check_all(self, due: list[PartitionDriver]) -> None:
+    async def _check_all(self, due: list[OpenPartition]) -> None:
         turns = asyncio.Semaphore(AT_ONCE)
 
-        async def check(writer: PartitionDriver) -> None:
+        async def check(writer: OpenPartition) -> None:
             async with turns:
                 await self._check(writer)
 
         await asyncio.gather(*map(check, due))
 
-    def _due(self, writers: Iterable[PartitionDriver], now_ms: int) -> list[PartitionDriver]:
+    def _due(self, writers: Iterable[OpenPartition], now_ms: int) -> list[OpenPartition]:
         seen, self._seen = self._seen, {}
         due = []
         for writer in writers:
@@ -77,7 +77,7 @@ class FileCheck:
             self._seen[writer] = segment.entry.name, flushed, checked_ms
         return due
 
-    async def _check(self, writer: PartitionDriver) -> None:
+    async def _check(self, writer: OpenPartition) -> None:
         """Look the file up twice, and ask the store for the owner between: a successor may rightly have removed it."""
         segment = writer.partition.current
         if segment is None:

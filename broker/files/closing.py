@@ -10,7 +10,6 @@ from bmq.broker.context import BrokerContext
 from bmq.broker.events import CloseSegment
 from bmq.broker.files.open_segments import OpenFiles
 from bmq.broker.files.segment_files import SegmentFiles
-from bmq.broker.partition.release import INDEX_BYTES_MAX
 from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import SegmentEntry
@@ -26,6 +25,9 @@ SEAL_TURN_S = 5.0
 """Seconds after which the next waiting takeover gets the turn of one that still runs: that one waits for lease
 recovery, which takes minutes and costs storage little. The turn is passed on instead of letting each waiting takeover
 start by itself: hundreds would start at once, slow each other down until all of them time out, and begin again.
+"""
+INDEX_BYTES_MAX = 128 << 10
+"""Longest index in a release note; a longer one is written before the release. The index of a 128 MB segment has 50 KB.
 """
 
 

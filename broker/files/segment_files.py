@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bmq.broker import events as ev
 from bmq.broker.context import BrokerContext
+from bmq.broker.files.chunk_sizes import FIRST_FLUSH_BYTES_MAX, chunk_for
 from bmq.broker.files.precreated import SERIAL
 from bmq.broker.files.unused_files import remove_unused
-from bmq.broker.partition.segment_roll import FIRST_FLUSH_BYTES_MAX, chunk_for
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.model import SegmentName
 from bmq.meta.ownership import SegmentEntry

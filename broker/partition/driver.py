@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence, Set
 from typing import Any, TypeVar
 
 from bmq.broker import events as ev
@@ -488,12 +488,12 @@ class PartitionDriver:
             self._shared.health.failed(failure.suspects, self._shared.now_ms())
         return failure
 
-    def has_node(self, nodes: set[str]) -> bool:
+    def has_node(self, nodes: Set[str]) -> bool:
         """Return whether the open pipeline includes one of ``nodes``, and was not rolled for slowness lately."""
         segment = self.partition.current
         if segment is None or not self.partition.may_leave_slow(self._shared.now_ms()):
             return False
-        return bool(nodes.intersection(self._files[segment.entry.spare].nodes))
+        return not nodes.isdisjoint(self._files[segment.entry.spare].nodes)
 
     @property
     def is_under_replicated(self) -> bool:

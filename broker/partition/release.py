@@ -15,9 +15,6 @@ from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.segment import decode_idx
 
-INDEX_BYTES_MAX = 128 << 10
-"""Longest index in a note; a longer one is written before the release. The index of a 128 MB segment has 50 KB."""
-
 
 class ReleaseNote(NamedTuple):
     """The facts of one release.

@@ -12,9 +12,10 @@ import pytest
 from bmq.broker import events as ev
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.events import Effect, Event, Pending
+from bmq.broker.files.chunk_sizes import chunk_for
 from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.machine import PartitionMachine
-from bmq.broker.partition.segment_roll import block_for, chunk_for
+from bmq.broker.partition.segment_roll import block_for
 from bmq.broker.partition.transitions import EVENTS, TABLE, TERMINAL, Cell, State
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
