@@ -13,9 +13,9 @@ Keys, under ``/<cluster>/``::
 The view's keys are under one prefix, so that one watch gives them in the store's order, and no others are there: a
 partition's record changes with every segment.
 
-The view is behind the store by a message, never ahead; a process that has changed something waits for its revision. It
-is for reading: a change is decided on what the store has, and compares it (``controller.topics.topics``), so that a view
-that lags can never be written back (KafScale #162).
+The view is behind the store by a message, never ahead; a process that has changed something waits for its revision.
+It is for reading: a change is decided on what the store has, and compares it (``controller.topics.topics``), so that a
+view that lags can never be written back (KafScale #162).
 """
 
 from __future__ import annotations
