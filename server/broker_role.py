@@ -103,7 +103,7 @@ class BrokerRole:
         try:
             async with asyncio.timeout(timeout_s):
                 await self.assigned.wait_left()
-                await self._hand_overs.wait_told()
+                await self._hand_overs.wait_notified()
         except TimeoutError:
             log.warning("some partitions are not handed over in %g s, their new owners open them later", timeout_s)
 

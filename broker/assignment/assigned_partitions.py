@@ -1,26 +1,30 @@
-"""The partitions that this broker is to own: opened, kept open, answered for.
+"""The partitions that are assigned to this broker: it opens them, keeps them open and finds their owner objects.
 
-Which ones is somebody else's decision (``assign``, ``withdraw``).  They are opened in the background, and whoever asks
-for one that is not open yet moves it to the front.  Both, because:
+The controller decides which ones (``assign``, ``withdraw``).  They are opened in the background; a request for one that
+is not open yet moves it to the front.  Both are needed:
 
-* opened only on demand, an idle partition's retention would stand still, and what a killed predecessor left open would
-  keep its leases and its pipelines;
-* all at once, 10,000 partitions would take ten seconds of CPU from the first clients on a local disk, and minutes of
-  the NameNode on HDFS.
+* if they were opened on demand only, retention of an idle partition would not run, and files that a killed predecessor
+  left open would keep their leases and pipelines;
+* opened all at once, 10,000 partitions would take ten seconds of CPU from the first clients on a local disk, and
+  minutes of the NameNode on HDFS.
 
-So three lines lead to being open.  Those that a request waits for go first, then those that somebody has looked at
-(a parked fetch, a Metadata answer, of which one may name them all), both at full width
-(``BrokerConfig.open_parallel``); the others trickle, ``BACKGROUND_PARALLEL`` at a time, while nobody asks.
+So partitions are opened from three queues:
 
-In a cluster (``members``) a partition whose record names another live member as its owner is not fenced at once: its
-owner has heard of the move too, and is about to flush, close and release it.  So it is WAITING, outside the three
-lines, until ``handed_over``, until that member is gone (``members_gone``), or for ``BrokerConfig.handover_wait_ms``;
+| queue | partitions | opened at once |
+|---|---|---|
+| AWAITED | a request waits for them | up to ``BrokerConfig.open_parallel`` |
+| ASKED | looked up without waiting: by a parked fetch, or by a Metadata response, which may name all | as many |
+| QUEUED | all others | up to ``BACKGROUND_PARALLEL``, those of the other queues counted |
+
+In a cluster (``is_member``) a partition whose record names another live member as its owner is not fenced at once: its
+owner sees the move too, and is about to flush, close and release it.  Such a partition is WAITING, in none of the
+queues, until ``handed_over``, until that member is gone (``members_gone``), or for ``BrokerConfig.handover_wait_ms``;
 then it is opened at full width, by fencing if need be.  Requests for it wait meanwhile.
 
-An ownership that ends although the partition is still assigned (fenced, or its opening failed) is tried again for ever,
-with bounded back-off: throttled storage at start is no reason to give up (AutoMQ #3177).  A partition that is
-OFFLINE waits for its operator, and is looked at again more and more rarely.  An open partition costs its owner object
-here; a task or a timer exists only while something is being opened, waited for or tried again.
+A partition that is still assigned but no longer owned (fenced, or its opening failed) is tried again without end, with
+bounded back-off: throttled storage at start is not a reason to give up (AutoMQ #3177).  A partition that is OFFLINE
+waits for its operator, and is tried again more and more rarely.  An open partition costs its owner object here; a task
+or a timer exists only while something is being opened, waited for or tried again.
 """
 
 from __future__ import annotations
@@ -47,21 +51,25 @@ from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import PartitionPath
 
 BACKGROUND_PARALLEL = 2
+"""Partitions opened at once while no request asks for one."""
 OFFLINE_LOOK_MS = 10_000
-"""So often the record of a partition that is OFFLINE is read: a repair releases it.  After 1, 2, 4, ... 64 looks, and
-then each 64, it is taken over again in any case: what storage could not give may be there by now."""
+"""Time between two reads of the record of a partition that is OFFLINE: a repair releases it.  After 1, 2, 4, ... 64
+reads, and then every 64, it is taken over again in any case: storage may return by now what it could not before."""
 OFFLINE_LOOKS_MAX = 64
 REPAIR_OWNER = "repair-"
-"""How the owner's name begins in a record while `bmq segment repair` is at work."""
+"""Prefix of the owner's name in a record while `bmq segment repair` is at work."""
 MEMBERSHIP_LOOK_MS = 200
-"""So often it is looked whether a process that was declared dead is a member again."""
+"""Time between two checks whether this process, once declared dead, is a member again."""
 _SEARCH_READS = ReadConfig(cache_bytes=8 << 20, index_bytes=8 << 20, reads_max=16, ahead_max=0)
 
 
 class AssignedPartitions:
-    """A ``endpoint.partitions.Owners``.  ``pool`` serves searches by timestamp; without one they have a small one of
-    their own.  ``offload`` runs recompression (``compression.type``) off the loop.  ``is_member`` tells whether an
-    incarnation is alive as far as is known here; None: there are no other brokers."""
+    """The partitions assigned to one broker; implements ``endpoint.partitions.Owners``.
+
+    ``pool``: the block cache that searches by timestamp read through; None: a small one of their own.  ``offload`` runs
+    recompression (``compression.type``) off the loop.  ``is_member`` returns whether an incarnation is alive as far as
+    is known here; None: there are no other brokers.
+    """
 
     def __init__(
         self,
@@ -78,7 +86,7 @@ class AssignedPartitions:
         self._searches = OffsetLookups(pool or self._own_pool)  # type: ignore[arg-type]  # one of the two
         self._recompressor = Recompressor(offload)
         self._slots: dict[PartitionKey, AssignedPartition] = {}
-        self._lines: dict[OpenState, deque[AssignedPartition]] = {
+        self._queues: dict[OpenState, deque[AssignedPartition]] = {
             OpenState.AWAITED: deque(),
             OpenState.ASKED: deque(),
             OpenState.QUEUED: deque(),
@@ -102,11 +110,11 @@ class AssignedPartitions:
     # ---------------------------------------------------------------------------------------------------- assignment
 
     def assign(self, path: PartitionPath, key: PartitionKey, config: LogConfig) -> None:
-        """Own the partition from now on; again with another config to change that, without closing anything."""
+        """Own the partition from now on.  Called again with another config, change that without closing anything."""
         slot = self._slots.get(key)
         if slot is None:
             slot = self._slots[key] = AssignedPartition(path, key, config)
-            self._line_up(slot, OpenState.QUEUED)
+            self._enqueue(slot, OpenState.QUEUED)
         elif slot.config != config:
             slot.config = config
             writer = self._broker.get(key)
@@ -116,14 +124,14 @@ class AssignedPartitions:
     def withdraw(
         self, key: PartitionKey, *, is_deleted: bool = False, has_successor: bool = False
     ) -> asyncio.Task[ReleaseNote | None]:
-        """Own it no more: at once for whoever asks.  The task ends when it is flushed and handed over: with what a
-        successor may want to hear when it was ours, else None.
+        """Own the partition no more: requests are refused at once, and it is flushed and handed over by a task.
 
-        ``is_deleted``: nobody will own it after us, so nothing of it is remembered for a successor.  ``has_successor``:
-        there is one, and it will be told.
+        The task returns the release note for a successor, or None if the partition was never open here.
+        ``is_deleted``: there will be no successor, so nothing is kept for one.  ``has_successor``: there is one, and it
+        will be notified.
         """
         slot = self._slots.pop(key, None)
-        if slot is not None and slot.place is OpenState.WAITING:
+        if slot is not None and slot.state is OpenState.WAITING:
             self._wait_no_more(slot)
             self._broker.shared.first_files.forget(slot.path)
         leaving = self._leaving.get(key)
@@ -140,27 +148,30 @@ class AssignedPartitions:
         return task
 
     def not_served(self) -> Iterator[tuple[PartitionPath, str]]:
-        """Yield the partitions that cannot be served, each with the reason: those that are OFFLINE, and those whose
-        opening has failed, or waits for storage. One that is merely being opened, or handed over, is not among them."""
+        """Yield the partitions that cannot be served, each with the reason.
+
+        These are OFFLINE, or their opening has failed or waits for storage.  A partition that is merely being opened or
+        handed over is not among them.
+        """
         for slot in self._slots.values():
-            if slot.place is not OpenState.OPEN and (reason := self._trouble(slot)):
+            if slot.state is not OpenState.OPEN and (reason := self._trouble(slot)):
                 yield slot.path, reason
 
     def why_not_served(self, key: PartitionKey) -> str:
-        """Return why the partition is not open here, "" when it is; "" too when it is not assigned here."""
+        """Return why the partition is not open here; "" if it is open, or not assigned here."""
         slot = self._slots.get(key)
-        if slot is None or slot.place is OpenState.OPEN:
+        if slot is None or slot.state is OpenState.OPEN:
             return ""
         trouble = self._trouble(slot)
-        return f"{slot.place.value}: {trouble}" if trouble else slot.place.value
+        return f"{slot.state.value}: {trouble}" if trouble else slot.state.value
 
     def _trouble(self, slot: AssignedPartition) -> str:
-        """Return what keeps a partition from being open, "" if nothing but time."""
-        writer = self._broker.get(slot.key) if slot.place is OpenState.OPENING else None
+        """Return what keeps a partition from being opened; "" if nothing does and it only takes time."""
+        writer = self._broker.get(slot.key) if slot.state is OpenState.OPENING else None
         return (writer.takeover_trouble if writer is not None else "") or slot.reason
 
     def delete(self, key: PartitionKey) -> None:
-        """Its topic is deleted: nothing of it is remembered, also when it went to another broker before."""
+        """Give up a partition whose topic is deleted, and forget it, also if it went to another broker before."""
         if key in self._slots or key in self._leaving:
             self.withdraw(key, is_deleted=True)
         else:
@@ -190,16 +201,16 @@ class AssignedPartitions:
     def _left(self, key: PartitionKey, task: asyncio.Task[ReleaseNote | None]) -> None:
         if self._leaving.get(key) is task:
             del self._leaving[key]
-        _tell_bug(task, f"handing {key} over failed")
+        _report_bug(task, f"handing {key} over failed")
 
     async def wait_left(self) -> None:
-        """Until everything that was withdrawn is handed over."""
+        """Wait until everything that was withdrawn is handed over."""
         while self._leaving:
             await asyncio.wait(list(self._leaving.values()))
             await asyncio.sleep(0)  # for their callbacks
 
     async def close(self) -> None:
-        """Open nothing more; what is open, or on its way out, is the broker's to hand over (``Broker.close``)."""
+        """Open nothing more and refuse waiting requests.  ``Broker.close`` hands over the partitions that are open."""
         self._is_closed = True
         tasks: list[asyncio.Task[None] | asyncio.Task[ReleaseNote | None]] = [*self._opening, *self._leaving.values()]
         for task in tasks:
@@ -213,7 +224,8 @@ class AssignedPartitions:
     # ---------------------------------------------------------------------------------------------------- questions
 
     def get(self, key: PartitionKey) -> PartitionOwner | None:
-        """The owner when it is in WRITE now; else it is opened before those that nobody has asked for."""
+        """Return the owner if it is in WRITE now, else None; then it is opened before partitions that were not asked
+        for."""
         slot = self._slots.get(key)
         if slot is None:
             return None
@@ -223,7 +235,7 @@ class AssignedPartitions:
         return self._find(slot)
 
     def open_owner(self, key: PartitionKey) -> PartitionOwner | None:
-        """Return the owner if it is in WRITE now; the order in which others are opened stays as it is."""
+        """Return the owner if it is in WRITE now, else None.  Does not change the order in which others are opened."""
         slot = self._slots.get(key)
         owner = slot.owner if slot is not None else None
         return owner if owner is not None and owner.is_open else None
@@ -233,23 +245,26 @@ class AssignedPartitions:
         return [slot.owner for slot in self._slots.values() if slot.owner is not None and slot.owner.is_open]
 
     follow = get
-    """What is here is read here."""
+    """Return the partition for reading: its owner object, since it is in this process."""
 
     def _find(self, slot: AssignedPartition) -> PartitionOwner | None:
-        """Open since this very turn of the loop: whoever was just told so must find it."""
-        if slot.place is OpenState.OPENING and slot.key not in self._leaving:
+        """Return the owner if it was opened in this very turn of the loop; else move it from QUEUED to ASKED.
+
+        A listener that was just notified of the opening must find the owner, although its task has not ended yet.
+        """
+        if slot.state is OpenState.OPENING and slot.key not in self._leaving:
             writer = self._broker.get(slot.key)
             if writer is not None and writer.partition.state is State.WRITE:
                 return self._own(slot, writer)
-        if slot.place is OpenState.QUEUED:
-            self._line_up(slot, OpenState.ASKED)
+        if slot.state is OpenState.QUEUED:
+            self._enqueue(slot, OpenState.ASKED)
         return None
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> PartitionOwner:
-        """The owner once it is in WRITE.
+        """Return the owner once it is in WRITE, and open it before all that no request waits for.
 
-        RequestError: KAFKA_STORAGE_ERROR when the partition is OFFLINE, NOT_LEADER_OR_FOLLOWER when it takes longer or
-        is not assigned.
+        Raises RequestError: KAFKA_STORAGE_ERROR if the partition is OFFLINE, NOT_LEADER_OR_FOLLOWER if opening takes
+        longer than ``timeout_s``, or the partition is not assigned here.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -259,20 +274,20 @@ class AssignedPartitions:
                 return owner
             slot = self._slots.get(key)
             if slot is None or self._is_closed:
-                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not this broker's")
-            if slot.place is OpenState.OFFLINE:
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not assigned to this broker")
+            if slot.state is OpenState.OFFLINE:
                 raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, slot.reason)
             waiter: asyncio.Future[None] = loop.create_future()
             slot.waiters.append(waiter)
-            if slot.place in (OpenState.QUEUED, OpenState.ASKED):
-                self._line_up(slot, OpenState.AWAITED)
-            elif slot.place is OpenState.WAITING:
+            if slot.state in (OpenState.QUEUED, OpenState.ASKED):
+                self._enqueue(slot, OpenState.AWAITED)
+            elif slot.state is OpenState.WAITING:
                 self._broker.expect(slot.path, slot.config, slot.next_epoch)
             try:
                 async with asyncio.timeout_at(deadline):
                     await waiter
             except TimeoutError:
-                message = f"{slot.path} is {slot.place.value} for over {timeout_s:g} s {slot.reason}"
+                message = f"{slot.path} is {slot.state.value}, not open after {timeout_s:g} s {slot.reason}"
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message) from None
             finally:
                 if waiter in slot.waiters:
@@ -280,40 +295,42 @@ class AssignedPartitions:
 
     # ------------------------------------------------------------------------------------------------------ opening
 
-    def _line_up(self, slot: AssignedPartition, place: OpenState) -> None:
-        """To the end of a line; where it stood before, it is passed over."""
-        slot.place = place
-        self._lines[place].append(slot)
+    def _enqueue(self, slot: AssignedPartition, state: OpenState) -> None:
+        """Put it at the end of a queue.  Its entry in another queue is skipped when that is reached."""
+        slot.state = state
+        self._queues[state].append(slot)
         self._pump()
 
     def _pump(self) -> None:
-        """Begin to open what there is room for, in the order of the lines."""
-        for place, line in self._lines.items():
-            width = BACKGROUND_PARALLEL if place is OpenState.QUEUED else self._broker.config.open_parallel
-            while line and len(self._opening) < width:
-                self._begin(line.popleft(), place)
+        """Begin to open as many as may be opened at once, in the order of the queues."""
+        for state, queue in self._queues.items():
+            width = BACKGROUND_PARALLEL if state is OpenState.QUEUED else self._broker.config.open_parallel
+            while queue and len(self._opening) < width:
+                self._begin(queue.popleft(), state)
 
-    def _begin(self, slot: AssignedPartition, place: OpenState) -> None:
-        if slot.place is not place or self._slots.get(slot.key) is not slot or self._is_closed:
-            return  # further in front meanwhile, or gone
+    def _begin(self, slot: AssignedPartition, state: OpenState) -> None:
+        if slot.state is not state or self._slots.get(slot.key) is not slot or self._is_closed:
+            return  # moved to another queue meanwhile, or withdrawn
         if self._broker.is_lost:
             self._keep_out(slot)
             return
-        slot.place = OpenState.OPENING
+        slot.state = OpenState.OPENING
         task = asyncio.get_running_loop().create_task(self._open(slot))
         slot.opening = task
         self._opening.add(task)
         task.add_done_callback(lambda done: self._opening_ended(slot, done))
 
     def _keep_out(self, slot: AssignedPartition) -> None:
-        """Open it once this process is a member again.  That may take as long as it is cut off from the store, so one
-        alarm looks for all of them."""
-        slot.owner, slot.place, slot.reason = None, OpenState.DELAYED, "this process is not a member of the cluster now"
+        """Open it once this process is a member again.
+
+        That may take as long as the process is cut off from the store, so one alarm checks for all such partitions.
+        """
+        slot.owner, slot.state, slot.reason = None, OpenState.DELAYED, "this process is not a member of the cluster now"
         if not self._kept_out:
-            self._look_for_membership()
+            self._check_membership_later()
         self._kept_out[slot] = None
 
-    def _look_for_membership(self) -> None:
+    def _check_membership_later(self) -> None:
         shared = self._broker.shared
         shared.alarms.at(shared.now_ms() + MEMBERSHIP_LOOK_MS, self._let_in)
 
@@ -321,7 +338,7 @@ class AssignedPartitions:
         if self._is_closed:
             return
         if self._broker.is_lost:
-            self._look_for_membership()
+            self._check_membership_later()
             return
         kept_out, self._kept_out = self._kept_out, {}
         for slot in kept_out:
@@ -333,8 +350,8 @@ class AssignedPartitions:
         if leaving is not None:  # assigned again while it is being handed over
             await asyncio.wait([leaving])
         try:
-            found = await self._ask_who_owns(slot)
-            if slot.place is OpenState.WAITING:
+            found = await self._check_owner(slot)
+            if slot.state is OpenState.WAITING:
                 return
             handed, slot.handed, slot.is_released = slot.handed, None, False
             if handed is not None:
@@ -343,14 +360,15 @@ class AssignedPartitions:
         except (RequestError, KvError) as error:
             self._failed(slot, str(error))
             return
-        if writer.partition.config != slot.config:  # it waited for its turn with the old one
+        if writer.partition.config != slot.config:  # the config has changed while the partition was being opened
             writer.reconfigure(slot.config)
         self._own(slot, writer)
 
-    async def _ask_who_owns(self, slot: AssignedPartition) -> tuple[PartitionRecord, int] | None:
-        """The record and its revision; the slot is WAITING when another member is to release it first.
+    async def _check_owner(self, slot: AssignedPartition) -> tuple[PartitionRecord, int] | None:
+        """Read the record and return it with its revision; make the slot WAITING if a live member must release it.
 
-        None when it does not matter.  What was read may be old by the time it is claimed: that compares the revision.
+        Returns None without reading where the owner does not matter.  The record may be stale by the time of the claim,
+        which therefore compares the revision.  Raises KvError.
         """
         if self._is_member is None or slot.is_released:
             return None
@@ -359,7 +377,7 @@ class AssignedPartitions:
         except FormatError:
             return None  # the partition reads it again, and goes OFFLINE with the reason
         owner = found[0].owner
-        if slot.is_released:  # told while we asked
+        if slot.is_released:  # the owner's notice has come while the record was read
             return None
         if owner and owner != self._broker.shared.incarnation and self._is_member(owner):
             self._wait_for(slot, owner, found[0].epoch + 1)
@@ -369,7 +387,7 @@ class AssignedPartitions:
 
     def _wait_for(self, slot: AssignedPartition, owner: str, next_epoch: int) -> None:
         shared = self._broker.shared
-        slot.place, slot.present_owner, slot.next_epoch = OpenState.WAITING, owner, next_epoch
+        slot.state, slot.present_owner, slot.next_epoch = OpenState.WAITING, owner, next_epoch
         if slot.waiters:
             self._broker.expect(slot.path, slot.config, next_epoch)
         slot.waits += 1
@@ -378,7 +396,7 @@ class AssignedPartitions:
         shared.alarms.at(shared.now_ms() + shared.config.handover_wait_ms, lambda: self._waited(slot, number))
 
     def _waited(self, slot: AssignedPartition, number: int) -> None:
-        if slot.place is OpenState.WAITING and slot.waits == number and self._slots.get(slot.key) is slot:
+        if slot.state is OpenState.WAITING and slot.waits == number and self._slots.get(slot.key) is slot:
             self._release(slot)
 
     def _wait_no_more(self, slot: AssignedPartition) -> None:
@@ -389,23 +407,26 @@ class AssignedPartitions:
         slot.present_owner = ""
 
     def _release(self, slot: AssignedPartition) -> None:
-        """Open it next: by fencing, if its owner has not released it."""
-        if slot.place is OpenState.WAITING:
+        """Open it at full width: by fencing, if its owner has not released it."""
+        if slot.state is OpenState.WAITING:
             self._wait_no_more(slot)
         slot.is_released = True
-        self._line_up(slot, OpenState.AWAITED if slot.waiters else OpenState.ASKED)
+        self._enqueue(slot, OpenState.AWAITED if slot.waiters else OpenState.ASKED)
 
-    def handed_over(self, told: Mapping[PartitionKey, ReleaseNote]) -> None:
-        """Another broker has let go of these.  What is not assigned here, or was opened already, is passed over: who
-        hears of its assignment later finds it released."""
-        for key, handed in told.items():
+    def handed_over(self, released: Mapping[PartitionKey, ReleaseNote]) -> None:
+        """Open the partitions that another broker has released.
+
+        A partition that is not assigned here (yet), or is open, is ignored: when it is assigned later, its record shows
+        that it was released.
+        """
+        for key, handed in released.items():
             slot = self._slots.get(key)
-            if slot is None or slot.place is OpenState.OPEN:
+            if slot is None or slot.state is OpenState.OPEN:
                 continue
             slot.handed = handed
-            if slot.place is OpenState.OPENING:
+            if slot.state is OpenState.OPENING:
                 slot.is_released = True  # the record may have been read before
-            elif slot.place in (
+            elif slot.state in (
                 OpenState.WAITING,
                 OpenState.QUEUED,
                 OpenState.ASKED,
@@ -415,7 +436,7 @@ class AssignedPartitions:
                 self._release(slot)
 
     def members_gone(self, incarnations: Iterable[str]) -> None:
-        """These are no members any more: nobody hands over what they own."""
+        """Open the partitions that wait for these incarnations, which are not members any more and release nothing."""
         for incarnation in incarnations:
             for slot in list(self._waiting.get(incarnation, ())):
                 self._release(slot)
@@ -423,15 +444,15 @@ class AssignedPartitions:
     # --------------------------------------------------------------------------------------------------- being open
 
     def _own(self, slot: AssignedPartition, writer: PartitionDriver) -> PartitionOwner | None:
-        """It is open; None when it has ended again in the same moment."""
-        if slot.owner is not None and slot.place is OpenState.OPEN:
+        """Make the partition's owner object and wake its requests.  Returns None if its ownership has ended already."""
+        if slot.owner is not None and slot.state is OpenState.OPEN:
             return slot.owner if slot.owner.is_open else None
         if writer.partition.state is not State.WRITE:
             self._failed(slot, f"it was {writer.partition.state.name} at once")
             return None
         writer.on_end = lambda: self._failed(slot, f"its ownership ended: {writer.partition.state.name}")
         slot.owner = PartitionOwner(self._broker.shared, writer, self._searches, self._recompressor)
-        slot.place, slot.failures, slot.reason, slot.was_open = OpenState.OPEN, 0, "", True
+        slot.state, slot.failures, slot.reason, slot.was_open = OpenState.OPEN, 0, "", True
         slot.offline_looks = 0
         slot.wake()
         return slot.owner
@@ -442,33 +463,33 @@ class AssignedPartitions:
             return
         writer = self._broker.get(slot.key)
         if writer is not None and writer.partition.state is State.OFFLINE:
-            slot.place, slot.reason = OpenState.OFFLINE, f"partition is offline: {writer.partition.offline_reason}"
+            slot.state, slot.reason = OpenState.OFFLINE, f"partition is offline: {writer.partition.offline_reason}"
             slot.wake()
-            self._look_at_offline_later(slot)
+            self._check_offline_later(slot)
             return
         shared = self._broker.shared
         delay_ms = min(shared.config.retry_ms << min(slot.failures, 16), shared.config.retry_max_ms)
         slot.failures += 1
-        slot.place = OpenState.DELAYED
+        slot.state = OpenState.DELAYED
         shared.alarms.at(shared.now_ms() + delay_ms, lambda: self._again(slot))
 
     def _again(self, slot: AssignedPartition) -> None:
-        if slot.place is OpenState.DELAYED:
-            self._line_up(slot, OpenState.AWAITED if slot.waiters else OpenState.QUEUED)
+        if slot.state is OpenState.DELAYED:
+            self._enqueue(slot, OpenState.AWAITED if slot.waiters else OpenState.QUEUED)
 
-    def _look_at_offline_later(self, slot: AssignedPartition) -> None:
+    def _check_offline_later(self, slot: AssignedPartition) -> None:
         shared = self._broker.shared
-        shared.alarms.at(shared.now_ms() + OFFLINE_LOOK_MS, lambda: self._look_at_offline(slot))
+        shared.alarms.at(shared.now_ms() + OFFLINE_LOOK_MS, lambda: self._check_offline(slot))
 
-    def _look_at_offline(self, slot: AssignedPartition) -> None:
+    def _check_offline(self, slot: AssignedPartition) -> None:
         writer = self._broker.get(slot.key)
-        if slot.place is not OpenState.OFFLINE or self._slots.get(slot.key) is not slot or self._is_closed:
+        if slot.state is not OpenState.OFFLINE or self._slots.get(slot.key) is not slot or self._is_closed:
             return
         assert writer is not None
         writer.spawn(self._reopen(slot, writer.partition.epoch))
 
     async def _reopen(self, slot: AssignedPartition, epoch: int) -> None:
-        """Take an OFFLINE partition over again if somebody has released it, or now and then."""
+        """Take an OFFLINE partition over again if its record says that it was released, or if a retry is due."""
         slot.offline_looks += 1
         looks = slot.offline_looks
         is_due = looks % OFFLINE_LOOKS_MAX == 0 or looks & (looks - 1) == 0
@@ -477,25 +498,25 @@ class AssignedPartitions:
             is_due = is_due and not record.owner.startswith(REPAIR_OWNER)
             is_due = is_due or (record.epoch > epoch and not record.owner)
         except FormatError:
-            pass  # its taking over says so
+            pass  # the takeover reads it again and reports that
         except KvError:
             is_due = False
-        if slot.place is not OpenState.OFFLINE or self._slots.get(slot.key) is not slot:
+        if slot.state is not OpenState.OFFLINE or self._slots.get(slot.key) is not slot:
             return
         if is_due:
-            self._line_up(slot, OpenState.QUEUED)
+            self._enqueue(slot, OpenState.QUEUED)
         else:
-            self._look_at_offline_later(slot)
+            self._check_offline_later(slot)
 
     def _opening_ended(self, slot: AssignedPartition, task: asyncio.Task[None]) -> None:
         slot.opening = None
         self._opening.discard(task)
-        if _tell_bug(task, f"opening {slot.path} failed"):
+        if _report_bug(task, f"opening {slot.path} failed"):
             self._failed(slot, repr(task.exception()))
         self._pump()
 
 
-def _tell_bug(task: asyncio.Task[Any], message: str) -> bool:
+def _report_bug(task: asyncio.Task[Any], message: str) -> bool:
     if task.cancelled() or task.exception() is None:
         return False
     asyncio.get_running_loop().call_exception_handler({"message": message, "exception": task.exception(), "task": task})

@@ -1,14 +1,15 @@
-"""Keeps a broker's partitions equal to what the cluster's view assigns to this process.
+"""Keeps a broker's partitions equal to those that the cluster's view assigns to this process.
 
-Two things decide what is ours: the catalog (which partitions there are, and their configs) and the view (who is to own
-each).  They are watched apart, so either may be ahead: an assignment of a topic that is not known yet counts as soon as
-it is, and a topic whose partitions are not assigned yet waits for that.  A change costs what it names: the partitions
-of a ``ViewChange``, those of a topic, and for a changed default of the cluster the topics that it changes.
+Two sources decide which partitions those are: the catalog (which partitions exist, and their configs) and the view (the
+owner of each).  They are watched separately, so either may be ahead: an assignment of a topic that is not known yet
+counts as soon as it is, and a topic whose partitions are not assigned yet waits for that.  The cost of a change grows
+with what it names: the partitions of a ``ViewChange``, those of a topic, and for a changed default of the cluster the
+topics that it changes.
 
-More than ``COST_PER_STEP`` partitions are handled in several turns of the loop.  Each turn goes by what catalog and
-view show then, so it does not matter what has changed since the first.
+More than ``COST_PER_STEP`` partitions are handled in several turns of the loop.  Each turn follows what catalog and
+view show then, so changes since the first turn do no harm.
 
-With a view that assigns everything to this process (``meta.cluster.one_view``) this is what a single node does.
+A single node uses this too, with a view that assigns everything to this process (``meta.cluster.one_view``).
 """
 
 from __future__ import annotations
@@ -38,19 +39,20 @@ _log = logging.getLogger(__name__)
 
 COST_OF_TOPIC = 20
 COST_PER_STEP = 2_000
-"""Work between two turns of the loop, in partitions: 5 us each, and 50 us for a topic, whose configs are looked at."""
+"""Work in one turn of the loop, in partitions: 5 us each, and 50 us for a topic, whose configs are compared."""
 
 
 _DONE = object()
 
 
 class Successors(Protocol):
-    """Who tells new owners what has been let go of (``broker.assignment.handover``)."""
+    """The notifier of new owners (``broker.assignment.handover``)."""
 
     def has(self, key: PartitionKey) -> bool:
-        """Whether there is somebody else who is to own it now."""
+        """Return whether another live broker is to own the partition now."""
 
-    def tell(self, key: PartitionKey, handed: ReleaseNote) -> None: ...
+    def notify(self, key: PartitionKey, handed: ReleaseNote) -> None:
+        """Notify the partition's new owner that it is released."""
 
 
 class _Held:
@@ -65,9 +67,10 @@ class _Held:
 
 
 class AssignmentFollower:
-    """``start`` once catalog and view show what there is; ``close`` before either is closed.
+    """The follower of one broker's assignment, which calls ``AssignedPartitions``.
 
-    ``successors`` is None where there are no other brokers.
+    ``start`` it once catalog and view are complete, ``close`` it before either is closed.  ``successors`` is None where
+    there are no other brokers.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class AssignmentFollower:
         self._is_closed = False
         self._are_configs_stale = False
         self._reconfiguring: asyncio.Task[None] | None = None
-        self._rest: deque[Generator[None, None, None]] = deque()  # of large topics, what is not done yet
+        self._rest: deque[Generator[None, None, None]] = deque()  # remaining steps of large topics
         self._working: asyncio.Task[None] | None = None
         self._forget: Callable[[], None] | None = None
 
@@ -100,12 +103,13 @@ class AssignmentFollower:
 
     @property
     def has_partitions(self) -> bool:
-        """Whether anything is assigned here, of topics that are known and not refused."""
+        """True if any partition is assigned here, of topics that are known and not refused."""
         return bool(self._held)
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """The topics of which nothing is opened here, since their configs are wrong, with the reasons."""
+        """Reasons, by name, of the topics whose configs are wrong, so that their partitions are not opened here, or
+        keep their earlier configs."""
         topics = ((self._catalog.by_id(topic_id), why) for topic_id, why in self._refused.items())
         return {topic.name: why for topic, why in topics if topic is not None}
 
@@ -117,7 +121,7 @@ class AssignmentFollower:
         await run_in_steps(self._look_at_all(list(self._catalog.topics.values())))
 
     def close(self) -> None:
-        """Follow no more; what is assigned stays so, for ``AssignedPartitions.close``."""
+        """Stop following.  Assigned partitions stay so; ``AssignedPartitions.close`` ends them."""
         self._is_closed = True
         for task in (self._reconfiguring, self._working):
             if task is not None:
@@ -126,7 +130,7 @@ class AssignmentFollower:
             self._forget()
 
     def reconfigure(self, config: NodeConfig) -> None:
-        """With another node id other settings of the catalog hold."""
+        """Apply another config of the node: with another node id, other broker configs in the catalog hold."""
         self._config = config
         self._configs_changed()
 
@@ -156,14 +160,15 @@ class AssignmentFollower:
         self._work(self._look_at_topic(after, known), after)
 
     def _configs_changed(self) -> None:
-        """The cluster's defaults reach every topic that does not override them."""
+        """Compute all topics' configs again: a changed default applies to every topic that does not override it."""
         self._are_configs_stale = True
         if self._reconfiguring is None and not self._is_closed:
             task = asyncio.get_running_loop().create_task(self._reconfigure_held(), name="configs of topics")
             self._reconfiguring = task
 
     async def _reconfigure_held(self) -> None:
-        """In steps: thousands of topics take longer than clients should wait, and all brokers do it at once."""
+        """Reconfigure in steps: thousands of topics take longer than clients should wait, and all brokers do it at the
+        same time."""
         try:
             while self._are_configs_stale:
                 self._are_configs_stale = False
@@ -189,7 +194,7 @@ class AssignmentFollower:
     # ------------------------------------------------------------------------------------------------------- in steps
 
     def _work(self, steps: Generator[None, None, None], topic: Topic) -> None:
-        """Do the first step of work on a topic now, the others in later turns of the loop."""
+        """Do the first step of work on a topic now, and the others in later turns of the loop."""
         if next(steps, _DONE) is _DONE:
             return
         self._rest.append(_logged(steps, topic))
@@ -197,7 +202,7 @@ class AssignmentFollower:
             self._working = asyncio.get_running_loop().create_task(self._work_off(), name="large topics")
 
     async def _work_off(self) -> None:
-        """One step of each in turn: a topic does not wait until a larger one is done."""
+        """Do one step of each topic in turn, so that a topic does not wait until a larger one is done."""
         try:
             while self._rest:
                 await asyncio.sleep(0)
@@ -217,7 +222,7 @@ class AssignmentFollower:
                 yield
 
     def _look_at_topic(self, topic: Topic, first: int = 0) -> Generator[None, None, None]:
-        """Yields only between two steps: a small topic is looked at in one."""
+        """Compare a topic's partitions from `first` on with the view.  Yields between steps; small topics take one."""
         for start in range(first, topic.partitions, COST_PER_STEP):
             if start != first:
                 yield
@@ -229,7 +234,7 @@ class AssignmentFollower:
     # --------------------------------------------------------------------------------------------------- what is done
 
     def _look(self, topic: Topic, partitions: range | tuple[int, ...]) -> None:
-        """Take what is ours by now, let go of what is not."""
+        """Take the partitions that are assigned to this process by now, and release those that are not."""
         held, own = self._held.get(topic.topic_id), self._view.own
         for partition in partitions:
             key = PartitionKey(topic.topic_id, partition)
@@ -247,27 +252,28 @@ class AssignmentFollower:
             elif is_held:
                 assert held is not None
                 held.partitions.discard(partition)
-                self._let_go(key)
+                self._withdraw(key)
         if held is not None and not held.partitions:
             self._held.pop(topic.topic_id, None)
 
-    def _let_go(self, key: PartitionKey) -> None:
+    def _withdraw(self, key: PartitionKey) -> None:
         successors = self._successors
         task = self._assigned.withdraw(key, has_successor=successors is not None and successors.has(key))
         if successors is not None:
-            task.add_done_callback(lambda done: self._gone(key, done))
+            task.add_done_callback(lambda done: self._on_withdrawn(key, done))
 
-    def _gone(self, key: PartitionKey, task: asyncio.Task[ReleaseNote | None]) -> None:
-        """One that failed was told of as the bug that it is; its new owner's patience ends by itself."""
+    def _on_withdrawn(self, key: PartitionKey, task: asyncio.Task[ReleaseNote | None]) -> None:
+        """Notify the new owner, unless the hand-over failed: that was reported as a bug, and the new owner takes the
+        partition after ``handover_wait_ms``."""
         if task.cancelled() or task.exception() is not None:
             return
         handed = task.result()
         if handed is not None:
             assert self._successors is not None
-            self._successors.tell(key, handed)
+            self._successors.notify(key, handed)
 
     def _delete(self, topic: Topic) -> None:
-        """Also of partitions that went elsewhere before: nothing is kept for their new owners any more."""
+        """Give the topic's partitions up, and forget what is kept for new owners of those that were here before."""
         self._held.pop(topic.topic_id, None)
         self._refused.pop(topic.topic_id, None)
         self._work(self._delete_all(topic), topic)
@@ -279,7 +285,10 @@ class AssignmentFollower:
             self._assigned.delete(PartitionKey(topic.topic_id, partition))
 
     def _reconfigure(self, held: _Held, topic: Topic) -> Generator[None, None, None]:
-        """Yields only between two steps.  Partitions that come meanwhile have the config from the start."""
+        """Apply the topic's present config to its partitions.  Yields between steps.
+
+        Partitions that are assigned meanwhile have the config from the start.
+        """
         held.topic = topic
         config = self._log_config(topic)
         if config is None or config == held.config:
@@ -294,13 +303,14 @@ class AssignmentFollower:
                 self._assigned.assign(_path(topic, partition), PartitionKey(topic.topic_id, partition), config)
 
     def _log_config(self, topic: Topic) -> LogConfig | None:
-        """Return what the topic's partitions follow; None, said in the log once, when a config is wrong.
+        """Return the config of the topic's partitions; None, logged once, if one of its configs is wrong.
 
-        Such a topic's partitions go on with what they had, and are not opened without: a default in the place of a
-        wrong ``retention.ms`` might delete what was to be kept.
+        Such a topic's partitions keep the config that they had, and are not opened without one: a default in place of
+        a wrong ``retention.ms`` might delete records that must be kept.
 
-        A broker has an id of its own towards Kafka clients only if it is a proxy too; its own configs are that
-        proxy's."""
+        A broker has a node id of its own towards Kafka clients only if it is a proxy too; its broker configs are that
+        proxy's.
+        """
         catalog, node = self._catalog, self._config.node_id
         layers = catalog.broker_configs(None), catalog.broker_configs(node) if node >= 0 else {}
         try:
@@ -309,7 +319,7 @@ class AssignmentFollower:
         except ValueError as error:
             if self._refused.get(topic.topic_id) != str(error):
                 self._refused[topic.topic_id] = str(error)
-                held = "go on with the configs before" if topic.topic_id in self._held else "are not opened"
+                held = "keep their earlier configs" if topic.topic_id in self._held else "are not opened"
                 text = "a topic has a wrong config, its partitions %s"
                 _log.error(text, held, extra=fields(topic=topic.name, error=error))
             return None
@@ -318,7 +328,7 @@ class AssignmentFollower:
 
 
 def _logged(steps: Generator[None, None, None], topic: Topic) -> Generator[None, None, None]:
-    """Take these steps; one that fails is logged and ends them, so that work on other topics goes on."""
+    """Run these steps.  A step that fails is logged and ends them, so that work on other topics goes on."""
     try:
         yield from steps
     except Exception:  # noqa: BLE001  # a bug in one topic must not stop the others

@@ -1,8 +1,8 @@
-"""Tells new owners what this broker has let go of, so that they open it at once.
+"""Notifies new owners of the partitions that this broker has released, so that they open them at once.
 
-To each owner a few messages at a time, each with all that has come together until it goes: a balance moves many
-partitions, and they are closed in parallel.  The word is a courtesy: an owner that does not hear it opens the partition
-when its patience ends (``BrokerConfig.handover_wait_ms``), so a message is tried a few times and then dropped.
+Each owner is sent a few messages at a time, each with all partitions released until it is sent: a balance moves many
+partitions, and they are closed in parallel.  The notice only saves time: an owner that does not receive it opens the
+partition after ``BrokerConfig.handover_wait_ms``, so a message is tried a few times and then dropped.
 """
 
 from __future__ import annotations
@@ -24,58 +24,57 @@ from bmq.meta.cluster.view import ClusterView
 
 PARTITIONS_MAX = 1_000
 BYTES_MAX = 1 << 20
-"""Of one message: partitions and what is told of them, and one partition in any case."""
+"""Bounds of one message: partitions, and bytes of their release notes; it holds one partition in any case."""
 UNDER_WAY_MAX = 4
-"""Messages to one owner: a word does not wait for the answer to the one before it."""
+"""Messages in flight to one owner: a notice does not wait for the response to the one before it."""
 TRIES = 3
 RETRY_S = 0.05
 _log = logging.getLogger(__name__)
 
 
 class Asks(Protocol):
-    """What is needed of ``core.rpc.peers.Peers``."""
+    """The part of ``core.rpc.peers.Peers`` that is needed here."""
 
     async def ask(self, member: Member, message: Any, api_key: int, response_type: Any, timeout_s: float) -> Any: ...
 
 
 class HandoverNotifier:
-    """One broker's.  Costs a few tasks for each owner that is being told, and nothing else."""
+    """One broker's notices to new owners.  Costs a few tasks for each owner while it is notified, and nothing else."""
 
     def __init__(self, view: ClusterView, peers: Asks, *, timeout_s: float) -> None:
         self._view = view
         self._peers = peers
         self._timeout_s = timeout_s
-        self._untold: dict[
-            str, dict[PartitionKey, ReleaseNote]
-        ] = {}  # by new owner; no more than this broker has owned
-        self._tasks: dict[str, set[asyncio.Task[None]]] = {}  # those that tell an owner
+        # Notices not sent yet, by new owner; no more than this broker has owned.
+        self._pending: dict[str, dict[PartitionKey, ReleaseNote]] = {}
+        self._tasks: dict[str, set[asyncio.Task[None]]] = {}  # by the owner that they notify
 
     def __repr__(self) -> str:
-        return f"<HandOvers {sum(map(len, self._untold.values()))} to {len(self._tasks)} owners>"
+        return f"<HandoverNotifier {sum(map(len, self._pending.values()))} to {len(self._tasks)} owners>"
 
     def has(self, key: PartitionKey) -> bool:
-        """Whether somebody else who is there is to own it."""
+        """Return whether another live member is to own the partition."""
         owner = self._view.owner_of(key)
         return owner in self._view.members and owner != self._view.own
 
-    def tell(self, key: PartitionKey, handed: ReleaseNote) -> None:
-        """The partition is released: its next owner may open it.  None is told if that is us again."""
+    def notify(self, key: PartitionKey, handed: ReleaseNote) -> None:
+        """Notify the partition's next owner, unless it is this process again, that it is released and may be opened."""
         if not self.has(key):
             return
         owner = self._view.owner_of(key)
-        self._untold.setdefault(owner, {})[key] = handed
-        if len(self._untold[owner]) == 1:  # else one is about to begin, or all that may be are under way
+        self._pending.setdefault(owner, {})[key] = handed
+        if len(self._pending[owner]) == 1:  # else a task is about to begin, or UNDER_WAY_MAX are running
             self._begin(owner)
 
-    async def wait_told(self) -> None:
-        """Until the new owners of everything released so far have heard of it, or cannot."""
+    async def wait_notified(self) -> None:
+        """Wait until the new owners of everything released so far have been notified, or cannot be."""
         while tasks := self._under_way():
             await asyncio.wait(tasks)
             await asyncio.sleep(0)  # for their callbacks
 
     async def close(self) -> None:
-        """Tell no more."""
-        self._untold.clear()
+        """Cancel the notices that are not delivered yet."""
+        self._pending.clear()
         tasks = self._under_way()
         for task in tasks:
             task.cancel()
@@ -85,21 +84,24 @@ class HandoverNotifier:
         return [task for tasks in self._tasks.values() for task in tasks]
 
     def _begin(self, owner: str) -> None:
-        """Tell what there is when the task's turn comes, unless enough is under way: then by whichever ends first."""
+        """Start a task that sends what is pending when it runs.
+
+        With ``UNDER_WAY_MAX`` tasks running none is started: the first of them that ends sends it.
+        """
         tasks = self._tasks.setdefault(owner, set())
         if len(tasks) < UNDER_WAY_MAX:
-            task = asyncio.get_running_loop().create_task(self._tell(owner))
+            task = asyncio.get_running_loop().create_task(self._notify(owner))
             tasks.add(task)
-            task.add_done_callback(lambda done: self._told(owner, done))
+            task.add_done_callback(lambda done: self._on_notified(owner, done))
 
-    async def _tell(self, owner: str) -> None:
-        while untold := self._untold.pop(owner, None):
-            for message in _messages(untold):
+    async def _notify(self, owner: str) -> None:
+        while pending := self._pending.pop(owner, None):
+            for message in _messages(pending):
                 await self._send(owner, message)
 
-    async def _send(self, owner: str, told: Sequence[tuple[PartitionKey, Release]]) -> None:
+    async def _send(self, owner: str, released: Sequence[tuple[PartitionKey, Release]]) -> None:
         request = HandedOverRequest(
-            tuple((key.topic_id, key.partition) for key, _ in told), tuple(release for _, release in told)
+            tuple((key.topic_id, key.partition) for key, _ in released), tuple(release for _, release in released)
         )
         for attempt in range(TRIES):
             member = self._view.members.get(owner)
@@ -111,8 +113,8 @@ class HandoverNotifier:
                 )
             except (PeerLost, TimeoutError, RequestError) as error:
                 _log.info(
-                    "cannot notify a broker of %d partitions that are handed over to it",
-                    len(told),
+                    "could not notify a broker of %d partitions that are handed over to it",
+                    len(released),
                     extra=fields(member=owner, error=error),
                 )
                 if attempt + 1 < TRIES:
@@ -120,7 +122,7 @@ class HandoverNotifier:
                 continue
             return
 
-    def _told(self, owner: str, task: asyncio.Task[None]) -> None:
+    def _on_notified(self, owner: str, task: asyncio.Task[None]) -> None:
         tasks = self._tasks[owner]
         tasks.discard(task)
         if not tasks:
@@ -128,19 +130,19 @@ class HandoverNotifier:
         if task.cancelled():
             return
         if task.exception() is not None:
-            self._untold.pop(owner, None)
+            self._pending.pop(owner, None)
             asyncio.get_running_loop().call_exception_handler(
-                {"message": f"telling {owner} of its partitions failed", "exception": task.exception(), "task": task}
+                {"message": f"notifying {owner} of its partitions failed", "exception": task.exception(), "task": task}
             )
-        elif owner in self._untold:  # since its last look
+        elif owner in self._pending:  # added since the task last took what was pending
             self._begin(owner)
 
 
-def _messages(untold: Mapping[PartitionKey, ReleaseNote]) -> Iterator[list[tuple[PartitionKey, Release]]]:
-    """As few as may be."""
+def _messages(pending: Mapping[PartitionKey, ReleaseNote]) -> Iterator[list[tuple[PartitionKey, Release]]]:
+    """Split the notices into as few messages as their bounds allow."""
     message: list[tuple[PartitionKey, Release]] = []
     room = BYTES_MAX
-    for key, handed in untold.items():
+    for key, handed in pending.items():
         release = handed.release()
         size = len(release.record) + len(release.last_index)
         if message and (size > room or len(message) == PARTITIONS_MAX):

@@ -14,16 +14,16 @@ from bmq.storage.layout import PartitionPath
 
 
 class OpenState(Enum):
-    """Where a partition stands on its way to being open."""
+    """Progress of an assigned partition towards being open; the value is shown to operators."""
 
-    QUEUED = "waiting in the background"
-    ASKED = "waiting: somebody has looked at it"
-    AWAITED = "waiting in front: a request waits for it"
-    WAITING = "waiting: its present owner hands it over"
+    QUEUED = "waiting to be opened in the background"
+    ASKED = "waiting to be opened, asked for by a client"
+    AWAITED = "waiting to be opened first, a request waits for it"
+    WAITING = "waiting for its present owner to hand it over"
     OPENING = "being taken over"
     OPEN = "taken over"
-    DELAYED = "tried again in a while"
-    OFFLINE = "waits for an operator"
+    DELAYED = "waiting to be tried again"
+    OFFLINE = "offline until an operator repairs it"
 
 
 class AssignedPartition:
@@ -40,9 +40,9 @@ class AssignedPartition:
         "opening",
         "owner",
         "path",
-        "place",
         "present_owner",
         "reason",
+        "state",
         "waiters",
         "waits",
         "was_open",
@@ -52,25 +52,25 @@ class AssignedPartition:
         self.path = path
         self.key = key
         self.config = config
-        self.place = OpenState.QUEUED
+        self.state = OpenState.QUEUED
         self.owner: PartitionOwner | None = None
         self.opening: asyncio.Task[None] | None = None
-        self.waiters: list[asyncio.Future[None]] = []  # as many as requests wait
+        self.waiters: list[asyncio.Future[None]] = []  # one for each request that waits
         self.failures = 0
         self.reason = ""
         self.offline_looks = 0
-        self.was_open = False  # its record may name us
-        self.is_released = False  # nobody is to be waited for before the next opening
-        self.handed: ReleaseNote | None = None  # what the one who released it told
-        self.next_epoch = 0  # while it waits: the one that we shall claim
-        self.present_owner = ""  # whom it waits for
-        self.waits = 0  # so far: tells an alarm whether its wait is over
+        self.was_open = False  # its record may name this broker as the owner
+        self.is_released = False  # the next opening waits for no other owner
+        self.handed: ReleaseNote | None = None  # from the owner that released it
+        self.next_epoch = 0  # while WAITING: the epoch that this broker will claim
+        self.present_owner = ""  # while WAITING: the incarnation that must release it
+        self.waits = 0  # number of waits so far, so that an alarm can see whether its own is over
 
     def __repr__(self) -> str:
-        return f"<{self.path} {self.place.name} failures={self.failures} waiters={len(self.waiters)} {self.reason}>"
+        return f"<{self.path} {self.state.name} failures={self.failures} waiters={len(self.waiters)} {self.reason}>"
 
     def wake(self) -> None:
-        """Let the requests go on that wait for the partition."""
+        """Resume the requests that wait for the partition."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -1,14 +1,18 @@
-"""Upkeep of the partitions that this broker owns: retention, the sweeper, and joining small segments.
+"""Upkeep of the partitions that this broker owns: retention, removal of orphans, and merging of small segments.
 
-One task, one partition at a time, a bounded amount of work a round.  A partition is looked at when something about it
-has changed (its record, its log start, its settings: compared in memory) or when its next deadline has come (a heap);
-an idle one costs that comparison and nothing else.
+One task works on one partition at a time, and does a bounded amount of work per round.  A job on a partition is due
+when something about it has changed (its record, its log start, its settings: compared in memory) or when its next
+deadline has come (a heap); an idle partition costs that comparison and nothing else.
 
-What the jobs do is said where they are: ``Retention`` (moving the log start, deleting what lies below it), ``Sweeper``
-(scaffolding and journals that nobody names any more) and ``SegmentMerger`` (one file of small neighbours).  Here is
-when.
+This module decides when jobs run.  Others do them:
 
-Deadlines are on the monotonic clock.  Only what is compared with records' and files' times is wall time (``wall_ms``);
+| class | job |
+|---|---|
+| ``Retention`` | move the log start, and delete the files below it |
+| ``Sweeper`` | delete scaffolding files, and journals that no record names any more |
+| ``SegmentMerger`` | merge small neighbours into one file |
+
+Deadlines are on the monotonic clock.  Wall time (``wall_ms``) is only compared with the times of records and files;
 when the wall clock is set, expiry is computed again.
 """
 
@@ -44,37 +48,40 @@ _log = logging.getLogger("bmq.broker.cleanup.janitor")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JanitorConfig:
-    """How often, how much, how late."""
+    """Settings of upkeep: the times between jobs, and the bounds of one."""
 
     interval_ms: int = 30_000
-    """Between rounds, jittered by a fifth so that brokers started together spread.  Kafka checks retention every five
-    minutes; a round here costs a comparison a partition."""
+    """Time between rounds, jittered by a fifth so that brokers started together spread.  Kafka checks retention every
+    five minutes; a round here costs a comparison per partition."""
     jobs_per_round: int = 64
     """Partitions' jobs done in one round; the others wait for the next."""
     names_per_job: int = 2_000
     """Names listed by one job; the rest of a long folder follows in later rounds."""
     deletes_per_job: int = 64
+    """Segments that one job deletes; the others follow in later rounds."""
     grace_ms: int = 600_000
-    """Age of scaffolding before it is swept: longer than any outage that its maker may wait out."""
+    """Age of scaffolding before it is deleted: longer than any outage that its maker may wait out."""
     sweep_ms: int = 6 * HOUR_MS
-    """Between sweeps of one partition: a paused predecessor may still leave something."""
+    """Time between sweeps of one partition: a paused predecessor may still leave files."""
     journal_grace_ms: int = 24 * HOUR_MS
+    """Age of all of a dead broker's journals before they may be deleted."""
     journal_sweep_ms: int = HOUR_MS
-    """Between looks at the journals; only if some are old enough are all partition records read, page by page."""
+    """Time between sweeps of journals; only if some are old enough are all partition records read, page by page."""
     journals_per_sweep: int = 64
-    """Dead brokers' journals removed at once."""
+    """Dead brokers whose journals are deleted in one sweep."""
     join_after: int = 8
-    """Segments registered in a partition before its new neighbours are looked at."""
+    """Segments registered in a partition before merging is tried again."""
     joins_per_job: int = 4
+    """Merges done by one job; the others follow in later rounds."""
     join_sources_max: int = 32
     """Files appended by one concat."""
     retry_ms: int = 60_000
-    """After a step that failed."""
+    """Pause after a job that failed."""
     step_timeout_ms: int = 120_000
-    """For one partition's job, so that a stuck one holds nobody up."""
+    """Time that one partition's job may take, so that a stuck one does not hold up the others."""
 
     def validate(self) -> None:
-        """ValueError naming the setting."""
+        """Check the bounds.  Raises ValueError, which names the setting."""
         if min(self.interval_ms, self.jobs_per_round, self.names_per_job, self.deletes_per_job) < 1:
             raise ValueError("interval_ms, jobs_per_round, names_per_job and deletes_per_job must be at least 1")
         if self.join_after < 1 or self.join_sources_max < 1:
@@ -82,12 +89,14 @@ class JanitorConfig:
 
 
 _CLOCK_SET_MS = 1_000
-"""A wall clock that moves so far against the monotonic one has been set; both are slewed together."""
+"""A wall clock that moves this far against the monotonic one has been set; both are slewed together."""
 COST_OF_NEW = 10
-"""To begin with a partition takes some 20 us, in partitions that are unchanged."""
+"""Cost of a partition that is new to the janitor, about 20 us, in comparisons of partitions that are not."""
 
 
 class Job(Enum):
+    """The kinds of upkeep of one partition; the value completes the log line of a failure."""
+
     RETAIN = "move the log start"
     DELETE = "delete files below the log start"
     SWEEP = "remove scaffolding"
@@ -95,7 +104,7 @@ class Job(Enum):
 
 
 class _Care(Ledger):
-    """What the janitor remembers of one ownership of a partition, beside what retention does."""
+    """The janitor's state for one ownership of a partition, with the state that retention keeps."""
 
     __slots__ = ("closings", "due", "join_from", "record")
 
@@ -104,11 +113,15 @@ class _Care(Ledger):
         self.record = writer.partition.record
         self.due: dict[Job, int] = {}
         self.join_from: SegmentName | None = None
-        self.closings = 0  # segments registered since the last pass of joining
+        self.closings = 0  # segments registered since the last pass of merging
 
 
 class Janitor:
-    """One broker's.  ``run`` is a task of whoever starts it; ``partitions`` gives the writers that the broker holds."""
+    """Upkeep of one broker's partitions.
+
+    ``run`` is to be a task of the caller's; ``partitions`` returns the drivers that the broker holds; ``is_alive``: see
+    `Sweeper`.
+    """
 
     def __init__(
         self,
@@ -122,12 +135,12 @@ class Janitor:
         self.config.validate()
         self._shared = shared
         self._partitions = partitions
-        self._rng = rng or random.Random(random.getrandbits(64))  # so a seeded process is seeded wholly
+        self._rng = rng or random.Random(random.getrandbits(64))  # so that a seed of the process seeds this too
         self._cares: dict[PartitionKey, _Care] = {}
         self._heap: list[tuple[int, int, _Care, Job]] = []
         self._serial = itertools.count()
         self._journals_due_ms: int | None = None
-        self._wall_offset_ms: int | None = None  # of the wall clock to the monotonic one
+        self._wall_offset_ms: int | None = None  # the wall clock minus the monotonic one
         self._retention: Retention[_Care] = Retention(
             shared.fs,
             interval_ms=self.config.interval_ms,
@@ -146,7 +159,7 @@ class Janitor:
             journals_per_sweep=self.config.journals_per_sweep,
             is_alive=is_alive,
         )
-        self._joiner = SegmentMerger(
+        self._merger = SegmentMerger(
             shared,
             names_per_job=self.config.names_per_job,
             joins_per_job=self.config.joins_per_job,
@@ -169,25 +182,28 @@ class Janitor:
 
     @property
     def files_deleted(self) -> int:
+        """Segments that retention has deleted."""
         return self._retention.files_deleted
 
     @property
     def files_swept(self) -> int:
+        """Scaffolding files and journals that were deleted."""
         return self._sweeper.files_swept
 
     @property
     def files_joined(self) -> int:
-        return self._joiner.files_joined
+        """Segments that were appended to others."""
+        return self._merger.files_joined
 
     async def run(self) -> None:
-        """Rounds for ever."""
+        """Do a round every ``interval_ms``, without end."""
         while True:
             spread = 0.8 + 0.4 * self._rng.random()
             await asyncio.sleep(self.config.interval_ms * spread / 1000)
             await self.run_once()
 
     async def run_once(self) -> int:
-        """One round; how many jobs it did.  What fails is counted, logged and tried again later."""
+        """Do one round, and return the number of jobs done.  A job that fails is counted, logged and retried later."""
         now_ms = self._shared.now_ms()
         await self._notice(now_ms)
         self._notice_clock(now_ms)
@@ -195,7 +211,7 @@ class Janitor:
         while self._heap and self._heap[0][0] <= self._shared.now_ms() and done < self.config.jobs_per_round:
             due_ms, _, care, job = heapq.heappop(self._heap)
             if care.due.get(job) != due_ms or not self._is_held(care):
-                continue  # rescheduled or gone
+                continue  # rescheduled, or the partition is not owned any more
             del care.due[job]
             done += 1
             await self._attempt(care, job)
@@ -219,9 +235,9 @@ class Janitor:
     # ------------------------------------------------------------------------------------------ what is to be done
 
     async def _notice(self, now_ms: int) -> None:
-        """Compare what each partition is with what it was in the last round, in turns of the loop.
+        """Compare each partition with its state in the last round, in turns of the loop, and schedule jobs.
 
-        No I/O, no work for those unchanged.
+        Does no I/O, and no work for an unchanged partition.
         """
         before, cares = self._cares, dict[PartitionKey, _Care]()
         turns = Turns()
@@ -257,7 +273,7 @@ class Janitor:
             self._rebuild_heap()
 
     def _notice_clock(self, now_ms: int) -> None:
-        """Compute again what expires when, if the wall clock was set: a deadline may lie years ahead of it now."""
+        """Compute all expiries again if the wall clock was set: a deadline may lie years ahead of it now."""
         offset_ms = self._shared.clock.now_ms() - now_ms
         if self._wall_offset_ms is not None and abs(offset_ms - self._wall_offset_ms) <= _CLOCK_SET_MS:
             return
@@ -268,7 +284,7 @@ class Janitor:
             self._schedule_retention(care, now_ms)
 
     def _begin(self, care: _Care, now_ms: int) -> None:
-        """A partition newly owned: its predecessor may have left anything half done."""
+        """Schedule all jobs of a newly owned partition: its predecessor may have left any of them half done."""
         self._schedule_retention(care, now_ms)
         self._schedule(care, Job.JOIN, now_ms)
         self._schedule(care, Job.SWEEP, now_ms + self.config.grace_ms + self._rng.randrange(self.config.grace_ms + 1))
@@ -280,13 +296,13 @@ class Janitor:
             self._schedule(care, Job.RETAIN, due_ms)
 
     def _schedule(self, care: _Care, job: Job, due_ms: int) -> None:
-        """Do ``job`` at ``due_ms``, unless it is to be done before."""
+        """Schedule ``job`` for ``due_ms`` on the monotonic clock, unless it is due before."""
         if care.due.get(job, due_ms + 1) > due_ms:
             care.due[job] = due_ms
             heapq.heappush(self._heap, (due_ms, next(self._serial), care, job))
 
     def _rebuild_heap(self) -> None:
-        """Drop what was rescheduled or is gone."""
+        """Drop the entries of jobs that were rescheduled, and of partitions that are not owned any more."""
         self._heap = [
             (due_ms, next(self._serial), care, job) for care in self._cares.values() for job, due_ms in care.due.items()
         ]
@@ -296,23 +312,23 @@ class Janitor:
         partition = care.writer.partition
         return self._cares.get(partition.key) is care and partition.state is State.WRITE
 
-    # -------------------------------------------------------------------------------- jobs that call for other jobs
+    # --------------------------------------------------------------------------------- jobs that schedule other jobs
 
     async def _sweep(self, care: _Care, wall_ms: int) -> None:
         now_ms = self._shared.now_ms()
         if await self._sweeper.sweep(care.writer, wall_ms):
-            self._schedule(care, Job.JOIN, now_ms)  # what was swept may have stood in its way
+            self._schedule(care, Job.JOIN, now_ms)  # a file that was deleted may have blocked merging
         self._schedule(care, Job.SWEEP, now_ms + self.config.sweep_ms)
 
     async def _join(self, care: _Care, wall_ms: int) -> None:
         care.closings = 0
         if not care.writer.partition.record.segments:
             return
-        care.join_from, is_more, is_blocked = await self._joiner.join(care, care.join_from)
+        care.join_from, is_more, is_blocked = await self._merger.join(care, care.join_from)
         if is_more:
             self._schedule(care, Job.JOIN, self._shared.now_ms())
         elif is_blocked:
-            care.closings = self.config.join_after  # at the next change
+            care.closings = self.config.join_after  # tried again at the record's next change
 
     async def _attempt_journals(self) -> None:
         now_ms = self._shared.now_ms()
@@ -329,7 +345,7 @@ class Janitor:
 
 
 def _registrations(old: PartitionRecord, new: PartitionRecord) -> int:
-    """How many segments were registered between two records of one owner, about."""
+    """Return about how many segments were registered between two records of one owner."""
     if not old.segments or not new.segments:
         return len(new.segments)
     first, last = old.segments[-1].name, new.segments[-1].name

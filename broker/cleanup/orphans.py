@@ -1,6 +1,6 @@
-"""Sweeping: scaffolding of earlier epochs, and journals that no partition names any more.
+"""Removal of orphaned files: scaffolding of earlier epochs, and journals that no partition's record names any more.
 
-Each is *fenced* first: an open file's writer goes on being acknowledged when its name is deleted.
+Each file is *fenced* before it is deleted: datanodes acknowledge an open file's writer even after its name is deleted.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from bmq.storage.filesystem import FileStatus, FileSystem, Lease, NoSuchFile
 _DRAFT = re.compile(r"\.(?:idx|join|repair)-\d{20}-\d{8}-\d{4,}-(.+)")
 _CONCAT = re.compile(r"\..+\.concat")
 FENCED_AT_ONCE = 16
-"""A fence takes seconds while a datanode of the file is dead, and the janitor's other jobs wait for the sweep."""
+"""Files removed at once: a fence takes seconds while a datanode of the file is dead, and the janitor's other jobs wait
+for the sweep."""
 
 
 class Sweeper:
-    """One broker's.  Nothing younger than a grace is touched.
+    """Removal of orphaned files by one broker.  A file younger than its grace period is never touched.
 
-    ``is_alive`` tells whether an incarnation is a member; None: the store is asked for what brokers registered.
+    ``is_alive`` returns whether an incarnation is a member; None: the store is asked which brokers are registered.
     """
 
     def __init__(
@@ -49,10 +50,11 @@ class Sweeper:
         self.files_swept = 0
 
     async def sweep(self, writer: PartitionDriver, now_ms: int) -> bool:
-        """Remove what earlier owners left under scaffolding names; whether there was any.
+        """Delete the files that earlier owners left under scaffolding names.  Returns whether there were any.
 
-        Of our own epoch nothing is touched, whoever its holder: an epoch has one owner, and a spare of his is about to
-        be used or was given up by him.  Our successor sweeps it.
+        Files of the present epoch are not touched, whatever their holder: an epoch has one owner, which is about to use
+        a spare or has given it up.  Its successor deletes them.  ``now_ms`` is wall time.  Raises RequestError if the
+        partition is not owned any more, StorageError, KvError.
         """
         partition = writer.partition
         named = {entry.spare for entry in partition.record.segments}
@@ -69,7 +71,7 @@ class Sweeper:
         return bool(old)
 
     def _left_by(self, status: FileStatus, epoch: int) -> str | None:
-        """The holder of a file that nobody can want any more ("" where it has none); None: leave it alone."""
+        """Return the lease holder of a file that cannot be of use any more, "" if it has none; None: it must stay."""
         name = layout.base_name(status.path)
         spare = layout.parse_spare(name)
         if spare is not None:
@@ -93,7 +95,7 @@ class Sweeper:
                 raise error
 
     async def _remove(self, status: FileStatus, holder: str) -> bool:
-        """Stop its writer, then delete it."""
+        """Fence the file's writer, then delete the file.  Returns whether there was such a file."""
         if holder:
             try:
                 await self._fs.fence(Lease(paths=(status.path,), holder=holder, file_id=status.file_id))
@@ -102,33 +104,34 @@ class Sweeper:
         return await self._fs.delete(status.path)
 
     async def sweep_journals(self, now_ms: int) -> None:
-        """Remove the journals of brokers that are gone and that no partition names.
+        """Delete the journals of brokers that are not members and that no partition's record names.
 
-        A broker paused for longer than the grace may still wake up and claim a partition: fenced, it begins a new
-        journal with a snapshot of all it holds, so nothing that counts was in the old one.
+        A broker that was paused for longer than the grace period may still resume and claim a partition: fenced, it
+        begins a new journal with a snapshot of all that it holds, so the old one held nothing that is needed.
+        ``now_ms`` is wall time.  Raises StorageError, KvError, and FormatError if a record cannot be read.
         """
         dead = await self._old_journals(now_ms)
         for incarnation in list(dead):
-            if await self._lives(incarnation):
+            if await self._is_member(incarnation):
                 del dead[incarnation]
         if not dead:
             return
         async for entry in self._shared.kv.list(f"/{self._shared.cluster}/partitions/"):
             try:
                 record = ownership.decode(entry.value)
-            except FormatError as error:  # which journals it names is not known
+            except FormatError as error:  # any journal may be one that it names
                 raise FormatError(f"key {entry.key}: {error}; no journal is removed meanwhile") from error
             for incarnation in (record.owner, *record.journals):
                 dead.pop(incarnation, None)
         await self._remove_all([(status, incarnation) for incarnation, files in dead.items() for status in files])
 
-    async def _lives(self, incarnation: str) -> bool:
+    async def _is_member(self, incarnation: str) -> bool:
         if self._is_alive is not None:
             return self._is_alive(incarnation)
         return await self._shared.kv.get(broker_key(self._shared.cluster, incarnation)) is not None
 
     async def _old_journals(self, now_ms: int) -> dict[str, list[FileStatus]]:
-        """Of other brokers, all of whose files are past the grace."""
+        """Return, by incarnation, the journals of other brokers all of whose files are older than the grace period."""
         found: dict[str, list[FileStatus]] = {}
         young: set[str] = {self._shared.incarnation}
         async for status in self._fs.list(layout.JOURNALS):
@@ -144,7 +147,10 @@ class Sweeper:
 
 
 async def scaffolding(fs: FileSystem, folder: str, count_max: int) -> list[FileStatus]:
-    """The names that begin with a dot: they sort before all others, so no segment is listed."""
+    """Return up to ``count_max`` files of the folder whose names begin with a dot: temporary files of owners.
+
+    They sort before all others, so no segment is listed.  Raises StorageError.
+    """
     found: list[FileStatus] = []
     listing = fs.list(folder)
     try:

@@ -1,10 +1,10 @@
-"""Retention of one partition at a time: moving the log start past what has expired, then deleting what lies below it.
+"""Retention of one partition at a time: moving the log start past expired segments, then deleting the files below it.
 
-The log start moves first, durably and with the ownership proven after it; the files go ``file_delete_delay_ms`` later,
-after another proof (rule 10).  Old bytes below a durable log start are garbage whoever looks, so a janitor that has
-just lost its partition does no harm.
+The log start moves first, durably and with the ownership proven after it; the files are deleted
+``file_delete_delay_ms`` later, after another proof (rule 10).  Bytes below a durable log start are garbage for every
+owner, so a janitor that has just lost its partition does no harm.
 
-When to look again is told to whoever keeps the queue: the ``Janitor``.
+The ``Janitor`` keeps the queue; retention asks it for the next call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HOUR_MS = 3_600_000
 
 
 class Ledger:
-    """What retention remembers of one ownership of a partition."""
+    """The state that retention keeps for one ownership of a partition."""
 
     __slots__ = ("config", "counted_to", "doomed", "has_leftovers", "log_start", "total", "writer")
 
@@ -37,8 +37,8 @@ class Ledger:
         self.writer = writer
         self.config = writer.partition.config
         self.log_start = writer.partition.log_start
-        self.doomed: deque[tuple[int, int]] = deque()  # (monotonic ms, log start): files below it go then
-        self.has_leftovers = False  # files below the log start that may not go yet
+        self.doomed: deque[tuple[int, int]] = deque()  # (monotonic ms, log start): then files below it are deleted
+        self.has_leftovers = False  # files below the log start that must not be deleted yet
         self.total = 0  # bytes of the closed segments from the log start to ``counted_to``
         self.counted_to: SegmentName | None = None
 
@@ -51,10 +51,12 @@ L = TypeVar("L", bound=Ledger)
 
 
 class Retention(Generic[L]):
-    """One broker's.  ``retain_at`` and ``delete_at`` ask for the next call, in milliseconds of the monotonic clock that
-    ``now_ms`` reads; ``failed`` is called with a damaged index.
+    """Retention of one broker's partitions.
 
-    Wall time says only what has expired.  It may be set at any moment, so no deadline is kept in it.
+    ``retain_at`` and ``delete_at`` ask for the next call of ``retain`` and ``delete``, in milliseconds of the monotonic
+    clock that ``now_ms`` reads; ``failed`` is called with the path of a damaged index and the error.
+
+    Wall time only decides what has expired.  It may be set at any moment, so no deadline is kept in it.
     """
 
     def __init__(
@@ -80,7 +82,10 @@ class Retention(Generic[L]):
         self.files_deleted = 0
 
     async def retain(self, ledger: L, wall_ms: int) -> None:
-        """Move the log start past what has expired, and be back when the next segment can."""
+        """Move the log start past expired segments, and ask to be called when the next one can expire.
+
+        Raises StorageError, and RequestError or KvError if the new log start cannot be made durable.
+        """
         writer, config = ledger.writer, ledger.config
         partition = writer.partition
         log_start, watermark = partition.log_start, partition.high_watermark
@@ -106,17 +111,20 @@ class Retention(Generic[L]):
         ledger.log_start = new_start
         self.doom(ledger, new_start)
         if oldest[-1].base < new_start:
-            self._retain_at(ledger, self._now_ms())  # all that was looked at has gone: look further
+            self._retain_at(ledger, self._now_ms())  # all segments that were listed have expired: list further
 
     def doom(self, ledger: L, log_start: int) -> None:
-        """Let the files below ``log_start`` go, after the delay."""
+        """Have the files below ``log_start`` deleted after ``file_delete_delay_ms``."""
         if len(ledger.doomed) >= _DOOMED_MAX:
-            ledger.doomed.pop()  # the new one says more, a little later
+            ledger.doomed.pop()  # the new entry includes its files, a little later
         ledger.doomed.append((self._now_ms() + ledger.config.file_delete_delay_ms, log_start))
         self._delete_at(ledger, ledger.doomed[0][0])
 
     def _schedule_next(self, ledger: L, left: Sequence[Retained], wall_ms: int) -> None:
-        """By time: when the oldest one left expires.  Size grows only with the record, which is noticed."""
+        """Ask for the next call by time: when the oldest segment in ``left`` expires.
+
+        The size grows only when a segment is registered, which the janitor notices.
+        """
         retention_ms = ledger.config.retention_ms
         if retention_ms == FOR_EVER:
             return
@@ -128,7 +136,7 @@ class Retention(Generic[L]):
         self._retain_at(ledger, self._now_ms() + max(wait_ms, self._interval_ms))
 
     async def _oldest(self, ledger: Ledger, total: int, wall_ms: int) -> list[Retained]:
-        """The closed segments from the log start on, up to the first that stays; that one included."""
+        """Return the closed segments from the log start on, up to and with the first that stays."""
         partition, config = ledger.writer.partition, ledger.config
         found: list[Retained] = []
         names = 0
@@ -155,8 +163,8 @@ class Retention(Generic[L]):
     def _closed_end(ledger: Ledger, listed: Listed) -> int | None:
         """Return the offset where the segment ends; None while it is, or may be, open.
 
-        The newest one ends at the watermark once it has an index and no segment is open.  An open file is as old as its
-        creation (HDFS), so one that was left and is not closed yet does not tell how young its records are.
+        The newest segment ends at the watermark once it has an index and no segment is open.  HDFS reports an open
+        file's creation as its time, so a file that was left open does not show how young its records are.
         """
         partition = ledger.writer.partition
         if listed.end is not None:
@@ -165,9 +173,9 @@ class Retention(Generic[L]):
         return partition.high_watermark if is_closed else None
 
     async def _timestamp(self, ledger: Ledger, listed: Listed) -> int:
-        """Return Kafka's ``largestTimestamp``, in milliseconds: of the records, else of the file.
+        """Return Kafka's ``largestTimestamp`` in milliseconds: the records' largest, else the file's time.
 
-        The index of a join that was interrupted covers the oldest part of its file; the file is younger than all parts.
+        The index of an interrupted merge covers the oldest part of its file; the file is younger than all parts.
         """
         path = ledger.writer.path.idx(listed.name)
         checkpoint = await read_idx(self._fs, path, self._failed) if listed.has_idx else None
@@ -177,7 +185,8 @@ class Retention(Generic[L]):
         return checkpoint.max_timestamp if is_whole else max(checkpoint.max_timestamp, listed.modified_ms)
 
     async def _count(self, ledger: Ledger) -> int:
-        """Bytes from the log start on, the segment being written included.  Lists only what is new since last time."""
+        """Return the bytes from the log start on, with the segment being written.  Lists only files that are new since
+        the last count."""
         partition = ledger.writer.partition
         if partition.log_start != ledger.log_start:  # DeleteRecords
             ledger.forget_count()
@@ -197,7 +206,10 @@ class Retention(Generic[L]):
         return total + max(opened, current.flushed if current is not None else 0)
 
     async def delete(self, ledger: L, wall_ms: int) -> None:
-        """The files below a log start, once it is durable and the partition is still ours."""
+        """Delete the files below a log start that is due, once it is durable and the ownership is proven.
+
+        Raises StorageError, KvError, RequestError; the deletion is then due again.
+        """
         now_ms = self._now_ms()
         log_start = -1
         while ledger.doomed and ledger.doomed[0][0] <= now_ms:
@@ -228,7 +240,7 @@ class Retention(Generic[L]):
                     break
                 doomed.append(listed)
         for listed in doomed:
-            # The index first: a log without one is scanned, an index without a log is litter.
+            # The index first: a log without one is scanned, an index without a log stays as garbage.
             await self._fs.delete(ledger.writer.path.idx(listed.name))
             self.files_deleted += await self._fs.delete(ledger.writer.path.log(listed.name))
         if is_more:
@@ -237,7 +249,10 @@ class Retention(Generic[L]):
 
 
 def _unclosed(ledger: Ledger) -> set[SegmentName]:
-    """Registered and not known closed.  The record may lag behind: then it names more, never less."""
+    """Return the registered segments that are not known to be closed.
+
+    A record that lags behind names more of them, never fewer.
+    """
     return {entry.name for entry in ledger.writer.partition.record.segments if not entry.is_closed}
 
 
@@ -246,7 +261,10 @@ def _may_be_open(ledger: Ledger, listed: Listed) -> bool:
 
 
 async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception], None]) -> Checkpoint | None:
-    """None when it is missing, or damaged: then ``failed`` hears of it."""
+    """Return the checkpoint in an index file; None if the file is missing or damaged.
+
+    For a damaged one ``failed`` is called with the path and the error.  Raises StorageError.
+    """
     try:
         data = await fs.read(path, 0, (await fs.status(path)).length)
         return await run_in_steps(decode_idx_steps(data))

@@ -1,7 +1,7 @@
-"""Joining: one file of small closed neighbours, by ``concat``.
+"""Merging of small closed neighbours into one segment, by HDFS's ``concat``.
 
-``docs/design/retention.md`` says how the log reads after a crash at each step.  ``plan_joins`` says what a stretch of
-names calls for, ``joined`` what the index of the joined bytes is; ``SegmentMerger`` carries it out.
+``docs/design/retention.md`` shows how the log reads after a crash at each step.  ``plan_joins`` decides what to merge,
+``joined`` computes the index of the merged file, and ``SegmentMerger`` carries it out.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ from bmq.storage.segment import encode_idx_steps
 
 
 class Pass(NamedTuple):
-    """How a look at the names of one partition ended."""
+    """The result of one pass over the names of a partition."""
 
-    join_from: SegmentName | None  # where the next one begins
-    is_more: bool
-    is_blocked: bool  # a spare stands in the way
+    join_from: SegmentName | None  # where the next pass begins
+    is_more: bool  # steps or names are left for another pass now
+    is_blocked: bool  # a spare kept some names from being merged
 
 
 class SegmentMerger:
-    """One broker's.  ``failed`` hears of a refused concat and of a damaged index: both leave the log as it is."""
+    """Merging of one broker's small segments.
+
+    ``failed`` is called with text, path and error for a refused concat or a damaged index: both leave the log as it is.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,10 @@ class SegmentMerger:
         self.files_joined = 0
 
     async def join(self, ledger: Ledger, join_from: SegmentName | None) -> Pass:
-        """Look at the names from ``join_from`` on, and do the first few steps that they call for."""
+        """List names from ``join_from`` on, and do the first ``joins_per_job`` steps that they need.
+
+        Raises StorageError, and RequestError or KvError if the ownership cannot be proven.
+        """
         partition = ledger.writer.partition
         listed, is_more, is_blocked = await self._neighbours(ledger, join_from)
         steps, resume = plan_joins(
@@ -67,18 +73,21 @@ class SegmentMerger:
         )
         for step in steps[: self._joins_per_job]:
             if isinstance(step, RepairIndex):
-                await self._mend(ledger, step)
+                await self._repair(ledger, step)
             else:
                 await self._join_group(ledger, step.members)
         left = steps[self._joins_per_job :]
         return Pass(left[0].first if left else resume or join_from, bool(left) or is_more, is_blocked)
 
     async def _neighbours(self, ledger: Ledger, join_from: SegmentName | None) -> tuple[list[Listed], bool, bool]:
-        """Names that may be touched; whether more follow; whether a spare stands in the way.
+        """Return the names that may be merged, whether more follow, and whether a spare blocks the rest.
 
-        Off limits is whatever the record names, and what came later: not known closed, or a successor's way in.  And
-        every epoch of which a spare is left: it may be registered, and be renamed late to a base inside a joined file,
-        which would end there.  The spares are listed first: one not seen was renamed before, so its name is seen.
+        Not touched are:
+
+        * the segments that the record names, and later ones: they may be open, or a successor needs them to take over;
+        * every epoch of which a spare is left: the spare may be registered, and renamed late to a base inside a merged
+          file, which would then end there.  Spares are listed first: one that is not listed was renamed before, so its
+          new name is listed.
         """
         folder, record = ledger.writer.path.folder, ledger.writer.partition.record
         floor = min(entry.name.order for entry in record.segments)
@@ -98,9 +107,10 @@ class SegmentMerger:
         return found, False, False
 
     async def _join_group(self, ledger: Ledger, members: Sequence[Listed]) -> None:
-        """Join each run of members that are proven whole and seamless.
+        """Merge each run of members whose index proves that they are whole.
 
-        One that is longer than its index has the leftovers of a failed write inside: not to be buried in a file.
+        A file that is longer than its index ends with leftovers of a failed write, which must not get into the middle
+        of a file.
         """
         run: list[Listed] = []
         parts: list[Checkpoint] = []
@@ -115,7 +125,10 @@ class SegmentMerger:
         await self._concat(ledger, [one.name for one in run], parts)
 
     async def _concat(self, ledger: Ledger, names: Sequence[SegmentName], parts: Sequence[Checkpoint]) -> None:
-        """Draft of the index, concat, index, litter: in this order.  A refusal by storage leaves all as it is."""
+        """Write the new index as a draft, concat, rename the index, delete the old ones: in this order.
+
+        If storage refuses the concat, all stays as it is.
+        """
         if len(names) < 2:
             return
         path = ledger.writer.path
@@ -130,15 +143,15 @@ class SegmentMerger:
             self._failed("storage refuses to join a segment with the next", path.log(target), error)
             await self._fs.delete(draft)
             return
-        ledger.forget_count()  # lengths have moved between names
+        ledger.forget_count()  # bytes have moved to other names
         self.files_joined += len(sources)
         await self._finish_join(ledger, draft, target, sources)
 
-    async def _mend(self, ledger: Ledger, step: RepairIndex) -> None:
-        """A concat was done and its janitor died: indexes without logs follow ``step.head``.
+    async def _repair(self, ledger: Ledger, step: RepairIndex) -> None:
+        """Finish a merge whose janitor died after the concat: indexes without logs follow ``step.head``.
 
-        They tell what was appended, so that nothing is scanned.  When they do not fit to the head's end they are left
-        alone: the log is read right without them.
+        They describe the bytes that were appended, so nothing has to be scanned.  If they do not fit the head's end
+        they stay: the log is read correctly without them.
         """
         head = await self._read_idx(ledger, step.head.name)
         if head is None:
@@ -157,7 +170,7 @@ class SegmentMerger:
 
     async def _write_draft(self, ledger: Ledger, target: SegmentName, parts: Sequence[Checkpoint]) -> str:
         draft = f"{ledger.writer.path.folder}/.join-{target}-{self._shared.incarnation}"
-        await self._fs.delete(draft)  # our own, of an attempt that failed
+        await self._fs.delete(draft)  # of an earlier attempt by this process that failed
         await write_once(self._fs, draft, await run_in_steps(encode_idx_steps(joined(parts))))
         return draft
 
@@ -179,34 +192,36 @@ class SegmentMerger:
 
 
 class Merge(NamedTuple):
-    """Append all but the first of ``members`` to the first."""
+    """A step that appends all but the first of ``members`` to the first."""
 
     members: tuple[Listed, ...]
 
     @property
     def first(self) -> SegmentName:
+        """The segment that the others are appended to."""
         return self.members[0].name
 
 
 class RepairIndex(NamedTuple):
-    """``strays`` are indexes without a log, inside the range of ``head``."""
+    """A step that finishes a merge: ``strays`` are indexes without a log, inside the range of ``head``."""
 
     head: Listed
     strays: tuple[SegmentName, ...]
 
     @property
     def first(self) -> SegmentName:
+        """The segment whose index is repaired."""
         return self.head.name
 
 
 def plan_joins(
     listed: Sequence[Listed], *, bytes_max: int, sources_max: int, log_start: int
 ) -> tuple[list[Merge | RepairIndex], SegmentName | None]:
-    """What a stretch of names, all closed, calls for; and where the next pass begins.
+    """Return the steps that a range of names, all closed, needs, and the name where the next pass begins.
 
-    Neighbours are joined while each holds at most half of ``bytes_max`` and all together at most that; same epoch
-    only, and never across a superseded name: it was registered in between, and the joined file would end at its base.
-    A file of larger blocks is not appended to one of smaller ones: HDFS refuses that.
+    Neighbours are merged while each holds at most half of ``bytes_max`` and all together at most ``bytes_max``.  All
+    have the same epoch.  A superseded name between them ends the group: it was registered there, and the merged file
+    would end at its base.  A file of larger blocks is not appended to one of smaller blocks: HDFS refuses that.
     """
     steps: list[Merge | RepairIndex] = []
     group: list[Listed] = []
@@ -250,7 +265,7 @@ def _fits(group: Sequence[Listed], one: Listed, bytes_max: int, sources_max: int
 
 
 def joined(parts: Sequence[Checkpoint]) -> Checkpoint:
-    """One index for closed neighbours whose bytes follow one another, each beginning where the last one ended."""
+    """Return one index for closed neighbours whose bytes follow one another, each from the last one's end offset on."""
     index = array("q", parts[0].index)
     epochs, aborted = list(parts[0].epochs), list(parts[0].aborted)
     position, maximum, maximum_at = parts[0].position, parts[0].max_timestamp, parts[0].max_timestamp_offset

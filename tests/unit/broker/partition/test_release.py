@@ -681,11 +681,11 @@ def test_a_word_does_not_wait_for_the_answer_to_the_one_before() -> None:
         a.view.give("b", *keys)
         began = now()
         for key in keys:
-            a.handovers.tell(key, NOTHING)
+            a.handovers.notify(key, NOTHING)
             await later(10)
         sizes = [len(message.partitions) for _, message in a.wire.asked]
         assert sizes == [1] * UNDER_WAY_MAX
-        await a.handovers.wait_told()
+        await a.handovers.wait_notified()
         assert now() - began < 2.5
         sizes = [len(message.partitions) for _, message in a.wire.asked]
         assert sizes == [1] * UNDER_WAY_MAX + [len(keys) - UNDER_WAY_MAX]
