@@ -274,7 +274,7 @@ class _TracedPartitions:
 
 def _end_append(span: Span, future: asyncio.Future[Appended]) -> None:
     if future.cancelled():
-        span.fail("nobody waits for it any more")
+        span.fail("cancelled: its time was up, or its client has gone")
     elif (error := future.exception()) is not None:
         span.fail(str(error))
     else:

@@ -1,9 +1,9 @@
-"""Questions to brokers about their partitions: those of one turn to one broker go out as one request.
+"""Queries to brokers about their partitions: those of one turn of the loop to one broker go out as one request.
 
-A request about 100,000 partitions is then a hundred requests to their brokers.  A partition that its broker cannot
-answer for at once (it is being opened, its search reads storage, its flush hangs) comes back as not answered, and the
-others do not wait for it.  It is asked about by a request of its own, which waits as long as the broker does; with
-``SINGLES_MAX`` of these under way it is asked about together with others again.
+A client's request about 100,000 partitions then becomes a hundred requests to their brokers.  If the broker cannot
+respond at once for a partition (it is being opened, its search reads storage, its flush hangs), it marks that query as
+not answered, and the others do not wait for it.  That query then goes out as a request of its own, which waits as long
+as the broker does; if ``SINGLES_MAX`` of these are under way, it goes out together with others again.
 
 ::
 
@@ -12,9 +12,9 @@ others do not wait for it.  It is asked about by a request of its own, which wai
               │                        ▲              └─ not answered ─┐
               └── after PAUSE_S, if no single is free ─┴────────────────┘
 
-A broker of an earlier version does not serve AskPartitions: each of its questions is a request of its own.  A relay of
-an earlier version does not pass it on and closes the connection: for a while after a request was lost, questions go out
-one by one.
+A broker of an earlier version does not serve AskPartitions: each query to it is a request of its own.  A relay of an
+earlier version does not pass AskPartitions on, and closes the connection: so for a while after a request was lost,
+queries go out one by one.
 """
 
 from __future__ import annotations
@@ -41,45 +41,45 @@ from bmq.core.rpc.peers import PeerLost, Response
 from bmq.meta.cluster.member import Member
 
 WAIT_S = 0.1
-"""A broker may take so long for a request about many partitions; what it cannot answer by then it says so of."""
+"""Time that a broker may take for a request about many partitions, before it marks the rest as not answered."""
 TOGETHER_MAX = 2
-"""Requests about many partitions under way to one broker: it works on one, and the next is there when that is done."""
+"""Requests about many partitions under way to one broker: it works on one while the next is on its way."""
 SINGLES_MAX = 64
 """Requests about one partition under way to one broker: some of them wait there for seconds."""
 PAUSE_S = 0.1
-"""Before a question that was not answered is asked again together with others."""
+"""Time before a query that was not answered goes out again together with others."""
 LOST_S = 5.0
-"""After a request about many partitions was lost, questions go out one by one for so long."""
+"""Time for which queries go out one by one after a request about many partitions was lost."""
 RESUMED_A_TURN = 200
-"""Callers that are given their answers in one turn of the loop: at up to 50 us for what each of them does with it."""
+"""Callers that get their results in one turn of the loop: each may work for up to 50 us on its own."""
 
 R = TypeVar("R", bound=Response)
 
 
 class Asker(Protocol):
-    """``core.rpc.peers.Peers``, or ``proxy.relay.pool.RelayPool`` over them."""
+    """Sender of requests: ``core.rpc.peers.Peers``, or ``proxy.relay.pool.RelayPool`` over them."""
 
-    async def ask(
-        self, member: Member, message: Message, api_key: int, response_type: type[R], timeout_s: float
-    ) -> R: ...
+    async def ask(self, member: Member, message: Message, api_key: int, response_type: type[R], timeout_s: float) -> R:
+        """Return the response.  Raises RequestError with the member's error, PeerLost or TimeoutError."""
+        ...
 
 
 class BatchedQueries:
-    """One process's questions to all brokers, over their control connections."""
+    """The queries of one process to all brokers, over its control connections to them."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
         self._brokers: dict[str, _Broker] = {}
 
     def __repr__(self) -> str:
-        return f"<BatchedQuestions {list(self._brokers.values())}>"
+        return f"<BatchedQueries {list(self._brokers.values())}>"
 
     async def ask(
         self, member: Member, message: Message, api_key: InternalKey, response: type[R], timeout_s: float
     ) -> R:
-        """Return the response of ``member``; a question of ``ASKED_TOGETHER`` may go out with others.
+        """Return the response of ``member``; a query of ``ASKED_TOGETHER`` may go out with others.
 
-        Raises RequestError: the member's own, or a retriable one if there is no answer within ``timeout_s``.
+        Raises RequestError with the member's error, or a retriable one if there is no response within ``timeout_s``.
         """
         if not isinstance(message, AskRequest) or message.question not in ASKED_TOGETHER:
             return await ask_member(self._asker, member, message, api_key, response, timeout_s)
@@ -96,18 +96,18 @@ class BatchedQueries:
             raise _no_answer(member) from error
 
     def forget(self, incarnation: str) -> None:
-        """The broker is not a member any more.  What is under way to it ends with its connection."""
+        """Drop a broker that is not a member any more.  Requests under way to it end with its connection."""
         self._brokers.pop(incarnation, None)
 
     async def close(self) -> None:
-        """Cancel what is under way.  Idempotent."""
+        """Cancel the requests under way.  Idempotent."""
         brokers, self._brokers = self._brokers, {}
         for broker in brokers.values():
             await broker.close()
 
 
 class _Asked:
-    """A question whose answer somebody waits for, until ``deadline`` on the loop's clock."""
+    """One query, and the future of its result, for which the caller waits until ``deadline`` on the loop's clock."""
 
     __slots__ = ("answer", "deadline", "message")
 
@@ -117,7 +117,7 @@ class _Asked:
         self.answer: asyncio.Future[AskResponse] = asyncio.get_running_loop().create_future()
 
     def succeed(self, response: AskResponse) -> None:
-        if not self.answer.done():  # else nobody waits any more
+        if not self.answer.done():  # else the caller has given up
             self.answer.set_result(response)
 
     def fail(self, code: ErrorCode, message: str) -> None:
@@ -126,7 +126,7 @@ class _Asked:
 
 
 class _Broker:
-    """The questions to one broker: in the queue, or under way."""
+    """The queries to one broker: in the queue, or under way."""
 
     def __init__(self, asker: Asker, member: Member) -> None:
         self.member = member
@@ -144,7 +144,7 @@ class _Broker:
         return f"<{self.member.incarnation}: {len(self._queue)} in the queue, {under_way}>"
 
     def put(self, asked: _Asked) -> None:
-        """Ask at the end of this turn."""
+        """Put a query into the queue, to be sent at the end of this turn of the loop."""
         self._queue.append(asked)
         if not self._is_due:
             self._is_due = True
@@ -157,7 +157,7 @@ class _Broker:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _send(self) -> None:
-        """Send what the bounds allow."""
+        """Send the queries in the queue, as far as the bounds allow."""
         self._is_due = False
         while self._queue:
             is_together = not self._is_earlier and self._loop_time() >= self._one_by_one_until
@@ -205,7 +205,10 @@ class _Broker:
                 self.put(each)
 
     async def _answers(self, asked: Sequence[_Asked]) -> Sequence[OwnerAnswer]:
-        """Return the broker's answers; nothing if ``asked`` have theirs, or are in the queue again."""
+        """Send these queries as one request, and return the broker's answers, in their order.
+
+        Returns nothing if the request failed: then ``asked`` have failed, or are in the queue again.
+        """
         request = AskPartitionsRequest(int(WAIT_S * 1000), [_row(each.message) for each in asked])
         left_s = max(each.deadline for each in asked) - self._loop_time()
         try:
@@ -234,7 +237,7 @@ class _Broker:
         return ()
 
     async def _give(self, asked: Sequence[_Asked], answers: Sequence[OwnerAnswer]) -> list[_Asked]:
-        """Give the callers their answers.  Returns the questions that were not answered."""
+        """Give the callers their results.  Returns the queries that the broker has not answered."""
         later: list[_Asked] = []
         for part in batched(zip(asked, answers, strict=True), RESUMED_A_TURN):
             for each, answer in part:
@@ -242,7 +245,7 @@ class _Broker:
                     later.append(each)
                 elif answer.error:
                     code = _code_of(answer.error)
-                    each.fail(code, f"{self.member.incarnation} answers {code.name}")
+                    each.fail(code, f"{self.member.incarnation} returned {code.name}")
                 else:
                     each.succeed(AskResponse(ErrorCode.NONE, "", answer.values))
             await next_turn()
@@ -269,7 +272,11 @@ class _Broker:
 async def ask_member(
     asker: Asker, member: Member, message: Message, api_key: InternalKey, response: type[R], timeout_s: float
 ) -> R:
-    """Ask one question over the control connection.  Raises RequestError: the member's own, or a retriable one."""
+    """Send one query over the control connection, and return its response.
+
+    Raises RequestError with the member's error, or a retriable one if the connection is lost or there is no response
+    within ``timeout_s``.
+    """
     try:
         return await asker.ask(member, message, api_key, response, timeout_s)
     except PeerLost as error:
@@ -294,4 +301,4 @@ def _connection_lost(member: Member, error: PeerLost) -> RequestError:
 
 
 def _no_answer(member: Member) -> RequestError:
-    return RequestError(ErrorCode.REQUEST_TIMED_OUT, f"{member.incarnation} does not answer")
+    return RequestError(ErrorCode.REQUEST_TIMED_OUT, f"{member.incarnation} does not respond")

@@ -1,8 +1,8 @@
-"""One connection to a member, made and made again as long as somebody wants it.
+"""One connection to a member, opened again and again for as long as it is wanted.
 
-Where it cannot be made, a way through another process takes its place (``proxy.relay.pool``), while the direct one
-is tried on and on.  When that has stood for ``RETURN_S`` it is used again.  Whoever uses the link hears "down" and "up"
-at each change, so that what is under way on one way is answered before anything goes another.
+While it cannot be opened, a relayed connection takes its place (``proxy.relay.pool``), and the direct one is tried
+again and again.  Once the direct one has been up for ``RETURN_S``, it is used again.  The user of the link is notified
+of "down" and "up" at each change, so that it can wait for the results of one connection before it uses the next.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ from bmq.proxy.relay.pool import RELAY_AFTER_S, RelayPool
 from bmq.proxy.relay.relayed_connection import Connection, RelayedConnection
 
 CONNECT_S = 5.0
+"""Time-out of a try to connect, if there are no relays."""
 RETRY_S = 0.1
-"""Between tries to connect, beside the back-off of ``Peers``."""
+"""Pause between tries to connect, beside the back-off of ``Peers``."""
 RETURN_S = 1.0
+"""Time for which a direct connection must be up before it replaces a relayed one."""
 SPOILED_MAX_S = 5.0
-"""Where what arrives cannot be read, connecting again is put off, longer each time up to this."""
+"""Longest pause before the next try after a connection brought malformed responses; it is doubled each time."""
 SPOILED_S = 30.0
-"""One that was good for so long is no repetition of that."""
+"""Age from which a connection that brings malformed responses counts as the first one to do so."""
 
 
 class BrokerLink:
-    """``is_wanted`` is asked before each try; ``on_up`` and ``on_down`` are called in turns, ``on_up`` first.
+    """A connection to ``member``, direct or relayed, that is kept up while ``is_wanted`` returns True.
 
-    In ``on_down`` the link still is what it was, and what was handed over before may be called yet.
+    ``is_wanted`` is called before each try.  ``on_up`` and ``on_down`` are called alternately, ``on_up`` first.  During
+    ``on_down``, ``peer`` still is the connection that ends, and calls on it are still possible.
     """
 
     def __init__(
@@ -59,15 +62,15 @@ class BrokerLink:
 
     def __repr__(self) -> str:
         state = "down" if self.peer is None else "up" if self.is_direct else "relayed"
-        return f"<Link {self.kind.name} to {self.member.incarnation} {state}>"
+        return f"<BrokerLink {self.kind.name} to {self.member.incarnation} {state}>"
 
     @property
     def is_direct(self) -> bool:
-        """It is up, and through nobody else."""
+        """True if the link is up, and not through a relay."""
         return self.peer is not None and not isinstance(self.peer, RelayedConnection)
 
     def want(self) -> None:
-        """See that there will be a connection, now if there is one already."""
+        """Connect, now or later; use a connection that ``Peers`` has already at once."""
         if self.peer is not None or self._connecting is not None or self._is_shut:
             return  # a relayed one has its task as long as it stands
         peer = self._peers.get(self.member, self.kind)
@@ -77,7 +80,7 @@ class BrokerLink:
             self._begin()
 
     def spoil(self) -> None:
-        """What arrives cannot be read: another connection may do better, though not at once."""
+        """Close the connection, which brought a malformed response.  The next one is opened after a pause."""
         now = asyncio.get_running_loop().time()
         if now - self._since > SPOILED_S:
             self._spoiled = 0
@@ -87,7 +90,7 @@ class BrokerLink:
             self.peer.close()
 
     def shut(self) -> None:
-        """The member has gone, or we end."""
+        """Close the connection, and open no more: the member is gone, or this process ends."""
         self._is_shut = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -98,7 +101,7 @@ class BrokerLink:
             way.close()
 
     async def close(self) -> None:
-        """``shut``, and until that is done."""
+        """Shut the link, and wait until its task has ended."""
         self.shut()
         if self._connecting is not None:
             await asyncio.wait([self._connecting])
@@ -121,12 +124,12 @@ class BrokerLink:
         finally:
             self._connecting = None
         relayed = self.peer
-        if isinstance(relayed, RelayedConnection):  # nobody wants it now, and nobody would look for the direct one
+        if isinstance(relayed, RelayedConnection):  # not wanted any more, and without this task it would stay relayed
             self._down()
             relayed.retire()
 
     async def _go_direct(self) -> bool:
-        """Whether it is up at last."""
+        """Try the direct connection.  Return whether it is in use now."""
         try:
             patience_s = CONNECT_S if self._relays is None else RELAY_AFTER_S
             peer = await self._peers.reach(self.member, self.kind, patience_s)
@@ -134,7 +137,7 @@ class BrokerLink:
             return False
         if self.peer is not None:
             await asyncio.sleep(RETURN_S)
-        if not peer.is_up:  # it was lost before our turn came
+        if not peer.is_up:  # it was lost during the pause
             return False
         relayed = self.peer
         if isinstance(relayed, RelayedConnection):
@@ -144,7 +147,7 @@ class BrokerLink:
         return True
 
     async def _go_round(self, relays: RelayPool) -> None:
-        """Through another process, if one can help now."""
+        """Use a relayed connection, if a relay can help now."""
         way = await relays.open(self.member)
         if way is None:
             await asyncio.sleep(RETRY_S)

@@ -1,7 +1,7 @@
-"""The asking side of an incremental fetch session (KIP-227): what the next request carries.  Pure.
+"""The client's side of an incremental fetch session (KIP-227): the content of the next request.  Pure.
 
-``endpoint.fetch.sessions`` is the other side.  A request lists what has changed since the last one: partitions that
-joined, those of which something was read, those that left.
+``endpoint.fetch.sessions`` is the other side; Kafka's ``FetchSessionHandler`` does the same.  A request lists only
+changes since the last one: partitions that joined, those of which records were read, and those that left.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from bmq.core.wire.fetch_client import encode_fetch_request
 from bmq.proxy.routing.remote_tail import Tail
 
 MAX_WAIT_MS = 500
+"""Time that the broker may park a request."""
 ANSWER_BYTES = 8 << 20
+"""Bytes of one response: as much as a broker sends while this process is slow."""
 PARTITION_BYTES = 1 << 20
-"""Of one answer, and of one partition in it: what a broker sends while we are slow."""
+"""Bytes of one partition in a response."""
 LISTED_MAX = 2_000
 """Partitions that one request lists, and as many that it forgets: at 2 us each.  The next one lists the others."""
 REQUESTS_MAX = 2
-"""Under way at once: one parked, and one that overtakes it."""
+"""Requests under way at once: one that is parked, and one that overtakes it."""
 NO_SESSION, FIRST_EPOCH, FINAL_EPOCH, EPOCH_MAX = 0, 0, -1, 0x7FFFFFFF
 
 T = TypeVar("T")
 
 
 class Session:
-    """One session's side that asks.  ``news`` are to be listed by the next request, ``left`` to be forgotten."""
+    """One session.  The next request lists the partitions in ``news``, and forgets those in ``left``."""
 
     __slots__ = ("_unlisted", "epoch", "id", "left", "members", "news", "under_way")
 
@@ -48,28 +50,33 @@ class Session:
         return f"<Session {self.id} epoch={self.epoch} {len(self.members)} partitions, {self.under_way} under way>"
 
     def add(self, tail: Tail) -> None:
+        """Add a partition to the session, from its watermark on."""
         self.members[tail.key] = self.news[tail.key] = tail
         self.left.pop(tail.key, None)
 
     def remove(self, key: PartitionKey) -> None:
+        """Remove a partition, if the session has it."""
         if self.members.pop(key, None) is not None:
             self.news.pop(key, None)
             self.left[key] = None
 
     @property
     def may_overtake(self) -> bool:
-        """Its number must be known before a second request names it."""
+        """True if another request may be sent while one is parked: a second one must name the session's id."""
         return self.id != NO_SESSION and self.under_way < REQUESTS_MAX
 
     def anew(self) -> Session:
-        """Of the same partitions: the broker does not know this one any more."""
+        """Return a new session of the same partitions: the broker does not have this one any more."""
         session = Session()
         session.members = self.members
         return session
 
     def next_request(self) -> list[Buffer]:
-        """Return the body of the next request.  The first one lists all, or the first of many; the next ones list the
-        others.  Without partitions it is the last one."""
+        """Return the body of the next request.
+
+        The first request is full: it lists all partitions, or the first LISTED_MAX, and the next ones list the others.
+        If there are no partitions any more, the request ends the session.
+        """
         if not self.members:
             self.epoch = FINAL_EPOCH
         is_change = self.epoch > FIRST_EPOCH
@@ -90,8 +97,10 @@ class Session:
         return list(body)
 
     def _take_full(self) -> dict[PartitionKey, Tail]:
-        """Return what a full request lists.  If there are too many partitions for one, and no session on the other
-        side, they take turns."""
+        """Return the partitions that a full request lists.
+
+        If there are too many for one request, and the broker has no room for a session, they take turns.
+        """
         self.left = {}
         self.news = {}
         if not self._unlisted:
@@ -101,7 +110,10 @@ class Session:
         return {key: tail for key, tail in listed.items() if key in self.members}
 
     def begun(self, session_id: int) -> None:
-        """The answer to the first request: 0 when the broker has no room for a session; then each request is full."""
+        """Note the session id in the response to the first request.
+
+        It is 0 if the broker has no room for a session; then each request is full.
+        """
         if self.id == NO_SESSION and session_id != NO_SESSION:
             self.id = session_id
             self._advance()

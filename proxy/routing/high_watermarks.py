@@ -1,4 +1,5 @@
-"""High watermarks of many partitions wherever their owners are: one question to each broker, and none is waited for."""
+"""The high watermarks of many partitions, from the brokers that own them: a query for each broker, not for each
+partition."""
 
 from __future__ import annotations
 
@@ -17,18 +18,18 @@ from bmq.meta.cluster.view import ClusterView
 from bmq.proxy.routing.batched_queries import Asker
 
 ANSWER_S = 2.0
-"""For one question; a broker answers it from memory."""
+"""Time-out of one query; a broker responds from memory."""
 PARTITIONS_A_QUESTION = 5_000
-"""100 KB of a request, 5 ms of the broker's processor time."""
+"""Partitions of one query: 100 KB of a request, 5 ms of the broker's processor time."""
 PARALLEL = 8
-"""Questions under way at once."""
+"""Queries under way at once."""
 
 
 class HighWatermarks:
-    """Looks them up, for numbers that an operator sees: an owner that is being fenced may still answer.
+    """The lookup of high watermarks, for numbers that an operator sees: even an owner that is being fenced may respond.
 
-    `local` returns a partition that is open in this process; None in a process that is not a broker.  `asker` reaches
-    other processes; None if there are none.
+    `local` returns a partition that is open in this process; it is None in a process that is not a broker.  `asker`
+    sends requests to other processes; None if there are none.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class HighWatermarks:
         self._asker = asker
 
     async def find(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
-        """Return those that are told now: a partition is missing that is not open, or whose owner does not answer or
-        is of a version that does not know the question."""
+        """Return the high watermarks that are known now.
+
+        A partition is missing if it is not open, or if its owner does not respond in time or does not serve the query.
+        """
         found: dict[PartitionKey, int] = {}
         elsewhere: dict[str, list[PartitionKey]] = {}
         turns = Turns()

@@ -1,7 +1,7 @@
-"""Questions to partitions' owners over the control connection, repeated within a bounded time.
+"""Queries to partitions' owners over the control connection, repeated within a bounded time.
 
-Every question may be repeated: whoever asks waits through a move of the partition and a broken connection, and hears
-a retriable error only when these take too long.
+Every query may be repeated: the caller waits while the partition moves or the connection is broken, and gets a
+retriable error only if that takes too long.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from bmq.proxy.routing.batched_queries import BatchedQueries
 from bmq.proxy.routing.produce_route import REFUSALS
 
 PAUSE_S = 0.05
-"""Between a question that its owner did not answer and the next try."""
+"""Pause between a query that failed and the next try."""
 
 R = TypeVar("R", bound=Response)
 
 
 class OwnerQueries:
-    """``member_of`` says whom to ask now, None when nobody owns the partition; ``patience_s`` bounds a question."""
+    """The queries of one process.
+
+    ``member_of`` returns the owner of a partition, None if it has none now; ``patience_s`` bounds one query, with all
+    its tries.
+    """
 
     def __init__(
         self,
@@ -38,10 +42,13 @@ class OwnerQueries:
         self._member_of = member_of
         self._patience_s = patience_s
         self.is_deserted = False
-        """We are leaving, and nobody is left who could own what has no owner: that is not waited for."""
+        """True once this process is leaving and no broker is left to own partitions: queries do not wait then."""
 
     async def ask(self, key: PartitionKey, message: Message, api_key: InternalKey, response: type[R]) -> R:
-        """RequestError: the owner's own, or a retriable one when there was no answer in time."""
+        """Return the owner's response.
+
+        Raises RequestError with the owner's error, or a retriable one if there was no response in time.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience_s
         while True:

@@ -1,8 +1,8 @@
-"""All partitions' owners in a cluster: ``Owners`` by the watched assignment.
+"""All partitions' owners in a cluster: ``Owners`` by the assignment that the process watches.
 
-A partition's route and its tail follow the assignment; each broker has one produce link and one tail link, made when
-the first partition needs it and given up when the broker is no member any more.  What this process owns itself it
-takes the short way (``RoutedOwners``).
+A partition's route and its tail follow the assignment.  Each broker has one produce link and one tail link, opened when
+the first partition needs it, and closed when the broker is not a member any more.  Partitions that this process owns
+itself are called directly (``RoutedOwners``).
 """
 
 from __future__ import annotations
@@ -34,16 +34,21 @@ from bmq.proxy.routing.tail_fetchers import TailFetchers
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 UNUSED_S = 30.0
-"""A partition that nothing was written to for so long has no route any more."""
+"""Time after which the route of a partition that was not used is removed."""
 SWEEP_S = 10.0
+"""Time between two sweeps of unused routes and tails."""
 GRAIN_S = 0.005
-"""Of the time at which a route asks again, or gives up: it asks again after 20 ms first."""
+"""Precision of the times at which a route tries again or gives up; its first retry comes after 20 ms."""
 PLACED_A_TURN = 300
-"""Partitions whose route or tail is given another broker, or none, at up to 40 us."""
+"""Partitions whose route or tail gets another broker, or none, in a turn of the loop, at up to 40 us each."""
 
 
 class RemoteOwners:
-    """``Owners`` of what other processes own.  ``told`` hears of what is followed; ``is_read`` says who waits there."""
+    """The ``Owners`` of partitions that other processes own.
+
+    ``told`` is notified of what followed partitions' owners flush; ``is_read`` returns whether a fetch or a session
+    reads a partition.
+    """
 
     def __init__(
         self,
@@ -77,18 +82,22 @@ class RemoteOwners:
         self._is_draining = False
         self._is_deserted = False
         self.route_ms = Histogram()
-        """How long produces were under way to their brokers, and back."""
+        """Milliseconds from a produce request to a broker to its response."""
 
     def __repr__(self) -> str:
         return f"<RemoteOwners {len(self._owners)} routes, {self._tails!r}, {len(self._produce_links)} brokers>"
 
     def start(self) -> None:
+        """Follow the assignment, and remove unused routes and tails from now on."""
         self._unsubscribe = self._view.subscribe(self._changed)
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
 
     def drain(self) -> None:
-        """We are leaving.  What waits for an owner goes on waiting while there is a broker that stays; without one it
-        is answered with a retriable error, now or when the last such broker goes."""
+        """Prepare to leave.
+
+        Produces and queries go on waiting for an owner while there is a broker that stays.  Without one they get a
+        retriable error, now or when the last such broker leaves.
+        """
         self._is_draining = True
         self._look_for_brokers()
 
@@ -100,7 +109,10 @@ class RemoteOwners:
         self._for_all(tuple(self._owners.values()), RemoteOwner.desert)
 
     async def close(self) -> None:
-        """Idempotent.  What is kept is answered with a retriable error, what is under way when its connection ends."""
+        """Close all links.  Idempotent.
+
+        Batches that were not sent get a retriable error; those under way end with their connection.
+        """
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
@@ -121,15 +133,17 @@ class RemoteOwners:
     # ------------------------------------------------------------------------------------------------------- owners
 
     def get(self, key: PartitionKey) -> Owner | None:
+        """Return the partition's owner; None unless it accepts appends now."""
         owner = self._owner(key)
         return owner if owner.is_open else None
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
+        """Return the partition's owner, once it accepts appends.  Raises a retriable RequestError if it does not."""
         owner = self._owner(key)
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not owner.is_open:
             if self._owners.get(key) is not owner or self._is_ours(key):
-                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not looked for here any more")
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not routed from here any more")
             if self._is_deserted:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"no broker is left that could own {key}")
             if asyncio.get_running_loop().time() >= deadline:
@@ -139,40 +153,41 @@ class RemoteOwners:
         return owner
 
     def is_settled(self, key: PartitionKey) -> bool:
-        """Nothing that was written to the partition this way is under way or kept."""
+        """Return whether no batch for the partition is under way to another process, or kept to be sent."""
         owner = self._owners.get(key)
         return owner is None or owner.is_settled
 
     async def settle(self, key: PartitionKey, timeout_s: float) -> None:
-        """Until it ``is_settled``.  RequestError, retriable, when that takes longer."""
+        """Wait until the partition ``is_settled``.  Raises a retriable RequestError if that takes longer."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while (owner := self._owners.get(key)) is not None and not owner.is_settled:
             if loop.time() >= deadline:
-                message = f"what was written to {key} before it moved is not answered yet"
+                message = f"batches that were sent to the former owner of {key} have no result yet"
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
             await owner.changed(deadline)
 
     def follow(self, key: PartitionKey) -> PartitionView | None:
+        """Return the partition, for reading; None if its owner has not sent its state yet."""
         return self._tails.follow(key)
 
     @property
     def followed(self) -> int:
-        """Partitions that are followed here."""
+        """Number of partitions that are followed here."""
         return len(self._tails)
 
     @property
     def relayed(self) -> int:
-        """Ways to brokers through other processes."""
+        """Number of relayed connections to brokers."""
         return len(self._relays) if self._relays is not None else 0
 
     @property
     def kept(self) -> int:
-        """Parts of produces that wait for their partition to have an owner.  Costs a look at every route."""
+        """Number of batches that wait for their partition to have an owner.  The cost grows with the routes."""
         return sum(len(owner.route.kept) for owner in self._owners.values())
 
     def is_up(self, incarnation: str) -> bool:
-        """Whether a connection of our own to the broker stands."""
+        """Return whether there is a direct produce or tail connection to the broker."""
         produce, tail = self._produce_links.get(incarnation), self._tail_links.get(incarnation)
         return (produce is not None and produce.link.is_direct) or (tail is not None and tail.link.is_direct)
 
@@ -194,7 +209,7 @@ class RemoteOwners:
         return self._view.owner_of(key) == self._view.own
 
     def _member_of(self, key: PartitionKey) -> Member | None:
-        """Whom to reach for the partition.  One of our own is nobody's here."""
+        """Return the other process that owns the partition; None if there is none, or if this process owns it."""
         return self._view.members.get(self._view.owner_of(key)) if not self._is_ours(key) else None
 
     def _produce_link(self, key: PartitionKey) -> ProduceSender | None:
@@ -239,7 +254,10 @@ class RemoteOwners:
         self._tails.place(key)
 
     def _came(self, incarnation: str) -> None:
-        """It may have been assigned before it was heard of.  Costs what is used here, not what it owns."""
+        """Place the partitions that were assigned to a new member before this process saw it.
+
+        The cost grows with the partitions that are used here, not with those that the member owns.
+        """
         if incarnation in self._produce_links or incarnation in self._tail_links:
             return
         if self._view.owned_count(incarnation):
@@ -247,7 +265,7 @@ class RemoteOwners:
             self._for_all(used, lambda key: self._place(key) if self._view.owner_of(key) == incarnation else None)
 
     def _went(self, incarnation: str) -> None:
-        """It is no member any more, whatever is assigned to it yet."""
+        """Close the links to a process that is not a member any more, whatever is still assigned to it."""
         produce, tail = self._produce_links.pop(incarnation, None), self._tail_links.pop(incarnation, None)
         self._peers.forget(incarnation)
         self._questions.forget(incarnation)
@@ -261,9 +279,9 @@ class RemoteOwners:
             self._end(tail.close())
 
     def _for_all(self, items: Sequence[T], work: Callable[[T], None]) -> None:
-        """Do ``work`` for partitions whose broker came or went, now or, with many, in turns of the loop.
+        """Do ``work`` for partitions whose broker came or went: now, or in turns of the loop if there are many.
 
-        Those that are not reached yet are as with any broker that does not answer.
+        Until its turn, a partition behaves as if its broker did not respond.
         """
         if len(items) <= PLACED_A_TURN:
             for item in items:
@@ -281,11 +299,11 @@ class RemoteOwners:
             await asyncio.sleep(SWEEP_S)
             try:
                 await self._forget_unused()
-            except Exception:  # noqa: BLE001  # without later sweeps all that was ever used is kept
+            except Exception:  # noqa: BLE001  # without later sweeps, all routes that were ever used would be kept
                 _log.exception("bug: unused routes are kept, the next sweep is in %g s", SWEEP_S)
 
     async def _forget_unused(self) -> None:
-        """Forget tails, relayed connections and routes that nobody has used for a while, in turns."""
+        """Remove tails, relayed connections and routes that were not used for a while, in turns of the loop."""
         await run_in_turns(self._tails.sweep())
         if self._relays is not None:
             self._relays.sweep()
@@ -300,10 +318,10 @@ class RemoteOwners:
 
 
 class RoutedOwners:
-    """``Owners`` of everything: what this process is to own from ``local``, what others are from ``remote``.
+    """The ``Owners`` of all partitions: those assigned to this process from ``local``, all others from ``remote``.
 
-    A partition that comes to this process has no owner here before the earlier one has answered all that was sent to
-    it, or is given up: what is written next would overtake that.
+    A partition that comes to this process has no owner here until the former owner has responded to all that was sent
+    to it, or its connection has ended: a later batch would overtake an earlier one otherwise.
     """
 
     def __init__(self, view: ClusterView, local: Owners | None, remote: RemoteOwners) -> None:
@@ -312,13 +330,17 @@ class RoutedOwners:
         self._remote = remote
 
     def get(self, key: PartitionKey) -> Owner | None:
+        """Return the partition's owner; None unless it accepts appends now."""
         local = self._local_of(key)
         if local is None:
             return self._remote.get(key)
         return local.get(key) if self._remote.is_settled(key) else None
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
-        """A partition that moves between us and others while it is waited for is waited for anew."""
+        """Return the partition's owner, once it accepts appends.  See ``Owners.wait``.
+
+        If the partition moves between this process and another one meanwhile, wait for its new owner.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
@@ -335,6 +357,7 @@ class RoutedOwners:
                     raise
 
     def follow(self, key: PartitionKey) -> PartitionView | None:
+        """Return the partition, for reading; None if no owner sends its state yet."""
         return self._of(key).follow(key)
 
     def _of(self, key: PartitionKey) -> Owners:
@@ -342,5 +365,5 @@ class RoutedOwners:
         return self._remote if local is None else local
 
     def _local_of(self, key: PartitionKey) -> Owners | None:
-        """None: it is somebody else's, or nobody's."""
+        """Return this process's own owners if the partition is assigned to it; else None."""
         return self._local if self._view.owner_of(key) == self._view.own else None

@@ -1,18 +1,20 @@
-"""One partition's way to its owner: what is under way, what is kept, and what may be sent when.  Pure.
+"""The route of one partition's batches to its owner: which are under way, which are kept, which may be sent.  Pure.
 
-Events go into ``ProduceRoute.handle``, effects come out; time is an argument.  What holds, whatever the order of
-events:
+Events go into ``ProduceRoute.handle``, effects come out; time is an argument.  Batches are also called parts: of their
+requests.  These hold, whatever the order of events:
 
-* Parts are sent in the order of their numbers, and those that are kept go before anything newer.
-* Nothing is sent while anything is under way elsewhere, or refused there: first all answers, or losses, are in.
+* Parts are sent in the order of their numbers; kept ones are sent before any newer one.
+* While parts are under way to a former owner, or over a former connection, or after a refusal, nothing is sent: first
+  each of them must have its response, or be lost.
 * A part is sent again only if it was certainly not accepted, or if it carries a producer id, by which its owner
   recognises a repetition (rule 9).
-* A refused part behind which a newer one was accepted is not sent again: it would come after what followed it.
-* When an idempotent producer's batch is given up, so are its later ones that would be sent again: an owner that does
-  not know the producer would take the first that it sees for the beginning.
+* A refused part is not sent again if a newer one was accepted: it would come after those that followed it.
+* If an idempotent producer's batch is given up, so are its later ones that would be sent again: an owner that does not
+  know the producer would take the first one that it gets for the producer's first batch.
 
-``under_way`` is what the owner has and has not answered, ``kept`` what is to be sent (again), ordered once nothing is
-under way any more.  What a state means is said at ``State``; each (state, event) has its row in ``TABLE``.
+``under_way`` has the parts that were sent and have no response yet, ``kept`` those that are to be sent (again); these
+are put in order once nothing is under way any more.  ``State`` describes the states; each (state, event) has its row in
+``TABLE``.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ from bmq.proxy.routing.produce_route_events import (
 
 RETRY_S = 0.02
 RETRY_MAX_S = 0.5
-"""After a refusal the same owner is asked again after this, doubled each time up to the second: a partition that moves
-takes tens of milliseconds to open."""
+"""Pause after a refusal until the same owner is tried again: the first, doubled each time up to the second.  A
+partition that moves takes tens of milliseconds to open."""
 REFUSALS = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -54,23 +56,26 @@ REFUSALS = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Answers of a broker that certainly did not accept the part.  It may know of a new topic later than we do."""
+"""Errors of a broker that certainly did not accept the part.  A broker may see a new topic later than this process."""
 UNDECIDED = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
-"""Answers of a broker that has accepted the part and lost the partition before it was flushed."""
+"""Errors of a broker that has accepted the part, and lost the partition before it was flushed."""
 
 
 class State(Enum):
-    """What the route waits for."""
+    """The state of a route."""
 
-    UNASSIGNED = "for somebody to be assigned; nothing is under way"
-    UNREACHED = "for the connection to whoever is assigned; nothing is under way"
-    REFUSED = "to ask again, or for another assignment: the owner is not open; nothing is under way"
-    SETTLING = "for the answers to what is under way, before anything more is sent"
-    OPEN = "for nothing: parts are sent as they come, and nothing is kept"
+    UNASSIGNED = "no owner is assigned; nothing is under way"
+    UNREACHED = "the connection to the owner is down; nothing is under way"
+    REFUSED = "the owner has refused a part, and is tried again after a pause; nothing is under way"
+    SETTLING = "parts are under way whose responses or losses must come before any other part is sent"
+    OPEN = "parts are sent as they come; nothing is kept"
 
 
 class ProduceRoute:
-    """``held_s`` bounds how long a part is kept; there is room until ``credit_bytes`` are under way or kept."""
+    """One partition's route.
+
+    A part is kept for ``held_s`` seconds at most.  There is room until ``credit_bytes`` are under way or kept.
+    """
 
     __slots__ = ("_accepted", "_broken", "_connection", "_is_anew", "_is_deserted", "_is_ours", "_next", "_refusals",
                  "_retry_at", "bytes", "credit_bytes", "held_s", "is_up", "kept", "owner", "state",
@@ -89,42 +94,43 @@ class ProduceRoute:
         self._is_deserted = False
         self._is_ours = False
         self._next = 0
-        self._accepted = -1  # the largest number that was
-        self._connection = 0  # counts those to the owner, so that a late loss is not taken for one of the present one
+        self._accepted = -1  # the largest number of an accepted part
+        self._connection = 0  # number of the present connection: a late loss may be of an earlier one
         self._refusals = 0
         self._retry_at = 0.0
-        self._broken: dict[int, tuple[int, int]] = {}  # producer: what it gave up, and its last number then
+        self._broken: dict[int, tuple[int, int]] = {}  # by producer: first part given up, last number at that time
 
     def __repr__(self) -> str:
         return (
-            f"<Route to {self.owner or 'nobody'} {self.state.name} under way={len(self.under_way)}"
+            f"<ProduceRoute to {self.owner or 'no owner'} {self.state.name} under way={len(self.under_way)}"
             f" kept={len(self.kept)} {self.bytes}/{self.credit_bytes}>"
         )
 
     @property
     def has_room(self) -> bool:
+        """True while less than ``credit_bytes`` are under way or kept."""
         return self.bytes < self.credit_bytes
 
     @property
     def is_open(self) -> bool:
-        """What is handed over now is sent now."""
+        """True if a part that is submitted now is sent at once."""
         return self.state is State.OPEN
 
     @property
     def is_idle(self) -> bool:
-        """Nothing depends on it."""
+        """True if no part is under way or kept."""
         return not self.under_way and not self.kept
 
     @property
     def wake_at(self) -> float | None:
-        """When ``Tick`` is due, as long as nothing else happens."""
+        """Time at which ``Tick`` is due, unless another event comes first; None if it is not."""
         times = [part.held_until for part in self.kept]
         if self.state is State.REFUSED:
             times.append(self._retry_at)
         return min(times, default=None)
 
     def handle(self, event: Event, now: float) -> Sequence[Effect]:
-        """``now`` in seconds, never going back."""
+        """Return the effects of an event.  ``now`` is in seconds, and never goes back."""
         return TABLE[self.state, type(event)](self, event, now)
 
     # ---------------------------------------------------------------------------------------------- whom to send to
@@ -139,7 +145,7 @@ class ProduceRoute:
         return self._settle(now)
 
     def _on_deserted(self, event: NoBrokerLeft, now: float) -> Sequence[Effect]:
-        """What is under way may be answered yet; what is kept, or will have to be, is given up."""
+        """Give up the kept parts, and those to be kept later; parts under way may still get their responses."""
         self._is_deserted = True
         return self._sift(now) if self.state is not State.SETTLING else ()
 
@@ -194,7 +200,7 @@ class ProduceRoute:
             return done if self.state is State.OPEN else (*done, *self._settle(now))
         if code in REFUSALS or (code in UNDECIDED and part.is_idempotent):
             part.is_unsure |= code in UNDECIDED
-            if part.connection == self._connection and self._retry_at <= now:  # once for all that were under way
+            if part.connection == self._connection and self._retry_at <= now:  # once for all parts under way
                 self._retry_at = now + min(RETRY_S * 2**self._refusals, RETRY_MAX_S)
                 self._refusals = min(self._refusals + 1, 16)
             self._keep(part, now)
@@ -224,7 +230,7 @@ class ProduceRoute:
         part = event.part
         part.is_wanted = False
         if part not in self.kept:
-            return ()  # under way: what becomes of it is heard later
+            return ()  # under way: its response or loss comes later
         self.kept.remove(part)
         self._give_up(part, ErrorCode.NONE, "")
         return self._sift(now)
@@ -237,7 +243,7 @@ class ProduceRoute:
     # ---------------------------------------------------------------------------------------------------- decisions
 
     def _settle(self, now: float) -> Sequence[Effect]:
-        """Whether anything may be sent; if so, what was kept."""
+        """Find the state; if parts may be sent now, send the kept ones."""
         if self.under_way:
             self.state = State.SETTLING
             return ()
@@ -261,13 +267,13 @@ class ProduceRoute:
         return bool(self.owner) and self.is_up and now >= self._retry_at
 
     def _sift(self, now: float) -> Sequence[Effect]:
-        """Give up what may not be sent any more."""
+        """Put the kept parts in order, and give up those that must not be sent any more."""
         if not self.kept:
             return ()
         self.kept.sort(key=lambda part: part.number)
         kept, self.kept = self.kept, []
         failed: list[Effect] = []
-        for part in kept:  # in order: what is given up takes those behind it along
+        for part in kept:  # in order: if one is given up, so are its producer's parts behind it
             reason = self._reason_against(part, now)
             if reason is None:
                 self.kept.append(part)
@@ -278,7 +284,7 @@ class ProduceRoute:
 
     def _reason_against(self, part: RoutedBatch, now: float) -> str | None:
         if not part.is_wanted:
-            return "nobody waits for it"
+            return "its client has gone, or its time is up"
         if self._is_ours:
             return "the partition has come to this process"
         if self._is_deserted and not self._may_send(now):
@@ -302,20 +308,21 @@ class ProduceRoute:
         return (Fail(part, code, message),) if part.is_wanted else ()
 
     def _prune_broken(self) -> None:
-        """Forget those of which nothing is under way any more."""
+        """Forget the producers whose parts up to their last loss all have their results."""
         oldest = min((part.number for part in self.under_way), default=self._next)
         self._broken = {producer: span for producer, span in self._broken.items() if span[1] >= oldest}
 
 
 _BROKEN_MAX = 64
-"""Producers remembered before those that no longer matter are looked for; more than are under way never matter."""
+"""Producers in ``_broken`` from which on those that no longer matter are removed; only those with parts under way
+matter."""
 
 
 Row = Callable[[ProduceRoute, Any, float], Sequence[Effect]]
 
 
 def _rows() -> dict[tuple[State, type], Row]:
-    """With something under way there may be answers; without, they would be of nothing that was sent."""
+    """Return the row of each (state, event).  Responses and losses come only in states with parts under way."""
     everywhere: dict[type, Row] = {
         Assigned: ProduceRoute._on_assigned,
         ConnectionUp: ProduceRoute._on_up,

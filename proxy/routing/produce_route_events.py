@@ -1,4 +1,4 @@
-"""What a partition's route hears and has done: events in, effects out.  Plain classes: there are some for each part."""
+"""The events and effects of a partition's route.  They are plain classes, since each part needs some of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from bmq.core.records.batch import NO_PRODUCER_ID, Appended
 
 
 class RoutedBatch:
-    """One batch.  ``token`` is whatever its sender needs to answer it.  ``held_until`` is set once, when its request
-    arrives: every wait for an owner, here and there, ends then.
+    """One batch, a part of a produce request.
 
-    ``is_unsure``: it was sent, and whether it was accepted is not known.  ``is_wanted``: somebody waits for its answer.
-    ``is_anew``: all answers to what was sent before it are in.  A broker that has refused a part goes on refusing that
-    producer's later ones, which may have been on their way already, until one comes that is.
+    =============== ==========================================================================================
+    ``token``       the caller's, by which it completes the part
+    ``held_until``  time on the loop's clock at which every wait for an owner ends, here and in the broker;
+                    set when the request arrives
+    ``is_unsure``   the batch was sent, and it is not known whether it was accepted
+    ``is_wanted``   the caller still waits for the result
+    ``is_anew``     all parts sent before it have their results.  A broker that has refused a part goes on
+                    refusing its producer's later ones, which may have been under way already, until it gets a
+                    part with this mark.
+    =============== ==========================================================================================
     """
 
     __slots__ = (
@@ -54,10 +60,12 @@ class RoutedBatch:
         self.is_wanted = True
 
     def __repr__(self) -> str:
-        return f"<Part {self.number} of {self.producer_id}, {self.size} bytes{' unsure' if self.is_unsure else ''}>"
+        unsure = " unsure" if self.is_unsure else ""
+        return f"<RoutedBatch {self.number} of {self.producer_id}, {self.size} bytes{unsure}>"
 
     @property
     def is_idempotent(self) -> bool:
+        """True if the batch carries a producer id, so that it may be sent again."""
         return self.producer_id > NO_PRODUCER_ID
 
 
@@ -65,9 +73,10 @@ class RoutedBatch:
 
 
 class Assigned:
-    """``incarnation`` is to own the partition, "" nobody; ``is_up``: it can be sent to now.
+    """The assignment of the partition to process ``incarnation``, or to none ("").
 
-    ``is_ours``: this process is to own it, and nothing goes this way any more.
+    ``is_up``: the connection to it is up.  ``is_ours``: the partition is assigned to this process, so that nothing is
+    sent on this route any more.
     """
 
     __slots__ = ("incarnation", "is_ours", "is_up")
@@ -79,7 +88,7 @@ class Assigned:
 
 
 class ConnectionUp:
-    """``incarnation`` can be sent to."""
+    """The connection to ``incarnation`` is up."""
 
     __slots__ = ("incarnation",)
 
@@ -88,7 +97,7 @@ class ConnectionUp:
 
 
 class ConnectionLost:
-    """``incarnation`` cannot be sent to any more.  ``Lost`` tells of each part that was under way there."""
+    """The connection to ``incarnation`` is lost.  A ``Lost`` follows for each part that was under way over it."""
 
     __slots__ = ("incarnation",)
 
@@ -97,13 +106,13 @@ class ConnectionLost:
 
 
 class NoBrokerLeft:
-    """Nobody is left who could own the partition, and we do not wait for somebody to come: we are leaving."""
+    """No broker is left that could own the partition, and this process, which is leaving, does not wait for one."""
 
     __slots__ = ()
 
 
 class Submitted:
-    """A new part, behind all others."""
+    """A new part, to be sent behind all others."""
 
     __slots__ = ("part",)
 
@@ -112,7 +121,7 @@ class Submitted:
 
 
 class Answered:
-    """The owner's answer; ``appended`` when ``code`` is NONE."""
+    """The owner's response to a part; ``appended`` is its result if ``code`` is NONE."""
 
     __slots__ = ("appended", "code", "message", "part")
 
@@ -126,7 +135,10 @@ class Answered:
 
 
 class Lost:
-    """The connection has gone before the answer came.  ``was_sent`` False: certainly nothing of it arrived."""
+    """The loss of a part: the connection ended before its response came.
+
+    ``was_sent`` False: the owner certainly did not get it.
+    """
 
     __slots__ = ("part", "was_sent")
 
@@ -136,7 +148,7 @@ class Lost:
 
 
 class Expired:
-    """Nobody waits for the part any more: its request's time is up, or its client has gone."""
+    """The caller no longer waits for the part: its request's time is up, or its client has gone."""
 
     __slots__ = ("part",)
 
@@ -145,7 +157,7 @@ class Expired:
 
 
 class Tick:
-    """``ProduceRoute.wake_at`` has come."""
+    """The time ``ProduceRoute.wake_at`` has come."""
 
     __slots__ = ()
 
@@ -157,7 +169,7 @@ Event = Assigned | ConnectionUp | ConnectionLost | NoBrokerLeft | Submitted | An
 
 
 class Send:
-    """Have these parts sent, in this order."""
+    """Parts to be sent to ``incarnation``, in this order."""
 
     __slots__ = ("incarnation", "parts")
 
@@ -167,7 +179,7 @@ class Send:
 
 
 class Fail:
-    """Answer the part with an error."""
+    """A part's result: an error."""
 
     __slots__ = ("code", "message", "part")
 
@@ -178,7 +190,7 @@ class Fail:
 
 
 class Done:
-    """Answer the part."""
+    """A part's result: it was accepted."""
 
     __slots__ = ("appended", "part")
 

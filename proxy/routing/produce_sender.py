@@ -1,10 +1,10 @@
-"""The produce connection to one broker: what is handed over in one turn of the loop goes out as one request.
+"""The produce connection to one broker: the parts of one turn of the loop go out as one request.
 
-Any number of requests are under way; what bounds them is each partition's credit.  Kafka's acks is a request's, so one
-turn gives two requests at most, unless a partition has parts for both: these go in the order in which they came.
-acks=0 and 1 are alike here, since the broker has to be heard either way.
+Any number of requests may be under way; each partition's credit bounds them.  Kafka's acks belongs to a request, so one
+turn makes two requests at most, unless a partition has parts for both: these are sent in the order in which they came.
+acks=0 is sent as 1, since this process needs the broker's response either way.
 
-Records are neither copied nor looked at.  A part keeps the frame that it came in until it is answered.
+Records are neither copied nor decoded.  A part keeps the frame in which it came until it has its result.
 """
 
 from __future__ import annotations
@@ -35,28 +35,31 @@ from bmq.proxy.routing.produce_route_events import Answered, ConnectionLost, Con
 
 ACKS_ALL, ACKS_BUFFERED = -1, 1
 TIMEOUT_MS = 60_000
-"""The broker's own patience.  What a client waits for is bounded here; this one frees the credit of what hangs."""
+"""Time-out of a request in the broker.  A client's wait ends by its own time-out, in this process; this one frees the
+credit of parts that hang."""
 REQUEST_BYTES = 8 << 20
-"""A request is sent before its turn ends once it has so many bytes."""
+"""Bytes from which a request is sent before the turn of the loop ends."""
 PARTS_MAX = 1_000
-"""Or so many parts: at some 5 us each to encode them and to read their answers."""
+"""Parts from which a request is sent before the turn ends: at some 5 us each to encode them and decode the response."""
 HEARD_A_TURN = 300
-"""Partitions that are given an event in one turn, at up to 20 us for what comes of it."""
+"""Partitions that get an event in one turn of the loop, at up to 20 us for each one's work."""
 FEW_PARTS = 20
-"""The answers to a request of so few go by the queue of events, if that is empty: a turn has not many such requests."""
+"""Parts of a request up to which its response does not go through the queue of events, if that is empty: a turn has few
+such requests."""
 _CODES: Mapping[int, ErrorCode] = {int(code): code for code in ErrorCode}
 
 
 class Sender(Protocol):
-    """One partition, as far as its link knows it."""
+    """One partition's sender of parts: a `RemoteOwner`."""
 
     key: PartitionKey
 
-    def hear(self, event: Event) -> None: ...
+    def hear(self, event: Event) -> None:
+        """Handle an event of the connection or of a part."""
 
 
 class _Request:
-    """What goes out together, in the order of the answer: by topic."""
+    """The parts of one request, in the order of its response: by topic."""
 
     __slots__ = ("anew", "count", "held_until", "parts", "senders", "size", "topics")
 
@@ -86,19 +89,23 @@ class _Request:
         self.count += 1
 
     def held_ms(self, now: float) -> int:
-        """What is refused for want of an owner comes back to us: so no part may be held longer than any of them."""
+        """Return the milliseconds for which the broker may hold the request's parts for an owner; -1: no bound.
+
+        No part may be held longer than its own bound, so the least of them counts; a part that is refused comes back.
+        """
         return -1 if self.held_until == math.inf else max(0, int((self.held_until - now) * 1000))
 
     def in_order(self) -> list[tuple[Sender, RoutedBatch]]:
+        """Return the parts in the order of the response."""
         return [each for parts in self.parts.values() for each in parts]
 
 
 class ProduceSender:
-    """One broker's.  It is connected as long as a partition has ``join``ed.
+    """The produce connection to one broker, which is kept up while a partition has ``join``ed.
 
-    Each change of the connection has a number, even while there is none.  With many partitions the change reaches them
-    in turns of the loop.  What one hands over that was not reached yet is not sent: it may have something under way on
-    an earlier connection, which must be answered before.
+    Each change of the connection has a number; it is even while the connection is down.  Many partitions get the change
+    in turns of the loop.  A part of a partition that did not get it yet is not sent: the partition may have parts under
+    way on an earlier connection, whose results must come first.
     """
 
     def __init__(
@@ -109,47 +116,54 @@ class ProduceSender:
         answered_ms: Histogram | None = None,
         sampled: SampledRecords | None = None,
     ) -> None:
-        """`answered_ms` counts how long requests are under way; `sampled` has the batches whose traces they carry."""
+        """Create the sender, not connected.
+
+        `answered_ms` counts the milliseconds that requests are under way; `sampled` has the batches whose traces they
+        carry.
+        """
         self._sampled = sampled
         self._answered_ms = answered_ms if answered_ms is not None else Histogram()
         self.incarnation = member.incarnation
-        self.senders: dict[Sender, int] = {}  # with the change that each was told last
+        self.senders: dict[Sender, int] = {}  # with the last change that each was notified of
         self._change = 0
         self._events = StepQueue(HEARD_A_TURN)
-        self._early: list[tuple[Sender, RoutedBatch]] = []  # handed over before the last change was told
+        self._early: list[tuple[Sender, RoutedBatch]] = []  # of senders not notified of the last change yet
         self._waiting: dict[bool, _Request] = {}  # by acks_all
-        self._refused: list[_Request] = []  # the connection is busy, and nobody has heard of that yet
+        self._refused: list[_Request] = []  # as the connection is busy; their senders are not notified yet
         self.link = BrokerLink(
             peers, member, Kind.PRODUCE, is_wanted=lambda: bool(self.senders), on_up=self._up, on_down=self._down,
             relays=relays,
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<ProduceLink {self.link!r} {len(self.senders)} partitions>"
+        return f"<ProduceSender {self.link!r} {len(self.senders)} partitions>"
 
     @property
     def is_up(self) -> bool:
+        """True while the connection, direct or relayed, is up."""
         return self._change % 2 == 1
 
     def join(self, sender: Sender) -> None:
-        """Tell ``sender`` of each change from here on; it knows of ``is_up``.
+        """Notify ``sender`` of each later change; it must have read ``is_up`` itself.
 
-        One that has joined already, as when its partition is assigned to the same broker again, is told of what it has
-        not heard yet: it may have something under way on an earlier connection.
+        A sender that has joined already, as when its partition is assigned to the same broker again, still gets the
+        changes that it was not notified of: it may have parts under way on an earlier connection.
         """
         self.senders.setdefault(sender, self._change)
         self.link.want()
 
     def leave(self, sender: Sender) -> None:
+        """Notify ``sender`` of no further change.  It still gets the results of its parts."""
         self.senders.pop(sender, None)
 
     def shut(self) -> None:
-        """The broker is no member any more: nothing more is sent."""
+        """Close the connection, and send nothing more: the broker is not a member any more."""
         for request in self._take_waiting():
             _lose(request.in_order(), was_sent=False)
         self.link.shut()
 
     async def close(self) -> None:
+        """Shut the sender, and wait until all senders were notified."""
         self.shut()
         await self.link.close()
         await self._events.finish()
@@ -159,14 +173,16 @@ class ProduceSender:
         self._events.run(min(len(self.senders), HEARD_A_TURN), self._tell_all(self._change))
 
     def _down(self) -> None:
-        """What was handed over goes the way that it was meant to go, lost or not: another may be up by the end of this
-        turn, and would be ahead of what is under way here."""
+        """Send the parts that wait over the connection that ends, even if they are lost.
+
+        Another one may be up by the end of this turn; over it they would overtake parts that are under way here.
+        """
         self._flush()
         self._change += 1
         self._events.run(min(len(self.senders), HEARD_A_TURN), self._tell_all(self._change))
 
     def _tell_all(self, change: int) -> Steps[None]:
-        """Tell all senders of a change, unless another one comes meanwhile, which has a round of its own."""
+        """Notify all senders of a change; stop if another one comes meanwhile, which notifies them itself."""
         turns = Turns(HEARD_A_TURN)
         for sender in tuple(self.senders):
             if turns.is_over():
@@ -185,7 +201,7 @@ class ProduceSender:
     # ----------------------------------------------------------------------------------------------------- requests
 
     def send(self, sender: Sender, parts: Sequence[RoutedBatch]) -> None:
-        """At the end of this turn, in the order of the calls."""
+        """Send these parts at the end of this turn of the loop, in the order of the calls."""
         if not self._waiting and not self._early:
             asyncio.get_running_loop().call_soon(self._flush)
         if self.senders.get(sender, self._change) != self._change:
@@ -232,8 +248,11 @@ class ProduceSender:
                     future.add_done_callback(partial(self._answered, peer, request.in_order(), now))
 
     def _tell_refused(self, why: str) -> None:
-        """The connection was busy, and goes on.  Certainly nothing of it was sent, and what was handed over behind it
-        must not be either: there may be room again by then, and it would overtake."""
+        """Refuse the requests that found the connection busy, and all parts behind them.
+
+        Nothing of them was sent.  The parts behind must not be sent either: there may be room again by then, and they
+        would overtake.
+        """
         self._refused += self._take_waiting()
         self._events.run(HEARD_A_TURN, self._refuse_all(why))
 
@@ -263,7 +282,7 @@ class ProduceSender:
     def _hear_all(
         self, peer: Connection, sent: Sequence[tuple[Sender, RoutedBatch]], future: asyncio.Future[memoryview]
     ) -> Steps[None]:
-        """Tell the senders of one request what became of their parts."""
+        """Notify the senders of one request of the results of their parts."""
         events = self._events_of(peer, sent, future)
         for start in range(0, len(sent), HEARD_A_TURN):
             if start:
@@ -284,7 +303,7 @@ class ProduceSender:
             raise error
         try:
             answers = _answers_of(future.result(), sent)
-        except FormatError:  # whatever it is, it does not speak our protocol
+        except FormatError:  # the other side does not speak the internal protocol
             if peer is self.link.peer:
                 self.link.spoil()
             else:
@@ -294,10 +313,13 @@ class ProduceSender:
 
 
 def _answers_of(body: memoryview, sent: Sequence[tuple[Sender, RoutedBatch]]) -> Sequence[PartitionAnswer]:
-    """One for each part, in their order.  FormatError."""
+    """Return the answer to each part, in their order.
+
+    Raises FormatError if the response is malformed, or does not match the request.
+    """
     answers = [each for topic in decode_produce_response(body) for each in topic.partitions]
     if [each.partition for each in answers] != [sender.key.partition for sender, _ in sent]:
-        raise FormatError(f"{len(answers)} answers to {len(sent)} parts, or not to these")
+        raise FormatError(f"a response with {len(answers)} partitions does not match a request with {len(sent)}")
     return answers
 
 

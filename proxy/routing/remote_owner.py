@@ -1,4 +1,4 @@
-"""One partition's owner in another process: a route to write by, and questions over the control connection."""
+"""One partition's owner in another process: a route for batches, and queries over the control connection."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from bmq.proxy.routing.produce_sender import ProduceSender
 from bmq.storage.checkpoint import ProducerState, decode_producers
 
 TO_WATERMARK = -1
-"""Kafka's DeleteRecords: everything that is there."""
+"""Offset in Kafka's DeleteRecords that stands for the high watermark."""
 _PRODUCER_ID = struct.Struct(">q")
 _PRODUCER_ID_AT = 43
 _NO_BUCKET = -1
 
 
 class ProduceFuture(asyncio.Future[Appended]):
-    """The answer to one part.  Cancelled: nobody waits, and what is not sent yet is not sent any more."""
+    """The result of one part.  If it is cancelled, a part that was not sent yet is not sent any more."""
 
     __slots__ = ("_owner", "_part")
 
@@ -56,6 +56,7 @@ class ProduceFuture(asyncio.Future[Appended]):
         self._part = part
 
     def cancel(self, msg: object = None) -> bool:
+        """Cancel the future, and drop the part if it was not sent yet."""
         is_cancelled = super().cancel(msg)
         if is_cancelled:
             self._owner.hear(Expired(self._part))
@@ -63,7 +64,7 @@ class ProduceFuture(asyncio.Future[Appended]):
 
 
 class _Late:
-    """The deadline of one who waits."""
+    """The deadline of one waiter."""
 
     __slots__ = ("_waiter",)
 
@@ -71,28 +72,32 @@ class _Late:
         self._waiter = waiter
 
     def expire(self) -> None:
+        """Wake the waiter."""
         if not self._waiter.done():
             self._waiter.set_result(None)
 
 
 class RemoteOwner:
-    """An ``Owner``, for as long as the partition is somebody else's: the route goes from one broker to the next."""
+    """An ``Owner`` for as long as other processes own the partition; its route follows the assignment."""
 
     __slots__ = ("_asking", "_bucket", "_deadlines", "_is_armed_for", "_link", "_telling", "_waiters", "key", "route",
                  "used_at")  # fmt: skip
 
     def __init__(self, key: PartitionKey, route: ProduceRoute, asking: OwnerQueries, deadlines: Deadlines) -> None:
-        """`deadlines` are of all routes, in grains well below `routes.RETRY_S`."""
+        """Create the owner, without an assignment.
+
+        `deadlines` are those of all routes; their grain must be well below `produce_route.RETRY_S`.
+        """
         self.key = key
         self.route = route
         self.used_at = 0.0
         self._asking = asking
         self._link: ProduceSender | None = None
         self._deadlines = deadlines
-        self._bucket = _NO_BUCKET  # of `deadlines`, in which this is
+        self._bucket = _NO_BUCKET  # of `deadlines`, that this object is in
         self._is_armed_for: State | None = None
-        self._telling = 0  # errors are on their way to those who handed the parts over
-        self._waiters: list[asyncio.Future[None]] = []  # as many as lines and requests wait
+        self._telling = 0  # parts whose error was set, and whose callbacks did not run yet
+        self._waiters: list[asyncio.Future[None]] = []  # one for each queue or request that waits
 
     def __repr__(self) -> str:
         return f"<RemoteOwner {self.key} {self.route!r}>"
@@ -101,19 +106,21 @@ class RemoteOwner:
 
     @property
     def is_open(self) -> bool:
+        """True if a batch that is appended now is sent at once."""
         return self.route.is_open
 
     @property
     def is_idle(self) -> bool:
+        """True if no part has yet to get its result, and nothing waits for a change."""
         return self.is_settled and not self._waiters
 
     @property
     def is_settled(self) -> bool:
-        """Whoever handed a part over has its answer: what is written elsewhere now comes behind all of them."""
+        """True if every part has its result: a batch that is appended elsewhere now comes behind all of them."""
         return self.route.is_idle and not self._telling
 
     def assign(self, link: ProduceSender | None, *, is_ours: bool = False) -> None:
-        """The partition is to be owned by whom ``link`` reaches; None: by nobody, or (``is_ours``) by this process."""
+        """Assign the partition to the broker of ``link``; None: to none, or to this process if ``is_ours``."""
         if self._link is not None and link is not self._link:
             self._link.leave(self)
         self._link = link
@@ -124,12 +131,12 @@ class RemoteOwner:
         link.join(self)
 
     def desert(self) -> None:
-        """We are leaving, and nobody is left who could own the partition: nothing waits for that any more."""
+        """Stop waiting for an owner: this process is leaving, and no broker is left that could own the partition."""
         self.hear(NoBrokerLeft())
         self._wake()
 
     def hear(self, event: Event) -> None:
-        """Something has happened: the route decides, and what it decides is done."""
+        """Handle an event: pass it to the route, and carry out the effects."""
         route, loop = self.route, asyncio.get_running_loop()
         was_open = route.is_open
         for effect in route.handle(event, loop.time()):
@@ -138,7 +145,7 @@ class RemoteOwner:
                 self._link.send(self, effect.parts)
             else:
                 _answer(effect)
-                if isinstance(effect, Fail):  # its callbacks are due in the loop's next turn, and this one behind them
+                if isinstance(effect, Fail):  # its callbacks run in the loop's next turn, and this one behind them
                     self._telling += 1
                     loop.call_soon(self._told)
         if not route.is_open or self._bucket != _NO_BUCKET:
@@ -152,7 +159,7 @@ class RemoteOwner:
             self._wake()
 
     def _arm(self) -> None:
-        """See that ``Tick`` comes.  In a state it is set once, since asking when costs what is kept."""
+        """Set the timer of ``Tick``: once in each state, since the cost of ``wake_at`` grows with the kept parts."""
         if self.route.state is self._is_armed_for and self._bucket != _NO_BUCKET:
             return
         self._disarm()
@@ -167,12 +174,12 @@ class RemoteOwner:
             self._bucket = _NO_BUCKET
 
     def expire(self) -> None:
-        """What the route waits for at this moment is due."""
+        """Pass ``Tick`` to the route."""
         self._bucket = _NO_BUCKET
         self.hear(Tick())
 
     def close(self) -> None:
-        """We end, or nobody uses it any more: what is kept is given up."""
+        """Give up the kept parts, and wake all waiters: this process ends, or the route is not used any more."""
         self.assign(None, is_ours=True)
         self._disarm()
         self._wake()
@@ -186,7 +193,7 @@ class RemoteOwner:
                 waiter.set_result(None)
 
     async def changed(self, deadline: float = math.inf) -> None:
-        """Wait until it may have opened, closed or got room, or until `deadline` on the loop's clock."""
+        """Wait until the owner may have opened, closed or got room, or until `deadline` on the loop's clock."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.append(waiter)
@@ -204,15 +211,16 @@ class RemoteOwner:
 
     @property
     def has_room(self) -> bool:
+        """True while the partition has credit for another batch."""
         return self.route.has_room
 
     async def room(self) -> None:
-        """Until there is room, or another owner has to be looked for."""
+        """Wait until there is room, or the owner does not accept appends any more."""
         while self.is_open and not self.has_room:
             await self.changed()
 
     def append(self, data: memoryview, *, acks_all: bool, held_until: float = math.inf) -> ProduceFuture:
-        """On its way now, or behind what is kept.  RequestError in the future."""
+        """Send a batch now, or behind those that are kept.  The future has RequestError if it is refused."""
         producer_id = NO_PRODUCER_ID
         if len(data) >= HEADER_BYTES:
             (producer_id,) = _PRODUCER_ID.unpack_from(data, _PRODUCER_ID_AT)
@@ -250,7 +258,11 @@ class RemoteOwner:
         return await run_in_turns(decode_producers(memoryview(found.states)))
 
     async def delete_before(self, offset: int) -> int:
-        """Asked again when no answer came; so "everything" is what is there when it was asked first."""
+        """Delete the records below ``offset``, and return the new log start.  See ``Owner.delete_before``.
+
+        The query is repeated if no response comes.  So -1 is replaced first, by the high watermark of this moment:
+        later records are not deleted.
+        """
         if offset == TO_WATERMARK:
             offset = (await self.settled_ends()).high_watermark
         (log_start,) = await self._ask(Question.DELETE_BEFORE, 1, offset)
@@ -279,5 +291,6 @@ def _answer(effect: Done | Fail) -> None:
 
 def _expect(answer: AskResponse, count: int) -> tuple[int, ...]:
     if len(answer.values) != count:
-        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the owner answered {answer.values}: {count} were expected")
+        text = f"the owner returned {answer.values} where {count} values were expected"
+        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
     return answer.values

@@ -1,8 +1,8 @@
-"""One partition as its owner in another process tells of it: a ``PartitionView``.
+"""The view of one partition whose owner is in another process: a ``PartitionView``.
 
-The watermark moves with the data: it is the end of the batches that have come, never ahead of them, so that whoever
-reads at the end finds them in memory.  What lies before them is read from storage, for which the owner is asked where
-its open segment stands: one question for all who wait, answered with the index entries that are new.
+The watermark moves with the data: it is the end of the batches that have come, never ahead of them, so that a reader at
+the end finds them in memory.  Earlier batches are read from storage.  For that the owner is asked for the state of its
+open segment, by one query for all readers that wait; the response has only the index entries that are new.
 """
 
 from __future__ import annotations
@@ -30,31 +30,32 @@ from bmq.storage.index import SegmentIndex
 from bmq.storage.log_reader import LiveSegment
 
 SURE_S = 2.0
-"""An owner's word of where the log ends serves one reader, who comes again within this time: what was sent to it
-later is not in it."""
+"""Time within which a reader must come again to use the end of the log that the owner has confirmed.  Only one reader
+uses it: it may be out of date for a later one."""
 CONFIRM_EVERY_S = 0.1
-"""The owner is asked no more often for one partition: a client that is told at once may ask again at once."""
+"""Least time between two such queries for one partition: a client that gets its response at once may ask again at
+once."""
 CONFIRM_AGAIN_S = 1.0
-"""Between a question that was not answered and the next one, while somebody waits for the answer."""
+"""Pause after such a query without a response, before the waiting readers are notified."""
 
 R = TypeVar("R", bound=Response)
 
 
 class Teller(Protocol):
-    """Whom a tail asks: its owner's link."""
+    """The link to a tail's owner: a `TailFetcher`."""
 
     async def ask(self, key: PartitionKey, message: Message, api_key: InternalKey, response: type[R]) -> R:
-        """RequestError when there is no answer in time."""
+        """Return the owner's response.  Raises RequestError if there is none in time."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it, until it is done or the link has gone."""
+        """Run ``work`` in a task, until it is done or the link is shut."""
 
     def told_end(self, tail: Tail) -> None:
-        """The owner has said where the log ends: whoever waits for that looks again."""
+        """Wake the readers of a tail, so that they check its end again."""
 
 
 class Tail:
-    """``open`` and ``close`` alternate; ``hear`` is called in between, by the link."""
+    """One partition's view.  The link calls ``open`` and ``close`` alternately, and ``hear`` in between."""
 
     __slots__ = ("_asking_live", "_confirmed_at", "_is_confirming", "_live_upto", "_sure_end", "_sure_until", "_teller",
                  "epoch", "failures", "high_watermark", "is_open", "key", "last_stable_offset", "live", "log_start",
@@ -83,7 +84,7 @@ class Tail:
     # --------------------------------------------------------------------------------------------------- its link
 
     def open(self, ends: Ends, teller: Teller) -> None:
-        """What the owner says of itself, before the first fetch."""
+        """Open the view with the owner's epoch and offsets, before the first fetch."""
         if ends.epoch != self.epoch:
             self.live, self._live_upto = None, -1
         self.epoch, self.log_start, self.last_stable_offset, self.high_watermark = ends
@@ -92,12 +93,15 @@ class Tail:
         self.is_open, self.opened_at = True, asyncio.get_running_loop().time()
 
     def hear(self, high_watermark: int, last_stable_offset: int) -> None:
-        """Batches up to ``high_watermark`` have come."""
+        """Handle that batches up to ``high_watermark`` have come."""
         self.high_watermark = high_watermark
         self.last_stable_offset = min(last_stable_offset, high_watermark)
 
     def close(self) -> None:
-        """What was asked of the owner is not waited for: its work may end before it began."""
+        """Close the view, and fail the waiting ``ask_live`` calls.
+
+        Their query may be cancelled before it began, so they must not wait for its end.
+        """
         self.is_open = False
         self._teller = None
         self._is_confirming = False
@@ -109,9 +113,12 @@ class Tail:
 
     @property
     def has_seen_end(self) -> bool:
-        """See ``PartitionView``.  Two readers who look past the end at the same time may share one word; it was given
-        after the first of them looked.  The owner proves in the store that it is the owner: this is rare, and a
-        consumer that hears "out of range" jumps."""
+        """True if the owner has just confirmed the end of the log, for one reader.  See ``PartitionView``.
+
+        Otherwise this starts a query, unless one is under way.  Two readers past the end at the same time may share its
+        response, which the owner gave after the first of them has read this.  The owner proves in the store that it is
+        the owner: that is rare enough, and a consumer that gets OFFSET_OUT_OF_RANGE resets its position.
+        """
         now = asyncio.get_running_loop().time()
         if now < self._sure_until and self._sure_end <= self.high_watermark:
             self._sure_until = 0.0
@@ -138,21 +145,25 @@ class Tail:
             if ends is not None and ends.epoch == self.epoch:
                 self._sure_end = ends.high_watermark
                 self._sure_until = loop.time() + SURE_S
-            teller.told_end(self)  # whoever waits looks again, and has it asked again if it failed
+            teller.told_end(self)  # the readers check again, which repeats the query if it failed
 
     # ---------------------------------------------------------------------------------------------- the open segment
 
     @property
     def knows_live(self) -> bool:
+        """True if ``live`` is flushed up to the watermark at least; otherwise use ``ask_live``."""
         return self._live_upto >= self.high_watermark
 
     async def ask_live(self) -> LiveSegment | None:
-        """``live``, flushed at least as far as the watermark is now."""
+        """Return the open segment, flushed at least up to the present watermark; None if there is none.
+
+        Raises RequestError if the owner does not respond in time.
+        """
         watermark = self.high_watermark
         while self._live_upto < watermark:
             teller = self._teller
             if teller is None:
-                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} has no owner that we hear")
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the owner of {self.key} is not reached")
             if self._asking_live is None:
                 self._asking_live = asyncio.get_running_loop().create_future()
                 teller.spawn(self._ask_live(teller, self._asking_live))
@@ -184,28 +195,34 @@ class Tail:
     def _give_up(waiting: asyncio.Future[None], error: RequestError) -> None:
         if not waiting.done():
             waiting.set_exception(error)
-            waiting.exception()  # taken notice of: whoever waited may have gone
+            waiting.exception()  # asyncio logs an exception that is not retrieved, and all readers may have gone
 
 
 def ends_of(answer: AskResponse) -> Ends:
+    """Return the epoch and offsets in a response.  Raises RequestError if it has another number of values."""
     if len(answer.values) != len(Ends._fields):
-        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"an owner gave {answer.values} for its ends")
+        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"an owner returned {answer.values} for its ends")
     return Ends(*answer.values)
 
 
 def _live_of(answer: LiveSegmentResponse, known: LiveSegment | None) -> LiveSegment | None:
-    """The segment that is open now; its index goes on where ours ended if it is the one that we knew."""
+    """Return the segment that is open now; None if there is none.
+
+    If it is the segment that is ``known``, its index is extended by the entries in the response.  Raises RequestError
+    if the entries are malformed, or do not continue that index.
+    """
     if answer.base < 0:
         return None
     if len(answer.entries) % INDEX_ENTRY_BYTES:
-        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{len(answer.entries)} bytes are no index entries")
+        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{len(answer.entries)} bytes are not whole index entries")
     name = SegmentName(answer.base, answer.segment_epoch, answer.n)
     entries = from_big_endian(memoryview(answer.entries))
     if not answer.first_entry:
         index = SegmentIndex(entries=entries)
     elif known is not None and known.name == name and len(known.index) == answer.first_entry:
-        index = known.index  # only ever longer: whoever is reading it reads what it had
+        index = known.index  # it only grows: a read under way uses the entries that were there before
         index.entries.extend(entries)
     else:
-        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"index entries from {answer.first_entry} on were not asked")
+        text = f"the owner sent index entries from {answer.first_entry} on, which do not continue the known ones"
+        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
     return LiveSegment(name, answer.position, answer.end_offset, index)

@@ -1,13 +1,13 @@
 """The tail connection to one broker: one incremental fetch session over the partitions that are read here.
 
-A partition joins with a question for the owner's epoch and ends, and is fetched from the watermark on; an answer's
-batches go to the tail cache as they came.  A request lists only what has changed since the last one.  It is parked at
-the broker until there is something to tell; a partition that joins meanwhile does not wait for that: one more request
-overtakes the parked one, which is then answered at once, with what it has or with INVALID_FETCH_SESSION_EPOCH.  What
-comes twice in that case is passed over.
+A partition joins with a query for the owner's epoch and offsets, and is fetched from the watermark on; the batches of a
+response go to the tail cache as they came.  A request lists only changes since the last one.  The broker parks it until
+it has news.  A partition that joins meanwhile does not wait for that: one more request overtakes the parked one, which
+then gets its response at once, with the records that it has or with INVALID_FETCH_SESSION_EPOCH.  Batches that come
+twice because of that are ignored.
 
-An error for one partition closes it here; it joins again after a while, as does every partition after the connection
-was lost.
+An error of one partition closes it here; it joins again after a while, as does every partition after the connection was
+lost.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ from bmq.proxy.routing.fetch_session_handler import NO_SESSION, Session
 from bmq.proxy.routing.remote_tail import Tail, ends_of
 
 ASKING_MAX = 1_000
-"""Partitions asked for their ends at once: one or two requests."""
+"""Queries for the offsets of joining partitions that are under way at once: one or two requests."""
 ASK_S = 2.0
+"""Time-out of a query to the owner."""
 RETRY_S = 0.05
 RETRY_MAX_S = 1.0
-"""A partition that cannot be followed is tried again after the first, doubled up to the second."""
+"""Pause before a partition that cannot be followed is tried again: the first, doubled each time up to the second."""
 FED_A_TURN = 200
-"""Partitions of a response, at 10 to 40 us each."""
+"""Partitions of a response that are handled in a turn of the loop, at 10 to 40 us each."""
 RENEWED_A_TURN = 300
-"""Partitions that a change of the connection reaches."""
+"""Partitions that are closed or join in a turn of the loop, after a change of the connection."""
 STOOD_S = 2.0
-"""One that was followed for so long did not fail to be."""
+"""Time after which a partition counts as followed, so that its next pause is the shortest again."""
 _SESSION_LOST = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -63,7 +64,7 @@ R = TypeVar("R", bound=Response)
 
 
 class TailFetcher:
-    """One broker's.  It is a ``Teller`` for the tails that have ``join``ed."""
+    """The tail connection to one broker, and the ``Teller`` of the tails that have ``join``ed."""
 
     def __init__(
         self,
@@ -91,23 +92,24 @@ class TailFetcher:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<TailLink {self.link!r} {len(self.tails)} partitions {self._session!r}>"
+        return f"<TailFetcher {self.link!r} {len(self.tails)} partitions {self._session!r}>"
 
     @property
     def is_up(self) -> bool:
+        """True while the connection, direct or relayed, is up."""
         return self.link.peer is not None
 
     # ---------------------------------------------------------------------------------------------------- partitions
 
     def join(self, tail: Tail) -> None:
-        """Follow it, from its watermark on."""
+        """Follow a partition, from its watermark on."""
         self.tails[tail.key] = tail
         self.link.want()
         if self.link.peer is not None:
             self._line_up(tail)
 
     def leave(self, tail: Tail) -> None:
-        """It is somebody else's, or nobody reads it."""
+        """Follow a partition no longer: it has another owner, or it is not read any more."""
         if self.tails.pop(tail.key, None) is None:
             return
         self._joining.pop(tail.key, None)
@@ -118,12 +120,13 @@ class TailFetcher:
         self._due()
 
     def shut(self) -> None:
-        """The broker is no member any more."""
+        """Close the connection, and cancel the queries: the broker is not a member any more."""
         self.link.shut()
         for work in self._works:
             work.cancel()
 
     async def close(self) -> None:
+        """Shut the fetcher, and wait until its work has ended."""
         self.shut()
         await self.link.close()
         await self._events.finish()
@@ -151,7 +154,7 @@ class TailFetcher:
         self._events.run(min(len(self.tails), RENEWED_A_TURN), self._renew_all(self._change, is_up=is_up))
 
     def _renew_all(self, change: int, *, is_up: bool) -> Steps[None]:
-        """Close what was followed over the connection before, and follow it over the one that is up now."""
+        """Close the partitions that were followed over the connection before, and let them join over the new one."""
         turns = Turns(RENEWED_A_TURN)
         for tail in tuple(self.tails.values()):
             if turns.is_over():
@@ -206,7 +209,7 @@ class TailFetcher:
         self._timers[tail.key] = asyncio.get_running_loop().call_later(delay_s, self._line_up, tail)
 
     def _refused(self, tail: Tail) -> None:
-        """The broker answered an error for it: its ends are asked for anew."""
+        """Close a partition for which the broker returned an error, and let it join again after a pause."""
         self._close(tail)
         if asyncio.get_running_loop().time() - tail.opened_at > STOOD_S:
             tail.failures = 0
@@ -216,9 +219,11 @@ class TailFetcher:
     # --------------------------------------------------------------------------------------------- as a tail's teller
 
     async def ask(self, key: PartitionKey, message: Message, api_key: InternalKey, response: type[R]) -> R:
+        """Return the broker's response.  Raises RequestError if there is none within ASK_S."""
         return await self._questions.ask(self.link.member, message, api_key, response, ASK_S)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` in a task, which is cancelled when the fetcher is shut."""
         task = asyncio.get_running_loop().create_task(work)
         self._works.add(task)
         task.add_done_callback(self._done)
@@ -231,13 +236,16 @@ class TailFetcher:
             )
 
     def told_end(self, tail: Tail) -> None:
-        """There is no word of its own for this: as if the log start had moved, to where it is."""
+        """Wake the readers of a tail, by the event that its log start has moved, to where it is.
+
+        `FlushListener` has no event of its own for a confirmed end.
+        """
         self._told.log_start_moved(tail.key, tail.log_start)
 
     # ------------------------------------------------------------------------------------------------------- fetches
 
     def _due(self) -> None:
-        """Have a request sent at the end of this turn."""
+        """Send a request at the end of this turn of the loop, if one is needed."""
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._send)
@@ -261,7 +269,7 @@ class TailFetcher:
             self._put_off(peer, session)
             return
         if future.cancelled() or isinstance(future.exception(), PeerLost):
-            return  # the link hears of it too, and begins anew
+            return  # the link notices it, too, and begins again
         session.under_way -= 1
         if session is self._session:
             self._events.run(FED_A_TURN, self._take_body(peer, session, future.result()))
@@ -270,15 +278,17 @@ class TailFetcher:
         try:
             response = yield from fetch_response_steps(body)
             yield from self._take(session, response)
-        except (FormatError, RequestError):  # whatever it is, it does not speak our protocol
+        except (FormatError, RequestError):  # the other side does not speak the internal protocol
             if session is self._session and peer is self.link.peer:
                 self.link.spoil()
             return
         self._due()
 
     def _put_off(self, peer: Connection, session: Session) -> None:
-        """The connection is busy, so the broker has not seen a request that our session counts: it is begun anew, after
-        a while."""
+        """Begin a new session after a pause.
+
+        The connection was busy, so the broker did not get a request that the session counts.
+        """
         if session is self._session and peer is self.link.peer:
             self._session = session.anew()
             self._is_due = True
@@ -289,7 +299,7 @@ class TailFetcher:
             return
         if response.error_code:
             if response.error_code not in _SESSION_LOST:
-                raise FormatError(f"a fetch was answered with error {response.error_code}")
+                raise FormatError(f"the response to a fetch has error {response.error_code}")
             if not (response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH and session.under_way):
                 self._session = session.anew()
             return  # else it was overtaken
@@ -307,7 +317,7 @@ class TailFetcher:
                     self._feed(session, tail, each)
 
     def _feed(self, session: Session, tail: Tail, told: FetchedPartition) -> None:
-        """One partition's part of an answer.  RequestError when it is not whole batches."""
+        """Handle one partition's part of a response.  Raises RequestError if it is not whole batches."""
         if told.error_code:
             self._refused(tail)
             return

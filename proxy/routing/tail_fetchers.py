@@ -1,4 +1,4 @@
-"""The partitions that this process reads and does not own: followed while somebody looks at them."""
+"""The partitions that this process reads and does not own: each is followed for as long as it is read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from bmq.proxy.routing.remote_tail import Tail
 from bmq.proxy.routing.tail_fetcher import TailFetcher
 
 UNREAD_S = 30.0
-"""A partition that nobody reads and nobody has looked at for so long is followed no longer."""
+"""Time after which a partition without readers that was not asked for is followed no longer."""
 QUIET_S = 900.0
-"""Nor one that is read, but where nothing happened for so long: its reader may have gone without a word."""
+"""Time after which a partition that has readers, but was not asked for, is followed no longer: its reader may have gone
+without closing its session."""
 
 
 class TailFetchers:
-    """``link_to`` gives the link to whoever is to own a partition, None when nobody is; ``is_read`` says whether a
-    fetch is parked, or a session waits, for it."""
+    """The partitions that are followed, each by the link to its owner.
+
+    ``link_to`` returns the link to a partition's owner, None if it has none; ``is_read`` returns whether a parked fetch
+    or a session follows the partition.
+    """
 
     def __init__(
         self, link_to: Callable[[PartitionKey], TailFetcher | None], is_read: Callable[[PartitionKey], bool]
@@ -30,20 +34,24 @@ class TailFetchers:
         self._links: dict[PartitionKey, TailFetcher] = {}
 
     def __repr__(self) -> str:
-        return f"<RemoteTails {len(self._tails)} partitions, {sum(t.is_open for t in self._tails.values())} open>"
+        return f"<TailFetchers {len(self._tails)} partitions, {sum(t.is_open for t in self._tails.values())} open>"
 
     def __contains__(self, key: PartitionKey) -> bool:
         return key in self._tails
 
     def __len__(self) -> int:
+        """Return the number of partitions that are followed."""
         return len(self._tails)
 
     def keys(self) -> Collection[PartitionKey]:
-        """The partitions that are followed."""
+        """Return the partitions that are followed."""
         return self._tails.keys()
 
     def follow(self, key: PartitionKey) -> Tail | None:
-        """The partition once its owner is heard."""
+        """Return the partition's view; None while its owner has not sent its state yet.
+
+        The first call makes the process follow the partition, and each call keeps it from being forgotten.
+        """
         tail = self._tails.get(key)
         now = asyncio.get_running_loop().time()
         if tail is None:
@@ -53,7 +61,7 @@ class TailFetchers:
         return tail if tail.is_open else None
 
     def place(self, key: PartitionKey) -> None:
-        """Its owner may be another; nothing happens to a partition that is not followed."""
+        """Move a partition to the link of its present owner, if it is followed."""
         tail = self._tails.get(key)
         if tail is None:
             return
@@ -68,14 +76,14 @@ class TailFetchers:
             new.join(tail)
 
     def forget(self, key: PartitionKey) -> None:
-        """It is followed no longer."""
+        """Follow a partition no longer."""
         tail = self._tails.pop(key, None)
         link = self._links.pop(key, None)
         if tail is not None and link is not None:
             link.leave(tail)
 
     def sweep(self) -> Steps[None]:
-        """Forget what is not read any more, with a pause after some partitions."""
+        """Forget partitions that are not read any more, with a pause after some of them."""
         now = asyncio.get_running_loop().time()
         turns = Turns()
         for key, tail in tuple(self._tails.items()):
