@@ -1,4 +1,4 @@
-"""What the leader asks members: whether they live and serve, what they carry and have open, and to leave."""
+"""The leader's requests to members: whether they are alive and serve, their load and open files, and to leave."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from bmq.meta.cluster.member import Member
 
 
 class MemberClient(Protocol):
-    """The leader's calls.  ``peer_asking`` makes them over the internal connections."""
+    """The leader's calls; ``controller.member_client`` makes them over the internal connections."""
 
     async def is_alive(self, member: Member) -> bool:
-        """A probe: False when it is as good as dead."""
+        """Probe the member.  Returns False if it refuses the connection or does not respond."""
 
     async def load(self, member: Member) -> list[Measured] | None:
-        """Its traffic since it was last asked; None when it does not say."""
+        """Return the traffic of the member's partitions since the last call; None if it does not respond."""
 
     async def open_files(self, member: Member, share: int | None) -> OpenFileReport | None:
-        """Send it its share of open files, unless that is None, and return its report; None if it sends none: it
-        does not answer, or is of an earlier version."""
+        """Send the member its share of open files, unless that is None, and return its report.
+
+        Returns None if it sends none: it does not respond, or is of an earlier version.
+        """
 
     async def is_serving(self, member: Member) -> bool | None:
-        """Whether it can do what it is for; None when it does not say."""
+        """Return whether the member can do its work; None if it does not respond."""
 
     def keep(self, member: Member) -> None:
-        """Have a connection to it, so that its breaking is heard of."""
+        """Keep a connection to the member, so that its end is noticed (``subscribe_broken``)."""
 
     async def leave(self, member: Member) -> None:
-        """Have it drain and end.  RequestError."""
+        """Have the member drain and end.  Raises RequestError."""
 
     def subscribe_broken(self, call: Callable[[str, str], None]) -> Callable[[], None]:
-        """Have ``call`` run with a member's incarnation, and why, when the connection to it breaks;
-        the answer ends that."""
+        """Call ``call`` with a member's incarnation and the reason when the connection to it breaks.
+
+        Returns a function that unsubscribes it.
+        """

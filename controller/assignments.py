@@ -1,7 +1,7 @@
-"""The assignment as it is written: moves -> bounded transactions that compare what the view showed.
+"""Writing of the assignment: moves become bounded transactions, each of which compares the keys that it changes.
 
-A transaction also compares the election key, so that only the leader's are done.  The view is what they are decided
-on, and is waited for afterwards: the leader holds no copy that could differ from what everybody sees.
+A transaction also compares the election key, so that only the leader's transactions succeed.  They are decided on the
+view, and the view is waited for afterwards: the leader holds no copy that could differ from what all processes see.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ _NOBODY = ShardOwner("", 0)
 
 
 class Deposed(Exception):
-    """Another leads: this term has nothing to write any more."""
+    """Raised when another process leads, so that this term must not write any more."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """What is written together."""
+    """The compares and writes of one transaction."""
 
     compares: list[Compare] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
-    """Those that are done when it is."""
+    """The moves that the transaction carries out."""
     bytes: int = 0
 
     def has_room(self, size: int) -> bool:
+        """Return whether a further write of ``size`` bytes fits; the first one always does."""
         if not self.writes:
             return True
         has_bytes = self.bytes + size <= BYTES_PER_COMMIT
@@ -52,7 +53,7 @@ class Batch:
 
 
 class Assignments:
-    """Reads the assignment from the view and writes it to the store, for one term."""
+    """The assignment of one term: read from the view, written to the store."""
 
     def __init__(self, kv: KeyValue, cluster: str, view: KvClusterView, leadership: Leadership) -> None:
         self._kv = kv
@@ -63,8 +64,10 @@ class Assignments:
     # ------------------------------------------------------------------------------------------------------- reading
 
     def shard_owners(self, count: int) -> PartitionTable:
-        """Who is to serve each shard, as the planner's partitions; those beyond ``count`` too that were ever
-        assigned."""
+        """Return the owner of each shard, in the form of the planner's partitions.
+
+        Includes shards beyond ``count`` that were ever assigned.
+        """
         shards = self._view.shards
         numbers = range(max(count, *(number + 1 for number in shards)) if shards else count)
         return PartitionTable.of(
@@ -72,7 +75,7 @@ class Assignments:
         )
 
     def _chunk(self, topic_id: uuid.UUID, number: int, partitions: int) -> Sequence[str]:
-        """As long as the topic has partitions there."""
+        """Return the owners in a chunk, one for each partition that the topic has there, "" for none."""
         length = min(CHUNK, partitions - number * CHUNK)
         chunk = self._view.chunk(topic_id, number)
         owners = chunk.owners if chunk is not None else ()
@@ -87,13 +90,16 @@ class Assignments:
         gone: Iterable[uuid.UUID],
         find_topic: Callable[[uuid.UUID], Topic | None],
     ) -> Iterator[Batch]:
-        """In the order to be written: the dead leave the members with the first.  ``gone``: deleted topics.  Each is
-        made when it is asked for, from what the view shows then."""
+        """Yield the transactions that carry out ``moves``, in the order in which they must be committed.
+
+        ``dead``: incarnations to be deleted from the members, in the first transactions; ``gone``: ids of deleted
+        topics, whose assignments are deleted last.  Each transaction is made when it is asked for, from the view then.
+        """
         batch = Batch()
         for write, some in self._writes(moves, dead, gone, find_topic):
             revision = self._view.revision_of(write.key)
             if isinstance(write, Delete) and not revision:
-                continue  # it is gone already
+                continue  # deleted already
             size = len(write.key) * 2 + (len(write.value) if isinstance(write, Put) else 0)
             if not batch.has_room(size):
                 yield batch
@@ -136,8 +142,10 @@ class Assignments:
         return encode_chunk(AssignmentChunk(tuple(owners)))
 
     def _moved_shards(self, moves: Sequence[Move]) -> bytes:
-        """Each assignment of a shard has a number of its own.  No shard is ever left out, or its numbers would begin
-        anew."""
+        """Encode all shards' owners after ``moves``; each assignment of a shard has a higher number than the last.
+
+        No shard is ever left out, or its numbers would begin again at 0.
+        """
         shards = dict(self._view.shards)
         for move in moves:
             before = shards.get(move.key.partition, _NOBODY)
@@ -145,8 +153,11 @@ class Assignments:
         return encode_shards(shards)
 
     async def commit(self, batch: Batch) -> bool:
-        """True when it is done and the view shows it; False when it was decided on what is no more, or this process may
-        not act.  Deposed, KvError."""
+        """Commit the transaction, and wait until the view shows it.
+
+        Returns False if it was decided on values that have changed since, or this process may not act now.  Raises
+        Deposed if another process leads, KvError.
+        """
         if not self._leadership.may_act:
             return False
         guard = [self._leadership.compare()]
@@ -162,10 +173,10 @@ class Assignments:
 
 
 def _done_before(settled: Settled, writes: Sequence[Write]) -> int:
-    """The revision at which an earlier try was done whose answer was lost; 0 when none was.
+    """Return the revision at which an earlier try was committed whose response was lost; 0 if none was.
 
-    Its Puts tell, since nobody but the leader writes their keys.  Deletions alone are not told from a lease that ended;
-    nothing moves with them, and those that the view does not show yet are made again.
+    Its Puts show that, since only the leader writes their keys.  A transaction of deletions alone cannot be told from
+    leases that ended; it moves nothing, and deletions that the view does not show yet are made again.
     """
     puts = [(settled.commit.current[write.key], write) for write in writes if isinstance(write, Put)]
     if not settled.may_be_ours or not all(entry is not None and entry.value == put.value for entry, put in puts):

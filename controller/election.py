@@ -1,15 +1,16 @@
-"""Who leads: whose incarnation stands under the election key, bound to his lease.
+"""The election of the leader: the process whose incarnation is under the election key, bound to its lease.
 
-A candidate writes the key when there is none, and the store lets one through.  Two things keep a former leader from
-acting, and either is enough for what it guards:
+A candidate writes the key when there is none, and the store lets only one through.  Two guards keep a former leader
+from acting; either is sufficient for the actions that it guards:
 
-* *The store.*  Every write of a leader compares the revision of the key that made him leader.  The key of another
-  term has another revision, so nothing that an earlier leader has sent, however late, is ever done.
-* *The clock.*  What is no write (a declaration, an answer) is done only while the lease certainly holds: counted from
-  before the last renewal that was answered, less a margin, on a clock that goes on while the machine is suspended.
+* *The store.*  Every write of a leader compares the revision of the key that made it leader.  The key of another term
+  has another revision, so no write that an earlier leader has sent, however late, ever succeeds.
+* *The clock.*  An action that is not a write (a declaration, a response) is done only while the lease certainly holds.
+  That is counted from before the last successful renewal, less a margin, on a clock that goes on while the machine is
+  suspended.
 
-A store that does not answer is no lost leadership: the leader does nothing meanwhile, and goes on when his renewal is
-answered.  The lease is then the same and never ended, so nobody else led.
+A store that does not answer does not end the leadership: the leader does nothing meanwhile, and goes on when its lease
+is renewed.  The lease is then the same one and never ended, so no other process led.
 """
 
 from __future__ import annotations
@@ -31,15 +32,17 @@ from bmq.meta.kv import Compare, KeyValue, KvError, LeaseNotFound, Put
 _log = logging.getLogger(__name__)
 
 TTL_S = 2.0
-"""How long a killed leader is missed at most, and with it a broker that died in the same process.  The least that etcd
-grants on defaults; an outage of etcd does not count, its new leader gives every lease its whole time again."""
+"""Time to live of the leader's lease: how long a killed leader goes unnoticed at most, and with it a broker that died
+in the same process.  The least that etcd grants by default.  An outage of etcd does not count: its new leader grants
+every lease its whole time again."""
 MARGIN_S = 0.4
-"""By which the leader's clock may be slower than the store's, and the time from a look at it to the act."""
+"""Seconds by which the leader's clock may be slower than the store's, plus the time from reading it to the action."""
 RETRY_S = 0.3
+"""Pause after a call to the store that failed."""
 
 
 class ElectionView(Protocol):
-    """The part of ``KvClusterView`` that shows the key."""
+    """The part of ``KvClusterView`` that shows the election key."""
 
     @property
     def revision(self) -> int: ...
@@ -48,7 +51,7 @@ class ElectionView(Protocol):
 
 
 class Leadership:
-    """One term.  ``holds_until`` is moved by renewals; ``is_over`` is for ever."""
+    """One term of this process as leader.  Renewals move ``holds_until``; ``is_over`` is final."""
 
     __slots__ = ("_clock", "holds_until", "is_over", "key", "lease", "revision")
 
@@ -65,22 +68,25 @@ class Leadership:
 
     @property
     def may_act(self) -> bool:
-        """Whether nobody else can lead now."""
+        """True while no other process can lead."""
         return not self.is_over and self._clock.monotonic() < self.holds_until
 
     def compare(self) -> Compare:
-        """What every write of this term compares."""
+        """Return the comparison that every write of this term must contain."""
         return Compare(self.key, self.revision)
 
     def guard(self) -> list[Compare]:
-        """The same for a change that a client waits for.  NOT_CONTROLLER when this term may not act."""
+        """Return the same for a change that a client waits for.
+
+        Raises RequestError NOT_CONTROLLER if this term may not act now.
+        """
         if not self.may_act:
             raise RequestError(ErrorCode.NOT_CONTROLLER, "")
         return [self.compare()]
 
 
 class Election:
-    """``campaign`` until elected, ``keep`` until it is over, ``resign`` to end it before."""
+    """This process as a candidate: ``campaign`` until elected, ``keep`` the term, ``resign`` to end it early."""
 
     def __init__(
         self,
@@ -92,9 +98,9 @@ class Election:
         *,
         ttl_s: float = TTL_S,
         margin_s: float = MARGIN_S,
-        store_told: Callable[[bool], None] = lambda is_there: None,
+        on_store: Callable[[bool], None] = lambda is_there: None,
     ) -> None:
-        """``store_told`` hears after each call to the store whether it answered."""
+        """``on_store`` is called after each call to the store, with whether it answered."""
         assert 0 < margin_s < ttl_s / 2, "there must be time left to act in after a renewal"
         self._kv = kv
         self._view = view
@@ -103,20 +109,20 @@ class Election:
         self._clock = clock
         self._ttl_s = ttl_s
         self._margin_s = margin_s
-        self._store_told = store_told
+        self._on_store = on_store
 
     async def campaign(self) -> Leadership:
-        """Returns when elected, for which others must go first: it may take for ever."""
+        """Wait until this process is elected, and return its term.  May wait without end, while another leads."""
         while True:
             await self._until_vacant()
             try:
-                leadership = await self._run_for_it()
+                leadership = await self._stand()
             except KvError as error:
-                self._store_told(False)
-                _log.info("cannot stand for election, trying again", extra=fields(error=error))
+                self._on_store(False)
+                _log.info("could not stand for election, trying again", extra=fields(error=error))
                 leadership = None
             else:
-                self._store_told(True)
+                self._on_store(True)
             if leadership is not None:
                 return leadership
             await asyncio.sleep(RETRY_S)
@@ -131,8 +137,11 @@ class Election:
         finally:
             forget()
 
-    async def _run_for_it(self) -> Leadership | None:
-        """None when another was faster.  KvError: undecided; if it was done all the same, the lease ends it."""
+    async def _stand(self) -> Leadership | None:
+        """Try to write the key.  Returns None if another process was faster.
+
+        Raises KvError if the result is not known; a key that was written after all ends with its lease.
+        """
         before = self._clock.monotonic()
         lease = await self._kv.grant(self._ttl_s)
         try:
@@ -144,13 +153,13 @@ class Election:
         if not commit.succeeded:
             found = commit.current[self._key]
             if found is None or found.lease != lease:
-                await self._let_go(lease)
+                await self._revoke(lease)
                 return None
-            revision = found.revision  # done by the try whose answer was lost
+            revision = found.revision  # written by an earlier try whose response was lost
         return Leadership(self._key, revision, lease, before + self._ttl_s - self._margin_s, self._clock)
 
     async def keep(self, leadership: Leadership) -> None:
-        """Renew three times a ttl.  Returns when the term is over: the lease ended, or the key is not what it was."""
+        """Renew the lease three times per ttl.  Returns when the term is over: the lease ended, or the key changed."""
         changed = asyncio.Event()
         forget = self._view.subscribe(lambda change: changed.set() if change.is_controller else None)
         try:
@@ -172,25 +181,25 @@ class Election:
             await self._kv.keep_alive(leadership.lease)
         except LeaseNotFound:
             leadership.is_over = True
-            self._store_told(True)
+            self._on_store(True)
         except KvError as error:
-            self._store_told(False)
-            _log.info("leadership is not renewed yet", extra=fields(error=error))
+            self._on_store(False)
+            _log.info("could not renew the leader's lease, trying again", extra=fields(error=error))
         else:
             leadership.holds_until = before + self._ttl_s - self._margin_s
-            self._store_told(True)
+            self._on_store(True)
 
     def _is_another(self, leadership: Leadership) -> bool:
-        """What the view tells of the time before the election is old."""
+        """Return whether the view shows another key than this term's; before its election the view is too old."""
         is_news = self._view.revision >= leadership.revision
         return is_news and self._view.revision_of(self._key) != leadership.revision
 
     async def resign(self, leadership: Leadership) -> None:
-        """Make room at once instead of when the lease ends.  A store that does not answer lets it end."""
+        """End the term at once instead of with its lease.  If the store does not answer, the lease expires."""
         leadership.is_over = True
-        await self._let_go(leadership.lease)
+        await self._revoke(leadership.lease)
 
-    async def _let_go(self, lease: int) -> None:
+    async def _revoke(self, lease: int) -> None:
         try:
             async with asyncio.timeout(self._ttl_s):  # by then it has ended anyway
                 await self._kv.revoke(lease)

@@ -1,7 +1,7 @@
-"""The leader's one queue: news of who lives before everything else.
+"""The leader's queue of events: those about the liveness of members before all others.
 
-An event that waits already is not queued again, and says "look" rather than what is to be seen, so that the queue is
-bounded by the members, however often they are reported.
+An event that is queued already is not queued again.  Events carry no facts, so that the queue is bounded by the number
+of members, however often they are reported: the handler reads the facts from the view.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bmq.core.aio.subscribers import wait_for
 
 @dataclass(frozen=True, slots=True)
 class MemberNews:
-    """It came, went, or says something else of itself: the view shows which."""
+    """A member has joined, left or changed its registration: the view shows which."""
 
     incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Topics, loads, reachability or wishes have changed: plan."""
+    """Topics, loads, reachability or requested moves have changed: a new plan is needed."""
 
 
 LOOK: Final = Look()
@@ -40,7 +40,7 @@ Queued = Urgent | Look
 
 
 class EventQueue:
-    """``put`` from anywhere on the loop; one taker."""
+    """A queue with many producers on the loop and one consumer."""
 
     def __init__(self) -> None:
         self._urgent: dict[Urgent, None] = {}  # ordered sets
@@ -51,6 +51,7 @@ class EventQueue:
         return f"<EventQueue urgent={len(self._urgent)} others={len(self._others)}>"
 
     def put(self, event: Queued) -> None:
+        """Queue the event, unless it is queued already."""
         if isinstance(event, Look):
             self._others[event] = None
         else:
@@ -59,10 +60,11 @@ class EventQueue:
 
     @property
     def has_urgent(self) -> bool:
+        """True if an event about a member's liveness is queued."""
         return bool(self._urgent)
 
     def take(self) -> Queued | None:
-        """The next one; None when nothing waits."""
+        """Remove and return the next event; None if the queue is empty."""
         if self._urgent:
             urgent = next(iter(self._urgent))
             del self._urgent[urgent]
@@ -75,5 +77,5 @@ class EventQueue:
         return None
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Until something waits, or the time is over."""
+        """Wait until an event is queued, for ``timeout_s`` at most; None: without limit."""
         await wait_for(self._news, timeout_s)

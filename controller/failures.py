@@ -1,9 +1,11 @@
-"""Who is dead: what is heard of members -> whom to probe, whom to declare dead.  Pure; time comes with each event.
+"""The failure detector: events about members decide which to probe and which to declare dead.  Pure; time comes with
+each event.
 
-A lease that ends is the store's word, and enough.  A broken connection is somebody's word, and makes the controller
-look for itself: a probe that fails is enough too.  Etcd being away is no reason (rule 7): nothing can be written then,
-so a probe that failed meanwhile is repeated afterwards, and for one lease's time leases alone are not believed, since
-those who could not renew have had no chance yet.
+The end of a member's lease is the store's statement, and sufficient.  A broken connection is only another member's
+observation, and makes the controller probe the member: a probe that fails is sufficient too.  An outage of etcd is not
+a reason (rule 7): nothing can be written then, so a probe that failed meanwhile is repeated afterwards.  After the
+outage, for the length of one lease, the end of a lease alone is not sufficient: members that could not renew theirs
+must have a chance to join again.
 
 Each member is in one state; ``TABLE`` has a row for every state and event.
 """
@@ -18,10 +20,12 @@ from typing import NamedTuple
 
 LEASE_ENDED, NO_ANSWER = "lease_ended", "no_answer"
 PROBE_GAP_S = 0.5
-"""At least so long between two probes of a member: a proxy whose own network flaps reports it all the time."""
+"""Least time between two probes of a member: a proxy whose own network flaps reports members all the time."""
 
 
 class State(Enum):
+    """The states of a member; the values describe them in ``docs/design``."""
+
     ALIVE = "alive"
     DOUBTED = "reported again right after a probe that it answered: to be probed when the gap is over"
     PROBED = "being probed"
@@ -35,21 +39,21 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberSeen:
-    """It is registered, or has changed what it says of itself."""
+    """The member is registered, or has changed its registration."""
 
     incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class MemberGone:
-    """Its lease has ended, or its key was deleted."""
+    """The member's lease has ended, or its key was deleted."""
 
     incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """``by`` has lost its connection to it."""
+    """The member ``by`` reports that it has lost its connection to the member."""
 
     by: str
     incarnation: str
@@ -57,19 +61,21 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBroken:
-    """The leader's own connection to it."""
+    """The leader's own connection to the member is broken."""
 
     incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswered:
+    """The member has answered a probe."""
+
     incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeFailed:
-    """The connection was refused, or two pings were not answered."""
+    """The member has refused the connection, or has not answered two pings."""
 
     incarnation: str
 
@@ -81,7 +87,7 @@ class StoreAway:
 
 @dataclass(frozen=True, slots=True)
 class StoreBack:
-    """It does again."""
+    """The store answers again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +104,14 @@ EVENTS: tuple[type[Event], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask it whether it lives; the answer comes back as an event."""
+    """Request to probe the member; the result comes back as an event."""
 
     incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeclareDead:
-    """Delete it from the members and reassign what it had."""
+    """Request to delete the member from the store and to reassign its partitions and shards."""
 
     incarnation: str
 
@@ -120,7 +126,7 @@ class _Watched:
 
 
 class _Now(NamedTuple):
-    """What a row may look at besides the member."""
+    """The facts that a row may use besides the member."""
 
     time: float
     is_away: bool
@@ -128,7 +134,7 @@ class _Now(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Where a row leads, and what is to be done.  ``None``: the member is not watched any more."""
+    """The next state and the effects of a row.  State ``None``: the member is not watched any more."""
 
     state: State | None
     effects: tuple[type[Probe] | type[DeclareDead], ...] = ()
@@ -138,7 +144,10 @@ Row = Callable[[_Watched, _Now], Step]
 
 
 class Failures:
-    """``handle`` each event; do what it returns.  ``ttl_s`` is a member's lease."""
+    """The failure detector of one term: ``handle`` each event, and carry out the effects that it returns.
+
+    ``ttl_s``: time to live of a member's lease.
+    """
 
     def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
@@ -146,28 +155,30 @@ class Failures:
         self._is_away = False
         self._grace_until = float("-inf")
         self.declared_dead: Counter[str] = Counter({LEASE_ENDED: 0, NO_ANSWER: 0})
-        """Members declared dead, by the cause."""
+        """Number of members declared dead, by cause."""
 
     def __repr__(self) -> str:
         states = {name: watched.state.name for name, watched in sorted(self._members.items())}
         return f"<Failures {states}{' store away' if self._is_away else ''}>"
 
     def state(self, incarnation: str) -> State | None:
+        """Return the member's state; None if it is not watched."""
         watched = self._members.get(incarnation)
         return watched.state if watched is not None else None
 
     def is_living(self, incarnation: str) -> bool:
-        """Whether it counts as alive: until it is declared dead."""
+        """Return whether the member counts as alive: from its registration until it is declared dead."""
         return self.state(incarnation) not in (None, State.DEAD)
 
     def wakes_at(self) -> float | None:
-        """When a Tick will have something to do, if nothing happens before."""
+        """Return the time of the next Tick that may change a state; None if there is none until another event."""
         due = [w.probed_at + PROBE_GAP_S for w in self._members.values() if w.state is State.DOUBTED]
         if any(w.state in _GONE for w in self._members.values()) and not self._is_away:
             due.append(self._grace_until)
         return min(due, default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
+        """Apply the event and return the effects to carry out.  ``now``: seconds on a monotonic clock."""
         if isinstance(event, StoreAway):
             self._is_away = True
         elif isinstance(event, StoreBack):
@@ -198,7 +209,7 @@ class Failures:
 
 
 _CAUSES: Mapping[type[Event], str] = {MemberGone: LEASE_ENDED, Tick: LEASE_ENDED, ProbeFailed: NO_ANSWER}
-"""Of each event that may declare a member dead: its lease ended, perhaps a while ago; or a probe failed."""
+"""The cause of death by the event that declares it: its lease ended, perhaps a while ago; or a probe failed."""
 _GONE = frozenset({State.GONE_PROBED, State.GONE_ANSWERED, State.GONE_FAILED})
 
 
@@ -218,14 +229,14 @@ def _probe_as(state: State) -> Row:
 
 
 def _doubt(watched: _Watched, now: _Now) -> Step:
-    """Look for ourselves, but not all the time."""
+    """Probe the member, but not sooner than ``PROBE_GAP_S`` after the last probe."""
     if now.time < watched.probed_at + PROBE_GAP_S:  # as ``wakes_at`` computes it: a Tick at that time must find it over
         return Step(State.DOUBTED)
     return Step(State.PROBED, (Probe,))
 
 
 def _lease_ended(watched: _Watched, now: _Now) -> Step:
-    """Its last word is the store's: believed at once, but for the time after the store was away."""
+    """Declare the member dead at once, except while the store is away and in the time after that."""
     if now.is_away or now.is_grace:
         return Step(State.GONE_PROBED, (Probe,))
     return Step(None, (DeclareDead,))
@@ -233,7 +244,7 @@ def _lease_ended(watched: _Watched, now: _Now) -> Step:
 
 def _lease_ended_while_probed(watched: _Watched, now: _Now) -> Step:
     if now.is_away or now.is_grace:
-        return Step(State.GONE_PROBED)  # that probe will tell
+        return Step(State.GONE_PROBED)  # the probe under way decides
     return Step(None, (DeclareDead,))
 
 
@@ -246,14 +257,14 @@ def _gone_and_no_answer(watched: _Watched, now: _Now) -> Step:
 
 
 def _grace_over(watched: _Watched, now: _Now) -> Step:
-    """It had its time to join again."""
+    """Declare the member dead once its time to join again is over."""
     if now.is_away or now.is_grace:
         return Step(watched.state)
     return Step(None, (DeclareDead,))
 
 
 def _forgotten(watched: _Watched, now: _Now) -> Step:
-    """What was declared dead is gone from the members."""
+    """Stop watching a member that was declared dead and is deleted from the store."""
     return Step(None)
 
 
@@ -268,7 +279,7 @@ TABLE: Mapping[tuple[State, type[Event]], Row] = {
     (_GP, MemberSeen): _to(_A),  # it has joined again, which is more than an answer
     (_GA, MemberSeen): _to(_A),
     (_GF, MemberSeen): _to(_A),
-    (_X, MemberSeen): _stay,  # the news is older than its end
+    (_X, MemberSeen): _stay,  # the event is older than the declaration
     (_A, MemberGone): _lease_ended,
     (_D, MemberGone): _lease_ended,
     (_P, MemberGone): _lease_ended_while_probed,
@@ -289,7 +300,7 @@ TABLE: Mapping[tuple[State, type[Event]], Row] = {
     (_X, Reported): _stay,
     (_A, ConnectionBroken): _doubt,
     (_D, ConnectionBroken): _doubt,
-    (_P, ConnectionBroken): _stay,  # the probe goes over a connection of its own making: it hears by itself
+    (_P, ConnectionBroken): _stay,  # the probe uses a connection of its own, and notices its end by itself
     (_PD, ConnectionBroken): _stay,
     (_F, ConnectionBroken): _stay,
     (_GP, ConnectionBroken): _stay,
@@ -304,7 +315,7 @@ TABLE: Mapping[tuple[State, type[Event]], Row] = {
     (_GP, ProbeAnswered): _to(_GA),
     (_GA, ProbeAnswered): _stay,
     (_GF, ProbeAnswered): _to(_GA),
-    (_X, ProbeAnswered): _stay,  # decided: it joins again if it lives
+    (_X, ProbeAnswered): _stay,  # the declaration stands: a member that is alive joins again
     (_A, ProbeFailed): _stay,
     (_D, ProbeFailed): _stay,
     (_P, ProbeFailed): _no_answer,

@@ -67,7 +67,7 @@ class Controller:
         self._make_cleaner = cleaner
         self._make_upkeep = upkeep
         self._on_failed = on_failed or _nothing_more
-        self._election = Election(kv, view, config.cluster, view.own, clock, ttl_s=ttl_s, store_told=self._store_told)
+        self._election = Election(kv, view, config.cluster, view.own, clock, ttl_s=ttl_s, on_store=self._on_store)
         self._is_store_there = True
         self._store_back_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
@@ -175,7 +175,7 @@ class Controller:
 
     # ---------------------------------------------------------------------------------------------------------- news
 
-    def _store_told(self, is_there: bool) -> None:
+    def _on_store(self, is_there: bool) -> None:
         if is_there == self._is_store_there:
             return
         self._is_store_there = is_there

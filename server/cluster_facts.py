@@ -129,7 +129,7 @@ class Operations:
 
     async def repair(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
-            return (await self._node.repair(Wanted.of(wanted))).told()
+            return (await self._node.repair(Wanted.of(wanted))).to_json()
         except NotRepaired as error:
             raise NotPossible(409, "not_repaired", str(error)) from None
         except (StorageError, KvError, FormatError) as error:

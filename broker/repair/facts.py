@@ -1,7 +1,7 @@
 """The state of one partition as a repair finds it: its record, its files, its last checkpoint.
 
-Nothing is changed here, but that listed files are fenced when asked for, and that files which a repair that died has
-set aside get their names again.
+Only two things are changed here, and only on request: listed files are fenced, and files that a repair which died has
+set aside get their names back.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ from bmq.storage.recovery import FencedSegment, Found, Offline, recover
 from bmq.storage.segment import decode_idx
 
 REPLACING, DAMAGED = "replacing-", "damaged-"
-"""How the name of a segment's old file begins while it is replaced, and after that."""
+"""Prefixes of the name of a segment's old file: while it is replaced, and after that."""
 
 
 @dataclass(slots=True)
 class Facts:
-    """One look at the store and at storage.  ``base`` is the last checkpoint."""
+    """The findings of one reading of the store and of storage."""
 
     record: PartitionRecord
     revision: int
     segments: list[FencedSegment]
     base: Checkpoint | None
+    """The last checkpoint that can be read."""
     log_start: int
     notes: list[str] = field(default_factory=list)
+    """Sentences for the operator."""
 
 
 def vanished_unseen(facts: Facts) -> SegmentEntry | None:
-    """Return the last segment if its file is nowhere, and no checkpoint says what it held; None otherwise."""
+    """Return the last segment if its file is missing and no checkpoint shows what it held; else None."""
     found = {segment.name: segment.found for segment in facts.segments}
     last = max(facts.record.segments, key=lambda entry: entry.name.order, default=None)
     if last is None or last.is_closed or found[last.name] is not Found.NOWHERE:
@@ -48,7 +50,7 @@ def vanished_unseen(facts: Facts) -> SegmentEntry | None:
 
 
 def without_data(facts: Facts) -> tuple[SegmentEntry, ...]:
-    """Return the record's segments, where one of `vanished_unseen` counts as closed without a byte."""
+    """Return the record's segments, with the one of `vanished_unseen` as closed and empty."""
     vanished = vanished_unseen(facts)
     return tuple(
         entry.closed(0, entry.name.base) if vanished is not None and entry.name == vanished.name else entry
@@ -57,7 +59,7 @@ def without_data(facts: Facts) -> tuple[SegmentEntry, ...]:
 
 
 class Place(NamedTuple):
-    """A partition as the store knows it."""
+    """A partition's identity in the metadata store."""
 
     cluster: str
     key: PartitionKey
@@ -66,7 +68,7 @@ class Place(NamedTuple):
 
 
 class Inspector:
-    """Gathers the facts of one partition."""
+    """Collector of the facts of one partition."""
 
     def __init__(self, fs: FileSystem, place: Place) -> None:
         self._fs = fs
@@ -74,12 +76,16 @@ class Inspector:
         self._path = place.path
 
     async def gather(self, record: PartitionRecord, revision: int, *, is_fenced: bool) -> Facts:
-        """Look at what the record lists; fence it first if ``is_fenced``."""
+        """Return the facts of the segments and journals that the record lists.
+
+        With ``is_fenced``, segments that are not closed are fenced first.  An index or journal that cannot be read
+        becomes a note.  Raises StorageError.
+        """
         facts = Facts(record, revision, [], None, 0)
         for entry in record.segments:
             if is_fenced and not entry.is_closed:
                 await self._fence(entry)
-            facts.segments.append(await self._look(entry))
+            facts.segments.append(await self._find_file(entry))
         found = [await self._from_index(entry, facts) for entry in record.segments if entry.is_closed]
         for incarnation in record.journals:
             try:
@@ -96,9 +102,9 @@ class Inspector:
         try:
             await self._fs.fence(lease)
         except NoSuchFile:
-            return  # it is nowhere: the plan says what that means
+            return  # the file is missing: the plan decides what that means
 
-    async def _look(self, entry: SegmentEntry) -> FencedSegment:
+    async def _find_file(self, entry: SegmentEntry) -> FencedSegment:
         for path, found in ((self._path.log(entry.name), Found.FINAL), (entry.spare, Found.SPARE)):
             try:
                 return FencedSegment(name=entry.name, found=found, length=await self._fs.visible_length(path))
@@ -121,9 +127,12 @@ class Inspector:
             return None
 
     async def judge(self, facts: Facts, *, unreadable_is_lost: bool) -> str:
-        """Return why a broker takes the partition OFFLINE; "" if it would open it."""
+        """Return why a broker would take the partition OFFLINE; "" if it would open it.
+
+        Raises StorageUnavailable if bytes cannot be read now, unless ``unreadable_is_lost``: then that is the reason.
+        """
         lengths = {entry.name: entry.length for entry in facts.record.segments if entry.is_closed}
-        segments = [  # a broker takes the record's word for a closed one
+        segments = [  # a broker trusts the record about a closed one
             replace(segment, found=Found.FINAL, length=lengths[segment.name]) if segment.name in lengths else segment
             for segment in facts.segments
         ]
@@ -140,16 +149,16 @@ class Inspector:
         return verdict.reason if isinstance(verdict, Offline) else ""
 
     async def aside(self, name: SegmentName) -> str:
-        """Return where a repair that died has put the segment's file; else ""."""
+        """Return the path where a repair that died has put the segment's file; else ""."""
         async for status in self._fs.list(self._path.folder, after=f"{REPLACING}{name}-"):
             return status.path if base_name(status.path).startswith(f"{REPLACING}{name}-") else ""
         return ""
 
     async def put_back(self, facts: Facts) -> None:
-        """Undo what a repair that died has begun with closed segments: their files get their names again.
+        """Give the files of closed segments that a repair which died has set aside their names back.
 
-        One that is listed is found by its plan.  Where nothing is missing in front of the name, the segment was joined
-        to its neighbour or deleted since: the file stays aside.
+        A file of a listed segment stays: its plan finds it.  So does the file of a segment that is not missing, because
+        it was merged with its neighbour or deleted since; it is renamed from ``replacing-`` to ``damaged-``.
         """
         listed = {entry.name for entry in facts.record.segments}
         asides = [
@@ -166,7 +175,7 @@ class Inspector:
                 await self._fs.rename(path, path.replace(f"/{REPLACING}", f"/{DAMAGED}"))
 
     async def _is_missing(self, name: SegmentName, log_start: int) -> bool:
-        """Whether the segment in front of this one ends where it begins, and no file has its name."""
+        """Return whether the log lacks this segment: the one before it ends at its base, and no file has its name."""
         before: SegmentName | None = None
         async with aclosing(walk(self._fs, self._path)) as listing:
             async for listed in listing:

@@ -1,8 +1,8 @@
-"""The plan of a partition's repair: what of each segment can be kept, and which offsets are lost.
+"""The plan of a partition's repair: the batches of each segment that can be kept, and the offsets that are lost.
 
-Good batches are kept byte for byte.  Offsets that are lost become a *gap*: a batch without records, as Kafka's
-compaction leaves one where a producer's last batch was (``DefaultRecordBatch.writeEmptyHeader``).  So offsets stay
-dense, every reader goes on behind the gap, and no offset is ever given to two records.
+Good batches are kept byte for byte.  Lost offsets become a *gap*: a batch without records, like those that Kafka's
+compaction leaves in place of a producer's last batch (``DefaultRecordBatch.writeEmptyHeader``).  So offsets stay dense,
+every reader goes on behind the gap, and no offset is ever given to two records.
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ from bmq.storage.index import SegmentIndex
 _LONGS = (-(1 << 63), (1 << 63) - 1)
 _CORRUPT_STEP = 4 << 10
 _UNREADABLE_STEP = 256 << 10
-"""How finely bytes that cannot be read are told from those that can; one try of the second kind may take seconds."""
+"""Smallest reads, in bytes, that separate bytes that can be read from those that cannot: without a right checksum, and
+not returned by any datanode.  One try of the second kind may take seconds."""
 
 
 class Choice(Enum):
-    """The fate of offsets that are lost at the log's end; those before it are skipped in any case."""
+    """The operator's choice for offsets that are lost at the log's end: skip them, or end the log before them.
+
+    Lost offsets before the end are skipped in any case.
+    """
 
     SKIP = "skip"
     SHORTER = "shorter"
@@ -38,7 +42,7 @@ class Choice(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Bytes of the old file."""
+    """Bytes that are copied from the old file."""
 
     position: int
     size: int
@@ -46,14 +50,14 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """A batch whose length field was damaged, with the right one."""
+    """A batch whose length field was damaged, with the right length."""
 
     data: memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets [first, end) that are lost; ``position`` is where they stood in the old file."""
+    """Offsets [first, end) that are lost; ``position`` is their place in the old file."""
 
     first: int
     end: int
@@ -64,7 +68,11 @@ class Gap:
 
 @dataclass(slots=True)
 class SegmentPlan:
-    """One segment as it will be.  ``source`` is where its bytes are now, "" if nowhere."""
+    """The content of one segment after the repair.
+
+    ``source``: path of the file with its bytes now, "" if there is none; ``length``: bytes of that file; ``position``
+    and ``end_offset``: the end of the new segment.
+    """
 
     name: SegmentName
     source: str
@@ -80,20 +88,26 @@ class SegmentPlan:
 
     @property
     def gaps(self) -> list[Gap]:
+        """The parts that are gaps."""
         return [part for part in self.parts if isinstance(part, Gap)]
 
     @property
     def is_empty(self) -> bool:
+        """True if the segment has neither batches nor gaps."""
         return not self.parts
 
     @property
     def lost(self) -> int:
-        """How many offsets it loses."""
+        """Number of offsets that the segment loses."""
         return sum(gap.end - gap.first for gap in self.gaps)
 
 
 class Planner:
-    """Builds one ``SegmentPlan`` of what is found: pure.  ``limit`` is the next segment's base."""
+    """Builder of one ``SegmentPlan`` from the batches and the damage that are found.  Pure.
+
+    ``limit``: the next segment's base, None for the last segment; ``with_records``: also check that each batch's
+    records can be read; ``keep``: called with each batch that is kept.
+    """
 
     def __init__(
         self,
@@ -116,9 +130,11 @@ class Planner:
 
     @property
     def is_complete(self) -> bool:
+        """True once the plan reaches the next segment's base, so that nothing more need be read."""
         return self._limit is not None and self.plan.end_offset >= self._limit
 
     def on_damage(self, damage: Damage) -> None:
+        """Remember the damage as the cause of a gap that may follow, or keep the batch that could be mended."""
         self._fault, self._fault_at = damage.fault, damage.position
         self.plan.is_changed |= not damage.is_tail
         if damage.mended is not None:
@@ -128,11 +144,11 @@ class Planner:
             self.on_batch(found, Mended(damage.mended.data))
 
     def on_batch(self, found: FoundBatch, mended: Mended | None = None) -> None:
-        """Keep the batch as it stands in the file, or as it is ``mended``, if it can be kept."""
+        """Keep the batch, as it is in the file or as it is ``mended``, if it can be kept."""
         batch, plan = found.batch, self.plan
         if batch.base_offset < plan.end_offset:
             plan.is_changed = True
-            plan.notes.append(f"offsets from {batch.base_offset} stand twice, again at {found.position}: dropped there")
+            plan.notes.append(f"offsets from {batch.base_offset} are found again at {found.position}: dropped there")
             return
         if self._limit is not None and batch.next_offset > self._limit:
             return
@@ -153,7 +169,7 @@ class Planner:
         self._keep(batch)
 
     def finish(self, end_offset: int) -> SegmentPlan:
-        """``end_offset``: how far the log has been acknowledged."""
+        """Return the plan, with a gap for the offsets that are missing up to ``end_offset``, where the segment ends."""
         if self.plan.end_offset < end_offset:
             where = self._fault_at if self._fault else self.plan.length
             self._gap(end_offset, self._fault or "the file ends before", where)
@@ -178,7 +194,7 @@ class Planner:
 
 
 def _unreadable(batch: Batch) -> str:
-    """Return why no consumer can read the batch's records; "" if they can."""
+    """Return why consumers cannot read the batch's records; "" if they can."""
     if batch.count == 0:
         return ""
     plain = unpack(batch)
@@ -195,10 +211,10 @@ def _unreadable(batch: Batch) -> str:
 
 
 class Salvage:
-    """Reads of a file some of whose bytes cannot be had: those are zero, and fail their batch's CRC.
+    """Reader of a damaged file: bytes that cannot be read are returned as zeros, and fail their batch's CRC.
 
-    Bytes without a right checksum on any replica are lost.  Bytes that no datanode gives at the moment are so only if
-    ``unreadable_is_lost``: it may come back.
+    Bytes without a right checksum on any replica are lost.  Bytes that no datanode returns now are lost only if
+    ``unreadable_is_lost``: a datanode that has them may come back.
     """
 
     def __init__(self, fs: FileSystem, *, unreadable_is_lost: bool) -> None:
@@ -238,10 +254,11 @@ async def plan_segment(
     known_offset: int,
     wall_ms: int,
 ) -> SegmentPlan:
-    """Read one segment whole and say what becomes of it.
+    """Read one segment completely and return its plan.
 
-    ``acknowledged``: where the log ends as far as anything tells, for the last segment.  ``producers`` learn of what is
-    kept from ``known_offset`` on.
+    ``limit``: the next segment's base, None for the last segment.  ``acknowledged``: for the last segment, the log's
+    end as far as the record and checkpoints show it.  Kept batches from ``known_offset`` on are replayed into
+    ``producers``.  Raises NoSuchFile, and StorageError if bytes may come back.
     """
 
     def keep(batch: Batch) -> None:

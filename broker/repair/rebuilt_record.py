@@ -1,22 +1,22 @@
-"""What storage shows of a partition -> the record that its next owner starts from.  Pure.
+"""The record that a partition's next owner starts from, rebuilt from what storage shows of the partition.  Pure.
 
-The record is to be one that the last owner might have left: then the usual takeover does the rest (rule 4), and knows
-what to do in every case.  So it has to list every segment that may be open or not wholly checked, and behind them the
-newest one that is known to be closed, whose index leads on:
+The record must be one that the last owner might have left: then the usual takeover does the rest (rule 4), and handles
+every case.  So it lists every segment that may be open or not wholly checked, and before them the newest one that is
+known to be closed, whose index is the takeover's starting point:
 
-* An index says *closed* when it covers its file to the end.  Whatever was registered later is listed as open, and so is
-  the newest index's own segment when there are bytes behind what it covers.
-* Segments registered earlier need not be listed, with or without an index: all that counts in them was flushed before
-  the next one was registered.  A lease that such a file may still have ends by itself.
-* A segment that a journal speaks of and that is not there is listed too: takeover then finds that data is missing, and
+* An index proves *closed* when it covers its file to the end.  Every segment registered later is listed as open, and so
+  is the newest index's own segment when there are bytes behind those that the index covers.
+* Segments registered earlier need not be listed, with or without an index: everything acknowledged in them was flushed
+  before the next one was registered.  A lease that such a file may still have expires.
+* A segment that a journal names and whose file is missing is listed too: takeover then finds that data is missing, and
   takes the partition OFFLINE, as it would have with the record that is lost.
 
-Who holds an open file's lease stands in names and journals, most times: a spare's name tells it for its epoch, since
-an epoch has one owner, and so does a checkpoint of a segment that was not closed, since nobody else writes those.  Else
-the holder is left empty, and storage is asked when the file is fenced.
+The lease holder of an open file is in names and journals, most times: in a spare's name, for its epoch, since an epoch
+has one owner; and in a checkpoint of a segment that was not closed, since only its owner writes those.  Otherwise the
+holder is left empty, and storage is asked for it when the file is fenced.
 
-Journals are hints (``storage.journal``), so of all brokers' only those are named that can change what takeover finds:
-the one with the latest checkpoint, and the one with the largest log start.
+Journals are hints (``storage.journal``).  So the record names only those that can change the takeover's result: the one
+with the latest checkpoint, and the one with the largest log start.
 """
 
 from __future__ import annotations
@@ -28,45 +28,48 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.layout import EPOCH_MAX, PartitionPath
 
 EPOCH_MARGIN = 1_000
-"""Ownerships of one life of the store that may have left no file: an idle partition's owner registers nothing.  Times
-the incarnation, so that a store that is lost again, with the partition idle all the while, is passed as well."""
+"""Added to the highest epoch that storage shows: owners that left no file, since an idle partition's owner registers
+none, have used higher ones.  Multiplied by the store's incarnation, so that the epochs given out by a store that was
+lost again, with the partition idle all the while, are passed as well."""
 CLOSED_KEPT = 3
-"""Segments with an index that are remembered, in case the newest one's cannot be used."""
+"""Segments with an index that are kept in memory, in case the newest index cannot be used."""
 OPEN_MAX = 256
-"""Segments without an index that a record may list: more were left by a storage that refused to write indexes."""
+"""Segments without an index that a record may list; there are more only if storage refused to write indexes."""
 NAMES_MAX = 1_024
+"""Segments of one folder that are kept in memory."""
 
 
 class File:
-    """One segment's names on storage."""
+    """The files of one segment on storage."""
 
     __slots__ = ("file_id", "has_idx", "length")
 
     def __init__(self) -> None:
         self.length = -1
-        """Of the ``.log``, -1 when there is none."""
+        """Bytes of the ``.log`` file, -1 if there is none."""
         self.file_id = 0
         self.has_idx = False
 
 
 class Folder:
-    """A partition's folder, name by name; keeps what may be needed, however many names there are."""
+    """The contents of a partition's folder, added name by name; bounded, however many names there are."""
 
     __slots__ = ("epoch", "files", "holders")
 
     def __init__(self) -> None:
         self.epoch = 0
-        """The highest one in any name."""
+        """The highest epoch in any name."""
         self.files: dict[SegmentName, File] = {}
         self.holders: dict[int, str] = {}
-        """By epoch, as spares tell."""
+        """Lease holders by epoch, from the names of spares."""
 
     def spare(self, epoch: int, holder: str) -> None:
+        """Add a spare file of this epoch and lease holder."""
         self.epoch = max(self.epoch, epoch)
         self.holders[epoch] = holder
 
     def segment(self, name: SegmentName, kind: str, length: int, file_id: int) -> None:
-        """``kind`` is log or idx."""
+        """Add a segment's file.  ``kind``: log or idx; ``length`` and ``file_id`` are kept of a log only."""
         self.epoch = max(self.epoch, name.epoch)
         file = self.files.setdefault(name, File())
         if kind == "idx":
@@ -77,7 +80,7 @@ class Folder:
             self._prune()
 
     def closed(self) -> list[SegmentName]:
-        """Those with an index, newest first."""
+        """Return the newest ``CLOSED_KEPT`` segments that have a log and an index, newest first."""
         names = [name for name, file in self.files.items() if file.has_idx and file.length >= 0]
         return sorted(names, key=_order, reverse=True)[:CLOSED_KEPT]
 
@@ -93,7 +96,7 @@ class Folder:
 
 
 class Spoken:
-    """What all journals together say of one partition."""
+    """The facts about one partition from all journals together."""
 
     __slots__ = ("_latest", "_latest_in", "_start", "_start_in", "_writing", "segment", "writer")
 
@@ -104,12 +107,12 @@ class Spoken:
         self._start_in = ""
         self._writing = (-1, -1)
         self.segment: SegmentName | None = None
-        """That of the latest checkpoint."""
+        """The segment of the latest checkpoint."""
         self.writer: tuple[int, str] = (-1, "")
-        """(epoch, holder) of the latest segment that was not closed when its writer spoke of it."""
+        """(epoch, holder) of the latest segment that was open at its checkpoint."""
 
-    def hear(self, incarnation: str, checkpoint: Checkpoint) -> None:
-        """The last one in the journals of ``incarnation``."""
+    def add(self, incarnation: str, checkpoint: Checkpoint) -> None:
+        """Add the partition's last checkpoint in the journals of ``incarnation``."""
         if checkpoint.order > self._latest:
             self._latest, self.segment, self._latest_in = checkpoint.order, checkpoint.segment, incarnation
         if checkpoint.log_start > self._start:
@@ -119,25 +122,26 @@ class Spoken:
 
     @property
     def journals(self) -> tuple[str, ...]:
-        """The incarnations whose journals are to be read."""
+        """The incarnations whose journals takeover must read."""
         return tuple(dict.fromkeys(name for name in (self._start_in, self._latest_in) if name))
 
 
 SILENCE = Spoken()
-"""Of a partition that no journal speaks of."""
+"""The facts about a partition that no journal names."""
 
 
 def is_whole(checkpoint: Checkpoint | None, name: SegmentName, file: File) -> bool:
-    """Whether the segment's index says all that there is to know of it."""
+    """Return whether the checkpoint is the segment's index and covers its log to the end."""
     return checkpoint is not None and checkpoint.segment == name and checkpoint.position == file.length
 
 
 def record(
     path: PartitionPath, folder: Folder, spoken: Spoken, newest: Checkpoint | None, incarnation: int
 ) -> PartitionRecord:
-    """``newest``: the index of the newest segment that is known to be closed; ``incarnation`` the new store's.
+    """Return the record that the partition's next owner starts from.
 
-    FormatError when epochs are used up.
+    ``newest``: the index of the newest segment that is known to be closed, None if there is none; ``incarnation``: the
+    number of the new store.  Raises FormatError if the epoch would not fit into a segment's name.
     """
     floor = newest.segment.order if newest is not None else (-1, -1)
     names = sorted((name for name, file in folder.files.items() if _is_open(name, file, floor)), key=_order)

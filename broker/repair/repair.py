@@ -1,15 +1,17 @@
 """The repair of one partition, carried out on its files and its record.
 
-1. Look: the record, the segments that it lists (``--all``: all there are), the last checkpoint.  Nothing is changed.
-2. Claim: the record's epoch is raised under a name of our own, by compare, so that whoever owned the partition is
-   fenced; then every listed file is fenced, and looked at again.
-3. Write: each segment that must change is written to a draft beside it.  The old file is renamed to ``damaged-...`` in
-   the same folder and kept (``replacing-...`` until then); the draft gets the segment's name, and its index is written.
-4. Release: the record lists the last segment, closed, and no journal: their checkpoints tell of the log as it was.
+1. Inspect: read the record, the segments that it lists (``--all``: all there are) and the last checkpoint.  Nothing is
+   changed, except that files which a repair that died has set aside get their names back (not in a dry run).
+2. Claim: raise the record's epoch under the repair's own name, by compare-and-set, so that the partition's owner is
+   fenced; then fence every listed file, and inspect it again.
+3. Write: write each segment that must change to a draft beside it.  The old file is renamed to ``damaged-...`` in the
+   same folder and kept (``replacing-...`` until then); the draft gets the segment's name, and its index is written.
+4. Release: store a record that lists the last segment, closed, and no journal: journals' checkpoints describe the log
+   as it was.
 
-A repair that dies leaves the partition without an owner and OFFLINE, or whole; it may be run again, and finds what it
-had set aside.  Closed segments that the record does not list need no claim: nobody writes them, and a file that has
-changed meanwhile is put back.
+A repair that dies leaves the partition OFFLINE without a serving owner, or whole.  It may be run again, and finds the
+files that it had set aside.  Closed segments that the record does not list need no claim: nothing writes them, and a
+file that has changed meanwhile is put back.
 """
 
 from __future__ import annotations
@@ -49,19 +51,22 @@ from bmq.storage.recovery import Found, ends
 from bmq.storage.segment import encode_idx
 
 COPY_BYTES = 4 << 20
+"""Bytes that are read and written at once."""
 SETTLE_ATTEMPTS = 10
 SETTLE_S = 0.5
+"""Attempts, and seconds between them, to store a record when the store does not report whether it did."""
 INTERVAL_BYTES = 65_536
+"""Kafka's index.interval.bytes of the indexes that a repair writes."""
 _MB = 1 << 20
 
 
 class NotRepaired(Exception):
-    """The repair makes no sense, or somebody else was faster; ``str`` says what to do."""
+    """Raised when the repair cannot be done, or another process has taken the partition; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The repair that an operator asks for."""
+    """The repair that an operator requests."""
 
     topic: str
     partition: int
@@ -73,7 +78,7 @@ class Wanted:
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Wanted:
-        """Return the repair that the body of an HTTP request, or the flags of a command, ask for."""
+        """Return the repair that the body of an HTTP request, or the flags of a command, request."""
         return cls(
             topic=body["topic"],
             partition=body["partition"],
@@ -87,7 +92,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Report:
-    """The findings, and what was done."""
+    """The findings of a repair, and the changes that it made."""
 
     wanted: Wanted
     reason: str
@@ -99,8 +104,8 @@ class Report:
     notes: list[str]
     set_aside: list[str] = field(default_factory=list)
 
-    def told(self) -> dict[str, Any]:
-        """Return it as JSON."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object: of the console's API and of `bmq segment repair --json`."""
         plans = [*self.older, *self.plans]
         return {
             "topic": self.wanted.topic,
@@ -134,7 +139,7 @@ class Report:
 
 
 async def find_partition(kv: KeyValue, cluster: str, topic: str, partition: int) -> Place:
-    """Return a topic's partition.  Raises NotRepaired if there is none."""
+    """Return a topic's partition.  Raises NotRepaired if there is no such partition, KvError."""
     entry = await kv.get(topic_key(cluster, topic))
     if entry is None:
         raise NotRepaired(f"there is no topic {topic}; `bmq topic list` shows what there is")
@@ -146,7 +151,7 @@ async def find_partition(kv: KeyValue, cluster: str, topic: str, partition: int)
 
 
 class Repair:
-    """One partition's.  ``run`` does what the operator wants."""
+    """The repair of one partition."""
 
     def __init__(self, fs: FileSystem, kv: KeyValue, clock: Clock, place: Place) -> None:
         self._fs = fs
@@ -161,12 +166,15 @@ class Repair:
         self._name = f"{REPAIR_OWNER}{uuid.uuid4().hex[:16]}"
 
     async def run(self, wanted: Wanted) -> Report:
-        """Say what a repair would do; do it unless ``wanted.is_dry``.  Raises NotRepaired, StorageError, KvError."""
+        """Return the report of a repair, which is carried out unless ``wanted.is_dry``.
+
+        Raises NotRepaired, StorageError, KvError.
+        """
         record, revision = await self._read_record()
         facts = await self._inspector.gather(record, revision, is_fenced=False)
         if not wanted.is_dry:
             await self._inspector.put_back(facts)
-        producers, report = await self._look_at_all(facts, wanted)
+        producers, report = await self._inspect(facts, wanted)
         if wanted.is_dry:
             return report
         for plan in report.older:
@@ -174,12 +182,12 @@ class Repair:
         if report.reason or any(plan.is_changed for plan in report.plans):
             older, aside = report.older, report.set_aside
             facts = await self._inspector.gather(*await self._claim(record, revision), is_fenced=True)
-            producers, report = await self._look_at_all(facts, replace(wanted, all_segments=False))
+            producers, report = await self._inspect(facts, replace(wanted, all_segments=False))
             report.older, report.set_aside = older, aside
             await self._apply(facts, report.plans, producers, report)
         return report
 
-    async def _look_at_all(self, facts: Facts, wanted: Wanted) -> tuple[ProducerTable, Report]:
+    async def _inspect(self, facts: Facts, wanted: Wanted) -> tuple[ProducerTable, Report]:
         try:
             reason = self._undecodable or await self._inspector.judge(
                 facts, unreadable_is_lost=wanted.unreadable_is_lost
@@ -189,15 +197,15 @@ class Repair:
             older = await self._plan_older(facts, wanted) if wanted.all_segments else []
         except StorageUnavailable as error:
             raise NotRepaired(
-                f"{self._path} cannot be read now: {error}; bring the datanodes back that have it, or give up what they"
-                " have with --unreadable-is-lost"
+                f"{self._path} cannot be read now: {error}; bring the datanodes back that have it, or give up the bytes"
+                " that only they have with --unreadable-is-lost"
             ) from error
         end = max((plan.end_offset for plan in plans), default=facts.base.end_offset if facts.base else 0)
         vanished = vanished_unseen(facts)
         if reason and vanished is not None:
             facts.notes.append(
-                f"{self._path.log(vanished.name)} is gone, and no checkpoint says how far it came: the log ends where"
-                f" it began, and offsets from {vanished.name.base} are given out again; put the file back to keep them"
+                f"{self._path.log(vanished.name)} is missing, and no checkpoint shows its length: the log ends at its"
+                f" base, and offsets from {vanished.name.base} are given out again; put the file back to keep them"
             )
         return producers, Report(
             wanted=wanted,
@@ -213,7 +221,8 @@ class Repair:
     # ------------------------------------------------------------------------------------------------- the record
 
     async def _read_record(self) -> tuple[PartitionRecord, int]:
-        """The record; made anew from storage, as `bmq cluster rebuild` does it, if it cannot be decoded."""
+        """Return the record and its revision; if it cannot be decoded, one rebuilt from storage as `bmq cluster
+        rebuild` does."""
         try:
             return await ownership.read(self._kv, self._record_key)
         except FormatError as error:
@@ -250,12 +259,12 @@ class Repair:
         if record != facts.record:
             raise NotRepaired(f"{record.owner or 'a broker'} has taken {self._path} over meanwhile: run this again")
 
-    # ------------------------------------------------------------------------------------------------- looking
+    # ------------------------------------------------------------------------------------------------- planning
 
     async def _plan(self, facts: Facts, wanted: Wanted, producers: ProducerTable) -> list[SegmentPlan]:
-        """One plan for each listed segment that holds, or should hold, something."""
+        """Return one plan for each listed segment that holds, or should hold, any batches."""
         entries = sorted(facts.record.segments, key=lambda entry: entry.name.order)
-        looks = {segment.name: segment for segment in facts.segments}
+        files = {segment.name: segment for segment in facts.segments}
         acknowledged = max((entry.end_offset for entry in entries), default=0)
         known_offset = 0
         if facts.base is not None:
@@ -263,12 +272,12 @@ class Repair:
             known_offset = facts.base.end_offset
         plans = []
         for entry, limit in zip(entries, ends([entry.name for entry in entries]), strict=True):
-            look = looks[entry.name]
+            file = files[entry.name]
             is_superseded = limit is not None and limit <= entry.name.base
-            is_deleted = look.found is Found.NOWHERE and (limit or acknowledged) <= facts.log_start
+            is_deleted = file.found is Found.NOWHERE and (limit or acknowledged) <= facts.log_start
             if is_superseded or is_deleted:
                 continue
-            source, length = {Found.FINAL: self._path.log(entry.name), Found.SPARE: entry.spare}.get(look.found, ""), 0
+            source, length = {Found.FINAL: self._path.log(entry.name), Found.SPARE: entry.spare}.get(file.found, ""), 0
             if not source:
                 source = await self._inspector.aside(entry.name)
             if source:
@@ -281,7 +290,7 @@ class Repair:
         return plans
 
     async def _plan_older(self, facts: Facts, wanted: Wanted) -> list[SegmentPlan]:
-        """Plans for the closed segments that the record does not list."""
+        """Return plans for the closed segments that the record does not list."""
         floor = min((entry.name.order for entry in facts.record.segments), default=None)
         first = min((entry.name.base for entry in facts.record.segments), default=None)
         plans = []
@@ -328,7 +337,7 @@ class Repair:
             wall_ms=self._clock.now_ms(),
         )
 
-    # ------------------------------------------------------------------------------------------------- doing
+    # ------------------------------------------------------------------------------------------------- carrying out
 
     async def _apply(
         self, facts: Facts, plans: Sequence[SegmentPlan], producers: ProducerTable, report: Report
@@ -338,7 +347,7 @@ class Repair:
         for plan in held:
             await self._rewrite(plan, facts, states if plan is held[-1] else (), report)
         epoch = facts.record.epoch
-        if not held:  # nothing but names without data, or what retention has taken: as it was, without an owner
+        if not held:  # only names without data, or data that retention has deleted: the same record without an owner
             segments = without_data(facts) if report.reason else facts.record.segments
             await self._store(replace(facts.record, owner="", segments=segments), facts.revision)
             return
@@ -352,7 +361,7 @@ class Repair:
     async def _rewrite(
         self, plan: SegmentPlan, facts: Facts, producers: tuple[ProducerState, ...], report: Report
     ) -> None:
-        """Give the segment the planned bytes, and an index."""
+        """Replace the segment's file if its bytes change, and write its index."""
         final, idx = self._path.log(plan.name), self._path.idx(plan.name)
         is_listed = any(entry.name == plan.name for entry in facts.record.segments)
         if plan.is_changed:
@@ -373,7 +382,10 @@ class Repair:
         await self._write_index(plan, facts.log_start, producers)
 
     async def _write_draft(self, plan: SegmentPlan) -> str:
-        """Write the new file under a name that the sweeper knows; it is on disk when this returns."""
+        """Write the new file under a draft's name, which the sweeper deletes if the repair dies.  Returns its path.
+
+        The bytes are on the datanodes' disks then.
+        """
         draft = f"{self._path.folder}/.repair-{plan.name}-{self._name}"
         block_bytes = max(1, -(-plan.position // _MB)) * _MB
         options = CreateOptions(block_bytes=block_bytes, replication=self._replication)
@@ -406,13 +418,16 @@ class Repair:
         while length:
             part = await self._fs.read(path, position, length)
             if not part:
-                raise NotRepaired(f"{path} ends at {position}, which it did not a moment ago: run this again")
+                raise NotRepaired(f"{path} has become shorter, it ends at {position} now: run this again")
             parts.append(part)
             position, length = position + len(part), length - len(part)
         return b"".join(parts)
 
     async def _set_aside(self, plan: SegmentPlan) -> str:
-        """Rename the old file; back again if it is not the one that was read."""
+        """Rename the old file, and return its new path.
+
+        Raises NotRepaired, after renaming it back, if its length is not the one that was read.
+        """
         if base_name(plan.source).startswith(REPLACING):
             return plan.source
         aside = f"{self._path.folder}/{REPLACING}{plan.name}-{self._name.removeprefix(REPAIR_OWNER)}"

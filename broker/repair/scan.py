@@ -1,7 +1,7 @@
-"""Reading a root for the rebuilding of its metadata store: topics, journals, partitions.
+"""Scan of a root, to rebuild its metadata store: topics, journals, partitions.
 
-Nothing is written.  Listings are read page by page; what is kept is a topic's facts, a few numbers of what the journals
-say of each partition, and of the folders that are being looked at.
+Nothing is written.  Listings are read page by page.  Kept in memory are the topics' facts, a few numbers from the
+journals about each partition, and the folders that are being read.
 """
 
 from __future__ import annotations
@@ -30,33 +30,36 @@ from bmq.storage.layout import PartitionPath
 _log = logging.getLogger(__name__)
 
 PARALLEL = 32
-"""Folders looked at together: each is one to three calls of the NameNode, which answers some thousands a second."""
+"""Folders read at once: each needs one to three calls of the NameNode, which serves some thousands per second."""
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTopic:
-    """``partitions`` may be more than its file says: some were added, and storage had not been told yet."""
+    """A topic that storage shows."""
 
     stored: StoredTopic
     partitions: int
+    """May be more than the topic's file says: partitions were added, and the file was not written yet."""
     with_folder: frozenset[int]
     """The partitions that ever had a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPartition:
+    """A partition of such a topic, with the record that its next owner starts from."""
+
     path: PartitionPath
     key: PartitionKey
     record: PartitionRecord
 
 
 class Found(NamedTuple):
-    """What lies under one topic's name.
+    """The contents of the folder of one topic's name.
 
-    ``orphans``: the ids of folders that no topic's file names.  Their topic was deleted and its files are not gone yet,
-    or it was made and storage could not be told.
+    ``orphans``: the ids of folders that no topic's file names.  Their topic was deleted and its files are not all
+    deleted yet, or it was created and its file could not be written.
     """
 
     name: str
@@ -65,7 +68,10 @@ class Found(NamedTuple):
 
 
 async def read_topics(fs: FileSystem, adopted: Mapping[str, StoredTopic]) -> AsyncGenerator[Found, None]:
-    """``adopted``: what is known of topics by name, should their file be missing; of these the id is not."""
+    """Yield the contents of each topic's folder.  Raises StorageError, FormatError.
+
+    ``adopted``: by name, the facts of topics whose file may be missing; their id is taken from the only folder.
+    """
     names = (layout.base_name(status.path) async for status in fs.list(layout.TOPICS) if status.is_dir)
     async with contextlib.aclosing(in_order(names, lambda name: _read_topic(fs, name, adopted.get(name)))) as found:
         async for each in found:
@@ -99,9 +105,10 @@ def _parse_id(name: str) -> uuid.UUID | None:
 
 
 async def read_all_journals(fs: FileSystem, on_read: Callable[[int], None] | None = None) -> dict[PartitionKey, Spoken]:
-    """Return what journals say of each partition; one broker's at a time, since a journal is read whole.
+    """Return the facts of all journals about each partition.  Raises StorageError, FormatError.
 
-    `on_read` is called with how many brokers' journals were read.
+    Reads one broker's journals at a time, since a journal is read whole.  `on_read` is called with the number of
+    brokers whose journals were read.
     """
     spoken: dict[PartitionKey, Spoken] = {}
     last, count = "", 0
@@ -111,7 +118,7 @@ async def read_all_journals(fs: FileSystem, on_read: Callable[[int], None] | Non
             continue
         last = parsed[0]
         for key, checkpoint in (await read_journals(fs, last)).items():
-            spoken.setdefault(key, Spoken()).hear(last, checkpoint)
+            spoken.setdefault(key, Spoken()).add(last, checkpoint)
         count += 1
         if on_read is not None:
             on_read(count)
@@ -121,9 +128,10 @@ async def read_all_journals(fs: FileSystem, on_read: Callable[[int], None] | Non
 async def read_partitions(
     fs: FileSystem, topics: Iterable[FoundTopic], spoken: dict[PartitionKey, Spoken], incarnation: int
 ) -> AsyncGenerator[FoundPartition, None]:
-    """Every partition of these topics, in order, with the record that its next owner is to find.
+    """Yield every partition of these topics, in order, with the record that its next owner starts from.
 
-    FormatError when one's epochs are used up.
+    ``incarnation``: the number of the new store.  Raises StorageError, and FormatError if a partition's epoch would not
+    fit into a segment's name.
     """
 
     async def read(place: tuple[FoundTopic, int]) -> FoundPartition:
@@ -142,6 +150,7 @@ async def read_partitions(
 
 
 async def read_folder(fs: FileSystem, path: PartitionPath) -> Folder:
+    """Return the contents of a partition's folder; empty if there is no folder.  Raises StorageError."""
     folder = Folder()
     async for status in fs.list(path.folder):
         name = layout.base_name(status.path)
@@ -154,20 +163,20 @@ async def read_folder(fs: FileSystem, path: PartitionPath) -> Folder:
 
 
 async def newest_index(fs: FileSystem, path: PartitionPath, folder: Folder) -> Checkpoint | None:
-    """Of the newest segment whose index is sound and covers all of it."""
+    """Return the index of the newest segment whose index is sound and covers all of it; None if there is none."""
     for name in folder.closed():
-        checkpoint = await read_idx(fs, path.idx(name), _tell_damaged)
+        checkpoint = await read_idx(fs, path.idx(name), _log_damaged)
         if is_whole(checkpoint, name, folder.files[name]):
             return checkpoint
     return None
 
 
-def _tell_damaged(path: str, error: Exception) -> None:
+def _log_damaged(path: str, error: Exception) -> None:
     _log.warning("an index cannot be used, its segment will be scanned", extra=fields(path=path, error=error))
 
 
 async def in_order(items: AsyncIterable[T], work: Callable[[T], Awaitable[R]]) -> AsyncGenerator[R, None]:
-    """``work`` of every item, ``PARALLEL`` at once, results in the order of items."""
+    """Run ``work`` on every item, ``PARALLEL`` at once, and yield the results in the order of the items."""
     running: deque[asyncio.Future[R]] = deque()
     try:
         async for item in items:

@@ -47,4 +47,4 @@ async def repair(arguments: argparse.Namespace, body: Mapping[str, Any], holder:
         await check_root(kv, fs, config.cluster)
         place = await find_partition(kv, config.cluster, arguments.topic, arguments.partition)
         report = await Repair(fs, kv, SystemClock(), place).run(Wanted.of(body))
-        return report.told()
+        return report.to_json()

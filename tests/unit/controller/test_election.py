@@ -25,7 +25,7 @@ class Candidate:
         self.kv = MemoryKeyValue(store, random=Random(seed))
         self.view = KvClusterView(MemoryKeyValue(store), "c", name)
         self.told: list[bool] = []
-        self.election = Election(self.kv, self.view, "c", name, LoopClock(), store_told=self.told.append)
+        self.election = Election(self.kv, self.view, "c", name, LoopClock(), on_store=self.told.append)
 
     async def elected(self) -> Leadership:
         await self.view.start()

@@ -98,8 +98,8 @@ def test_who_holds_an_open_segment() -> None:
     files = folder((name(0, 1), False), (name(10, 2), False), (name(20, 3), False))
     files.spare(2, "by-spare")
     spoken = Spoken()
-    spoken.hear("by-journal", checkpoint(name(20, 3), is_closed=False))
-    spoken.hear("successor", checkpoint(name(20, 3), end=40))
+    spoken.add("by-journal", checkpoint(name(20, 3), is_closed=False))
+    spoken.add("successor", checkpoint(name(20, 3), end=40))
     made = record(PATH, files, spoken, None, 1)
     assert [entry.holder for entry in made.segments] == ["", "by-spare", "by-journal"]
 
@@ -108,7 +108,7 @@ def test_spares_and_checkpoints_raise_the_epoch() -> None:
     files = folder((name(0, 3), True))
     files.spare(8, "b")
     spoken = Spoken()
-    spoken.hear("b", checkpoint(name(0, 3)))
+    spoken.add("b", checkpoint(name(0, 3)))
     assert record(PATH, files, spoken, checkpoint(name(0, 3)), 1).epoch == 8 + EPOCH_MARGIN
     files.spare(EPOCH_MAX - 1, "b")
     with pytest.raises(FormatError, match="does not fit"):
@@ -119,17 +119,17 @@ def test_journals_that_matter() -> None:
     """The latest checkpoint and the largest log start, however many brokers spoke of it."""
     spoken = Spoken()
     for number in range(20):
-        spoken.hear(f"b{number}", checkpoint(name(number, number + 1)))
-    spoken.hear("deleter", checkpoint(name(0), log_start=4))
+        spoken.add(f"b{number}", checkpoint(name(number, number + 1)))
+    spoken.add("deleter", checkpoint(name(0), log_start=4))
     assert set(spoken.journals) == {"b19", "deleter"}
-    spoken.hear("both", checkpoint(name(90, 90), log_start=80))
+    spoken.add("both", checkpoint(name(90, 90), log_start=80))
     assert spoken.journals == ("both",)
 
 
 def test_a_segment_that_was_written_and_is_not_there_is_listed() -> None:
     """Takeover then finds it missing, and takes the partition OFFLINE."""
     spoken = Spoken()
-    spoken.hear("b", checkpoint(name(10, 2), is_closed=False))
+    spoken.add("b", checkpoint(name(10, 2), is_closed=False))
     files = folder((name(0), True))
     assert listed(record(PATH, files, spoken, checkpoint(name(0)), 1)) == [(0, True), (10, False)]
     files.segment(name(20, 3), "idx", 1, 1)
