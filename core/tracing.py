@@ -44,7 +44,8 @@ class Span(Protocol):
     def context(self) -> bytes:
         """Trace id, span id and flags, 25 bytes: the parent of spans that continue the trace."""
 
-    def set(self, name: str, value: Value) -> None: ...
+    def set(self, name: str, value: Value) -> None:
+        """Set an attribute of the span."""
 
     def fail(self, error: str) -> None:
         """Mark the span as failed, with the reason.  It must still be ended."""

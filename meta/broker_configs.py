@@ -28,7 +28,7 @@ _ALIASES: Mapping[str, Callable[[NodeConfig], str]] = {
         listener_text(each.name, each.host, each.port) for each in node.kafka_listeners()
     ),
     "advertised.listeners": lambda node: ",".join(
-        listener_text(each.name, each.told_host, each.advertised_port or each.port) for each in node.kafka_listeners()
+        listener_text(each.name, each.public_host, each.advertised_port or each.port) for each in node.kafka_listeners()
     ),
 }
 """Configs that Kafka's tools request by another name than BMQ's, computed from the settings."""

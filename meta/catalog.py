@@ -85,7 +85,8 @@ class Catalog(Protocol):
     def topics(self) -> Mapping[str, Topic]:
         """The topics by name, in no order."""
 
-    def by_id(self, topic_id: uuid.UUID) -> Topic | None: ...
+    def by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        """Return the topic with this id; None if there is none."""
 
     def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
         """Return the dynamic configs of one node, or (None) the cluster's defaults."""

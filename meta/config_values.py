@@ -75,6 +75,7 @@ def as_text(value: object) -> str:
 
 
 def parse_list(text: str) -> list[str]:
+    """Return the elements of a comma-separated list, without blanks around them; none for a blank text."""
     return [part.strip() for part in text.split(",")] if text.strip() else []
 
 
@@ -111,14 +112,17 @@ _PARSERS: Mapping[ConfigType, Callable[[str], Any]] = {
 
 
 def at_least(least: float) -> Callable[[Any], str]:
+    """Return a check that a number is ``least`` or more."""
     return lambda value: "" if value >= least else f"Value must be at least {least}"
 
 
 def between(least: float, most: float) -> Callable[[Any], str]:
+    """Return a check that a number is in [``least``, ``most``]."""
     return lambda value: "" if least <= value <= most else f"Value must be between {least} and {most}"
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
+    """Return a check that a text is one of ``words``."""
     return lambda value: "" if value in words else f"String must be one of: {', '.join(words)}"
 
 

@@ -129,7 +129,8 @@ Changes = list[Event]
 class KeyValue(Protocol):
     """A process's client of the store.  Calls may overlap; without an await in between they have no order."""
 
-    async def get(self, key: str) -> Entry | None: ...
+    async def get(self, key: str) -> Entry | None:
+        """Return the entry of a key; None if the key does not exist."""
 
     def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> AsyncIterator[Entry]:
         """Yield the entries whose key begins with ``prefix`` and is greater than ``after``, in byte order of keys.

@@ -159,7 +159,7 @@ class MemoryStore:
     def grant(self, ttl_s: float, now: float) -> int:
         self.expire(now)
         lease = self.leases.grant(ttl_s, now)
-        self.tell()  # a watch may now have to wake earlier
+        self.notify()  # a watch may now have to wake earlier
         return lease
 
     def keep_alive(self, lease: int, now: float) -> float:
@@ -179,15 +179,15 @@ class MemoryStore:
     def stop(self) -> None:
         """Begin an outage for all clients: calls are unavailable, watches quiet, and leases do not end."""
         self.down = True
-        self.tell()
+        self.notify()
 
     def start(self, now: float) -> None:
         """End the outage.  As a new etcd leader does, give every lease its whole ttl again."""
         self.down = False
         self.leases.renew(now)
-        self.tell()
+        self.notify()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake every watch to check again."""
         news, self.news = self.news, asyncio.Event()
         news.set()
@@ -205,7 +205,7 @@ class MemoryStore:
         if self.revision - self.compacted > self._history_revisions:
             self.compacted += 1
             del self._history[self.compacted]
-        self.tell()
+        self.notify()
 
     def _write(self, write: Write) -> Event:
         if isinstance(write, Delete):
@@ -331,7 +331,7 @@ class MemoryKeyValue:
     async def close(self) -> None:
         self._closed = True
         self._cancel_late()
-        self._store.tell()  # a watch that waits must notice
+        self._store.notify()  # a watch that waits must notice
 
     async def _read(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         await self._ready()
@@ -341,10 +341,10 @@ class MemoryKeyValue:
             await self._runs()
             raise KvUnavailable("injected: the store was not reached")
         self._store.expire(_now())
-        answer = ask(*args, **kwargs)
+        result = ask(*args, **kwargs)
         await self._travel()
         await self._runs()
-        return answer
+        return result
 
     async def _change(self, act: Callable[[], T]) -> T:
         await self._ready()
@@ -365,7 +365,7 @@ class MemoryKeyValue:
         if fate is Fate.ANSWERED:
             return act()
         if fate is Fate.APPLIED:
-            _unheard(act)
+            _without_response(act)
         elif fate is Fate.LATE:
             self._apply_late(act)
         raise KvUnknown(f"injected: {fate.value}")
@@ -374,7 +374,7 @@ class MemoryKeyValue:
         def arrive() -> None:
             self._late.discard(handle)
             if not self._store.down:
-                _unheard(act)
+                _without_response(act)
 
         delay_s = self._dice().uniform(0, self.faults.late_s)
         handle = asyncio.get_running_loop().call_later(delay_s, arrive)
@@ -435,7 +435,7 @@ class MemoryKeyValue:
                     await self._store.news.wait()
 
 
-def _unheard(act: Callable[[], object]) -> None:
+def _without_response(act: Callable[[], object]) -> None:
     with contextlib.suppress(KvError):  # the response is lost, whatever it is: the caller gets KvUnknown
         act()
 

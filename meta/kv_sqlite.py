@@ -89,7 +89,7 @@ class _Job:
 
     act: Callable[[_Tables], Any]
     is_write: bool
-    answer: asyncio.Future[Any]
+    future: asyncio.Future[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class SqliteKeyValue:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        self._tell()
+        self._notify_watches()
         await asyncio.shield(self._ended)  # when cancelled here, the thread still ends by itself
         self._thread.join()  # nothing is left in it that could block
 
@@ -200,7 +200,7 @@ class SqliteKeyValue:
         if not self._submit(job):
             self._room.release()
             raise KvUnavailable(f"{self._path} is closed")
-        result: T = await job.answer
+        result: T = await job.future
         return result
 
     def _submit(self, job: _Job) -> bool:
@@ -217,16 +217,16 @@ class SqliteKeyValue:
         self.queued -= len(outcomes)
         for outcome in outcomes:
             self._room.release()
-            answer = outcome.job.answer
-            if answer.done():
+            future = outcome.job.future
+            if future.done():
                 continue  # its caller was cancelled, to whom the outcome is unknown
             if outcome.error is None:
-                answer.set_result(outcome.result)
+                future.set_result(outcome.result)
             else:
-                answer.set_exception(outcome.error)
+                future.set_exception(outcome.error)
         if revision > self._revision:
             self._revision = revision
-            self._tell()
+            self._notify_watches()
 
     def _accept(self, revision: int) -> None:
         if not self._opened.done():  # else its caller was cancelled
@@ -240,10 +240,10 @@ class SqliteKeyValue:
         """Handle the end of the thread.  ``orphans`` are the calls that it had not answered."""
         self._refuse(KvError(f"{self._path}: the thread failed"))
         self._deliver([_Outcome(job, error=KvUnknown(f"{self._path}: the thread failed")) for job in orphans], 0)
-        self._tell()
+        self._notify_watches()
         self._ended.set_result(None)
 
-    def _tell(self) -> None:
+    def _notify_watches(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 

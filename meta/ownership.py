@@ -33,9 +33,11 @@ class SegmentEntry:
 
     @property
     def is_closed(self) -> bool:
+        """True if the segment is certainly closed."""
         return self.length >= 0
 
     def closed(self, length: int, end_offset: int) -> SegmentEntry:
+        """Return the entry of the segment once it is closed, at this length in bytes and end offset."""
         return replace(self, length=length, end_offset=end_offset)
 
 

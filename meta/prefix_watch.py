@@ -69,6 +69,7 @@ class PrefixWatcher:
 
     @property
     def has_started(self) -> bool:
+        """True once ``start`` has returned, also after ``close``."""
         return self._task is not None
 
     @property
@@ -99,7 +100,7 @@ class PrefixWatcher:
 
         Raises KvError if the store does not answer for long.
         """
-        revision = await patiently(self._look)
+        revision = await patiently(self._list_all)
         self._task = asyncio.create_task(self._follow(revision), name=self._what)
         self._task.add_done_callback(self._stopped)
 
@@ -143,13 +144,13 @@ class PrefixWatcher:
             except KvError as error:
                 _log.info("cannot follow the %s, trying again", self._what, extra=fields(key=self._prefix, error=error))
             try:
-                revision = await self._look()
+                revision = await self._list_all()
             except KvError as error:
                 _log.info("cannot read the %s, trying again", self._what, extra=fields(key=self._prefix, error=error))
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_MAX_S)
 
-    async def _look(self) -> int:
+    async def _list_all(self) -> int:
         """Read everything, and apply the difference, deletions first.  Return the revision to watch after.
 
         Pages are not one snapshot: an entry may be newer than the revision, and the watch then repeats what led to it.

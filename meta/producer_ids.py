@@ -70,6 +70,7 @@ class ProducerIds:
                 )
 
     async def close(self) -> None:
+        """Cancel the fetch of a block.  Idempotent."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait([self._fetching])

@@ -72,7 +72,7 @@ class Sockets:
     def _addresses(self) -> dict[str, Address]:
         """Return the address that clients of each listener get: the advertised one, else its own and the bound port."""
         return {
-            each.name: Address(host=_reachable(each.told_host), port=each.advertised_port or self._ports[each.name])
+            each.name: Address(host=_reachable(each.public_host), port=each.advertised_port or self._ports[each.name])
             for each in self._listeners
         }
 

@@ -17,6 +17,7 @@ class Budget:
 
     @property
     def has_room(self) -> bool:
+        """True while the count is under ``limit``."""
         return self.used < self.limit
 
     @property

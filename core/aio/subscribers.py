@@ -27,12 +27,12 @@ class Subscribers(Generic[P]):
 
         return forget
 
-    def tell(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def notify(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Call every callback with these arguments.  Those added or removed meanwhile count from the next event on."""
         for call in tuple(self._calls.values()):
             call(*args, **kwargs)
 
-    def tell_last(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def notify_last(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Remove every callback and call it once with these arguments: the last event."""
         calls, self._calls = self._calls, {}
         for call in calls.values():

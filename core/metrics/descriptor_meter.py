@@ -89,6 +89,7 @@ class DescriptorMeter:
         return self._failures.total
 
     def start(self) -> None:
+        """Begin to try, once in ``TRY_S`` seconds."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(TRY_S, self._try, loop)
 

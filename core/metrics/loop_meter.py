@@ -67,6 +67,7 @@ class LoopMeter:
         return f"<LoopMeter idle={self.idle:.3f} {self.delay_ms!r}>"
 
     def start(self) -> None:
+        """Begin to measure."""
         loop = asyncio.get_running_loop()
         self._ticked, self._used = loop.time(), self._load()
         self._arm(loop)

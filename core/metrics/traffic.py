@@ -114,6 +114,7 @@ class TrafficMeter:
         self._arm(loop, loop.time(), window_s)
 
     def stop(self) -> None:
+        """End no more windows by the timer.  Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -70,16 +70,17 @@ class ConnectionOwner(Protocol):
 class Exchange:
     """A request that has begun, until its response is sent."""
 
-    __slots__ = ("answer", "bytes_held", "connection", "future")
+    __slots__ = ("bytes_held", "connection", "future", "response")
 
-    def __init__(self, connection: ClientConnection, bytes_held: int, answer: Response | None) -> None:
+    def __init__(self, connection: ClientConnection, bytes_held: int, response: Response | None) -> None:
         self.connection = connection
         self.bytes_held = bytes_held
-        self.answer = answer
+        self.response = response
         self.future: asyncio.Future[Response] | None = None
 
     def done(self, future: asyncio.Future[Response]) -> None:
-        self.connection.answered(self, future)
+        """Pass the finished future to the connection."""
+        self.connection.on_response(self, future)
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -253,23 +254,23 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _begin(self, frame: memoryview) -> None:
         try:
-            answer = self._dispatch(frame, self)
+            response = self._dispatch(frame, self)
         except Exception as error:  # noqa: BLE001 - a request must not end the process: see Dispatch
             self._close_failed(error)
             return
-        if isinstance(answer, Response):
+        if isinstance(response, Response):
             if self._started:
-                self._started.append(Exchange(self, 0, answer))
+                self._started.append(Exchange(self, 0, response))
             else:
-                self._send(answer)
+                self._send(response)
             return
         exchange = Exchange(self, len(frame) + FRAME_BYTES, None)
         self._bytes_held += exchange.bytes_held
         self._started.append(exchange)
-        exchange.future = asyncio.ensure_future(answer)
+        exchange.future = asyncio.ensure_future(response)
         exchange.future.add_done_callback(exchange.done)
 
-    def answered(self, exchange: Exchange, future: asyncio.Future[Response]) -> None:
+    def on_response(self, exchange: Exchange, future: asyncio.Future[Response]) -> None:
         """Take the result of a request: its response, or the exception that closes the connection."""
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if self.is_closed:
@@ -281,7 +282,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if error is not None:
             self._close_failed(error)
             return
-        exchange.answer = future.result()
+        exchange.response = future.result()
         exchange.future = None
         self._bytes_held -= exchange.bytes_held
         if exchange is not self._started[0]:
@@ -300,25 +301,25 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._begin_waiting()
             self._settle()
 
-    # --------------------------------------------------------------------------------------------------- answers
+    # ----------------------------------------------------------------------------------------------- responses
 
     def _send_ready(self) -> None:
         started = self._started
-        while started and not self._is_blocked and (answer := started[0].answer) is not None:
+        while started and not self._is_blocked and (response := started[0].response) is not None:
             started.popleft()
-            self._send(answer)
+            self._send(response)
 
-    def _send(self, answer: Response) -> None:
-        if answer.release is not None:
-            self._out_releases.append(answer.release)
-        size = answer.size
+    def _send(self, response: Response) -> None:
+        if response.release is not None:
+            self._out_releases.append(response.release)
+        size = response.size
         if not size:
             return
         if size <= _JOIN_MAX:
-            self._out.append(_SIZE.pack(size) + b"".join(answer.buffers))
+            self._out.append(_SIZE.pack(size) + b"".join(response.buffers))
         else:
             self._out.append(_SIZE.pack(size))
-            self._out += answer.buffers
+            self._out += response.buffers
         self._out_size += size
         if self._out_size >= _WRITE_MAX:
             self._write()
@@ -446,7 +447,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def _is_running(self) -> bool:
-        return any(exchange.answer is None for exchange in self._started)
+        return any(exchange.response is None for exchange in self._started)
 
     def _has_sent_more(self) -> bool:
         if not self._is_blocked:
@@ -498,13 +499,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         for exchange in started:
             if exchange.future is not None:
                 exchange.future.cancel()  # a parked fetch must not linger; a produce goes on in its partition's owner
-            elif exchange.answer is not None:
-                _release(exchange.answer)
+            elif exchange.response is not None:
+                _release(exchange.response)
         self._out.clear()
         _call_all(self._out_releases)
         _call_all(self._unsent)
         self._is_gated = False
-        self._on_close.tell_last()
+        self._on_close.notify_last()
         self._bytes_held = 0
         held, complete = self._counted, self._counted_complete
         self._counted = self._counted_complete = 0
@@ -514,9 +515,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._listener.budget.forget(self)
 
 
-def _release(answer: Response) -> None:
-    if answer.release is not None:
-        answer.release()
+def _release(response: Response) -> None:
+    if response.release is not None:
+        response.release()
 
 
 def _call_all(releases: list[Callable[[], None]]) -> None:

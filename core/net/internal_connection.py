@@ -42,14 +42,14 @@ class UnorderedConnection(ClientConnection):
 
     def _begin(self, frame: memoryview) -> None:
         super()._begin(frame)
-        if self._started and self._started[-1].answer is None:
+        if self._started and self._started[-1].response is None:
             self._running[self._started.pop()] = None
 
-    def answered(self, exchange: Exchange, future: asyncio.Future[Response]) -> None:
+    def on_response(self, exchange: Exchange, future: asyncio.Future[Response]) -> None:
         if exchange in self._running:
             del self._running[exchange]
             self._started.append(exchange)
-        super().answered(exchange, future)
+        super().on_response(exchange, future)
 
     def _go_on(self) -> None:
         if self._running and not self._is_write_due:  # other responses may come in this turn: one write for all

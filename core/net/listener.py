@@ -161,9 +161,7 @@ class Listener:
     def malformed(self, connection: ClientConnection, why: str) -> None:
         """Count and log a connection that is closed because its bytes are not a request."""
         self.metrics.connections_malformed += 1
-        _log.warning(
-            "closing a connection: what it sent cannot be answered", extra=fields(**_about(connection), error=why)
-        )
+        _log.warning("closing a connection: its request is invalid", extra=fields(**_about(connection), error=why))
 
     def bug(self, connection: ClientConnection, error: BaseException) -> None:
         """Log an exception that no request may cause."""

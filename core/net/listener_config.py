@@ -43,7 +43,7 @@ class ListenerAddress:
     advertised_port: int = 0
 
     @property
-    def told_host(self) -> str:
+    def public_host(self) -> str:
         """The host advertised to clients, before a wildcard is replaced by the machine's name."""
         return self.advertised_host or self.host
 

@@ -77,6 +77,7 @@ class RequestBudget:
 
     @property
     def held(self) -> int:
+        """Bytes that are held now, over all connections."""
         return self._metrics.request_bytes_held
 
     @property

@@ -97,10 +97,12 @@ class Batch:
 
     @property
     def last_offset(self) -> int:
+        """Offset of the last record."""
         return int(self.base_offset + self.last_offset_delta)
 
     @property
     def next_offset(self) -> int:
+        """Offset after the batch: the next one's base."""
         return int(self.base_offset + self.last_offset_delta + 1)
 
     @property
@@ -118,6 +120,7 @@ class Batch:
 
     @property
     def has_valid_crc(self) -> bool:
+        """True if the CRC-32C matches.  Computed at each call, over the whole batch."""
         return bool(crc32c(self.data[CRC_START : self.size]) == self.crc)
 
     def assign(self, base_offset: int, leader_epoch: int) -> None:

@@ -31,13 +31,13 @@ class Verdict(Enum):
 class Liveness:
     """The liveness of one connection.  Times are seconds of one clock."""
 
-    __slots__ = ("_alive", "_drained", "_heard", "_pinged", "_ticked", "_unsent", "ping_s", "silence_max_s", "stuck_s")
+    __slots__ = ("_alive", "_drained", "_pinged", "_read", "_ticked", "_unsent", "ping_s", "silence_max_s", "stuck_s")
 
     def __init__(self, now: float, ping_s: float, ping_timeout_s: float, stuck_s: float) -> None:
         self.ping_s = ping_s
         self.silence_max_s = ping_s + ping_timeout_s
         self.stuck_s = stuck_s
-        self._alive = self._heard = self._drained = self._pinged = self._ticked = now
+        self._alive = self._read = self._drained = self._pinged = self._ticked = now
         self._unsent = 0  # at the last tick
 
     def __repr__(self) -> str:
@@ -53,9 +53,9 @@ class Liveness:
         """The time of the last sign of life."""
         return self._alive
 
-    def heard(self, now: float) -> None:
+    def received(self, now: float) -> None:
         """Note that bytes have arrived."""
-        self._alive = self._heard = now
+        self._alive = self._read = now
 
     def vouched(self, at: float) -> None:
         """Note a sign of life of the same process at the time ``at``, on another connection."""
@@ -63,7 +63,7 @@ class Liveness:
 
     def drained(self, now: float) -> None:
         """Note that the kernel has taken the last of what it had refused."""
-        self._alive = self._heard = self._drained = now
+        self._alive = self._read = self._drained = now
         self._unsent = 0
 
     def tick(self, now: float, unsent: int) -> Verdict:
@@ -72,11 +72,11 @@ class Liveness:
         if not self._unsent:
             self._drained = now  # what is unsent now is seen for the first time
         elif unsent < self._unsent:
-            self._alive = self._heard = self._drained = now
+            self._alive = self._read = self._drained = now
         self._unsent = unsent
         silence_s = now - self._alive
         is_stuck = unsent and now - self._drained >= self.stuck_s
-        if is_stuck or silence_s >= self.silence_max_s or now - self._heard >= max(self.stuck_s, self.silence_max_s):
+        if is_stuck or silence_s >= self.silence_max_s or now - self._read >= max(self.stuck_s, self.silence_max_s):
             return Verdict.LOST
         if silence_s >= self.ping_s and now - self._pinged >= self.ping_s:
             self._pinged = now
@@ -88,6 +88,6 @@ class Liveness:
         held_up_s = now - self._ticked - self.tick_s
         if held_up_s > self.tick_s:
             self._alive = min(now, self._alive + held_up_s)
-            self._heard = min(now, self._heard + held_up_s)
+            self._read = min(now, self._read + held_up_s)
             self._drained = min(now, self._drained + held_up_s)
         self._ticked = now

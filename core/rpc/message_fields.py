@@ -44,6 +44,7 @@ class Out:
         self._done: list[Buffer] = []
 
     def add(self, data: Buffer) -> None:
+        """Append bytes; large ones become a buffer of their own, and are not copied."""
         if len(data) < APART_LEAST:
             self.small += data
             return
@@ -204,10 +205,12 @@ class OwnerAnswer(NamedTuple):
 
     @property
     def is_answered(self) -> bool:
+        """False if the owner gave no answer in time."""
         return self.size >= 0
 
     @property
     def values(self) -> tuple[int, ...]:
+        """The numbers of the answer; none if it is an error, or missing."""
         return self[2 : 2 + self.size]
 
 
@@ -430,8 +433,8 @@ class Message:
             tags, end = read_tags(body, pos)
             for tag, at, tag_end in tags:
                 if tag in added:
-                    place, tagged = added[tag]
-                    values[place], _ = tagged.read(body[:tag_end], at)
+                    index, tagged = added[tag]
+                    values[index], _ = tagged.read(body[:tag_end], at)
         except (*CUT_SHORT, FormatError) as error:
             raise FormatError(f"{cls.__name__}: {error}") from None
         if end != len(body):

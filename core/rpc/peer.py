@@ -5,7 +5,7 @@ which is what ``PeerLost.was_sent`` reports to a caller whose call must not be r
 callers bound their outstanding calls (credit), and past ``calls_max`` or ``bytes_max`` a call fails at once.
 
 Responses are always read, whether their caller still waits or not: they are as large as was requested, up to
-``answer_bytes_max``.  A response is memory of its own, and ``call`` returns a view of it: a caller that keeps a small
+``response_bytes_max``.  A response is memory of its own, and ``call`` returns a view of it: a caller that keeps a small
 part of a large one copies the part, or keeps all of it (rule 8).
 """
 
@@ -54,7 +54,7 @@ class PeerSettings:
     """Calls without a response.  Credit and sessions keep far below: this stops a caller without either."""
     bytes_max: int = 256 << 20
     """Bytes of those calls."""
-    answer_bytes_max: int = 128 << 20
+    response_bytes_max: int = 128 << 20
     """Bytes of one response: fetch.max.bytes twice."""
 
 
@@ -117,7 +117,7 @@ class Peer(asyncio.BufferedProtocol):
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(self._loop.time(), settings.ping_s, settings.ping_timeout_s, settings.stuck_s)
-        self._frames = FrameReader(shared, settings.answer_bytes_max)
+        self._frames = FrameReader(shared, settings.response_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._is_blocked = False  # the kernel does not take all that was written
         self._calls: dict[int, _Call] = {}
@@ -172,14 +172,14 @@ class Peer(asyncio.BufferedProtocol):
         malformed.
         """
         greeting = HelloRequest(protocols, cluster, own, self.incarnation)
-        answer = HelloResponse.decode(await self._call(InternalKey.HELLO, 0, greeting.encode()))
-        if answer.error is not ErrorCode.NONE:
-            self.unregistered = answer.unregistered
-            raise RequestError(answer.error, answer.message)
+        response = HelloResponse.decode(await self._call(InternalKey.HELLO, 0, greeting.encode()))
+        if response.error is not ErrorCode.NONE:
+            self.unregistered = response.unregistered
+            raise RequestError(response.error, response.message)
         if self.is_lost:
             raise PeerLost(self.why, was_sent=True)
         self.is_up = True
-        self.protocol = answer.protocol
+        self.protocol = response.protocol
 
     @property
     def alive_at(self) -> float:
@@ -205,7 +205,7 @@ class Peer(asyncio.BufferedProtocol):
         elif verdict is Verdict.PING and not self._is_blocked:
             ping = self._call(InternalKey.PING, 0, PingRequest().encode())
             self._pings += 1
-            ping.add_done_callback(self._heed)
+            ping.add_done_callback(self._on_pinged)
 
     # ----------------------------------------------------------------------------------------------------- sending
 
@@ -269,9 +269,9 @@ class Peer(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_lost:
             return
-        self._liveness.heard(self._loop.time())
+        self._liveness.received(self._loop.time())
         for frame in self._frames.received(nbytes):
-            self._answered(frame)
+            self._on_response(frame)
         if self._frames.error:
             self._lose(f"it sent bytes that are not a response: {self._frames.error}")
 
@@ -286,7 +286,7 @@ class Peer(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose(str(exc) if exc is not None else "it has closed the connection")
 
-    def _answered(self, frame: memoryview) -> None:
+    def _on_response(self, frame: memoryview) -> None:
         (number,) = _ID.unpack_from(frame)
         call = self._calls.pop(number, None)
         if call is None or call.frame is not None:
@@ -319,9 +319,9 @@ class Peer(asyncio.BufferedProtocol):
         for call in calls.values():
             if not call.future.done():
                 call.future.set_exception(PeerLost(f"{self.incarnation}: {why}", was_sent=call.frame is None))
-        self._on_lost.tell_last()
+        self._on_lost.notify_last()
 
-    def _heed(self, ping: asyncio.Future[memoryview]) -> None:
+    def _on_pinged(self, ping: asyncio.Future[memoryview]) -> None:
         """Consume a ping's result: its arrival is noted as all bytes are, and its absence by the next tick."""
         self._pings -= 1
         if not ping.cancelled():

@@ -1,8 +1,8 @@
 """Calls between the processes of a cluster: one process's connections to all others.
 
     peer = peers.get(member, Kind.PRODUCE)          the connection that is up now, or None: one is being made
-    answer = await peer.call(key, version, body)    PeerLost: there will be none
-    answer = await peers.ask(member, AskRequest(...), InternalKey.ASK, AskResponse, timeout_s=5)
+    response = await peer.call(key, version, body)  PeerLost: there will be none
+    response = await peers.ask(member, AskRequest(...), InternalKey.ASK, AskResponse, timeout_s=5)
     peer = await peers.open(member, timeout_s=1)    one for this caller alone
 
 Connections are made on demand, three kinds to a member, and made again on demand after they broke: with pauses that
@@ -341,7 +341,7 @@ class Peers:
                 peer = await self._open(link.member, link.kind, self._settings.connect_timeout_s)
             except PeerLost as error:
                 link.failed(loop.time(), str(error))
-                self._tell(link, str(error))
+                self._notify(link, str(error))
                 continue
             self._came_up(link, peer, loop.time())
             return
@@ -374,7 +374,7 @@ class Peers:
         except RequestError as error:
             why = f"{where} refuses: {error}"
             if peer is not None and peer.unregistered is not None:
-                self._on_unregistered.tell(peer.unregistered)
+                self._on_unregistered.notify(peer.unregistered)
         finally:
             if peer is not None and not peer.is_up:
                 peer.close()
@@ -398,9 +398,9 @@ class Peers:
             link.why = peer.why
         else:  # one that breaks as soon as it is made counts as one that cannot be made
             link.failed(now, peer.why)
-        self._tell(link, peer.why)
+        self._notify(link, peer.why)
 
-    def _tell(self, link: _Link, why: str) -> None:
+    def _notify(self, link: _Link, why: str) -> None:
         """Log the first failure of a row, and notify the subscribers of each."""
         if link.failures <= 1:
             _log.warning(
@@ -408,7 +408,7 @@ class Peers:
                 link.kind.value,
                 extra=fields(member=link.member.incarnation, error=why),
             )
-        self._subscribers.tell(link.member.incarnation, why)
+        self._subscribers.notify(link.member.incarnation, why)
 
     def _end(self, link: _Link) -> None:
         if link.task is not None:

@@ -139,7 +139,7 @@ class InternalEndpoint:
             hello = self._hello(body, version, client)
             if isinstance(hello, Awaitable):
                 return _later(correlation_id, hello)
-            return _answer(correlation_id, hello)
+            return _respond(correlation_id, hello)
         if caller is None:
             raise CloseConnection(f"API {key} before Hello")
         role = self._roles.get(key)
@@ -164,12 +164,12 @@ class InternalEndpoint:
         except Exception as error:
             error.add_note(_whose(key, call))
             raise
-        return _answer(call.correlation_id, result)
+        return _respond(call.correlation_id, result)
 
     def _now(self) -> float:
         return self._clock.monotonic()
 
-    # --------------------------------------------------------------------------------------------------- own answers
+    # -------------------------------------------------------------------------------------------------- own responses
 
     def _hello(self, body: memoryview, version: int, client: Client) -> Body | Awaitable[Body]:
         if version != 0:
@@ -179,27 +179,27 @@ class InternalEndpoint:
             request = HelloRequest.decode(body)
         except FormatError as error:
             raise CloseConnection(str(error)) from None
-        answer = answer_hello(request, self._own, self._cluster, self._protocols)
-        if answer.error is not ErrorCode.NONE:
-            return answer.encode()
+        response = answer_hello(request, self._own, self._cluster, self._protocols)
+        if response.error is not ErrorCode.NONE:
+            return response.encode()
         admission = self._admit(request.from_incarnation)
         if isinstance(admission, Awaitable):
-            return self._admit_later(request.from_incarnation, client, answer, admission)
-        return self._admitted(request.from_incarnation, client, answer, admission)
+            return self._admit_later(request.from_incarnation, client, response, admission)
+        return self._admitted(request.from_incarnation, client, response, admission)
 
     async def _admit_later(
-        self, incarnation: str, client: Client, answer: HelloResponse, admission: Awaitable[Admission]
+        self, incarnation: str, client: Client, response: HelloResponse, admission: Awaitable[Admission]
     ) -> Body:
-        return self._admitted(incarnation, client, answer, await admission)
+        return self._admitted(incarnation, client, response, await admission)
 
-    def _admitted(self, incarnation: str, client: Client, answer: HelloResponse, admission: Admission) -> Body:
+    def _admitted(self, incarnation: str, client: Client, response: HelloResponse, admission: Admission) -> Body:
         if admission.refusal:
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             return HelloResponse(code, admission.refusal, -1, self._own, admission.unregistered).encode()
         if client not in self._callers and not client.is_closed:
             self._callers[client] = _Caller(incarnation, admission.roles)
             client.on_close(partial(self._forget, client))
-        return answer.encode()
+        return response.encode()
 
     def _forget(self, client: Client) -> None:
         del self._callers[client]
@@ -235,12 +235,12 @@ def _admit_anybody(incarnation: str) -> Admission:
 
 
 async def _later(correlation_id: int, work: Awaitable[Body]) -> Response:
-    return _answer(correlation_id, await work)
+    return _respond(correlation_id, await work)
 
 
 async def _finish(key: int, call: InternalCall, work: Awaitable[Body | Response]) -> Response:
     try:
-        return _answer(call.correlation_id, await work)
+        return _respond(call.correlation_id, await work)
     except (RequestError, FormatError) as error:
         return _refusal(key, call, error)
     except CloseConnection:
@@ -250,7 +250,7 @@ async def _finish(key: int, call: InternalCall, work: Awaitable[Body | Response]
         raise
 
 
-def _answer(correlation_id: int, result: Body | Response) -> Response:
+def _respond(correlation_id: int, result: Body | Response) -> Response:
     if isinstance(result, Response):
         return result
     return Response([_HEAD.pack(correlation_id, 0), *result])
@@ -265,7 +265,7 @@ def _refusal(key: int, call: InternalCall, error: RequestError | FormatError) ->
     code, text = (error.code, error.message) if isinstance(error, RequestError) else (_UNREADABLE, str(error))
     response: Any = RESPONSES.get(key, Refusal)
     fields = {"message": text} if "message" in response.__dataclass_fields__ else {}
-    return _answer(call.correlation_id, response(error=code, **fields).encode())
+    return _respond(call.correlation_id, response(error=code, **fields).encode())
 
 
 def _whose(key: int, call: InternalCall) -> str:

@@ -79,6 +79,7 @@ def read_count(data: memoryview, pos: int, element_least: int, *, flexible: bool
 
 
 def read_nullable_string(data: memoryview, pos: int, *, flexible: bool) -> tuple[str | None, int]:
+    """Return a text; None if its length is -1 (0 in the compact form)."""
     if flexible:
         size, pos = read_uvarint(data, pos)
         size -= 1
@@ -94,6 +95,7 @@ def read_nullable_string(data: memoryview, pos: int, *, flexible: bool) -> tuple
 
 
 def read_string(data: memoryview, pos: int, *, flexible: bool) -> tuple[str, int]:
+    """Return a text.  Raises FormatError if it is null."""
     text, pos = read_nullable_string(data, pos, flexible=flexible)
     if text is None:
         raise FormatError("null where a text must be")
@@ -124,12 +126,14 @@ def read_tags(data: memoryview, pos: int) -> tuple[list[tuple[int, int, int]], i
 
 
 def skip_tags(data: memoryview, pos: int) -> int:
+    """Return the position after the set of tagged fields at ``pos``."""
     if data[pos] == 0:
         return pos + 1
     return read_tags(data, pos)[1]
 
 
 def uvarint(value: int) -> bytes:
+    """Return an unsigned varint, seven bits a byte, the lowest first."""
     if value < 0x80:
         return _ONE_BYTE[value]
     out = bytearray()
@@ -144,10 +148,12 @@ _ONE_BYTE = [bytes((value,)) for value in range(0x80)]
 
 
 def array_size(count: int, *, flexible: bool) -> bytes:
+    """Return the length field of an array: a varint plus one, or four bytes."""
     return uvarint(count + 1) if flexible else INT32.pack(count)
 
 
 def string(text: str | None, *, flexible: bool) -> bytes:
+    """Return a text with its length field: a varint plus one, or two bytes.  None is null."""
     if text is None:
         return b"\0" if flexible else b"\xff\xff"
     data = text.encode()

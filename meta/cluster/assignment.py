@@ -53,6 +53,7 @@ def decode_chunk(data: bytes) -> AssignmentChunk:
 
 
 def encode_shards(shards: Mapping[int, ShardOwner]) -> bytes:
+    """Return the owners of shards as JSON, by shard."""
     return json.dumps(
         {"format": FORMAT, "shards": [[shard, *shards[shard]] for shard in sorted(shards)]}, separators=(",", ":")
     ).encode()

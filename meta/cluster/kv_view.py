@@ -148,7 +148,7 @@ class KvClusterView:
             shards=shards,
             is_controller=is_controller,
         )
-        self._subscribers.tell(change)
+        self._subscribers.notify(change)
 
     def _change_member(self, incarnation: str, event: Event) -> None:
         if event.entry is None:

@@ -64,6 +64,7 @@ class Member:
         return next((address for name, address in self.listeners if name == listener), Address())
 
     def draining(self) -> Member:
+        """Return this member as one that is about to leave."""
         return replace(self, is_draining=True)
 
     def with_id(self, node_id: int) -> Member:

@@ -115,6 +115,7 @@ class Membership:
 
     @property
     def is_member(self) -> bool:
+        """True while the store has this process's key, as far as the process has noticed."""
         return self._revision > 0
 
     @property

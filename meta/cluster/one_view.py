@@ -53,4 +53,4 @@ class OneView:
     def move(self, member: Member) -> None:
         """Change the member's addresses, and notify subscribers."""
         self._member = member
-        self._subscribers.tell(ViewChange(members={member.incarnation}))
+        self._subscribers.notify(ViewChange(members={member.incarnation}))

@@ -82,6 +82,7 @@ class RegistrationCheck:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Begin to check, in a task of its own."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="registration check")
         self._task.add_done_callback(_ended)
 

@@ -89,6 +89,7 @@ class Rotation:
         self._avoided_until = [0.0] * members
 
     def choose(self, now: float) -> int:
+        """Return the number of the member to use now."""
         members = len(self._avoided_until)
         in_turn = [(self._current + step) % members for step in range(members)]
         self._current = next(
@@ -98,7 +99,9 @@ class Rotation:
         return self._current
 
     def failed(self, member: int, now: float) -> None:
+        """Avoid a member that failed, for ``avoid_s`` seconds from ``now``."""
         self._avoided_until[member] = now + self._avoid_s
 
     def answered(self, member: int) -> None:
+        """Avoid a member no longer, since it has answered."""
         self._avoided_until[member] = 0.0

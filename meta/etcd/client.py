@@ -22,7 +22,7 @@ from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.address import EtcdAddress
 from bmq.meta.etcd.attempts import Attempts, Backoff, Kind, Rotation
 from bmq.meta.etcd.errors import Verdict
-from bmq.meta.etcd.member import Answer, CallFailed, Member, Metadata, Method, Request, WatchCall
+from bmq.meta.etcd.member import CallFailed, Member, Metadata, Method, Request, Response, WatchCall
 from bmq.meta.etcd.settings import EtcdSettings
 from bmq.meta.etcd.tokens import Tokens
 from bmq.meta.kv import KvUnavailable, KvUnknown, LeaseNotFound
@@ -60,13 +60,13 @@ class EtcdClient:
 
     async def ask(
         self,
-        method: Method[Request, Answer],
+        method: Method[Request, Response],
         request: Request,
         kind: Kind,
         *,
         retry_for_s: float | None = None,
         is_urgent: bool = False,
-    ) -> Answer:
+    ) -> Response:
         """Send a call and return the response.  Raises KvUnavailable, KvUnknown, LeaseNotFound.
 
         An urgent call does not wait for room among the others, and no longer than ``urgent_timeout_s`` for one member.
@@ -91,12 +91,12 @@ class EtcdClient:
                 self._idle.set()
 
     async def ask_each(
-        self, method: Method[Request, Answer], request: Request
-    ) -> list[tuple[str, Answer | CallFailed]]:
+        self, method: Method[Request, Response], request: Request
+    ) -> list[tuple[str, Response | CallFailed]]:
         """Send a call to every member once.  Return each one's response or failure, by its endpoint."""
         self._require_open()
 
-        async def ask(member: Member) -> tuple[str, Answer | CallFailed]:
+        async def ask(member: Member) -> tuple[str, Response | CallFailed]:
             try:
                 await member.connect()
                 return member.endpoint, await member.call(method, request, await self._tokens.get(member))
@@ -146,6 +146,7 @@ class EtcdClient:
             await discard(task)
 
     async def close(self) -> None:
+        """Refuse new calls, wait for those in progress, and close the channels.  Idempotent."""
         if not self.closing.done():
             self.closing.set_result(None)
         await self._idle.wait()
@@ -155,12 +156,12 @@ class EtcdClient:
             await member.close()
 
     async def _ask(
-        self, method: Method[Request, Answer], request: Request, attempts: Attempts, timeout_s: float | None = None
-    ) -> Answer:
+        self, method: Method[Request, Response], request: Request, attempts: Attempts, timeout_s: float | None = None
+    ) -> Response:
         while True:
             index = self._rotation.choose(self._now())
             try:
-                answer = await self._attempt(self._members[index], method, request, timeout_s)
+                response = await self._attempt(self._members[index], method, request, timeout_s)
             except CallFailed as failed:
                 if failed.verdict is Verdict.LEASE_GONE:
                     raise LeaseNotFound(str(failed)) from None
@@ -172,11 +173,11 @@ class EtcdClient:
                 await asyncio.sleep(pause_s)
             else:
                 self._rotation.answered(index)
-                return answer
+                return response
 
     async def _attempt(
-        self, member: Member, method: Method[Request, Answer], request: Request, timeout_s: float | None
-    ) -> Answer:
+        self, member: Member, method: Method[Request, Response], request: Request, timeout_s: float | None
+    ) -> Response:
         await member.connect()
         token = await self._tokens.get(member)
         try:

@@ -48,23 +48,23 @@ class WatchCursor:
         )
         return pb.WatchRequest(create=create)
 
-    def take(self, answer: pb.WatchResponse) -> list[Changes]:
+    def take(self, response: pb.WatchResponse) -> list[Changes]:
         """Return the changes that this response completes.
 
         Raises Compacted, and Cancelled if the member ended the watch.
         """
-        if answer.compact_revision:
-            raise Compacted(answer.compact_revision)
-        if answer.canceled:
-            raise Cancelled(answer.cancel_reason)
-        self._fragments += (_event(event) for event in answer.events if event.kv.mod_revision > self.seen)
-        if answer.fragment:
+        if response.compact_revision:
+            raise Compacted(response.compact_revision)
+        if response.canceled:
+            raise Cancelled(response.cancel_reason)
+        self._fragments += (_event(event) for event in response.events if event.kv.mod_revision > self.seen)
+        if response.fragment:
             return []
         events, self._fragments = self._fragments, []
         if events:
             self.seen = events[-1].revision
-        elif not answer.created and not answer.events:
-            self.seen = max(self.seen, answer.header.revision)  # progress: all events up to here were sent
+        elif not response.created and not response.events:
+            self.seen = max(self.seen, response.header.revision)  # progress: all events up to here were sent
         return [list(group) for _, group in groupby(events, key=lambda event: event.revision)]
 
 

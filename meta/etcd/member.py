@@ -13,7 +13,7 @@ from bmq.meta.etcd.errors import Verdict, explain, judge
 from bmq.meta.etcd.settings import EtcdSettings
 
 Request = TypeVar("Request")
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 Metadata = tuple[tuple[str, str], ...]
 WatchCall = grpc.aio.StreamStreamCall[pb.WatchRequest, pb.WatchResponse]
@@ -27,15 +27,15 @@ class CallFailed(Exception):
         self.verdict = verdict
 
 
-class Method(Generic[Request, Answer]):
+class Method(Generic[Request, Response]):
     """A call of etcd's API."""
 
-    __slots__ = ("answer", "path", "request")
+    __slots__ = ("path", "request", "response")
 
-    def __init__(self, path: str, request: type[Request], answer: type[Answer]) -> None:
+    def __init__(self, path: str, request: type[Request], response: type[Response]) -> None:
         self.path = f"/etcdserverpb.{path}"
         self.request: Any = request
-        self.answer: Any = answer
+        self.response: Any = response
 
 
 RANGE = Method("KV/Range", pb.RangeRequest, pb.RangeResponse)
@@ -70,14 +70,14 @@ class Member:
             method.path: self._channel.unary_unary(
                 method.path,
                 request_serializer=method.request.SerializeToString,
-                response_deserializer=method.answer.FromString,
+                response_deserializer=method.response.FromString,
             )
             for method in _METHODS
         }
         self._watch: Any = self._channel.stream_stream(
             _WATCH.path,
             request_serializer=_WATCH.request.SerializeToString,
-            response_deserializer=_WATCH.answer.FromString,
+            response_deserializer=_WATCH.response.FromString,
         )
 
     async def connect(self) -> None:
@@ -98,21 +98,21 @@ class Member:
             raise CallFailed(Verdict.NOT_DONE, text) from None
 
     async def call(
-        self, method: Method[Request, Answer], request: Request, metadata: Metadata, timeout_s: float | None = None
-    ) -> Answer:
+        self, method: Method[Request, Response], request: Request, metadata: Metadata, timeout_s: float | None = None
+    ) -> Response:
         """Send a call and return its response.
 
         Raises CallFailed, also after ``timeout_s`` seconds, by default the settings' time for a call.
         """
         try:
-            answer: Answer = await self._stubs[method.path](
+            response: Response = await self._stubs[method.path](
                 request,
                 timeout=self._settings.call_timeout_s if timeout_s is None else timeout_s,
                 metadata=metadata,
             )
         except grpc.aio.AioRpcError as error:
             raise self.failure(error) from None
-        return answer
+        return response
 
     async def watch(self, create: pb.WatchRequest, metadata: Metadata) -> WatchCall:
         """Return a stream on which this request was sent.  Raises CallFailed."""
@@ -127,6 +127,7 @@ class Member:
         return call
 
     def failure(self, error: grpc.aio.AioRpcError) -> CallFailed:
+        """Return the error of a call that gRPC failed, with its verdict."""
         code, details = error.code(), error.details() or ""
         return CallFailed(judge(code, details), f"{self.endpoint}: {explain(code, details)}")
 

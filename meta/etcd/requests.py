@@ -18,6 +18,7 @@ def get(key: str) -> pb.RangeRequest:
 
 
 def revision() -> pb.RangeRequest:
+    """Return a request whose response's header has the store's revision."""
     return pb.RangeRequest(key=_REVISION_KEY, keys_only=True)
 
 
@@ -32,6 +33,7 @@ def page(prefix: str, after: str, limit: int) -> pb.RangeRequest | None:
 
 
 def commit(compares: Sequence[Compare], writes: Sequence[Write]) -> pb.TxnRequest:
+    """Return the transaction for a commit; if it fails it reads the compared keys."""
     keys = dict.fromkeys(compare.key for compare in compares)
     return pb.TxnRequest(
         compare=[
@@ -43,15 +45,16 @@ def commit(compares: Sequence[Compare], writes: Sequence[Write]) -> pb.TxnReques
     )
 
 
-def commit_answer(compares: Sequence[Compare], answer: pb.TxnResponse) -> Commit:
-    if answer.succeeded:
-        return Commit(True, answer.header.revision, {})
+def commit_result(compares: Sequence[Compare], response: pb.TxnResponse) -> Commit:
+    """Return the result of a commit from the response to its transaction."""
+    if response.succeeded:
+        return Commit(True, response.header.revision, {})
     keys = dict.fromkeys(compare.key for compare in compares)
     current = {
         key: entry(result.range.kvs[0]) if result.range.kvs else None
-        for key, result in zip(keys, answer.responses, strict=True)
+        for key, result in zip(keys, response.responses, strict=True)
     }
-    return Commit(False, answer.header.revision, current)
+    return Commit(False, response.header.revision, current)
 
 
 def grant(ttl_s: float) -> pb.LeaseGrantRequest:

@@ -78,21 +78,21 @@ class EtcdKeyValue:
     async def get(self, key: str) -> Entry | None:
         if not key:
             return None
-        answer = await self._client.ask(RANGE, requests.get(key), Kind.READ)
-        return requests.entry(answer.kvs[0]) if answer.kvs else None
+        response = await self._client.ask(RANGE, requests.get(key), Kind.READ)
+        return requests.entry(response.kvs[0]) if response.kvs else None
 
     async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> AsyncIterator[Entry]:
         while (request := requests.page(prefix, after, limit)) is not None:
-            answer = await self._client.ask(RANGE, request, Kind.READ)
-            for found in answer.kvs:
+            response = await self._client.ask(RANGE, request, Kind.READ)
+            for found in response.kvs:
                 yield requests.entry(found)
-            if not answer.more:
+            if not response.more:
                 return
-            after = answer.kvs[-1].key.decode()
+            after = response.kvs[-1].key.decode()
 
     async def revision(self) -> int:
-        answer = await self._client.ask(RANGE, requests.revision(), Kind.READ)
-        return answer.header.revision
+        response = await self._client.ask(RANGE, requests.revision(), Kind.READ)
+        return response.header.revision
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
         check_commit(compares, writes)
@@ -100,19 +100,19 @@ class EtcdKeyValue:
             return Commit(True, await self.revision(), {})  # etcd would answer it from one member's state
         # A commit that writes nothing may be repeated.
         kind = Kind.ONCE if writes else Kind.READ
-        answer = await self._client.ask(TXN, requests.commit(compares, writes), kind)
-        return requests.commit_answer(compares, answer)
+        response = await self._client.ask(TXN, requests.commit(compares, writes), kind)
+        return requests.commit_result(compares, response)
 
     async def grant(self, ttl_s: float) -> int:
-        answer = await self._client.ask(LEASE_GRANT, requests.grant(ttl_s), Kind.ONCE)
-        return answer.id
+        response = await self._client.ask(LEASE_GRANT, requests.grant(ttl_s), Kind.ONCE)
+        return response.id
 
     async def keep_alive(self, lease: int) -> float:
         request = pb.LeaseKeepAliveRequest(id=lease)
-        answer = await self._client.ask(LEASE_KEEP_ALIVE, request, Kind.REPEATABLE, is_urgent=True)
-        if answer.ttl_s <= 0:
+        response = await self._client.ask(LEASE_KEEP_ALIVE, request, Kind.REPEATABLE, is_urgent=True)
+        if response.ttl_s <= 0:
             raise LeaseNotFound(f"lease {lease:x} has ended")
-        return float(answer.ttl_s)
+        return float(response.ttl_s)
 
     async def revoke(self, lease: int) -> None:
         await self._client.ask(LEASE_REVOKE, pb.LeaseRevokeRequest(id=lease), Kind.ONCE)
@@ -122,24 +122,26 @@ class EtcdKeyValue:
 
     async def status(self) -> StoreStatus:
         """Return the status of one member; alarms are the cluster's."""
-        answer = await self._client.ask(STATUS, pb.StatusRequest(), Kind.READ)
+        response = await self._client.ask(STATUS, pb.StatusRequest(), Kind.READ)
         return StoreStatus(
-            bytes=answer.database_bytes,
-            bytes_in_use=answer.database_bytes_in_use,
-            quota_bytes=answer.quota_bytes,
-            is_full=any(_NO_SPACE_ALARM in error for error in answer.errors),
+            bytes=response.database_bytes,
+            bytes_in_use=response.database_bytes_in_use,
+            quota_bytes=response.quota_bytes,
+            is_full=any(_NO_SPACE_ALARM in error for error in response.errors),
         )
 
     async def servers(self) -> Sequence[StoreMember]:
         """Return the status of each member of the address; a member without a leader answers too."""
         return [
-            StoreMember(endpoint, error=str(answer)) if isinstance(answer, CallFailed) else _server(endpoint, answer)
-            for endpoint, answer in await self._client.ask_each(STATUS, pb.StatusRequest())
+            StoreMember(endpoint, error=str(response))
+            if isinstance(response, CallFailed)
+            else _server(endpoint, response)
+            for endpoint, response in await self._client.ask_each(STATUS, pb.StatusRequest())
         ]
 
     async def lease_left(self, lease: int) -> LeaseLeft:
-        answer = await self._client.ask(LEASE_TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(id=lease), Kind.READ)
-        return LeaseLeft(float(answer.left_s), float(answer.granted_s))
+        response = await self._client.ask(LEASE_TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(id=lease), Kind.READ)
+        return LeaseLeft(float(response.left_s), float(response.granted_s))
 
     async def compact(self, revision: int) -> None:
         """Compact the history; no error if it is compacted already."""

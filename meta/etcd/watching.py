@@ -123,9 +123,9 @@ class _Stream:
         if reading.cancelled():  # by the channel, which was closed
             raise CallFailed(Verdict.UNKNOWN, f"{self.member.endpoint}: the stream was cancelled")
         try:
-            answer = reading.result()  # at the end of the stream gRPC's EOF, which is not a message
+            response = reading.result()  # at the end of the stream gRPC's EOF, which is not a message
         except grpc.aio.AioRpcError as error:
             raise self.member.failure(error) from None
-        if not isinstance(answer, pb.WatchResponse):
+        if not isinstance(response, pb.WatchResponse):
             raise CallFailed(Verdict.UNKNOWN, f"{self.member.endpoint}: the member ended the stream")
-        return answer
+        return response

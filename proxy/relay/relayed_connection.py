@@ -168,7 +168,7 @@ class RelayedConnection:
             return
         self._is_over, self.is_up, self.why = True, False, why
         asyncio.get_running_loop().call_later(LAST_ANSWERS_S, self._peer.close)
-        self._on_lost.tell_last()
+        self._on_lost.notify_last()
 
     def _broke(self) -> None:
         self._lose(f"{self.via}: {self._peer.why}")

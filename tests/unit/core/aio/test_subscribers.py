@@ -13,12 +13,12 @@ def test_everybody_is_told_in_order_until_forgotten() -> None:
     subscribers = Subscribers[[int]]()
     forget = subscribers.add(lambda number: told.append(("a", number)))
     subscribers.add(lambda number: told.append(("b", number)))
-    subscribers.tell(1)
+    subscribers.notify(1)
     forget()
     forget()
-    subscribers.tell(2)
-    subscribers.tell_last(3)
-    subscribers.tell(4)
+    subscribers.notify(2)
+    subscribers.notify_last(3)
+    subscribers.notify(4)
     assert told == [("a", 1), ("b", 1), ("b", 2), ("b", 3)]
 
 
@@ -28,7 +28,7 @@ def test_one_call_twice_is_two_and_each_is_forgotten_alone() -> None:
     forget = subscribers.add(told.append)
     subscribers.add(told.append)
     forget()
-    subscribers.tell(1)
+    subscribers.notify(1)
     assert told == [1]
 
 
@@ -42,9 +42,9 @@ def test_who_comes_and_goes_while_others_are_told() -> None:
         subscribers.add(lambda: told.append("late"))
 
     forget = subscribers.add(come_and_go)
-    subscribers.tell()
+    subscribers.notify()
     assert told == ["first"]
-    subscribers.tell_last()
+    subscribers.notify_last()
     assert told == ["first", "late"]
 
 

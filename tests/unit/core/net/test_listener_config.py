@@ -33,7 +33,7 @@ def test_listeners_keep_their_order_and_each_has_its_advertised_address() -> Non
 def test_forms_that_kafka_takes(listeners: tuple[str, ...], found: list[tuple[str, str, int]]) -> None:
     resolved = resolve(listeners, (), (*MAP, "PLAINTEXT:PLAINTEXT"))
     assert [(each.name, each.host, each.port) for each in resolved] == found
-    assert all(each.told_host == each.host for each in resolved)
+    assert all(each.public_host == each.host for each in resolved)
 
 
 @pytest.mark.parametrize(

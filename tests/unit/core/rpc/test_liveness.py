@@ -31,7 +31,7 @@ class Watch:
         return self.verdicts
 
     def hear(self) -> None:
-        self.liveness.heard(self.now)
+        self.liveness.received(self.now)
 
 
 def test_two_pings_without_an_answer() -> None:
