@@ -219,7 +219,7 @@ def parse_batch(data: memoryview) -> Batch:
 
 
 def check_batch(batch: Batch, rules: BatchRules, now_ms: int) -> None:
-    """Check the header of a batch that a client sent, as Kafka does.
+    """Check header and CRC of a batch that a client sent, as Kafka does.
 
     Raises RequestError, with Kafka's code for each fault.
     """
@@ -379,7 +379,7 @@ def encode_varint(value: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """The result of a look at one position: the size of the batch there, or the fault that prevents one."""
+    """The result of `peek_batch`: the size of the batch at the position, or the fault found there."""
 
     size: int
     fault: str = ""
