@@ -1,1 +1,1 @@
-"""HTTP: health, metrics, REST and the web page."""
+"""The HTTP port of a process: health, metrics, the REST API and the console's web page."""

@@ -1,6 +1,6 @@
-"""``/api/v1/cluster/...``: from a request's body to an operator's act, and from what became of it to JSON.
+"""Handlers of ``/api/v1/cluster/...``: from a request's body to an operator's command, and from its result to JSON.
 
-Web pages of other sites cannot act through a browser that reaches this address: see ``console.origins``.
+Web pages of other sites cannot send commands through a browser that reaches this address: see ``console.origins``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CHOICE = choice_of("skip", "shorter")
 
 
 class ClusterApi:
-    """The handlers."""
+    """Handlers of the cluster's status, commands and log levels."""
 
     def __init__(self, operations: ClusterOperations) -> None:
         self._operations = operations
@@ -28,7 +28,7 @@ class ClusterApi:
         return _answer(await self._operations.status(named_max))
 
     async def drain(self, request: web.Request) -> web.Response:
-        """202: it has been asked to leave, which takes it some time."""
+        """Respond 202: the member got the request to drain, which takes some time."""
         body = await read_body(request, {"member": TEXT})
         try:
             return _answer(await self._operations.drain(body["member"]), status=202)
@@ -58,7 +58,8 @@ class ClusterApi:
         return _answer(found)
 
     async def repair(self, request: web.Request) -> web.Response:
-        """200: what is damaged, and whether it was mended.  Takes as long as reading, and copying, the files does."""
+        """Respond 200 with the damage found, and whether it was repaired.  Takes as long as reading the files, and
+        copying them."""
         fields = {
             "topic": TEXT,
             "partition": NUMBER,

@@ -1,11 +1,11 @@
-"""``/metrics``: the process's plain counters in Prometheus' text format.
+"""Rendering of ``/metrics``: the process's counters in Prometheus' text format.
 
 Names are those that the JMX exporter's example rules make of Kafka's MBeans, in lower case, so that dashboards for
-Kafka fit; what Kafka does not have begins with ``bmq_``.  Nothing is exported per partition: 10,000 partitions would be
-100,000 lines a scrape.  A topic costs seven lines, and topics past a bound share one series.  Kafka also counts each
-topic metric over all topics; here that is ``sum()``, because a series without the label would be counted twice by it.
+Kafka fit; metrics that Kafka does not have begin with ``bmq_``.  Nothing is exported per partition: 10,000 partitions
+would be 100,000 lines a scrape.  A topic has seven lines, and topics past a bound share one series.  Kafka also has
+each topic metric over all topics; here that is ``sum()``, which would count a series without the label a second time.
 
-Two steps: ``take`` copies numbers, on the loop; ``render`` makes families and text of the copy, in any thread.
+There are two steps: `take` copies numbers, on the event loop; `render` makes text of the copy, in any thread.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _OwnTimes(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """A copy of everything, of one moment of the loop."""
+    """Copy of all numbers, taken in one turn of the event loop."""
 
     topics: Sequence[tuple[str, Sequence[int]]]
     apis: Sequence[_ApiNumbers]
@@ -68,7 +68,7 @@ class Numbers(NamedTuple):
 
 
 def take(state: ConsoleState) -> Numbers:
-    """What the counters say now.  Costs a few microseconds a topic."""
+    """Return a copy of the present numbers.  Takes a few microseconds a topic."""
     metrics = state.metrics
     fields = [attribute for _, attribute, _ in _TOPIC_METRICS]
     gauges, own = state.gauges(), state.own_metrics()
@@ -103,7 +103,7 @@ def take(state: ConsoleState) -> Numbers:
                 metrics.connections_stuck_closed,
             ),
             (
-                _counter("bmq_connections_malformed", "Connections closed for what was no Kafka request"),
+                _counter("bmq_connections_malformed", "Connections closed for bytes that are not a Kafka request"),
                 metrics.connections_malformed,
             ),
             (_counter("bmq_fetch_tail_bytes", "Bytes fetched from the tail cache"), metrics.tail_hit_bytes),
@@ -132,7 +132,7 @@ def take(state: ConsoleState) -> Numbers:
 
 
 def render(numbers: Numbers) -> bytes:
-    """The text, with this process's CPU seconds, memory and open files at the end."""
+    """Return the text, with this process's CPU seconds, memory and open files at the end."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(numbers))
     ProcessCollector(registry=registry)
@@ -140,7 +140,7 @@ def render(numbers: Numbers) -> bytes:
 
 
 def request_name(key: int) -> str:
-    """Kafka's name of an API, as in ``request="ListOffsets"``; the number of one that we do not know."""
+    """Return Kafka's name of an API, as in ``request="ListOffsets"``; the number of an unknown one."""
     try:
         return ApiKey(key).name.title().replace("_", "")
     except ValueError:
@@ -152,7 +152,7 @@ class _Families(Collector):
         self._numbers = numbers
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the registry is made for one scrape."""
+        """Return nothing: the registry is made for one scrape."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -173,7 +173,7 @@ class _Families(Collector):
 
 
 def own_name(name: str) -> str:
-    """Return the metric's whole name, which begins with `kafka_` if Kafka has it."""
+    """Return the metric's full name: with `bmq_`, unless it begins with `kafka_`."""
     return name if name.startswith("kafka_") else f"bmq_{name}"
 
 
@@ -234,6 +234,7 @@ def _api_families(apis: Sequence[_ApiNumbers]) -> Iterator[Metric]:
 
 
 def error_name(code: int) -> str:
+    """Return Kafka's name of an error code; the number of an unknown one."""
     try:
         return ErrorCode(code).name
     except ValueError:
@@ -263,7 +264,7 @@ def _partition_families(gauges: Gauges) -> Iterator[Metric]:
 
 
 def _group_families(by_state: Mapping[str, int]) -> Iterator[Metric]:
-    """As Kafka has them: one metric a state, its name in the metric's."""
+    """Yield one metric for each state, with the state in the metric's name, as in Kafka."""
     prefix = "kafka_coordinator_group_groupmetadatamanager_numgroups"
     yield _with(_gauge(prefix, "Groups"), sum(by_state.values()))
     counts = {state.lower(): count for state, count in by_state.items()}
@@ -276,12 +277,12 @@ def _gauge(name: str, doc: str, *labels: str) -> GaugeMetricFamily:
 
 
 def _counter(name: str, doc: str, *labels: str) -> CounterMetricFamily:
-    """Its samples are named ``<name>_total``."""
+    """Return a counter, whose samples are named ``<name>_total``."""
     return CounterMetricFamily(name, doc, labels=labels)
 
 
 def _with(family: Metric, value: float) -> Metric:
-    """The one sample of a metric without labels."""
+    """Add the only sample of a metric without labels, and return the metric."""
     assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
     family.add_metric([], value)
     return family

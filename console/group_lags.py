@@ -1,6 +1,6 @@
-"""The lag of several groups at once: what a page of the list of groups shows beside each of them.
+"""Lag of several groups at once, which a page of the list of groups shows beside each of them.
 
-Bounded by groups and by partitions, so that a look at the list costs about the same whatever the groups read.
+Groups and partitions are bounded, so that a page costs about the same whatever its groups consume.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from bmq.core.aio.steps import batched
 from bmq.core.errors import ErrorCode, RequestError
 
 LAGS_MAX = 100
-"""Groups of one page."""
+"""Most groups of one page."""
 PARTITIONS_MAX = 5_000
-"""Partitions that all groups of a page may have committed offsets of; the groups behind are not counted."""
+"""Most partitions with committed offsets, of all groups of a page; the lag of the groups after that is not counted."""
 OFFSETS_MAX = 20_000
-"""Committed offsets that are looked at; groups behind are not asked for theirs."""
+"""Most committed offsets that are read; those of the groups after that are not."""
 ASKED_AT_ONCE = 1_000
-"""Partitions of one ListOffsets: some milliseconds of the loop."""
+"""Most partitions of one ListOffsets, which takes some milliseconds of the event loop."""
 PARALLEL = 8
 LAG_S = 5.0
-"""How long coordinators are waited for, and then owners."""
+"""Time-out of the coordinators, and then of the owners."""
 _LATEST = -1
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _LATE = f"no answer within {LAG_S:g} s"
@@ -33,7 +33,7 @@ Key = tuple[str, int]
 
 
 class Lag(NamedTuple):
-    """Records behind the ends of all partitions that the group has committed offsets of; None, and why, if unknown."""
+    """Records from a group's committed offsets to the ends of their partitions; None, and the reason, if unknown."""
 
     lag: int | None
     lag_error: str = ""
@@ -45,7 +45,7 @@ NOT_ASKED = Lag(None)
 async def lags_of(
     committed: Callable[[str], Awaitable[Sequence[CommittedFacts]]], requests: Requests, group_ids: Sequence[str]
 ) -> Mapping[str, Lag]:
-    """Return the lag of each group.  A partition of a deleted topic has none."""
+    """Return the lag of each group, without partitions of deleted topics.  Errors are in the result."""
     turns, looked_at = asyncio.Semaphore(PARALLEL), 0
     deadline = asyncio.get_running_loop().time() + LAG_S
 
@@ -80,7 +80,7 @@ async def lags_of(
 
 
 async def _ends(requests: Requests, keys: Sequence[Key]) -> Mapping[Key, int | str]:
-    """Return the high watermark of each partition, or why it is not known; none of those that are gone."""
+    """Return the high watermark of each existing partition, or the reason why it is not known."""
     ends: dict[Key, int | str] = dict.fromkeys(keys, _LATE)
     try:
         async with asyncio.timeout(LAG_S):

@@ -1,6 +1,6 @@
-"""``/api/v1/groups``: consumer groups with their lag, and their offsets reset with a preview.
+"""Handlers of ``/api/v1/groups``: consumer groups with their lag, and the reset of their offsets with a preview.
 
-The lag of a partition is its high watermark less the committed offset, as in Kafka's tools.
+The lag of a partition is its high watermark minus the committed offset, as in Kafka's tools.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bmq.core.wire.messages import DeleteGroupsRequest, OffsetCommitRequest
 _LATEST, _EARLIEST = -1, -2
 _EMPTY_STATES = ("Empty", "Dead")
 PARTITIONS_MAX = 10_000
-"""Partitions that one reset sets."""
+"""Most partitions of one reset."""
 _TOPICS = BodyField(
     'a list of {"topic": text, "partitions": list of numbers or null}',
     lambda value: (
@@ -54,7 +54,7 @@ Key = tuple[str, int]
 
 
 class _Ends(NamedTuple):
-    """Of one partition; -1 and the error's name where it cannot tell."""
+    """Ends of one partition's log; -1 and the error's name if they cannot be read."""
 
     log_start: int
     high_watermark: int
@@ -62,7 +62,7 @@ class _Ends(NamedTuple):
 
 
 class GroupsApi:
-    """The handlers."""
+    """Handlers of groups."""
 
     def __init__(self, state: ConsoleState) -> None:
         self._state = state
@@ -72,12 +72,12 @@ class GroupsApi:
         return self._state.kafka
 
     async def list_groups(self, request: web.Request) -> object:
-        """Return a page of the groups; with `lag`, which a smaller page may ask for, their lags too."""
+        """Return a page of the groups; with `lag`, which bounds the page to `LAGS_MAX`, their lag too."""
         query = Query(request, ("after", "lag", "limit", "search", "skip", "sort"))
         has_lag = query.flag("lag")
         order, page = query.ordered_page(GROUP_COLUMNS, LAGS_MAX if has_lag else PAGE_MAX)
         if has_lag and page.limit > LAGS_MAX:
-            raise NotPossible(400, "wrong_parameter", f"limit={page.limit}: up to {LAGS_MAX} groups tell their lag")
+            raise NotPossible(400, "wrong_parameter", f"limit={page.limit}: with lag=true it is at most {LAGS_MAX}")
         facts = await self._state.groups(query.text("search"), order, page)
         names = [each["group_id"] for each in facts["groups"]]
         lags = await lags_of(self._state.committed, self._requests, names) if has_lag else {}
@@ -85,7 +85,7 @@ class GroupsApi:
         return {**facts, "groups": groups}
 
     async def describe(self, request: web.Request) -> object:
-        """Return the group with its members and a page of its offsets; the lag is of that page."""
+        """Return the group with its members and a page of its offsets; `lag` is the sum over that page."""
         group_id, query = _asked(request, ("after", "limit"))
         page = query.page(PAGE_MAX)
         details = await self._details(group_id)
@@ -97,14 +97,14 @@ class GroupsApi:
         return {**details, "offsets": committed, "lag": sum(lags), "total": len(offsets), "next": following}
 
     async def lag(self, request: web.Request) -> object:
-        """Return the group's lag over the last hour, or what of it is newer than `after`."""
+        """Return the samples of the group's lag that are newer than `after`, or those of the last hour."""
         group_id, query = _asked(request, ("after",))
         return await self._state.group_lag(group_id, query.number("after", 0, 0, LONG_MAX))
 
     # ----------------------------------------------------------------------------------------------------------- acts
 
     async def reset(self, request: web.Request) -> object:
-        """Set where a group without members goes on; with `dry_run`, which is the default, only say where."""
+        """Set the committed offsets of a group without members; with `dry_run`, the default, only return them."""
         group_id, _ = _asked(request)
         body = await read_body(request, _RESET)
         needs_value = body["to"] in ("timestamp", "offset", "shift")
@@ -152,7 +152,10 @@ class GroupsApi:
         return details
 
     def _keys(self, group_id: str, topics: Sequence[Mapping[str, Any]] | None, current: Mapping[Key, int]) -> list[Key]:
-        """Return the partitions meant, sorted: without topics those that the group has committed."""
+        """Return the partitions to reset, sorted: those of `topics`, or, if it is None, those with committed offsets.
+
+        Raises NotPossible if one does not exist, there are too many, or nothing is committed.
+        """
         if topics is None:
             if not current:
                 text = f'group {group_id} has committed nothing; name topics with "topics"'
@@ -179,11 +182,11 @@ class GroupsApi:
         return facts is not None and key[1] < facts["partitions"]
 
     async def _plan(self, body: Mapping[str, Any], keys: Sequence[Key], current: Mapping[Key, int]) -> dict[Key, int]:
-        """Return the new offset of each partition, moved to the nearer end where it lies outside of the log."""
+        """Return the new offset of each partition; one that is outside of the log is moved to the nearer end."""
         ends = await self._ends(keys)
         for key in keys:
             if ends[key].error:
-                text = f"partition {key[1]} of topic {key[0]} cannot tell its offsets: {ends[key].error}; try again"
+                text = f"cannot read the offsets of partition {key[1]} of topic {key[0]}: {ends[key].error}; try again"
                 raise NotPossible(503, ends[key].error.lower(), text)
         value, targets = body["value"], dict[Key, int]()
         match body["to"]:
@@ -225,7 +228,7 @@ class GroupsApi:
         return ends
 
     async def _commit(self, group_id: str, plan: Mapping[Key, int]) -> dict[Key, str]:
-        """Commit the offsets as a client that is no member does; return the errors by partition."""
+        """Commit the offsets as a client does that is not a member; return the errors by partition."""
         Topic = OffsetCommitRequest.OffsetCommitRequestTopic
         message = OffsetCommitRequest(
             group_id=group_id,
@@ -257,9 +260,10 @@ class GroupsApi:
 
 
 def _asked(request: web.Request, allowed: Sequence[str] = ()) -> tuple[str, Query]:
-    """Return the group that the path or the parameter `id` names, and the other parameters.  Raises NotPossible (400).
+    """Return the group that the path or the parameter `id` names, and the other parameters.
 
-    No path can name the groups `.` and `..`: clients resolve them, as in paths of files.
+    Only the parameter can name the groups `.` and `..`: in paths, clients resolve them.  Raises NotPossible (400) if
+    both are missing.
     """
     if "id" in request.match_info:
         return request.match_info["id"], Query(request, allowed)

@@ -1,8 +1,8 @@
-"""The recent past of a process, and of the cluster: a small ring of samples in memory, for the console's charts.
+"""The last hour of a process, and of the cluster: a small ring of samples in memory, for the console's charts.
 
-A sample is what was counted between two multiples of ``INTERVAL_MS`` of the clock, so the samples of all processes with
-one number are of the same time and can be added up.  Latencies are kept as histograms for that reason: percentiles
-cannot be added.  Everything here is pure; the caller reads counters and clocks.
+A sample has the counts between two multiples of ``INTERVAL_MS`` of the wall clock, so samples with the same number are
+of the same time in all processes and can be added up.  For that reason latencies are kept as histograms: percentiles
+cannot be added.  Pure: the caller reads counters and clocks.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from bmq.core.metrics.counters import LATENCY_BOUNDS_MS
 
 INTERVAL_MS = 5_000
 SAMPLES_MAX = 720
-"""An hour.  A row has 37 numbers, so the ring takes about 300 kB."""
+"""Samples of an hour.  A row has 37 numbers, so the ring takes about 300 kB."""
 SETTLE_MS = 2_000
-"""A sample is shown so long after its end: by then every process has taken it."""
+"""Age at which a sample is shown: by then every process has taken it."""
 LAYOUT = 1
-"""Of rows on the wire; raised when their columns change."""
+"""Version of the rows on the wire; to be raised when their columns change."""
 
 _BUCKETS = len(LATENCY_BOUNDS_MS) + 1
 
 
 class Totals(NamedTuple):
-    """Counters of one process since its start; `connections` is what is open now."""
+    """Counters of one process since its start; `connections` counts those that are open now."""
 
     records_in: int = 0
     bytes_in: int = 0
@@ -41,7 +41,7 @@ class Totals(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """What is shown by the second, in order."""
+        """The counts that are shown as rates, in their order on the wire."""
         return self.records_in, self.bytes_in, self.bytes_out, self.produces, self.fetches, self.errors
 
 
@@ -53,11 +53,11 @@ class Row(NamedTuple):
 
 
 class HistorySample(TypedDict):
-    """What the console shows of one interval.  Latencies are null where nothing was measured."""
+    """One interval of the whole cluster.  Latencies are null if nothing was measured."""
 
     time_ms: int
     processes: int
-    """Those that the numbers are of."""
+    """Processes that are in the sums."""
     records_in_per_s: float
     bytes_in_per_s: float
     bytes_out_per_s: float
@@ -72,13 +72,15 @@ class HistorySample(TypedDict):
 
 
 class MissingFacts(TypedDict):
-    """A member whose samples are not in an answer."""
+    """A member whose samples are missing, and why."""
 
     member: str
     why: str
 
 
 class HistoryFacts(TypedDict):
+    """Recent samples of the whole cluster, and the members that are not in them."""
+
     interval_ms: int
     kept_ms: int
     samples: Sequence[HistorySample]
@@ -97,9 +99,10 @@ class History:
         return f"<History {len(self._rows)} rows to {self._number}>"
 
     def add(self, now_ms: int, totals: Totals) -> None:
-        """Add what was counted since the last call, as the sample whose end is nearest.
+        """Add the counts since the last call, as the sample whose end is nearest to `now_ms`.
 
-        After a pause there is no row: the counts are not of one interval.  A clock that was set back clears the ring.
+        After a pause no row is added, since the counts are of more than one interval.  A clock that was set back clears
+        the ring.
         """
         number = _nearest(now_ms)
         if self._before is not None and number == self._number:
@@ -116,7 +119,10 @@ class History:
 
 
 def next_sample_s(now_ms: int) -> float:
-    """Return how long from now the interval ends that is not sampled yet, though a timer came a little early."""
+    """Return the seconds until the end of the interval to be sampled next.
+
+    An interval whose sample was taken a little early, by a timer that fired before its end, is not returned again.
+    """
     return ((_nearest(now_ms) + 1) * INTERVAL_MS - now_ms) / 1000
 
 
@@ -125,7 +131,7 @@ def _nearest(now_ms: int) -> int:
 
 
 def _between(before: Totals, now: Totals) -> Totals:
-    """Return what was counted.  A sum over topics shrinks when one is deleted: that is no count."""
+    """Return the counts between two totals.  A sum over topics may shrink when one is deleted: that counts as 0."""
 
     def grown(old: Sequence[int], new: Sequence[int]) -> tuple[int, ...]:
         return tuple(max(0, b - a) for a, b in zip(old, new, strict=True))
@@ -148,7 +154,7 @@ def _between(before: Totals, now: Totals) -> Totals:
 
 
 def merge(parts: Iterable[Sequence[Row]], now_ms: int) -> list[HistorySample]:
-    """Return the samples of all processes, added up by their time, without those that some have yet to take."""
+    """Return the samples of all processes, added up by time, without those that some processes have yet to take."""
     newest = (now_ms - SETTLE_MS) // INTERVAL_MS
     by_number: dict[int, list[Totals]] = {}
     for rows in parts:
@@ -182,9 +188,9 @@ def _sample(number: int, counts: Sequence[Totals]) -> HistorySample:
 
 
 def quantile(buckets: Sequence[int], share: float) -> float | None:
-    """Return the latency that `share` of the durations do not exceed, in milliseconds; None without any.
+    """Return the latency in ms that `share` of the durations do not exceed; None if there are no durations.
 
-    Between two bounds it is interpolated, as by Prometheus' histogram_quantile; above the last one it is the last one.
+    It is interpolated between two bounds, as by Prometheus' histogram_quantile, and at most the last bound.
     """
     total = sum(buckets)
     if not total:
@@ -205,6 +211,7 @@ _ROW = struct.Struct(f">{8 + 2 * _BUCKETS}q")
 
 
 def encode_rows(rows: Sequence[Row]) -> bytes:
+    """Return the rows as they are sent between members."""
     return b"".join(
         _ROW.pack(
             row.number,
@@ -218,7 +225,7 @@ def encode_rows(rows: Sequence[Row]) -> bytes:
 
 
 def decode_rows(data: bytes | memoryview) -> list[Row]:
-    """Raises FormatError."""
+    """Return the rows that `encode_rows` encoded.  Raises FormatError if the length does not fit."""
     if len(data) % _ROW.size:
         raise FormatError(f"{len(data)} bytes are no rows of {_ROW.size} bytes")
     return [_row(numbers) for numbers in _ROW.iter_unpack(data)]
@@ -231,4 +238,5 @@ def _row(numbers: tuple[int, ...]) -> Row:
 
 
 def by_member(missing: Mapping[str, str]) -> list[MissingFacts]:
+    """Return the reasons as facts, sorted by member."""
     return [MissingFacts(member=member, why=why) for member, why in sorted(missing.items())]

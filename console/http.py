@@ -1,14 +1,14 @@
-"""Health, metrics and the API over HTTP.
+"""HTTP server: health, metrics, the API and the console's page.
 
     /healthz /readyz         200, or 503 with the reason
     /metrics                 Prometheus' text format
     /api/v1/...              JSON, described by /api/v1/openapi.json
     /                        the console, a page in JavaScript that uses the API only; its files are below /static/
 
-Errors are JSON: ``{"error": <code>, "message": <text>}``.  Lists come in pages (`limit`, `after`), and what is missing
-from an answer is named in it.  Only POST, PUT and DELETE change anything (``console.origins``).  Nobody is asked who
-they are, so the default address is this machine's only; other addresses belong behind something that asks.  Texts are
-built off the loop where they grow with the cluster, one scrape at a time.
+Errors are JSON: ``{"error": <code>, "message": <text>}``.  Lists come in pages (`limit`, `after`), and a response names
+what is missing from it.  Only POST, PUT and DELETE change anything (``console.origins``).  There is no authentication,
+so the default address is reachable from this machine only; put other addresses behind a proxy that authenticates.
+Texts that grow with the cluster are built in threads, one scrape at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from bmq.core.errors import RequestError
 
 _log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 1.0
-"""How long ``stop`` waits for answers that are under way."""
+"""Time-out of `HttpServer.stop` for responses that are under way."""
 _SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -53,14 +53,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HttpBindError(OSError):
-    """The address cannot be listened on; ``str`` says which, why, and what to do."""
+    """An address that cannot be listened on; ``str`` says which, why, and what to do."""
 
 
 class HttpServer:
-    """``make_app`` on an address.  Port 0 takes a free one."""
+    """HTTP server of one process, on one address."""
 
     def __init__(self, state: ConsoleState, host: str, port: int, names: Collection[str] = ()) -> None:
-        """``names``: see ``Hosts``."""
+        """Port 0 takes a free one.  ``names``: see `Hosts`."""
         self._runner = web.AppRunner(
             make_app(state, Hosts(host, names)), access_log=None, shutdown_timeout=STOP_TIMEOUT_S
         )
@@ -70,7 +70,7 @@ class HttpServer:
         self.connections = Connections()
 
     async def start(self) -> None:
-        """HttpBindError when the address is taken or not ours."""
+        """Begin to listen.  Raises HttpBindError if the address is taken, or not one of this machine's."""
         await self._runner.setup()
         try:
             loop = asyncio.get_running_loop()
@@ -85,19 +85,22 @@ class HttpServer:
 
     @property
     def port(self) -> int:
+        """The port; the bound one after `start`."""
         return self._port
 
     @property
     def open_connections(self) -> int:
-        """Sockets of clients that are not closed yet."""
+        """Number of clients' connections that are not closed yet."""
         server = self._runner.server
         return len(server.connections) if server is not None else 0
 
     @property
     def url(self) -> str:
+        """The server's address as a URL."""
         return f"http://{_address(self._host, self._port)}"
 
     async def stop(self) -> None:
+        """Listen no more, and close all connections, after `STOP_TIMEOUT_S` at most."""
         if self._listening is not None:
             self._listening.close()
         await self._runner.cleanup()
@@ -108,25 +111,26 @@ def _address(host: str, port: int) -> str:
 
 
 class Hosts:
-    """The names by which the server may be asked for, against DNS rebinding.
+    """Names that requests may have in `Host`, against DNS rebinding.
 
-    A page of another site can have its own name mean this machine, and then read what the server says: the browser
-    takes both for one site.  Such a request names that site in `Host`.  Addresses are always allowed.  Where the server
-    is to be reached from other machines all names are, unless some are given: their network may have any for it.
+    Another site can let its own name resolve to this machine.  Its page could then read this server's responses, since
+    the browser takes both for one site; but its requests have that site's name in `Host`.  IP addresses are always
+    allowed.  A server that listens for other machines allows all names, unless some are configured: their network may
+    have any name for it.
     """
 
     def __init__(self, host: str, names: Collection[str]) -> None:
-        """`host` is listened on; `names` are allowed beside this machine's own, all with ``*``."""
+        """`host` is the address that is listened on; `names` are allowed beside this machine's own, ``*`` for all."""
         self._is_open = "*" in names or (not names and not _is_loopback(host))
         own = ("localhost", host, socket.gethostname(), *names)
         self._allowed = {name.lower().rstrip(".") for name in own}
 
     def allow(self, host: str) -> bool:
-        """Return whether a request whose `Host` is this may be answered."""
+        """Return True if a request with this `Host` may be served."""
         return self._is_open or self.is_own(host)
 
     def is_own(self, host: str) -> bool:
-        """Return whether this is an address or a name known to be this server's, however open it is to others."""
+        """Return True for an IP address, and for a name known to be this server's, even if all names are allowed."""
         name = name_in(host)
         return name is not None and (name.rstrip(".") in self._allowed or _is_address(name))
 
@@ -144,7 +148,7 @@ def _is_address(host: str) -> bool:
 
 
 def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application:
-    """``hosts``: None answers every name."""
+    """Return the application with all routes and middlewares.  Without ``hosts`` all names in `Host` are allowed."""
     pages, cluster = _Pages(state), ClusterApi(state.operations)
     static = StaticFiles()
     topics, records, groups = TopicsApi(state), RecordsApi(state), GroupsApi(state)
@@ -197,19 +201,19 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application
 
 
 class _Pages:
-    """The handlers, in the order of the routes."""
+    """Handlers of health, metrics and single pages, in the order of their routes."""
 
     def __init__(self, state: ConsoleState) -> None:
         self._state = state
         self._openapi = files("bmq.console").joinpath("openapi.json").read_bytes()
-        # Held while a scrape is rendered in a thread: however many ask, no more than one thread works.
+        # Held while a scrape is rendered in a thread: any number of scrapes occupy one thread only.
         self._rendering = asyncio.Lock()
 
     async def healthz(self, request: web.Request) -> web.Response:
         return _health(*self._state.is_alive())
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """200 although a part does not work: without this process, more would not."""
+        """Respond 200 even if a part does not work: without this process, more would fail."""
         return _health(*self._state.is_ready())
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -224,11 +228,11 @@ class _Pages:
         return await _json(self._state.cluster())
 
     async def history(self, request: web.Request) -> object:
-        """Return the cluster's recent past, or what of it is newer than `after`."""
+        """Return the samples of the cluster's last hour that are newer than `after`, or all of them."""
         return await self._state.history(Query(request, ("after",)).number("after", 0, 0, LONG_MAX))
 
     async def storage(self, request: web.Request) -> object:
-        """Return where the log lies, and the room there."""
+        """Return the root of the log, and the space and health of storage."""
         Query(request, ())
         return await self._state.storage()
 
@@ -244,18 +248,18 @@ def _health(is_well: bool, reason: str) -> web.Response:
 
 
 def _as_json(handler: Callable[[web.Request], Awaitable[object]], *, status: int = 200) -> Handler:
-    """Return what answers with the facts of `handler`."""
+    """Return the handler that responds with the facts that `handler` returns, as JSON."""
 
-    async def answer(request: web.Request) -> web.Response:
+    async def respond(request: web.Request) -> web.Response:
         return await _json(await handler(request), status)
 
-    return answer
+    return respond
 
 
 async def _json(facts: object, status: int = 200) -> web.Response:
     text = await asyncio.to_thread(
         json.dumps, facts, separators=(",", ":"), default=dict
-    )  # of a Mapping that is no dict
+    )  # default: for a Mapping that is not a dict
     return web.Response(text=text, status=status, content_type="application/json")
 
 
@@ -265,32 +269,34 @@ def _error(status: int, code: str, message: str) -> web.Response:
 
 @web.middleware
 async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every error in the one form, whoever raised it."""
+    """Turn every error, of any middleware or handler, into a JSON response."""
     try:
         return await handler(request)
     except web.HTTPException as error:
-        answer = _error(error.status, error.reason.lower().replace(" ", "_"), f"{request.method} {request.path}")
+        response = _error(error.status, error.reason.lower().replace(" ", "_"), f"{request.method} {request.path}")
         if "Allow" in error.headers:
-            answer.headers["Allow"] = error.headers["Allow"]
-        return answer
+            response.headers["Allow"] = error.headers["Allow"]
+        return response
     except NotPossible as error:
         return _error(error.status, error.error, str(error))
     except RequestError as error:
-        told = refusal(error)
-        return _error(told.status, told.error, str(told))
-    except Exception:  # noqa: BLE001 - the edge: a fault in one page is logged, answered, and harms no other
+        refused = refusal(error)
+        return _error(refused.status, refused.error, str(refused))
+    except Exception:  # noqa: BLE001 - the edge: a bug in one page is logged, and must not harm others
         _log.exception("%s %s failed", request.method, request.path)
         return _error(500, "internal_error", "the server's log has the details")
 
 
 def _only(hosts: Hosts) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
-    """Return the middleware that refuses other hosts; health may be asked for by any name, it tells nothing."""
+    """Return the middleware that refuses other names in `Host`, except for health, which reveals nothing."""
 
     @web.middleware
     async def check_host(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path in ("/healthz", "/readyz") or hosts.allow(request.headers.get("Host", "")):
             return await handler(request)
-        text = "this server is not asked for by this name: use its address, or add the name to the setting http_hosts"
+        text = (
+            "the name in Host is not allowed: use this server's IP address, or add the name to the setting http_hosts"
+        )
         return _error(421, "misdirected_request", text)
 
     return check_host

@@ -1,10 +1,10 @@
-"""Connections to the HTTP port within bounds: their number, how long clients keep them waiting, and what they hold.
+"""Bounded connections of the HTTP port: their number, how long they wait for their clients, and the bytes they hold.
 
-The server waits for a client that is to send a request's head, its body or the next request, or to read a response.
-Each wait has its time, after which the connection is dropped, with what it has not read.  The one that has waited for
-longest is dropped earlier when others come and there are too many, and the slowest readers when unsent responses take
-too much memory.  One whose request is being answered is not; these are bounded by what they ask for.  So health checks
-get through while strangers hold connections open, and while the API is busy.
+The server waits for a client to send a request's head, its body or the next request, or to read a response.  Each wait
+has a time-out, after which the connection is dropped, with the bytes that the client has not read.  Connections are
+dropped earlier in two cases: of too many, the one that has waited longest, when another comes; and the slowest readers,
+when unsent responses take too much memory.  A connection whose request is being served is never dropped; the number of
+such requests is bounded.  So health checks get through while clients hold connections open, and while the API is busy.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from bmq.core.logging.fields import fields
 
 CONNECTIONS_MAX = 200
 REQUESTS_MAX = 100
-"""Requests that are answered at once, without those for health and metrics, and those whose body has not come."""
+"""Most requests that are served at the same time, without those for health and metrics, and those whose body has not
+arrived."""
 BODIES_MAX = 100
-"""Requests whose body is being read, of 2 MiB at most each."""
+"""Most requests whose body is being read, of at most 2 MiB each."""
 SCRAPES_MAX = 20
-"""Requests for metrics, which are rendered one at a time."""
+"""Most requests for metrics at the same time; they are rendered one by one."""
 HEAD_S = 10.0
-"""From the first byte of a request, or from connecting, to the end of its head."""
+"""Time-out from the first byte of a request, or from the connect, to the end of its head."""
 IDLE_S = 75.0
-"""Between two requests: longer than Prometheus' usual minute."""
+"""Time-out between two requests: longer than Prometheus' usual minute."""
 SEND_S = 30.0
-"""For a client to read a response, beside what its size takes at SEND_BYTES_A_SECOND."""
+"""Time-out of a client that reads a response, plus the time for its size at `SEND_BYTES_A_SECOND`."""
 SEND_BYTES_A_SECOND = 32 << 10
 SENDING_BYTES_MAX = 64 << 20
-"""Of responses that clients have not read: eight of the largest, or the metrics of a large cluster some times."""
+"""Most bytes of responses that clients have not read: eight of the largest, or several scrapes of a large cluster."""
 _TEXT_MAX = 200
 _HEALTH = ("/healthz", "/readyz")
 
@@ -47,21 +48,21 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Connections:
-    """Those of one server, the one that has waited longest first."""
+    """All connections of one server, by what they wait for."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Connection, None] = {}
+        self._waiting: dict[Connection, None] = {}  # the one that has waited longest is the first
         self._answering: set[Connection] = set()
-        self._bodies: dict[Connection, None] = {}  # of those that wait: for the body of a request
+        self._bodies: dict[Connection, None] = {}  # the waiting ones that wait for the body of a request
         self._sending: dict[Connection, int] = {}  # bytes of the response; the one that began first is the first
         self.sending_bytes = 0
-        """Of responses that clients are reading."""
+        """Bytes of responses that clients are reading."""
         self.requests = 0
-        """Requests whose head has come, so far."""
+        """Requests whose head has arrived, since the start."""
         self.refused = 0
-        """Connections, and bodies, that came when there were too many: each was closed, or another one for it."""
+        """Connections and bodies that came while there were too many: each was closed, or another one in its place."""
         self.dropped = 0
-        """Connections closed because of what clients had not read of their responses."""
+        """Connections closed because clients had not read their responses."""
 
     def __repr__(self) -> str:
         return f"<Connections waiting={len(self._waiting)} answering={len(self._answering)} {self.sending_bytes} bytes>"
@@ -70,7 +71,10 @@ class Connections:
         return len(self._waiting) + len(self._answering)
 
     def add(self, connection: Connection) -> bool:
-        """Return whether there is room for `connection`, if need be after dropping one that waits."""
+        """Add a connection that waits; if there are too many, drop the one that has waited longest.
+
+        Returns False if there are too many and none of them waits.
+        """
         if len(self) >= CONNECTIONS_MAX:
             self.refused += 1
             if not self._waiting:
@@ -80,14 +84,16 @@ class Connections:
         return True
 
     def answers(self, connection: Connection) -> None:
-        """Note that a request of `connection` is being answered; nothing if the connection is gone."""
+        """Note that a request of `connection` is being served.  Does nothing if the connection is removed."""
         self._bodies.pop(connection, None)
         if self._waiting.pop(connection, self) is not self:
             self._answering.add(connection)
 
     def reads(self, connection: Connection) -> None:
-        """Note that `connection` waits for the body of a request.  If there are too many, the one that has waited for
-        longest is dropped."""
+        """Note that `connection` waits for the body of a request.
+
+        If too many connections do, drop the one that has waited longest.
+        """
         if len(self._bodies) >= BODIES_MAX:
             self.refused += 1
             next(iter(self._bodies)).drop()
@@ -96,7 +102,7 @@ class Connections:
             self._bodies[connection] = None
 
     def waits(self, connection: Connection) -> None:
-        """Note that `connection` waits for its client from now on; nothing if it is gone."""
+        """Note that `connection` waits for its client from now on.  Does nothing if it is removed."""
         if connection in self._answering:
             self._answering.remove(connection)
         elif self._waiting.pop(connection, self) is self:
@@ -104,8 +110,10 @@ class Connections:
         self._waiting[connection] = None
 
     def sends(self, connection: Connection, size: int) -> None:
-        """Note that a response of `size` bytes is being sent.  If there are too many bytes, readers that have taken
-        longest are dropped, but not this one."""
+        """Note that a response of `size` bytes is being sent to `connection`.
+
+        If all responses have too many bytes, drop the connections that have read for longest, but not this one.
+        """
         self._sending[connection] = size
         self.sending_bytes += size
         while self.sending_bytes > SENDING_BYTES_MAX and len(self._sending) > 1:
@@ -113,11 +121,11 @@ class Connections:
             next(iter(self._sending)).drop()
 
     def has_sent(self, connection: Connection) -> None:
-        """Note that the response has been read, or will not be."""
+        """Note that the response to `connection` has been read, or never will be."""
         self.sending_bytes -= self._sending.pop(connection, 0)
 
     def remove(self, connection: Connection) -> None:
-        """Forget `connection`.  Idempotent."""
+        """Remove `connection`.  Idempotent."""
         self._waiting.pop(connection, None)
         self._bodies.pop(connection, None)
         self._answering.discard(connection)
@@ -125,16 +133,16 @@ class Connections:
 
 
 class Connection(web.RequestHandler):
-    """One connection."""
+    """One connection of the HTTP server, with its time-outs."""
 
     __slots__ = ("_connections", "_deadline", "_is_idle", "_socket")
 
     def __init__(self, manager: Any, connections: Connections, *, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(manager, loop=loop, access_log=_SILENT, logger=_aiohttp_log, keepalive_timeout=IDLE_S)
         self._connections = connections
-        self._is_idle = False  # nothing of the next request has come
+        self._is_idle = False  # no byte of the next request has arrived
         self._deadline: asyncio.TimerHandle | None = None
-        self._socket: asyncio.Transport | None = None  # aiohttp forgets its own before all is sent
+        self._socket: asyncio.Transport | None = None  # kept here: aiohttp drops its own before all bytes are sent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._socket = cast(asyncio.Transport, transport)
@@ -156,23 +164,23 @@ class Connection(web.RequestHandler):
         super().data_received(data)
 
     def begin_request(self) -> None:
-        """Note that the head of a request has come."""
+        """Note that the head of a request has arrived."""
         self._connections.requests += 1
         self.begin_answer()
 
     def begin_answer(self) -> None:
-        """Note that nothing more is waited for: the request is being answered."""
+        """Note that the request has arrived and is being served: the client has no time-out now."""
         self._stop_waiting()
         self._connections.answers(self)
 
     def begin_body(self) -> None:
-        """Note that the body of the request is waited for, by the one that answers: it sets the time too."""
+        """Note that the handler waits for the request's body.  The handler sets the time-out itself."""
         self._connections.reads(self)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send the response within its time; then wait for the next request, or for the connection to close."""
+        """Send the response within its time-out; then wait for the next request, or for the connection to close."""
         body = resp.body if isinstance(resp, web.Response) else None
         size = len(body) if isinstance(body, bytes | bytearray) else 0
         self._wait(SEND_S + size / SEND_BYTES_A_SECOND)
@@ -187,7 +195,7 @@ class Connection(web.RequestHandler):
                 self._stop_waiting()
 
     def drop(self) -> None:
-        """Close the connection now, and forget what the client has not read: it may never."""
+        """Close the connection at once, without sending the bytes that the client has not read."""
         self._stop_waiting()
         self._connections.remove(self)
         transport = self._socket
@@ -210,14 +218,14 @@ class Connection(web.RequestHandler):
 
 @web.middleware
 async def track(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Middleware that tells a request's connection of its beginning; the connection sees the end itself."""
+    """Notify a request's connection that it is being served.  A middleware; the connection sees the end itself."""
     connection = _connection_of(request)
     connection.begin_request()
     return await handler(request)
 
 
 class _Turn:
-    """A request's place among those that are answered at once."""
+    """A request's place among those that are served at the same time."""
 
     __slots__ = ("_is_taken", "_kind", "_most", "_running")
 
@@ -228,14 +236,14 @@ class _Turn:
         self._is_taken = False
 
     def take(self) -> None:
-        """Take the place.  Raises NotPossible (503) if there are too many."""
+        """Take the place.  Raises NotPossible (503) if there are too many requests."""
         if self._running[self._kind] >= self._most:
-            raise NotPossible(503, "busy", f"{self._most} {self._kind} are being answered; ask again in a moment")
+            raise NotPossible(503, "busy", f"{self._most} {self._kind} are being served; try again in a moment")
         self._running[self._kind] += 1
         self._is_taken = True
 
     def give_back(self) -> None:
-        """Leave it to others.  Idempotent."""
+        """Free the place.  Idempotent."""
         if self._is_taken:
             self._is_taken = False
             self._running[self._kind] -= 1
@@ -246,10 +254,9 @@ _TURN = web.RequestKey("turn", _Turn)
 
 @contextmanager
 def body_awaited(request: web.Request) -> Iterator[None]:
-    """Have the request's connection wait for its client while the block reads the body.
+    """Let the request's connection count as waiting for its client while the block reads the body.
 
-    The request counts as one that is answered again when the body is there.  Raises NotPossible (503) if there are too
-    many by then.
+    After the block the request counts as being served again.  Raises NotPossible (503) if there are too many then.
     """
     connection, turn = _connection_of(request), request[_TURN]
     connection.begin_body()
@@ -262,7 +269,7 @@ def body_awaited(request: web.Request) -> Iterator[None]:
 
 
 def bounded() -> Middleware:
-    """Return the middleware that refuses requests while REQUESTS_MAX, or SCRAPES_MAX, are being answered."""
+    """Return the middleware that refuses requests while `REQUESTS_MAX`, or `SCRAPES_MAX`, are being served."""
     running: Counter[str] = Counter()
 
     @web.middleware
@@ -283,18 +290,18 @@ def bounded() -> Middleware:
 
 def _connection_of(request: web.Request) -> Connection:
     connection = request.protocol
-    assert isinstance(connection, Connection), "the server makes its connections itself"
+    assert isinstance(connection, Connection), "HttpServer makes its own connections"
     return connection
 
 
 class _Shortened(logging.Filter):
-    """aiohttp logs a traceback for each malformed request: one line is enough."""
+    """Filter that logs aiohttp's errors in one line: aiohttp logs a traceback for each malformed request."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
             text = str(error.message).partition("\n")[0][:_TEXT_MAX]
-            _log.info("malformed HTTP", extra=fields(error=f"{record.getMessage()}: {text}"))
+            _log.info("malformed HTTP request", extra=fields(error=f"{record.getMessage()}: {text}"))
         else:
             _log.log(record.levelno, "an HTTP connection failed: %s", record.getMessage(), exc_info=error)
         return False

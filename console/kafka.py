@@ -1,8 +1,8 @@
-"""Kafka requests of this process to itself: the HTTP API asks what any client may ask, of the same handlers.
+"""Kafka requests of this process to itself: the HTTP API uses the handlers that serve Kafka's clients.
 
-A request is encoded, goes through the endpoint's dispatch as a frame from a socket would, and its response is decoded.
-So limits, checks, errors and routing to owners and coordinators are those of Kafka's protocol, and there is no second
-implementation.  Errors inside responses become RequestError here.
+A request is encoded, goes through the endpoint's dispatch like a frame from a socket, and its response is decoded.  So
+limits, checks, errors and routing to owners and coordinators are those of Kafka's protocol, without a second
+implementation.
 """
 
 from __future__ import annotations
@@ -23,25 +23,30 @@ from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_respons
 
 CLIENT_ID = "console"
 FETCH_WAIT_MS = 500
-"""A fetch below the high watermark finds its records on storage; it waits for nothing else."""
+"""Most time that a fetch waits.  Fetches here are below the high watermark, so they do not wait for new records."""
 PRODUCE_TIMEOUT_MS = 15_000
 _HEAD = struct.Struct(">hhih")
 _RESPONSE_HEAD_BYTES = 4
 
 
 class Requests(Protocol):
-    """Sends one request of each kind.  All raise RequestError; errors inside a response are its caller's to see."""
+    """Kafka requests to one process.  All methods raise RequestError if the process refuses the request."""
 
-    async def send(self, key: ApiKey, version: int, message: Any) -> Any: ...
+    async def send(self, key: ApiKey, version: int, message: Any) -> Any:
+        """Return the response to `message`.  Its caller must check the errors inside it."""
 
-    async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition: ...
+    async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+        """Return records from `offset` on.  Raises RequestError for an error of the partition, too."""
 
     async def produce(self, topic_id: UUID, partition: int, batch: memoryview) -> int:
-        """Append a batch with acks=all and return its base offset."""
+        """Append a batch with acks=all and return its base offset.
+
+        Raises RequestError for an error of the partition, too.
+        """
 
 
 class _Console:
-    """The client of these requests, which stays connected."""
+    """The client that these requests come from.  It never disconnects."""
 
     peer = CLIENT_ID
     host = "127.0.0.1"
@@ -54,7 +59,7 @@ class _Console:
 
 
 class LocalRequests:
-    """`Requests` to a dispatch in this process."""
+    """The `Requests` to a dispatch in this process."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
@@ -78,10 +83,10 @@ class LocalRequests:
 
     async def produce(self, topic_id: UUID, partition: int, batch: memoryview) -> int:
         pieces = encode_produce_request(-1, PRODUCE_TIMEOUT_MS, [(topic_id, [(partition, batch)])])
-        answers = decode_produce_response(await self._call(ApiKey.PRODUCE, PRODUCE_VERSION, b"".join(pieces)))
-        answer = answers[0].partitions[0]
-        check(answer.error_code, answer.error_message)
-        return int(answer.base_offset)
+        topics = decode_produce_response(await self._call(ApiKey.PRODUCE, PRODUCE_VERSION, b"".join(pieces)))
+        produced = topics[0].partitions[0]
+        check(produced.error_code, produced.error_message)
+        return int(produced.base_offset)
 
     async def _call(self, key: ApiKey, version: int, body: bytes) -> memoryview:
         """Return the body of the response to a request with this body."""
@@ -108,4 +113,4 @@ def check(code: int, message: str | None = "") -> None:
 
 
 def _nothing() -> None:
-    """Nothing was subscribed."""
+    """Do nothing: the client never disconnects, so nothing was subscribed."""

@@ -1,4 +1,4 @@
-"""The recent lag of groups: small rings in the memory of their coordinator, for the console's charts.
+"""Recent lag of groups: small rings in the memory of their coordinator, for the console's charts.
 
 Pure: the caller counts the lag and reads the clock.
 """
@@ -14,18 +14,22 @@ from bmq.core.errors import FormatError
 
 INTERVAL_MS = 15_000
 SAMPLES_MAX = 240
-"""An hour, in 4 kB a group."""
+"""Samples of an hour, in 4 kB a group."""
 KEPT_MS = INTERVAL_MS * SAMPLES_MAX
 _PAIR = struct.Struct(">qq")
 
 
 class LagSample(NamedTuple):
+    """A group's lag at one time."""
+
     time_ms: int
     lag: int
-    """Records, over all partitions with committed offsets."""
+    """Lag in records, over all partitions with committed offsets."""
 
 
 class LagSampleFacts(TypedDict):
+    """A group's lag at one time, as JSON."""
+
     time_ms: int
     lag: int
 
@@ -37,11 +41,11 @@ class LagHistoryFacts(TypedDict):
     interval_ms: int
     samples: Sequence[LagSampleFacts]
     error: str
-    """Why there are none; "" when there could be."""
+    """Reason why there are no samples; "" if the group's lag is sampled."""
 
 
 class LagHistory:
-    """The rings of one coordinator's groups; a group that is counted no more goes within the hour."""
+    """Rings of one coordinator's groups.  A group that is no longer counted is dropped within the hour."""
 
     def __init__(self) -> None:
         self._rings: dict[str, array[int]] = {}  # times and lags in turn
@@ -53,7 +57,7 @@ class LagHistory:
         return len(self._rings)
 
     def add(self, now_ms: int, lags: Mapping[str, int]) -> None:
-        """Add one sample of each group, and drop what is older than an hour."""
+        """Add one sample of each group, and drop groups whose last sample is older than an hour."""
         for group, lag in lags.items():
             ring = self._rings.setdefault(group, array("q"))
             ring.append(now_ms)
@@ -70,11 +74,12 @@ class LagHistory:
 
 
 def encode_samples(samples: Sequence[LagSample]) -> bytes:
+    """Return the samples as they are sent between members."""
     return b"".join(_PAIR.pack(*sample) for sample in samples)
 
 
 def decode_samples(data: bytes | memoryview) -> list[LagSample]:
-    """Raises FormatError."""
+    """Return the samples that `encode_samples` encoded.  Raises FormatError if the length does not fit."""
     if len(data) % _PAIR.size:
-        raise FormatError(f"{len(data)} bytes are no pairs of {_PAIR.size} bytes")
+        raise FormatError(f"{len(data)} bytes are not a whole number of pairs of {_PAIR.size} bytes")
     return [LagSample(*pair) for pair in _PAIR.iter_unpack(data)]

@@ -1,7 +1,7 @@
-"""Lists of which a page is asked for: in the order of a column, and cut.
+"""Pages of lists: rows sorted by a column, and cut.
 
-A page is found by the name in front of it (`after`: nothing is seen twice, or missed, while names come and go) or by
-the number of rows in front of it (`skip`: any order, and any page).
+A page is given by the name before it (`after`: no row is seen twice or missed while names come and go) or by the number
+of rows before it (`skip`: for any order, and any page).
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ from typing import Any, NamedTuple, TypeVar
 SKIP_MAX = 1_000_000
 T = TypeVar("T")
 Columns = Mapping[str, Callable[[T], Any]]
-"""What to order by, of a row.  The first is the name, which no two rows share; None in another is: not known."""
+"""Functions that return a row's value in each column.  The first column is the name, which is unique; in the others
+None means that the value is not known."""
 
 
 class Order(NamedTuple):
-    """The order by a column: `-bytes` in a URL is `bytes`, the greatest first."""
+    """Order by a column.  In a URL, `-bytes` is the order by `bytes` with the greatest first."""
 
     by: str
     is_down: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Order:
+        """Return the order that a URL's parameter gives."""
         return cls(text.removeprefix("-"), text.startswith("-"))
 
 
 class Page(NamedTuple):
-    """A part of a list in its order: at most `limit` elements, behind `after` and behind the first `skip`."""
+    """Part of a sorted list: at most `limit` elements, after the name `after` and after the first `skip`."""
 
     after: str
     limit: int
@@ -42,16 +44,17 @@ class Page(NamedTuple):
 
 
 def cut(rows: Iterable[T], columns: Columns[T], order: Order, page: Page) -> tuple[Sequence[T], str | None]:
-    """Return the page of `rows`, and the `after` of the next one: None for the last, and in all orders but by name.
+    """Return a page of `rows`, and the `after` of the next page: None for the last one, and if not ordered by name.
 
-    Equal rows are ordered by name, of texts in their direction; rows whose value is not known come last in both.
+    Rows with equal values are ordered by name: downwards only for a descending order by texts.  Rows whose value is not
+    known come last in both directions.
     """
     name, value = next(iter(columns.values())), columns[order.by]
     known, unknown = list[T](), list[T]()
     for row in rows:
         if not page.after or name(row) > page.after:
             (unknown if value(row) is None else known).append(row)
-    last = page.skip + page.limit + 1  # one more says whether there is another page
+    last = page.skip + page.limit + 1  # one more, to see whether there is another page
     first = _first(known, last, order, name, value)
     if len(first) < last:
         first += heapq.nsmallest(last - len(first), unknown, key=name)

@@ -1,4 +1,4 @@
-"""The cluster as its operators see it, and what they may have done to it: the seam behind ``/api/v1/cluster/...``."""
+"""Interface behind ``/api/v1/cluster/...``: the cluster's status, and operators' commands."""
 
 from __future__ import annotations
 
@@ -6,54 +6,59 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypedDict
 
 NAMED_MAX = 1_000
-"""Partitions that are not served, and keys and topics that cannot be used, in one status; their numbers are whole."""
+"""Most partitions that are not served, and most keys and topics that cannot be used, that a status lists.  Their totals
+count all."""
 
 
 class RateFacts(TypedDict):
-    """What clients move, by second, over the last ten."""
+    """Clients' traffic by second, over the last ten seconds."""
 
     records_in: float
     bytes_in: float
-    """Of record batches as they are sent, compressed or not; so below."""
+    """Bytes of record batches as they are sent, compressed or not."""
     bytes_out: float
+    """Bytes of record batches as they are sent, compressed or not."""
 
 
 class ProcessFacts(TypedDict):
-    """One process of the cluster.  What only the leader measures is null when somebody else tells."""
+    """One process of the cluster.  Measurements of the leader are null if the status is not from the leader."""
 
     incarnation: str
-    """Names this start of the process."""
+    """Name of the process, new for each start."""
     roles: Sequence[str]
     node_id: int
-    """A proxy's, towards Kafka's clients; else -1."""
+    """A proxy's id for Kafka's clients; -1 for other processes."""
     kafka: str
     internal: str
     http: str
-    """``host:port``, or "" where it does not listen."""
+    """``host:port``, as the two before; "" if it does not listen."""
     zone: str
     version: str
     protocols: Sequence[int]
-    """Least and most version of the internal protocol that it speaks."""
+    """Lowest and highest version of the internal protocol that it speaks."""
     formats: int
     """Highest format of files and keys that it reads."""
     is_draining: bool
     is_leader: bool
     partitions: int
+    """Partitions assigned to it."""
     shards: int
-    """Assigned to it; shards are those of ``__consumer_offsets`` that it coordinates."""
+    """Shards assigned to it: the partitions of ``__consumer_offsets`` that it coordinates."""
     load_share: float | None
-    """As a multiple of an even share."""
+    """Load as a multiple of an even share."""
     bytes_per_s: int | None
     requests_per_s: int | None
     unreachable_for: int | None
     """Proxies that cannot reach it."""
     rates: RateFacts | None
-    """Of its clients; null of a process that is not a proxy, does not answer, or has been up for seconds only."""
+    """Traffic of its clients; null for a process that is not a proxy, does not respond, or has just started."""
     storage_trouble: str
-    """Why storage acknowledges nothing that it writes; "" while it does, and where it does not say."""
+    """Reason why storage acknowledges nothing that it writes; "" while it does, or if the process does not respond."""
 
 
 class ShardFacts(TypedDict):
+    """A shard, and the process that it is assigned to."""
+
     shard: int
     coordinator: str
 
@@ -67,17 +72,17 @@ class NotLoadedFacts(TypedDict):
 
 
 class NotServedFacts(TypedDict):
-    """A partition that cannot be written or read: OFFLINE, or its opening failed."""
+    """A partition that cannot be written or read: it is OFFLINE, or could not be opened."""
 
     topic: str
     partition: int
     broker: str
-    """The incarnation that is to serve it."""
+    """Incarnation of the broker that it is assigned to."""
     why: str
 
 
 class QuarantinedFacts(TypedDict):
-    """A key of the metadata store, or a topic, that is not used: it is wrong, or of a later version."""
+    """A key of the metadata store, or a topic, that is not used, since it is wrong or of a later version."""
 
     what: str
     why: str
@@ -87,50 +92,52 @@ MoveFacts = TypedDict("MoveFacts", {"topic": str, "partition": int, "from": str,
 
 
 class PastMoveFacts(MoveFacts):
-    """A move that the leader has seen end, or has waited for long enough."""
+    """A move that has ended, or that the leader no longer waits for."""
 
     ended_ms: int
-    """Wall time of the leader."""
+    """Wall time of the end, by the leader's clock."""
     took_ms: int | None
-    """From the new assignment until the new owner had the partition, which stood still for a part of that; null of a
-    move that was not over after ten seconds."""
+    """Time from the new assignment until the new owner had opened the partition, which was not served for a part of
+    it; null for a move that did not end within ten seconds."""
 
 
 class StatusFacts(TypedDict):
+    """The cluster's status."""
+
     cluster: str
-    """Its name, which begins its keys."""
+    """Name of the cluster, with which its keys begin."""
     cluster_id: str
     asked: str
-    """The incarnation of the process that answers."""
+    """Incarnation of the process that responds."""
     leader: str | None
     is_from_leader: bool
-    """False when the leader did not answer: then it is what the process that was asked has heard."""
+    """False if the leader did not respond: then the status is as this process's own view has it."""
     topics: int
     partitions: int
     unassigned: int
-    """Partitions that nobody is to own."""
+    """Partitions without a live owner."""
     is_balancing: bool | None
     members: Sequence[ProcessFacts]
     shards: Sequence[ShardFacts]
     shards_not_loaded: Sequence[NotLoadedFacts]
-    """As far as their coordinators answer."""
+    """Shards that are not loaded, of the coordinators that respond."""
     partitions_not_served: Sequence[NotServedFacts]
-    """The first of each broker, as far as it answers."""
+    """Partitions that are not served, the first of each broker that responds."""
     partitions_not_served_total: int
     rates: RateFacts | None
-    """The sum over the proxies that answer."""
+    """Sum over the proxies that respond."""
     silent: Sequence[str]
-    """Brokers and proxies that did not say what they cannot serve, or what they move."""
+    """Brokers and proxies that did not respond with the partitions that they cannot serve, or with their traffic."""
     quarantined: Sequence[QuarantinedFacts]
-    """The first that the process that was asked cannot use."""
+    """The first keys and topics that the process that responds cannot use."""
     quarantined_total: int
     moves_under_way: Sequence[MoveFacts]
     past_moves: Sequence[PastMoveFacts]
-    """The newest first, as the leader remembers them since it leads."""
+    """Recent moves since the leader was elected, the newest first."""
 
 
 class DrainFacts(TypedDict):
-    """The member that was asked to leave, and what it had then."""
+    """A member that was asked to drain, and the partitions and shards that it had then."""
 
     member: str
     partitions: int
@@ -138,6 +145,8 @@ class DrainFacts(TypedDict):
 
 
 class MovedFacts(TypedDict):
+    """A partition, and the member that it is assigned to now."""
+
     topic: str
     partition: int
     member: str
@@ -149,20 +158,24 @@ class LoggerFacts(TypedDict):
     logger: str
     level: str
     is_set: bool
-    """Whether the level is the logger's own; else it is that of a logger above."""
+    """True if the level is set for this logger; else it is that of a logger above it."""
 
 
 class LogLevelsFacts(TypedDict):
+    """All loggers of one member."""
+
     member: str
     loggers: Sequence[LoggerFacts]
 
 
 class LogLevelFacts(LoggerFacts):
+    """One logger of one member."""
+
     member: str
 
 
 class NotPossible(Exception):
-    """An act that makes no sense as it was asked for.  ``str`` says what to do; ``error`` is a code for programs."""
+    """Refusal of an HTTP request: ``status``, a code for programs in ``error``, and a ``str`` that says what to do."""
 
     def __init__(self, status: int, error: str, message: str) -> None:
         super().__init__(message)
@@ -171,31 +184,33 @@ class NotPossible(Exception):
 
 
 class ClusterOperations(Protocol):
-    """All that awaits raises RequestError when the cluster refuses, or cannot be asked."""
+    """Operators' commands and the cluster's status.
+
+    Coroutines raise RequestError if the cluster refuses or cannot be reached, and NotPossible if the request is wrong:
+    for example if no member, or more than one, has the name that is given.  A member is named by its incarnation, a
+    unique prefix of that, or one of its addresses.
+    """
 
     def members(self) -> Sequence[ProcessFacts]:
-        """What is known without asking."""
+        """Return the members by this process's view, without measurements."""
 
     async def status(self, named_max: int = NAMED_MAX) -> StatusFacts:
-        """Return the status, with so many partitions that are not served, and things that cannot be used, by name."""
+        """Return the cluster's status; it lists `named_max` partitions not served, and as many quarantined keys."""
 
     async def drain(self, member: str) -> DrainFacts:
-        """Have a member (its incarnation, how that begins, or an address) give up what it has, and end.  NotPossible.
-
-        Returns when it was asked.
-        """
+        """Request a member to hand over its partitions and shards and to end.  Returns once it has the request."""
 
     async def balance(self) -> int:
-        """The moves that this begins with.  NotPossible."""
+        """Begin to even out the load of the brokers; return the number of the first moves."""
 
     async def repair(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Tell what is damaged of a partition's files, and mend them if ``wanted["apply"]``.  NotPossible."""
+        """Return the damage of a partition's files, and repair them if ``wanted["apply"]``."""
 
     async def log_levels(self, member: str) -> LogLevelsFacts:
-        """Return every logger of a member, the root first.  NotPossible."""
+        """Return every logger of a member, the root first."""
 
     async def set_log_level(self, member: str, logger: str, level: str) -> LogLevelFacts:
-        """Give a logger of a member another level until it ends; DEFAULT takes it back.  NotPossible."""
+        """Set the level of a member's logger until the member ends; DEFAULT removes it again."""
 
     async def move(self, topic: str, partition: int, member: str) -> MovedFacts:
-        """Returns when it is written who is to own the partition.  NotPossible."""
+        """Assign a partition to a member.  Returns once the assignment is in the store."""

@@ -1,11 +1,15 @@
-"""The guard of acts against web pages of other sites (cross-site request forgery, DNS rebinding).
+"""Protection of changing requests against web pages of other sites (cross-site request forgery, DNS rebinding).
 
-Nobody is asked who they are (see ``console.http``); but a page on another site must not be able to act through the
-browser of somebody who can reach this address.  A body has to say ``Content-Type: application/json``, and DELETE is a
-method, that a browser sends to another site only after asking us.  Browsers send ``Origin`` with every act: it must be
-the address that the request names in ``Host``, and that must be an address or a name known to be this process's.  So an
-act is refused too when another site has its own name mean this machine: the browser takes both for one site, but the
-name is that of the other.  Clients that are no browsers send no ``Origin``.
+There is no authentication (see ``console.http``), but a page of another site must not change anything through the
+browser of a user who can reach this address.  Two rules prevent that:
+
+* A body must have ``Content-Type: application/json``.  Browsers send such a body, and the methods PUT and DELETE, to
+  another site only after a preflight request, which this server does not grant.
+* Browsers send ``Origin`` with every changing request.  It must be the address in ``Host``, and that must be an IP
+  address, or a name known to be this process's.  So a request is refused, too, if another site lets its own name
+  resolve to this machine: the browser takes both for one site, but the name is the other's.
+
+Clients that are not browsers send no ``Origin``.
 """
 
 from __future__ import annotations
@@ -25,17 +29,20 @@ _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?", re
 
 
 def name_in(host: str) -> str | None:
-    """Return the name or address in a ``Host`` header in lower case, None if it has none of the form."""
+    """Return the name or address in a ``Host`` header, in lower case; None if the header is malformed."""
     if not _HOST.fullmatch(host):
         return None
     try:
         return urlsplit(f"//{host}").hostname
-    except ValueError:  # brackets around what is not an address
+    except ValueError:  # brackets around something that is not an address
         return None
 
 
 def same_origin(is_own: Callable[[str], bool]) -> Middleware:
-    """Return the middleware that refuses acts of other sites' pages; `is_own` tells whether a ``Host`` is ours."""
+    """Return the middleware that refuses changing requests of other sites' pages.
+
+    `is_own` returns True for a ``Host`` that is known to be this process's.
+    """
 
     @web.middleware
     async def check_origin(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""Keys and values of records as JSON can carry them, and back."""
+"""Conversion of records' keys and values to texts for JSON, and back."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from bmq.console.schemas import SHOWN_AS, Schema, SchemaError, schema_id, to_jso
 
 AUTO, JSON, TEXT, HEX, BASE64, REGISTRY = "auto", "json", "text", "hex", "base64", "registry"
 FORMATS = (AUTO, TEXT, JSON, HEX, BASE64, REGISTRY)
-"""Of a record that is read; the first is the default."""
+"""Formats of records that are read; the first is the default."""
 WRITTEN_FORMATS = (TEXT, JSON, HEX, BASE64)
+"""Formats of records that are produced."""
 NO_SCHEMAS: Mapping[int, Schema | SchemaError] = MappingProxyType({})
 _NO_HEADER = "it does not begin with a zero byte and the id of a schema"
 _JSON_STARTS = ("{", "[")
@@ -25,24 +26,25 @@ class Payload(TypedDict):
     """A key, a value or a header's value."""
 
     format: str
-    """Of `text`: `text`, `json`, `hex` or `base64`; `avro` or `protobuf` for JSON made of these; `null` for a null."""
+    """Format of `text`: `text`, `json`, `hex` or `base64`; `avro` or `protobuf` for JSON made from these; `null` for a
+    null."""
     text: str | None
     bytes: int
-    """Size of the whole, though `text` may be cut."""
+    """Size of the whole payload, even if `text` is cut."""
     is_cut: bool
     schema_id: int | None
-    """Of the schema that `text` was made by."""
+    """Id of the schema that `text` was decoded by."""
     error: str
-    """Why it is not shown by its schema; "" if it is, or none was asked for."""
+    """Reason why it is not decoded by its schema; "" if it is, or if that was not requested."""
 
 
 Schemas = Mapping[int, Schema | SchemaError]
 
 
 def show(data: bytes | None, wanted: str, bytes_max: int, schemas: Schemas = NO_SCHEMAS) -> Payload:
-    """Return `data` in the format `wanted`, or in hex where it has not that format.
+    """Return `data` in the format `wanted`, cut to `bytes_max`; in hex, or as text, if it does not have that format.
 
-    `auto` takes what fits: the schema among `schemas` that it begins with, else JSON or text.
+    `auto` takes the first that fits: the schema in `schemas` whose id it begins with, JSON, text, hex.
     """
     if data is None:
         return Payload(format="null", text=None, bytes=0, is_cut=False, schema_id=None, error="")
@@ -75,7 +77,7 @@ def _text_of(data: bytes, part: bytes, wanted: str, *, is_cut: bool) -> tuple[st
     try:
         text = part.decode()
     except UnicodeDecodeError as error:
-        if not is_cut or error.start < len(part) - 3:  # else only a character at the cut is not whole
+        if not is_cut or error.start < len(part) - 3:  # else only the character at the cut is incomplete
             return HEX, part.hex()
         text = part[: error.start].decode()
     if wanted == JSON or (wanted == AUTO and text.lstrip()[:1] in _JSON_STARTS):
@@ -96,7 +98,10 @@ def _is_json(data: bytes) -> bool:
 
 
 def parse(text: str | None, written_as: str, what: str) -> bytes | None:
-    """Return the bytes of `text`.  Raises NotPossible (400) naming `what` when it has not that format."""
+    """Return the bytes of `text`; None for None.
+
+    Raises NotPossible (400), which names `what`, if the text is not in the format `written_as`.
+    """
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Parameters of a request's URL and fields of its body: each checked, none unknown, all bounded."""
+"""Parameters of a request's URL and fields of its body: all are checked and bounded, and unknown ones refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bmq.console.operations import NotPossible
 
 BODY_BYTES_MAX = 16 << 10
 BODY_TIMEOUT_S = 10.0
-"""How long a body may take to arrive."""
+"""Time-out of the arrival of a body."""
 PAGE = 100
 LONG_MAX = (1 << 63) - 1
 PAGE_MAX = 1_000
@@ -23,13 +23,14 @@ T = TypeVar("T")
 
 
 class Query:
-    """Parameters behind the question mark.  Everything raises NotPossible (400) for what is wrong."""
+    """Parameters of a URL's query.  Each method raises NotPossible (400) if its parameter is wrong."""
 
     def __init__(self, request: web.Request, allowed: Collection[str]) -> None:
+        """Check the names of the parameters.  Raises NotPossible (400) if there are others than `allowed`."""
         unknown = sorted(set(request.query) - set(allowed))
         if unknown:
             wanted = ", ".join(sorted(allowed)) or "none"
-            raise _wrong(f"unknown parameter {unknown[0][:80]!r}; there are: {wanted}")
+            raise _wrong(f"unknown parameter {unknown[0][:80]!r}; allowed are: {wanted}")
         self._values = request.query
 
     def text(self, name: str, default: str = "") -> str:
@@ -43,7 +44,7 @@ class Query:
         return default if text is None else parse_number(name, text, least, most)
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """Return one of `choices`, the first when none is given."""
+        """Return one of `choices`, the first if none is given."""
         text = self._values.get(name, choices[0])
         if text not in choices:
             raise _wrong(f"{name}={text[:80]!r}; choose from {', '.join(choices)}")
@@ -57,8 +58,11 @@ class Query:
         return Page(self.text("after"), self.number("limit", default, 1, PAGE_MAX), self.number("skip", 0, 0, SKIP_MAX))
 
     def ordered_page(self, columns: Sequence[str], default: int = PAGE, sort: str = "") -> tuple[Order, Page]:
-        """Return the order by one of `columns`, of which the first is the name, and the page; without the parameter
-        `sort` it is that order, or by name."""
+        """Return the order and the page.
+
+        The order is by one of `columns`, the first of which is the name.  Without the parameter `sort` it is `sort`, or
+        by name if that is empty.
+        """
         text = self.text("sort", sort or columns[0])
         order, page = Order.parse(text), self.page(default)
         if order.by not in columns:
@@ -69,7 +73,7 @@ class Query:
 
 
 def parse_number(name: str, text: str, least: int, most: int) -> int:
-    """Return a whole number within the bounds.  Raises NotPossible (400)."""
+    """Return `text` as a whole number within the bounds.  Raises NotPossible (400) if it is none."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19 or not least <= int(text) <= most:
         raise _wrong(f"{name}={text[:80]!r} is not a number from {least} to {most}")
@@ -86,14 +90,14 @@ _REQUIRED = object()
 
 
 class BodyField(NamedTuple):
-    """A field of a body: a check, the words for what passes it, and the default of one that may be left out."""
+    """A field of a body: its check, a description of allowed values, and the default if it may be left out."""
 
     told: str
     is_met: Callable[[Any], bool]
     default: Any = _REQUIRED
 
     def optional(self, default: Any = None) -> BodyField:
-        """Return the field as one that may be left out; null stands for the default too."""
+        """Return the field as an optional one; a null stands for the default too."""
         return self._replace(default=default, is_met=lambda value: value is None or self.is_met(value))
 
 
@@ -116,24 +120,28 @@ NAMES = BodyField(
 
 
 def choice_of(*choices: str) -> BodyField:
+    """Return a field that has one of these texts."""
     return BodyField(" or ".join(f'"{each}"' for each in choices), lambda value: value in choices)
 
 
 async def read_body(
     request: web.Request, fields: Mapping[str, BodyField], bytes_max: int = BODY_BYTES_MAX
 ) -> dict[str, Any]:
-    """Return the request's JSON: these fields, each checked, with the defaults of those left out.  NotPossible."""
+    """Return these fields of the request's JSON body, each checked, with defaults for those left out.
+
+    Raises NotPossible (400, 408, 413 or 415) if the body is wrong, too large, or does not arrive.
+    """
     if request.content_type != "application/json":
         raise NotPossible(415, "unsupported_media_type", "send the body with Content-Type: application/json")
     data = await _read(request, bytes_max)
     required = [name for name, wanted in fields.items() if wanted.default is _REQUIRED]
     try:
         body = json.loads(data) if data or required else {}
-        json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair, which JSON can escape, is no text
+        json.dumps(body, ensure_ascii=False).encode()  # refuses half a surrogate pair, which JSON can escape
     except (ValueError, RecursionError) as error:
-        raise NotPossible(400, "no_json", f"the body is no JSON: {error}") from None
+        raise NotPossible(400, "no_json", f"the body is not JSON: {error}") from None
     if not isinstance(body, dict) or not set(required) <= set(body) <= set(fields):
-        raise NotPossible(400, "wrong_fields", f"the body must be an object with {_told(fields, required)}")
+        raise NotPossible(400, "wrong_fields", f"the body must be an object with {_describe(fields, required)}")
     for name, value in body.items():
         if not fields[name].is_met(value):
             raise NotPossible(400, "wrong_value", f'"{name}" is {json.dumps(value)[:80]}, not {fields[name].told}')
@@ -141,7 +149,7 @@ async def read_body(
     return defaults | {name: value for name, value in body.items() if value is not None or name in required}
 
 
-def _told(fields: Mapping[str, BodyField], required: Sequence[str]) -> str:
+def _describe(fields: Mapping[str, BodyField], required: Sequence[str]) -> str:
     exactly = f"exactly these fields: {', '.join(map(json.dumps, required)) or 'none'}"
     others = ", ".join(json.dumps(name) for name in fields if name not in required)
     return f"{exactly}; it may have {others}" if others else exactly
@@ -159,9 +167,9 @@ async def _read_in_time(request: web.Request, bytes_max: int) -> bytes:
             while piece := await request.content.read(bytes_max + 1 - len(data)):
                 data += piece
                 if len(data) > bytes_max:
-                    raise NotPossible(413, "too_large", f"a body has {bytes_max} bytes at most")
+                    raise NotPossible(413, "too_large", f"the body is larger than {bytes_max} bytes")
     except (ConnectionError, web.RequestPayloadError) as error:
-        raise NotPossible(400, "incomplete_body", f"the body did not come whole: {error}") from None
+        raise NotPossible(400, "incomplete_body", f"the body did not arrive completely: {error}") from None
     except TimeoutError:
         raise NotPossible(408, "too_slow", f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
     return bytes(data)

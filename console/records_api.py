@@ -1,8 +1,8 @@
-"""``/api/v1/topics/{name}/records``: records of some partitions, and one that is produced.
+"""Handlers of ``/api/v1/topics/{name}/records``: read records of some partitions, and produce one.
 
-What is read goes through Fetch, so it comes from the caches of this process or from storage, as for a consumer that
-reads everything below the high watermark.  An answer is bounded in records, in bytes read and shown, and in time; its
-`next` says where each partition goes on.
+Records are read by Fetch, so they come from the caches of this process or from storage, as for a consumer that reads
+up to the high watermark.  A response is bounded in records, in bytes read and shown, and in time; it has the `next`
+offset of each partition, to continue from.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from bmq.core.wire.messages import ListOffsetsRequest
 
 RECORDS_MAX = 1_000
 PARTITIONS_MAX = 100
-"""Partitions read by one request."""
+"""Most partitions that one request reads."""
 PARALLEL = 4
 FETCH_BYTES = 1 << 20
 BATCH_BYTES_MAX = 32 << 20
-"""Bytes of one batch, decompressed; a larger one is named as an error."""
+"""Most bytes of a decompressed batch; a larger one is an error."""
 SCAN_BYTES_MAX = 16 << 20
-"""Bytes read of one partition, at most a batch more: a search for a key ends there, and `next` goes on."""
+"""Bytes after which no more is read of a partition, at most a batch later; a search for a key goes on from `next`."""
 SHOWN_BYTES = 16 << 10
 SHOWN_BYTES_MAX = 1 << 20
 ANSWER_BYTES_MAX = 8 << 20
-"""Bytes of keys, values and headers shown, at most a record more."""
+"""Bytes of keys, values and headers after which no more records are shown, at most a record later."""
 SCHEMAS_MAX = 50
-"""Schemas looked up for one piece of a partition; records of further ones are shown as they are."""
+"""Most schemas looked up for one fetch of a partition; records with further ones are shown without their schema."""
 READ_S = 15.0
 PRODUCE_BYTES_MAX = 2 << 20
 LATEST, EARLIEST = "latest", "earliest"
@@ -75,7 +75,10 @@ _PARAMETERS = ("partition", "offset", "timestamp", "key", "key_format", "limit",
 
 
 class _Wanted(NamedTuple):
-    """Records asked for.  `offset` is a number, LATEST or EARLIEST; `timestamp` in milliseconds wins over it."""
+    """Records that a request asks for.
+
+    `offset` is a number, `LATEST` or `EARLIEST`; `timestamp`, in ms, takes precedence over it.
+    """
 
     offset: int | str
     timestamp: int | None
@@ -86,7 +89,7 @@ class _Wanted(NamedTuple):
 
 
 class _Found:
-    """One partition's records, and where it goes on."""
+    """One partition's records, and the next offset."""
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
@@ -95,6 +98,7 @@ class _Found:
         self.error = ""
 
     def facts(self) -> dict[str, Any]:
+        """Return the partition's facts, without the records, as JSON."""
         return {
             "partition": self.partition,
             "log_start": _known(self.log_start),
@@ -105,13 +109,13 @@ class _Found:
 
 
 class RecordsApi:
-    """The handlers."""
+    """Handlers of records."""
 
     def __init__(self, state: ConsoleState) -> None:
         self._state = state
 
     async def read(self, request: web.Request) -> object:
-        """Return records of the partitions asked for, in the order of time."""
+        """Return records of the requested partitions, by time."""
         topic = find_topic(self._state, request.match_info["name"])
         query = Query(request, _PARAMETERS)
         wanted = _wanted(query)
@@ -128,11 +132,11 @@ class RecordsApi:
         return {"topic": topic["name"], "records": records, "partitions": [part.facts() for part in found]}
 
     async def produce(self, request: web.Request) -> object:
-        """Append one record and return its place."""
+        """Append one record; return its partition, offset and timestamp."""
         topic = find_topic(self._state, request.match_info["name"])
         body = await read_body(request, _PRODUCE, PRODUCE_BYTES_MAX)
         if topic["is_internal"]:
-            raise NotPossible(400, "internal_topic", f"{topic['name']} is written by the servers only")
+            raise NotPossible(400, "internal_topic", f"{topic['name']} is internal: only coordinators write to it")
         key = payloads.parse(body["key"], body["key_format"], "key")
         value = payloads.parse(body["value"], body["value_format"], "value")
         number = body["partition"]
@@ -148,7 +152,7 @@ class RecordsApi:
 
 
 def find_topic(state: ConsoleState, name: str) -> TopicFacts:
-    """Return the topic's facts.  Raises NotPossible (404)."""
+    """Return the topic's facts.  Raises NotPossible (404) if it does not exist."""
     topic = state.find_topic(name)
     if topic is None:
         raise NotPossible(404, "unknown_topic", f"there is no topic {name!r}")
@@ -156,7 +160,7 @@ def find_topic(state: ConsoleState, name: str) -> TopicFacts:
 
 
 def check_partition(topic: TopicFacts, number: int) -> None:
-    """Raise NotPossible (404) when the topic has no such partition."""
+    """Raise NotPossible (404) if the topic has no such partition."""
     if not 0 <= number < topic["partitions"]:
         last = topic["partitions"] - 1
         text = f"topic {topic['name']} has the partitions 0 to {last}, not {number}"
@@ -164,7 +168,7 @@ def check_partition(topic: TopicFacts, number: int) -> None:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return where Kafka's default partitioner puts `key`."""
+    """Return the partition that Kafka's default partitioner chooses for `key`."""
     return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 
@@ -194,7 +198,10 @@ def _wanted(query: Query) -> _Wanted:
 
 
 def _partitions(query: Query, topic: TopicFacts, wanted: _Wanted) -> Sequence[int]:
-    """Return the partition asked for, all of them without one; with a key the one where Kafka's clients put it."""
+    """Return the partitions to read: the given one, else the one that Kafka's clients choose for the key, else all.
+
+    Raises NotPossible: 404 if the given one does not exist, 400 if all are too many.
+    """
     if query.is_given("partition"):
         number = query.number("partition", 0, 0, _LONG_MAX)
         check_partition(topic, number)
@@ -208,7 +215,7 @@ def _partitions(query: Query, topic: TopicFacts, wanted: _Wanted) -> Sequence[in
 
 
 class _Reader:
-    """Reads partitions of one topic, some at once."""
+    """Reader of partitions of one topic, `PARALLEL` at a time."""
 
     def __init__(
         self,
@@ -227,7 +234,10 @@ class _Reader:
         self._turns = asyncio.Semaphore(PARALLEL)
 
     async def read_all(self, numbers: Sequence[int]) -> list[_Found]:
-        """Return what each partition has; one that cannot be read says why.  RequestError when none can be."""
+        """Return the records of each partition, or the error why it cannot be read.
+
+        Raises RequestError if no partition can be read.
+        """
         founds = [_Found(number) for number in numbers]
         deadline = asyncio.get_running_loop().time() + READ_S
         errors = await asyncio.gather(*(self._read(found, deadline) for found in founds))
@@ -275,14 +285,14 @@ class _Reader:
                 return
 
     async def _schemas(self, data: bytes, start: int, limit: int) -> Schemas:
-        """Return the schemas of the records that may be shown of `data`."""
+        """Return the schemas of the records in `data` that may be shown."""
         if self._registry is None:
             return payloads.NO_SCHEMAS
         ids = await asyncio.to_thread(_schema_ids, data, start, limit, self._wanted)
         return await self._registry.find(ids)
 
     async def _start(self, found: _Found) -> int:
-        """Return the first offset to look at, within the log; the newest records for LATEST."""
+        """Return the first offset to read, within the log; for `LATEST`, so that the newest records are read."""
         wanted = self._wanted
         if wanted.timestamp is not None:
             offset = await self._offset(found.partition, wanted.timestamp)
@@ -297,14 +307,14 @@ class _Reader:
     async def _offset(self, number: int, timestamp: int) -> int:
         found = await list_offsets(self._requests, {self._topic["name"]: [number]}, timestamp)
         code, offset = found[self._topic["name"], number]
-        check(code, f"partition {number} cannot tell its offsets")
+        check(code, f"the offsets of partition {number} cannot be read now")
         return offset
 
 
 def _decode(
     data: bytes, start: int, limit: int, wanted: _Wanted, partition: int, bytes_max: int, schemas: Schemas
 ) -> tuple[list[dict[str, Any]], int, int]:
-    """Return the records from `start` on that are wanted, the offset behind what was looked at, and the bytes shown."""
+    """Return the wanted records from `start` on, the offset after the last one that was read, and the bytes shown."""
     records: list[dict[str, Any]] = []
     due, size = start, 0
     for piece in split_batches(memoryview(data)):
@@ -324,7 +334,7 @@ def _decode(
 
 
 def _schema_ids(data: bytes, start: int, limit: int, wanted: _Wanted) -> Collection[int]:
-    """Return the ids of schemas that the first `limit` records wanted from `start` on name, SCHEMAS_MAX at most."""
+    """Return the schema ids in the first `limit` wanted records from `start` on, `SCHEMAS_MAX` at most."""
     ids: dict[int, None] = {}
     count = 0
     for piece in split_batches(memoryview(data)):
@@ -361,12 +371,12 @@ def _record(
 
 
 def _header_format(wanted: str) -> str:
-    """Return the format of headers, which no schema describes."""
+    """Return the format for headers, which have no schemas."""
     return payloads.AUTO if wanted == payloads.REGISTRY else wanted
 
 
 def _size(record: Mapping[str, Any]) -> int:
-    """Return about how many bytes a record takes in the answer."""
+    """Return about the bytes of a record in the response."""
     parts = [record["key"], record["value"], *(header["value"] for header in record["headers"])]
     return 200 + sum(100 + len(part["text"] or "") for part in parts) + sum(len(h["key"]) for h in record["headers"])
 
@@ -374,7 +384,10 @@ def _size(record: Mapping[str, Any]) -> int:
 async def list_offsets(
     requests: Requests, topics: Mapping[str, Sequence[int]], timestamp: int
 ) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return (error code, offset) of each partition by ListOffsets: for -1 the end, for -2 the start of the log."""
+    """Return the error code and the offset of each partition for `timestamp`, by ListOffsets.
+
+    The timestamp -1 stands for the end of the log, -2 for its start.
+    """
     message = ListOffsetsRequest(
         replica_id=-1,
         isolation_level=0,

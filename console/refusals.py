@@ -1,4 +1,4 @@
-"""Kafka's errors as HTTP's, with what to do."""
+"""HTTP errors for Kafka's error codes, with advice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bmq.console.operations import NotPossible
 from bmq.core.errors import ErrorCode, RequestError
 
 _SEE = ""
-"""The message says it all."""
+"""No advice: the message is enough."""
 _LIST_TOPICS = "`bmq topic list` shows what there is"
 _BY_CODE = {
     ErrorCode.BROKER_ID_NOT_REGISTERED: (404, "`bmq cluster status` shows the members"),
@@ -31,14 +31,14 @@ _BY_CODE = {
     ErrorCode.OFFSET_OUT_OF_RANGE: (400, "ask for an offset from log_start to high_watermark"),
     ErrorCode.BROKER_NOT_AVAILABLE: (503, "try again; if its process hangs, end it with a signal"),
     ErrorCode.NOT_CONTROLLER: (503, "the leader is changing, try again"),
-    ErrorCode.REQUEST_TIMED_OUT: (503, "look with `bmq cluster status`, then try again"),
+    ErrorCode.REQUEST_TIMED_OUT: (503, "check with `bmq cluster status`, then try again"),
     ErrorCode.UNSUPPORTED_VERSION: (501, "finish the upgrade first"),
 }
 _ADVICE = "the log of the leader may say more"
 
 
 def refusal(error: RequestError) -> NotPossible:
-    """Return what HTTP answers for `error`."""
+    """Return the HTTP error for `error`: its status, code and text, with advice."""
     status, advice = _BY_CODE.get(error.code, (503 if error.code.is_retriable else 500, _ADVICE))
     texts = [text for text in (error.message.rstrip("."), advice) if text]
     return NotPossible(status, error.code.name.lower(), "; ".join(texts) or error.code.name)

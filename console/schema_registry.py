@@ -1,9 +1,10 @@
 """Schemas of a Confluent schema registry, by the id in front of a key or a value (Confluent's wire format).
 
-The registry's address is a setting of the operator; no request names one, and redirects are not followed.  Everything
-is bounded: one response in bytes and time, schemas remembered, ids asked for at once, references of one schema.  A
-schema never changes under its id, so it is remembered until others push it out; a failure for `FAILED_S`.  A registry
-that has answered nothing while a request timed out is left alone for as long, so that records are shown without it.
+The registry's address is a setting of the operator; no request can name one, and redirects are not followed.  All is
+bounded: bytes and time of a response, cached schemas, parallel requests, references of a schema.  The schema of an id
+never changes, so it is cached until others evict it; a failure is cached for `FAILED_S`.  If a request times out and
+the registry has sent no other response meanwhile, it gets no requests for as long, so that records are shown without
+waiting for it.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ SCHEMAS_MAX = 1_000
 FAILED_S = 30.0
 PARALLEL = 4
 REFERENCES_MAX = 50
-"""Schemas that one refers to, those of references included."""
+"""Most schemas that one refers to, directly and through others."""
 PROTOBUF = "PROTOBUF"
 
 
 class SchemaRegistry:
-    """A client of one registry, and the schemas that it has fetched."""
+    """Client of one registry, with a cache of schemas."""
 
     def __init__(self, url: str, now: Callable[[], float] = time.monotonic) -> None:
         """`url` may have a user and a password.  Raises ValueError if it is not http or https."""
@@ -56,11 +57,12 @@ class SchemaRegistry:
         return f"<SchemaRegistry {self._base} schemas={len(self._schemas)}>"
 
     async def close(self) -> None:
+        """Close the connections to the registry."""
         if self._session is not None:
             await self._session.close()
 
     async def find(self, ids: Iterable[int]) -> Mapping[int, Schema | SchemaError]:
-        """Return the schema of each id, or why there is none to be had."""
+        """Return the schema of each id, or the error why it cannot be used."""
         wanted = dict.fromkeys(ids)
         found = {number: known for number in wanted if (known := self._known(number)) is not None}
         missing = [number for number in wanted if number not in found]
@@ -99,7 +101,7 @@ class SchemaRegistry:
         return found
 
     async def _references(self, source: SchemaSource) -> list[SchemaSource]:
-        """Return all schemas that one needs, those before others that refer to them."""
+        """Return all schemas that `source` refers to, directly or not, each before those that refer to it."""
         ordered: dict[Reference, SchemaSource] = {}
         under_way: set[Reference] = set()
 
@@ -120,7 +122,7 @@ class SchemaRegistry:
         return list(ordered.values())
 
     async def _source(self, path: str) -> SchemaSource:
-        """Return a schema as the registry has it; of Protobuf the serialized descriptor, which needs no compiler."""
+        """Return a schema as the registry has it; for Protobuf as a serialized descriptor, which needs no compiler."""
         source = _parse_source(await self._get(path))
         if source.kind != PROTOBUF:
             return source
@@ -139,20 +141,20 @@ class SchemaRegistry:
                 if len(data) > RESPONSE_BYTES_MAX:
                     raise SchemaError(f"the schema registry's response is over {RESPONSE_BYTES_MAX} bytes")
                 if response.status != 200:
-                    raise SchemaError(f"the schema registry answered {response.status}{_message(data)}")
+                    raise SchemaError(f"the schema registry responded {response.status}{_message(data)}")
                 return json.loads(data)
         except aiohttp.ClientError as error:
-            raise SchemaError(f"the schema registry cannot be asked: {error}") from None
+            raise SchemaError(f"the schema registry cannot be reached: {error}") from None
         except (ValueError, RecursionError):
             raise SchemaError("the schema registry's response is not JSON") from None
 
 
 def _parts_of(url: str) -> SplitResult:
-    """Return the parts of a registry's `url`.  Raises ValueError, without user and password."""
+    """Return the parts of a registry's `url`.  Raises ValueError if it is wrong; its text has no user or password."""
     try:
         parts = split_url(url)
         is_http = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # hosts or port that are none
+    except ValueError:  # the host or the port is malformed
         is_http = False
     if not is_http or parts.query or parts.fragment:
         raise ValueError("schema_registry_url is not like http://host:8081 or https://user:password@host/path")
@@ -166,13 +168,13 @@ def _message(data: bytes) -> str:
         return ""
 
 
-def _parse_source(told: Any) -> SchemaSource:
+def _parse_source(response: Any) -> SchemaSource:
     try:
-        references = told.get("references") or []
+        references = response.get("references") or []
         return SchemaSource(
             name="",
-            kind=str(told.get("schemaType") or "AVRO"),
-            text=str(told["schema"]),
+            kind=str(response.get("schemaType") or "AVRO"),
+            text=str(response["schema"]),
             references=tuple(
                 Reference(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references
             ),

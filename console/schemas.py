@@ -1,8 +1,7 @@
-"""Schemas that turn a value into JSON: Avro, Protobuf and JSON Schema.  No I/O.
+"""Decoders of keys and values to JSON, by Avro, Protobuf or JSON Schema.  No I/O.
 
-Confluent's wire format, before the value: a zero byte, the schema's id in four bytes, and for Protobuf the place of the
-message in its file.  A value is another's data: what could take the process down by its size, its depth or its counts
-is refused.
+Confluent's wire format has, before the value, a zero byte, the schema's id in four bytes, and for Protobuf the index of
+the message in its file.  Values are untrusted: those whose size, depth or counts could end the process are refused.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 MAGIC = 0
 HEADER = struct.Struct(">BI")
 VALUE_BYTES_MAX = 256 << 10
-"""Of a value that is decoded: some megabytes of Python objects, and seconds for the worst that it can hold."""
+"""Most bytes of a value that is decoded: some megabytes of Python objects, and at worst seconds."""
 DECIMAL_BYTES_MAX = 64
-"""Of a decimal number, 154 digits: the time to convert one grows with the square of its size."""
+"""Most bytes of a decimal number, 154 digits: the time to convert one grows with the square of its size."""
 INDEXES_MAX = 32
-"""How deep a Protobuf message may lie within others."""
+"""Most levels of Protobuf messages that are nested in one another."""
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 _DECIMAL = "bmq-decimal"
 SHOWN_AS = {AVRO: "avro", PROTOBUF: "protobuf", JSON: "json"}
@@ -41,11 +40,11 @@ _LEAST_AVRO: Mapping[str, int] = {
 
 
 class SchemaError(Exception):
-    """A schema cannot be had or used, or a value is not of it."""
+    """A schema that cannot be fetched or used, or a value that does not match its schema."""
 
 
 class Reference(NamedTuple):
-    """Another schema that one needs; `name` is what stands in the text: an Avro type, a file of Protobuf."""
+    """A schema that another one refers to, by `name` in its text: an Avro type, or a Protobuf file."""
 
     name: str
     subject: str
@@ -53,7 +52,7 @@ class Reference(NamedTuple):
 
 
 class SchemaSource(NamedTuple):
-    """A schema as its registry has it.  `name` is that of the reference to it."""
+    """A schema as the registry has it.  `name` is that of the reference to it."""
 
     name: str
     kind: str
@@ -62,21 +61,24 @@ class SchemaSource(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """A schema that is ready: `decode` returns the value behind the id as JSON can carry it, or raises SchemaError."""
+    """A compiled schema: `decode` returns the value after the id as an object for JSON, or raises SchemaError."""
 
     kind: str
     decode: Callable[[bytes], Any]
 
 
 def schema_id(data: bytes | None) -> int | None:
-    """Return the id that `data` begins with, None if it is not in Confluent's wire format."""
+    """Return the schema id that `data` begins with; None if it is not in Confluent's wire format."""
     if data is None or len(data) < HEADER.size or data[0] != MAGIC:
         return None
     return int(HEADER.unpack_from(data)[1])
 
 
 def compile_schema(source: SchemaSource, references: Sequence[SchemaSource]) -> Schema:
-    """Return the schema, with those that it needs before it.  Raises SchemaError."""
+    """Compile `source`, whose `references` are each before those that refer to them.
+
+    Raises SchemaError if the schema is wrong, of an unknown type, or needs a library that is not installed.
+    """
     try:
         match source.kind:
             case "AVRO":
@@ -87,13 +89,16 @@ def compile_schema(source: SchemaSource, references: Sequence[SchemaSource]) -> 
                 return Schema(JSON, _decode_json)
     except SchemaError:
         raise
-    except Exception as error:  # noqa: BLE001 - three libraries, each with its own errors for a schema that is none
+    except Exception as error:  # noqa: BLE001 - three libraries, each with its own errors for a wrong schema
         raise SchemaError(f"the schema cannot be used: {type(error).__name__}: {error}"[:500]) from None
     raise SchemaError(f"schemas of type {source.kind[:50]} are not known")
 
 
 def to_json(schema: Schema, data: bytes) -> str:
-    """Return a value in Confluent's wire format as JSON.  Raises SchemaError."""
+    """Return a value in Confluent's wire format as JSON.
+
+    Raises SchemaError if the value is too large, nested too deep, or not of its schema.
+    """
     if len(data) > VALUE_BYTES_MAX:
         raise SchemaError(f"the value has {len(data)} bytes; up to {VALUE_BYTES_MAX} are decoded")
     try:
@@ -107,7 +112,7 @@ def to_json(schema: Schema, data: bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has no word for: bytes in hex, times in ISO 8601, numbers and ids as text."""
+    """Return a value that JSON has no form for as text: bytes in hex, times in ISO 8601, decimals and ids as such."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).hex()
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
@@ -125,7 +130,7 @@ def _decode_json(data: bytes) -> Any:
 
 
 def _avro(source: SchemaSource, references: Sequence[SchemaSource]) -> Callable[[bytes], Any]:
-    """Return the decoder of fastavro in Python: the one in C has no bound to its depth, and ends the process."""
+    """Return a decoder by fastavro in Python: its decoder in C does not bound the depth, and can end the process."""
     try:
         from fastavro import parse_schema
         from fastavro._read_py import LOGICAL_READERS, schemaless_reader  # type: ignore[attr-defined]
@@ -142,14 +147,14 @@ def _avro(source: SchemaSource, references: Sequence[SchemaSource]) -> Callable[
         stream = io.BytesIO(data)
         value = schemaless_reader(stream, parsed, None)
         if stream.tell() != len(data):
-            raise SchemaError(f"the value has {len(data) - stream.tell()} bytes behind its end")
+            raise SchemaError(f"the value has {len(data) - stream.tell()} bytes after its end")
         return value
 
     return decode
 
 
 def _bounded_decimals(schema: Any) -> Any:
-    """Return the schema with a logical type of ours for decimals, see ``_decimal``."""
+    """Return the schema with a private logical type for decimals, which `_decimal` reads."""
     if isinstance(schema, list):
         return [_bounded_decimals(each) for each in schema]
     if not isinstance(schema, dict):
@@ -161,7 +166,7 @@ def _bounded_decimals(schema: Any) -> Any:
 
 
 def _decimal(data: bytes, writer: Any = None, reader: Any = None) -> decimal.Decimal:
-    """Return the number: big-endian two's complement, with the schema's `scale`."""
+    """Return a decimal: big-endian two's complement, with the schema's `scale`.  Raises SchemaError if it is large."""
     if len(data) > DECIMAL_BYTES_MAX:
         raise SchemaError(f"a decimal of {len(data)} bytes; up to {DECIMAL_BYTES_MAX} are shown")
     digits = decimal.Decimal(int.from_bytes(data, "big", signed=True))
@@ -169,11 +174,11 @@ def _decimal(data: bytes, writer: Any = None, reader: Any = None) -> decimal.Dec
 
 
 def _refuse_free_items(schema: Any, named: Mapping[str, Any]) -> None:
-    """Refuse arrays whose items take no bytes: a few bytes of a value could ask for any number of them."""
+    """Raise SchemaError for arrays whose items take no bytes: a few bytes of a value could stand for any number."""
     known: dict[str, int] = {}
 
     def least(each: Any) -> int:
-        """Return how many bytes a value takes at least."""
+        """Return the least bytes of a value."""
         if isinstance(each, list):
             for one in each:
                 least(one)
@@ -184,7 +189,7 @@ def _refuse_free_items(schema: Any, named: Mapping[str, Any]) -> None:
             return known[each] if each in known else least(named[each])
         kind = each["type"]
         if kind in ("record", "error"):
-            known[each["name"]] = 1  # within itself: a value that ends has another way there
+            known[each["name"]] = 1  # within itself, where a finite value must have a branch that ends
             known[each["name"]] = sum(least(field["type"]) for field in each["fields"])
             return known[each["name"]]
         if kind == "array" and least(each["items"]) == 0:
@@ -221,7 +226,7 @@ def _protobuf(source: SchemaSource, references: Sequence[SchemaSource]) -> Calla
                 raise SchemaError(f"the schema has no message at {list(indexes)}")
             found = within[index]
             within = list(found.nested_types)
-        assert found is not None, "there is one index at least"
+        assert found is not None, "there is at least one index"
         message = message_factory.GetMessageClass(found)()
         try:
             message.ParseFromString(data[start:])
@@ -260,12 +265,12 @@ def _add_well_known(pool: DescriptorPool) -> None:
 
 
 def _message_indexes(data: bytes) -> tuple[Sequence[int], int]:
-    """Return the place of the message, and where it begins.  A single zero is the first message."""
+    """Return the indexes of the message in its file, and the position after them.  A single zero is the first one."""
     count, at = _zigzag(data, 0)
     if count == 0:
         return (0,), at
     if not 0 < count <= INDEXES_MAX:
-        raise SchemaError(f"the value names a message {count} deep")
+        raise SchemaError(f"the value has a message index of {count} levels; up to {INDEXES_MAX} are allowed")
     indexes = []
     for _ in range(count):
         index, at = _zigzag(data, at)

@@ -1,8 +1,7 @@
-"""What the console shows, and where it gets it: the seam between HTTP and the roles of this process.
+"""Interface between the HTTP port and the roles of its process: the facts that the console shows, and their sources.
 
-Whoever composes the process fills a ``ConsoleState``.  The facts are JSON as they stand (``openapi.json`` describes
-them).  Everything here is read from memory and counted per topic or per state; only what a single topic or group is
-asked for may cost a call.
+The `server` package fills a `ConsoleState`.  The facts are JSON as they are (``openapi.json`` describes them).  Facts
+of the whole process are read from memory and counted by topic or by state; only awaitable ones may send requests.
 """
 
 from __future__ import annotations
@@ -32,21 +31,24 @@ class BrokerFacts(TypedDict):
 
 
 class ClusterFacts(TypedDict):
+    """The cluster, and the process that responds."""
+
     cluster_id: str
     version: str
-    """Of this software."""
+    """Version of the software of the process that responds."""
     node_id: int
-    """Of the process that answers."""
+    """Node id of the process that responds."""
     brokers: Sequence[BrokerFacts]
     topics: int
     partitions: int
-    """As the cluster's catalog has them; ``partitions_by_state`` counts those that this process owns."""
+    """Partitions in the cluster's catalog."""
     partitions_by_state: Mapping[str, int]
+    """Partitions that the process that responds owns."""
     connections: int
 
 
 class ListedTopic(Protocol):
-    """A topic among all of them, as lists look through them.  Never changed: a thread may read it."""
+    """A topic as lists of topics need it.  It is immutable, so a thread may read it."""
 
     @property
     def name(self) -> str: ...
@@ -62,30 +64,32 @@ class ListedTopic(Protocol):
 
     @property
     def configs(self) -> Mapping[str, str]:
-        """The overrides only."""
+        """The configs that are set for the topic."""
 
 
 class TopicFacts(TypedDict):
+    """One topic."""
+
     name: str
     topic_id: str
     partitions: int
     replication_factor: int
     is_internal: bool
     configs: Mapping[str, str]
-    """The overrides only."""
+    """The configs that are set for the topic."""
     rates: RateFacts | None
-    """Null where nobody asked for it, or no proxy can tell yet; so below."""
+    """Traffic; null if the request does not ask for it, or no proxy has measured it yet."""
 
 
 class PartitionFacts(TypedDict):
-    """One partition.  Offsets and bytes are null where its owner does not answer; ``state`` is the owner's."""
+    """One partition.  Offsets and bytes are null if its owner does not respond; ``state`` is the owner's."""
 
     partition: int
     owner: str
-    """The incarnation that is to own it; "" when nobody is."""
+    """Incarnation of the broker that it is assigned to; "" if it is not assigned."""
     state: str
     why: str
-    """Reason that it is not served, "" when it is."""
+    """Reason why it is not served; "" if it is."""
     epoch: int | None
     log_start: int | None
     high_watermark: int | None
@@ -94,14 +98,16 @@ class PartitionFacts(TypedDict):
 
 
 class TopicDetails(TypedDict):
+    """One topic with a page of its partitions."""
+
     topic: TopicFacts
     partitions: Sequence[PartitionFacts]
     next: int | None
-    """Last partition of this page when there are more."""
+    """Last partition of this page if there are more; null on the last page."""
 
 
 class BlockFacts(TypedDict):
-    """A block of a file, with the datanodes that hold it."""
+    """A block of a file, with the datanodes that have a replica."""
 
     position: int
     bytes: int
@@ -119,20 +125,22 @@ class SegmentFacts(TypedDict):
     modified_ms: int
     is_closed: bool
     blocks: Sequence[BlockFacts] | None
-    """None where storage does not tell."""
+    """None if storage does not report them."""
 
 
 class SegmentsFacts(TypedDict):
+    """A page of a partition's segments."""
+
     topic: str
     partition: int
     segments: Sequence[SegmentFacts]
     next: str | None
     error: str
-    """Why some of it is missing; "" when nothing is."""
+    """Reason why some facts are missing; "" if none is."""
 
 
 class SpaceFacts(TypedDict):
-    """Room of the whole storage, whoever uses it; bytes are of all copies of blocks together."""
+    """Space of the whole storage, in use by any application; bytes count all replicas."""
 
     capacity_bytes: int
     used_bytes: int
@@ -140,43 +148,47 @@ class SpaceFacts(TypedDict):
 
 
 class RootFacts(TypedDict):
-    """What the root takes of storage, and how much it may; a quota that is not set is null."""
+    """Use of storage by the root, and its quotas; a quota that is not set is null."""
 
     bytes: int
     bytes_quota: int | None
     names: int
-    """Files and folders."""
+    """Number of files and folders."""
     names_quota: int | None
 
 
 class StorageFacts(TypedDict):
+    """Space and health of storage."""
+
     root: str
     datanodes: int | None
-    """Live ones; null where storage has none, or does not tell."""
+    """Live datanodes; null if storage has none, or does not report them."""
     space: SpaceFacts | None
     usage: RootFacts | None
     is_in_safe_mode: bool
     missing_blocks: int
-    """Blocks of any file of the whole HDFS, of which no copy is left."""
+    """Blocks without a replica left, of all files in HDFS."""
     error: str
-    """Why some of it is missing; "" when nothing is."""
+    """Reason why some facts are missing; "" if none is."""
 
 
 GROUP_COLUMNS = ("group_id", "state", "protocol_type")
-"""By which groups are put in order: what the list of them has.  Members are counted of a page's groups only."""
+"""Columns by which groups can be sorted: those of ListGroups.  Members are counted only for the groups of a page."""
 
 
 class TopicSizes(NamedTuple):
-    """Bytes on storage of the partitions that brokers serve, of one copy of each block, as they were counted last."""
+    """Bytes on storage of the partitions that brokers serve, as counted last, with one replica of each block."""
 
     by_topic: Mapping[str, int]
     partitions_unknown: int
-    """Partitions that have not been counted yet, and are not in the sums."""
+    """Partitions that are not counted yet, and so not in the sums."""
     silent: Sequence[str]
-    """Brokers that did not answer, whose partitions are not in the sums."""
+    """Brokers that did not respond, whose partitions are not in the sums."""
 
 
 class GroupFacts(TypedDict):
+    """One group."""
+
     group_id: str
     state: str
     protocol_type: str
@@ -184,26 +196,30 @@ class GroupFacts(TypedDict):
 
 
 class GroupsFacts(TypedDict):
-    """A page of the groups of all shards but those that are not loaded, which may have more."""
+    """A page of the groups of all shards, except shards that are not loaded, which may have more."""
 
     groups: Sequence[GroupFacts]
     total: int
-    """Of all pages."""
+    """Number of groups on all pages."""
     next: str | None
-    """The `after` of the next page, null for the last."""
+    """The `after` of the next page; null on the last page."""
     shards_not_loaded: Sequence[NotLoadedFacts]
 
 
 class MemberFacts(TypedDict):
+    """One member of a group."""
+
     member_id: str
     group_instance_id: str | None
     client_id: str
     client_host: str
     assignment: Mapping[str, Sequence[int]]
-    """Partitions by topic; empty where the members' protocol is not the consumers'."""
+    """Partitions by topic; empty if the members are not consumers."""
 
 
 class CommittedFacts(TypedDict):
+    """A committed offset."""
+
     topic: str
     partition: int
     offset: int
@@ -211,6 +227,8 @@ class CommittedFacts(TypedDict):
 
 
 class GroupDetails(TypedDict):
+    """One group with its members and committed offsets."""
+
     group: GroupFacts
     protocol: str | None
     """The assignor that the members agreed on."""
@@ -220,22 +238,23 @@ class GroupDetails(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """What is so now, for ``/metrics``.  States are Kafka's or the design's words, in any case of letters."""
+    """Present counts of a process, for ``/metrics``.  Names of states may be in upper or lower case."""
 
     partitions_by_state: Mapping[str, int] = field(default_factory=dict)
-    """Of the partitions that this process owns.  ``WRITE`` counts as led, ``OFFLINE`` as offline."""
+    """Partitions that this process owns.  ``WRITE`` counts as led, ``OFFLINE`` as offline."""
     groups_by_state: Mapping[str, int] | None = None
-    """Of the groups whose shards are loaded here; None when this process coordinates none."""
+    """Groups of the shards that are loaded in this process; None if it is not a coordinator."""
     topics: int = 0
+    """Topics of the cluster."""
     partitions: int = 0
-    """Of the whole cluster."""
+    """Partitions of the cluster."""
     log_bytes_by_topic: Mapping[str, int] = field(default_factory=dict)
-    """Bytes on storage of the partitions that this process owns, as they were counted last."""
+    """Bytes on storage of the partitions that this process owns, as counted last."""
 
 
 class OwnMetric(NamedTuple):
-    """A number that a role has, shown as `bmq_<name>`, or as `name` if that is Kafka's; of a counter, without
-    `_total`.  Those of one name stand together and differ in the value of `label`."""
+    """A number of one role, exported as `bmq_<name>`, or as `name` if that is Kafka's; a counter's name is without
+    `_total`.  Metrics with the same name differ in the value of `label`."""
 
     name: str
     doc: str
@@ -246,7 +265,7 @@ class OwnMetric(NamedTuple):
 
 
 class OwnHistogram(NamedTuple):
-    """Durations that a role has measured, shown in seconds as `bmq_<name>`: one histogram for each value of `label`,
+    """Durations that a role has measured, exported in seconds as `bmq_<name>`: one histogram for each value of `label`,
     or a single one under "" if there is no label."""
 
     name: str
@@ -256,8 +275,8 @@ class OwnHistogram(NamedTuple):
 
 
 class OwnSeries(NamedTuple):
-    """Gauges that differ in the values of several labels, under Kafka's or another well-known name as it stands.  The
-    samples are never changed."""
+    """Gauges that differ in the values of several labels; Kafka's and other well-known names are exported as they are.
+    The samples are immutable."""
 
     name: str
     doc: str
@@ -269,46 +288,51 @@ Own = OwnMetric | OwnHistogram | OwnSeries
 
 
 def no_own_metrics() -> Sequence[Own]:
+    """Return no metrics: the default of `ConsoleState.own_metrics`."""
     return ()
 
 
 @dataclass(slots=True, kw_only=True)
 class ConsoleState:
-    """One process, as its console sees it.  Called from the loop; none of the plain calls may block."""
+    """One process, as its console sees it.  All functions are called from the event loop and must not block it."""
 
     metrics: Metrics
     is_alive: Callable[[], tuple[bool, str]]
-    """False, with the reason, when the process should be started anew."""
+    """Returns False, and the reason, if the process should be restarted."""
     is_ready: Callable[[], tuple[bool, str]]
-    """False, with the reason, while clients should not be sent here.  True with a text: what does not work."""
+    """Returns False, and the reason, while clients should not use this process; else True, and what does not work."""
     gauges: Callable[[], Gauges]
     cluster: Callable[[], ClusterFacts]
     topics: Callable[[], Sequence[ListedTopic]]
-    """All of them, in any order."""
+    """Returns all topics, in any order."""
     topic_rates: Callable[[Sequence[str]], Awaitable[Mapping[str, RateFacts | None]]]
+    """Returns the rates of topics, by name."""
     topic: Callable[[str, int, int], Awaitable[TopicDetails | None]]
-    """By its name, with so many partitions at most behind the one given.  None when there is none.  RequestError when
-    it cannot be told now; so below."""
+    """Returns a topic by its name, with the partitions after the given one, so many at most; None if it does not exist.
+    This and the following awaitables raise RequestError if the facts cannot be read now."""
     find_topic: Callable[[str], TopicFacts | None]
+    """Returns a topic by its name, without rates; None if it does not exist."""
     segments: Callable[[str, int, Page], Awaitable[SegmentsFacts]]
-    """Of a topic that is there and a partition of it."""
+    """Returns a page of the segments of an existing topic's existing partition."""
     storage: Callable[[], Awaitable[StorageFacts]]
     topic_sizes: Callable[[], Awaitable[TopicSizes]]
     groups: Callable[[str, Order, Page], Awaitable[GroupsFacts]]
-    """A page of those whose ids have a text in them, in any case of letters; the order is by one of GROUP_COLUMNS."""
+    """Returns a page of the groups whose ids contain a text, ignoring case, sorted by one of `GROUP_COLUMNS`."""
     group: Callable[[str], Awaitable[GroupDetails | None]]
+    """Returns a group; None if it does not exist."""
     committed: Callable[[str], Awaitable[Sequence[CommittedFacts]]]
-    """The offsets of a group; none of one that is not there."""
+    """Returns the offsets of a group; empty if it does not exist."""
     history: Callable[[int], Awaitable[HistoryFacts]]
-    """Samples of the cluster that end later than the time of day given, in milliseconds."""
+    """Returns the samples of the cluster that end later than the given wall time in ms."""
     group_lag: Callable[[str, int], Awaitable[LagHistoryFacts]]
-    """Samples of a group's lag that are newer than the time of day given, in milliseconds."""
+    """Returns the samples of a group's lag that are newer than the given wall time in ms."""
     operations: ClusterOperations
     kafka: Requests
     """Kafka's requests to this process."""
     registry: SchemaRegistry | None = None
-    """Has the schemas of keys and values; None when no registry is set."""
+    """Client of the schema registry; None if none is configured."""
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    """Returns the wall time in ms."""
     pick: Callable[[int], int] = random.randrange
-    """Chooses one of so many partitions for a record without a key."""
+    """Chooses a partition, of the given number of them, for a record without a key."""
     own_metrics: Callable[[], Sequence[Own]] = no_own_metrics

@@ -1,7 +1,7 @@
-"""The console's files: one page, its modules, style and icon, as they lie in ``static/``.
+"""The console's files in ``static/``: one page, its modules, its style and its icon.
 
-They are read once, so what is served is a closed set of names and no path reaches the file system.  Browsers keep them
-and ask whether they have changed (``ETag``): after an upgrade the next page is the new one.
+They are read once at start, so only a fixed set of names is served and no path of a request reaches the file system.
+Browsers cache them and check with each use whether they have changed (``ETag``), so that an upgrade shows at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _File(NamedTuple):
 
 
 class StaticFiles:
-    """The handlers."""
+    """Handlers of the page and its files."""
 
     def __init__(self) -> None:
         self._files = {name: _file(name, body) for name, body in _walk(files("bmq.console").joinpath("static"), "")}
@@ -41,9 +41,11 @@ class StaticFiles:
         return f"<StaticFiles {len(self._files)}>"
 
     async def page(self, request: web.Request) -> web.Response:
+        """Serve the page."""
         return _answer(request, self._files[_PAGE])
 
     async def file(self, request: web.Request) -> web.Response:
+        """Serve a file by its path below ``static/``.  Raises HTTPNotFound."""
         found = self._files.get(request.match_info["file"])
         if found is None:
             raise web.HTTPNotFound

@@ -1,6 +1,7 @@
-"""``/api/v1/topics``: topics, their configs with sources, partitions and segments; created, altered and deleted.
+"""Handlers of ``/api/v1/topics``: read, create, alter and delete topics, with their configs, partitions and segments.
 
-Acts are Kafka's requests to this process (``console.kafka``), so they do and refuse what they do for Kafka's clients.
+Changes are Kafka's requests to this process (``console.kafka``), so they have the same effects and refusals as for
+Kafka's clients.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from bmq.core.wire.messages import (
 )
 
 TIMEOUT_MS = 30_000
-"""Kafka's request.timeout.ms."""
+"""Time-out of changes; Kafka's default of request.timeout.ms."""
 RATED_MAX = 10_000
-"""Topics that are sorted by their rates: every proxy is asked for all of them, in 20 bytes a topic."""
+"""Most topics that are sorted by their rates: every proxy must return the rates of all of them, 20 bytes a topic."""
 TOO_MANY_TOPICS = "too_many_topics"
 _COLUMNS: Columns[ListedTopic] = {
     "name": lambda topic: topic.name,
@@ -61,7 +62,7 @@ _ADD = {"partitions": NUMBER, "dry_run": FLAG.optional(False)}
 
 
 class TopicsApi:
-    """The handlers."""
+    """Handlers of topics."""
 
     def __init__(self, state: ConsoleState) -> None:
         self._state = state
@@ -71,6 +72,7 @@ class TopicsApi:
         return self._state.kafka
 
     async def list_topics(self, request: web.Request) -> object:
+        """Return a page of the topics; with `rates`, or sorted by them, with their traffic."""
         query = Query(request, ("after", "internal", "limit", "rates", "search", "skip", "sort"))
         order, page = query.ordered_page((*_COLUMNS, *_RATE_COLUMNS), PAGE_MAX)
         matching = await matching_topics(self._state, query)
@@ -133,7 +135,7 @@ class TopicsApi:
         return {"topic": name, "configs": [_config(each) for each in result.configs]}
 
     async def segments(self, request: web.Request) -> object:
-        """Return segment files in the order of offsets, with the datanodes that hold them."""
+        """Return a page of the partition's segment files, by offset, with the datanodes of their blocks."""
         topic = find_topic(self._state, request.match_info["name"])
         number = partition_in(request)
         check_partition(topic, number)
@@ -162,7 +164,7 @@ class TopicsApi:
         }
 
     async def alter(self, request: web.Request) -> object:
-        """Set and delete overrides, all or none; the rest stays."""
+        """Set and delete configs of the topic, all or none.  Its other configs stay."""
         name, body = self._name(request), await read_body(request, _ALTER)
         if not body["set"] and not body["delete"]:
             raise NotPossible(400, "wrong_value", 'nothing to do: name configs in "set" or "delete"')
@@ -177,7 +179,7 @@ class TopicsApi:
         return {"topic": name, "dry_run": body["dry_run"]}
 
     async def add_partitions(self, request: web.Request) -> object:
-        """Make it so many partitions in all."""
+        """Raise the topic's number of partitions to `partitions` in all."""
         name, body = self._name(request), await read_body(request, _ADD)
         topic = CreatePartitionsRequest.CreatePartitionsTopic(
             name=name, count=_count(body["partitions"]), assignments=None
@@ -201,7 +203,7 @@ class TopicsApi:
 
 
 async def matching_topics(state: ConsoleState, query: Query) -> Sequence[ListedTopic]:
-    """Return the topics that the query's `search` and `internal` let through, in any order."""
+    """Return the topics that match the query's `search` and `internal`, in any order."""
     search, has_internal = query.text("search").lower(), query.flag("internal", default=True)
     known = state.topics()
     if not search and has_internal:
@@ -214,7 +216,7 @@ async def matching_topics(state: ConsoleState, query: Query) -> Sequence[ListedT
 
 
 def _few_enough(topics: Sequence[ListedTopic]) -> Sequence[str]:
-    """Return the names of topics whose rates are asked for at once.  Raises NotPossible (400) for too many."""
+    """Return the names of `topics`.  Raises NotPossible (400) if there are too many to read their rates."""
     if len(topics) > RATED_MAX:
         text = f"{len(topics)} topics match, and up to {RATED_MAX} are sorted by their rates"
         raise NotPossible(400, TOO_MANY_TOPICS, f"{text}: search for some, or sort by another column")
@@ -227,7 +229,7 @@ def _rate(rates: Mapping[str, RateFacts | None], by: str, topic: ListedTopic) ->
 
 
 def partition_in(request: web.Request) -> int:
-    """Return the number in the path.  Raises NotPossible (404)."""
+    """Return the partition's number in the path.  Raises NotPossible (404) if it is not a number."""
     text = request.match_info["partition"]
     if not (text.isascii() and text.isdecimal()) or len(text) > 10:
         raise NotPossible(404, "unknown_partition", f"{text[:80]!r} is not a partition's number")
@@ -235,7 +237,7 @@ def partition_in(request: web.Request) -> int:
 
 
 def _count(number: int) -> int:
-    """Return `number` as its 32 bits can carry it: more is refused by the handler as too many."""
+    """Return `number`, at most the largest of 32 bits, which the handler refuses as too many."""
     return min(number, (1 << 31) - 1)
 
 

@@ -144,10 +144,10 @@ def test_what_a_web_page_could_send_is_refused(act: str, headers: dict[str, str]
 @pytest.mark.parametrize(
     ("act", "data", "error", "told"),
     [
-        ("move", b"", "no_json", "no JSON"),
-        ("move", b"{", "no_json", "no JSON"),
-        ("move", b"\xff", "no_json", "no JSON"),
-        ("move", b"[" * BODY_BYTES_MAX, "no_json", "no JSON"),
+        ("move", b"", "no_json", "not JSON"),
+        ("move", b"{", "no_json", "not JSON"),
+        ("move", b"\xff", "no_json", "not JSON"),
+        ("move", b"[" * BODY_BYTES_MAX, "no_json", "not JSON"),
         ("move", b"[]", "wrong_fields", '"topic", "partition", "member"'),
         ("move", json.dumps({**MOVE, "force": True}).encode(), "wrong_fields", "exactly these fields"),
         ("drain", b"{}", "wrong_fields", '"member"'),

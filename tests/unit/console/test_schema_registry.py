@@ -157,7 +157,7 @@ def test_redirects_are_not_followed() -> None:
     async def story(fake: FakeRegistry) -> None:
         fake.redirect = True
         registry = SchemaRegistry(fake.url)
-        assert "answered 302" in str(await one(registry, 7))
+        assert "responded 302" in str(await one(registry, 7))
         await registry.close()
 
     run(story)
@@ -171,7 +171,7 @@ def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "did not answer within" in str(await one(registry, 7))
         await registry.close()
         registry = SchemaRegistry("http://127.0.0.1:1")
-        assert "cannot be asked" in str(await one(registry, 7))
+        assert "cannot be reached" in str(await one(registry, 7))
         await registry.close()
 
     class Silent(FakeRegistry):
