@@ -52,6 +52,6 @@ class Budget:
             try:
                 await future
             finally:
-                # cancelled: a caller that waits again and again must not leave a future each time
+                # Cancelled: a caller that waits again and again must not leave a future each time.
                 if future in self._waiting:
                     self._waiting.remove(future)

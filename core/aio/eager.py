@@ -40,7 +40,7 @@ def start(coroutine: Coroutine[Any, Any, T]) -> T | asyncio.Task[T]:
     try:
         waits_for = context.run(coroutine.send, None)
         if getattr(waits_for, _BLOCKING, False):
-            # until the task has it: another coroutine may wait for the same future meanwhile
+            # Until the task has it: another coroutine may wait for the same future meanwhile.
             setattr(waits_for, _BLOCKING, False)
         begun.waits_for = waits_for
     except StopIteration as stop:

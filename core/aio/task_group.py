@@ -22,7 +22,7 @@ class TaskGroup(asyncio.TaskGroup):
         try:
             await super().__aexit__(kind, error, traceback)
         except (asyncio.CancelledError, BaseExceptionGroup) as ending:
-            # clears the frames that have ended; those that still run stay as they are
+            # This clears the frames that have ended; those that still run stay as they are.
             clear_frames(ending.__traceback__)
             raise
         finally:

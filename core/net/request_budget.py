@@ -65,7 +65,7 @@ class RequestBudget:
         self._begun: dict[Reader, None] = {}  # connections that wait with a frame begun, in order
         self._between: dict[Reader, None] = {}
         self._finishers: dict[Reader, None] = {}  # connections that finish their frames; the first has no bound
-        # those of the finishers that wait, because all together have brought too much
+        # Finishers that wait, because all together have brought too much.
         self._held_back: dict[Reader, None] = {}
 
     def __repr__(self) -> str:

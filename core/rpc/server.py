@@ -1,8 +1,8 @@
 """The internal port: from a frame to its response, between the processes of a cluster.
 
 A connection begins with Hello, which settles the version of the protocol and that both sides mean the same cluster and
-the same process: an address may have been given to another one.  A refused connection is of no use: its caller closes
-it, and this side closes it at any other request.  So does any request before Hello.
+the same process: an address may have been given to another one.  Any request before an accepted Hello closes the
+connection; a caller that is refused closes it itself.
 
 ``admit`` judges the process that has said Hello: one that is not a member is refused, and an API may be for members of
 one role only.  The name is believed, so this is not authentication: it is what can be checked until the port has that.

@@ -1,7 +1,7 @@
 """Kafka's messages except Produce and Fetch, from the schemas that kafka-python carries.
 
-A message is ``Name(field=value, ...)``, its nested structures are classes within it.  ``decode_request`` and
-``encode_response`` of ``core.wire.codec`` are the only ways across the wire.
+A message is ``Name(field=value, ...)``, its nested structures are classes within it.  ``core.wire.codec`` (for clients)
+and ``core.wire.codec_client`` (between processes) are the only ways across the wire.
 
 Where kafka-python differs from the schemas: ``authorized_operations`` is a set of bit numbers, None if not requested; a
 zero uuid is None; a field that the message's version lacks reads as its default.

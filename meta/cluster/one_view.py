@@ -1,4 +1,4 @@
-"""The view of a process that is its whole cluster: it owns everything."""
+"""The view of a process that is its whole cluster: everything is assigned to it."""
 
 from __future__ import annotations
 
