@@ -17,7 +17,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.urls import split_url, without_userinfo
 
 PLACES = ("root", "meta", "cluster")
-ROOT = "where segments lie, as for `bmq serve`"
+ROOT = "where segments are stored, as for `bmq serve`"
 META = "the cluster's store: sqlite:///file or etcd://..."
 
 

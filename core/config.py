@@ -50,15 +50,16 @@ class NodeConfig:
     http: str = _option("127.0.0.1:9080", "address of health, metrics, API", flag="--http", metavar="HOST:PORT")
     http_hosts: tuple[str, ...] = _option(
         (),
-        "names, comma-separated, by which HTTP clients may ask for this process beside its machine's own, * for any;"
-        " when empty: any, but only its machine's own where http is a loopback address",
+        "host names, comma-separated, by which HTTP clients may address this process beside its machine's own, * for"
+        " any; when empty: any, but only its machine's own where http is a loopback address",
     )
     internal: str = _option(
         "127.0.0.1:9093", "address for the cluster's other processes", flag="--internal", metavar="HOST:PORT"
     )
     root: str = _option(
         "",
-        "where segments lie: file:///dir, hdfs://namenode:port/dir or hdfs://nameservice/dir; ./bmq-data when empty",
+        "where segments are stored: file:///dir, hdfs://namenode:port/dir or hdfs://nameservice/dir; ./bmq-data when"
+        " empty",
         flag="--root",
         metavar="URL",
     )
@@ -70,7 +71,7 @@ class NodeConfig:
         metavar="DIR",
     )
     meta: str = _option(
-        "", "where ownership lies: sqlite:///file or etcd://host:port,host:port; ./bmq-data when empty",
+        "", "metadata store: sqlite:///file or etcd://host:port,host:port; ./bmq-data when empty",
         flag="--meta", metavar="URL", is_secret=True,
     )  # fmt: skip
     meta_password_file: str = _option(
@@ -87,7 +88,7 @@ class NodeConfig:
     )
     cluster: str = _option("bmq", "name of the cluster: the prefix of its keys in the metadata store")
     cache_bytes: int = _option(512 << 20, "one budget for tail cache, block cache, responses and held requests")
-    tail_fraction: float = _option(0.5, "share of cache_bytes that tails may fill before older batches go")
+    tail_fraction: float = _option(0.5, "share of cache_bytes that tails may fill before older batches are dropped")
     held_produce_ms: int = _option(5_000, "how long a produce waits for a partition that is moving")
     workers: int = _option(
         1, "processes to run, each with these roles, on ports one after another", flag="--workers", metavar="N"
@@ -103,7 +104,7 @@ class NodeConfig:
         "how much of etcd's history is kept: the leader compacts all of etcd's up to then; 0, for an etcd that others"
         " share or that compacts by itself, leaves it alone",
     )
-    internal_credit_bytes: int = _option(4 << 20, "bytes of one partition under way from a proxy to its broker at most")
+    internal_credit_bytes: int = _option(4 << 20, "bytes of one partition in flight from a proxy to its broker at most")
     block_bytes: int = _option(
         128 << 20, "largest segment file being written; HDFS reserves as much on each datanode of an open file"
     )
@@ -212,7 +213,7 @@ class NodeConfig:
     )
     compression_type: str = _option("producer", "default of the topic's compression.type", kafka="compression.type")
     producer_id_expiration_ms: int = _option(
-        86_400_000, "a silent producer id is forgotten after this", kafka="producer.id.expiration.ms"
+        86_400_000, "a producer id that sends nothing is forgotten after this", kafka="producer.id.expiration.ms"
     )
     # Kafka's: groups.
     offsets_topic_num_partitions: int = _option(
@@ -222,10 +223,10 @@ class NodeConfig:
         100 << 20, "segment.bytes of __consumer_offsets", kafka="offsets.topic.segment.bytes"
     )
     offsets_retention_minutes: int = _option(
-        10_080, "offsets of a group without members live this long", kafka="offsets.retention.minutes"
+        10_080, "offsets of a group without members are kept this long", kafka="offsets.retention.minutes"
     )
     offsets_retention_check_interval_ms: int = _option(
-        600_000, "how often expired offsets are looked for", kafka="offsets.retention.check.interval.ms"
+        600_000, "time between two searches for expired offsets", kafka="offsets.retention.check.interval.ms"
     )
     offset_metadata_max_bytes: int = _option(
         4_096, "metadata of one committed offset at most", kafka="offset.metadata.max.bytes"

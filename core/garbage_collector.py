@@ -53,7 +53,7 @@ class LongCollections:
         gc.set_threshold(*THRESHOLDS)
         gc.collect()
         gc.freeze()
-        # A collection of nothing: the collector compares with the size of its last collection, not with what was set aside.
+        # A collection of nothing: the next one is due after a quarter of its size, not of what was set aside.
         gc.collect()
         gc.callbacks.append(self._called)
 

@@ -33,7 +33,7 @@ exit status:
 _HELP = {
     "bootstrap_server": ("HOST:PORT", "a server of the cluster, or several with commas: for topic, group, produce..."),
     "http": ("URL", "a server's HTTP address: for cluster status, drain, balance, move, log-level; segment repair"),
-    "root": ("URL", "where segments lie: for segment, job, cluster doctor"),
+    "root": ("URL", "where segments are stored: for segment, job, cluster doctor"),
     "meta": ("URL", "the metadata store: for cluster doctor"),
     "cluster": ("NAME", "name of the cluster in its store: for cluster doctor"),
 }
