@@ -1,20 +1,20 @@
 """Shares of the open files that storage has room for, one for each broker.  Pure.
 
-Storage refuses a file when it has no room for another, and does not say how many it has room for.  A broker learns of
-its own refusals only: one that holds files keeps them, one that comes late is refused for as long.  The controller
-hears of all refusals, so it keeps one bound for all brokers (``room``), lowered and raised as a broker does with its
-own (``broker.files.open_file_limit``), and divides it by what each broker's partitions want: then each partition waits
-about as long as any other, whoever owns it.
+Storage refuses a file when it has no room for another, and does not report how many it has room for.  A broker knows of
+its own refusals only: a broker that holds files keeps them, and one that comes late is refused all that time.  All
+brokers report their refusals to the controller.  So it keeps one bound for all of them (``room``), lowered and raised
+as a broker does with its own (``broker.files.open_file_limit``), and divides it in proportion to the files that each
+broker's partitions need: then each partition waits about as long as any other, on whatever broker.
 
 ==========  ============================  =========================================================================
 state       event                         next
 ==========  ============================  =========================================================================
 ROOMY       a broker was refused a file   DIVIDED, ``room`` = 3/4 of what is open
-DIVIDED     refused, somebody above       DIVIDED as it is: what was refused is what that broker gives back.
+DIVIDED     refused, a broker is above    DIVIDED as it is: that broker will give back what was refused.
             its share                     For ``SETTLE_S`` at most; then as in the next line
 DIVIDED     refused                       DIVIDED, ``room`` = 3/4 of what is open or of itself, whichever is less,
                                           but at least half of itself; once in ``LOWER_EVERY_S``
-DIVIDED     nobody refused                DIVIDED, ``room`` a sixteenth larger; ROOMY when that is all that the
+DIVIDED     no file refused               DIVIDED, ``room`` a sixteenth larger; ROOMY when that is all that the
                                           brokers' own bounds allow
 any         fewer than two brokers        ROOMY: one broker's own bound is enough
 ==========  ============================  =========================================================================
@@ -26,26 +26,27 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 LOWER_EVERY_S = 3.0
-"""The NameNode hears of room that was freed with a datanode's next heartbeat (dfs.heartbeat.interval, 3 s), and refuses
-until then."""
+"""Least time between two lowerings: datanodes report freed room to the NameNode with their next heartbeat
+(dfs.heartbeat.interval, 3 s), and it refuses files until then."""
 SETTLE_S = 10.0
-"""A segment that is written all the time keeps its file for its turn (crowded_turn_ms, 3 s); then it is closed."""
+"""Time that brokers have to close files above their share: a segment that is written all the time keeps its file for
+its turn (crowded_turn_ms, 3 s), then it is closed."""
 STALE_S = 30.0
-"""A broker that has reported nothing for so long counts no more: its files are closed, or it takes no shares."""
+"""A broker that has not reported for this long counts no more: its files are closed, or it takes no shares."""
 
 
 class OpenFileReport(NamedTuple):
     """One broker's segment files, as it reports them."""
 
     held: int
-    """Open, and not being closed."""
+    """Files that are open and not being closed."""
     closing: int
     waiting: int
-    """Partitions that wait for a place, or whose file is just being opened."""
+    """Partitions that wait to open a file, or whose file is just being opened."""
     refused: int
     """Files that storage had no room for, since the process began."""
     limit_max: int
-    """``open_pipelines_max``."""
+    """The broker's ``open_pipelines_max``."""
 
 
 class _Broker:
@@ -58,9 +59,9 @@ class _Broker:
 
 
 class FileShares:
-    """One term's.  ``take`` what brokers report, and ``divide`` about once a second while ``is_divided``.
+    """The shares of one term.  ``take`` brokers' reports, and ``divide`` about once a second while ``is_divided``.
 
-    Every time is in seconds of a monotonic clock.  Bounded by the brokers that report.
+    All times are in seconds of a monotonic clock.  Bounded by the brokers that report.
     """
 
     def __init__(self) -> None:
@@ -80,15 +81,15 @@ class FileShares:
 
     @property
     def is_divided(self) -> bool:
-        """Whether storage lacks room, so that brokers are told their shares."""
+        """True while storage lacks room, so that brokers are sent their shares."""
         return self._room > 0
 
     def share(self, broker: str) -> int | None:
-        """Return how many files `broker` may have open, None if its own bound is to decide."""
+        """Return how many files `broker` may have open; None if its own bound applies."""
         return self._shares.get(broker)
 
     def take(self, broker: str, reported: OpenFileReport, now: float) -> None:
-        """Note a broker's report.  Its first one says nothing of refusals: since when it counted is not known."""
+        """Take a broker's report.  Refusals in its first one are not counted: they may be from any time before."""
         known = self._brokers.get(broker)
         if known is None:
             self._brokers[broker] = _Broker(reported, now)
@@ -97,12 +98,12 @@ class FileShares:
         known.reported, known.reported_at = reported, now
 
     def leave(self, broker: str) -> None:
-        """Forget a broker that is gone."""
+        """Forget a broker that is not a member any more."""
         self._brokers.pop(broker, None)
         self._shares.pop(broker, None)
 
     def divide(self, now: float) -> Mapping[str, int]:
-        """Return each broker's share by all that was reported since the last division; empty if storage has room."""
+        """Return each broker's share, computed from the reports since the last division; empty if storage has room."""
         for name in [name for name, each in self._brokers.items() if now - each.reported_at > STALE_S]:
             self.leave(name)
         is_refused = any(each.is_refused for each in self._brokers.values())
@@ -133,7 +134,7 @@ class FileShares:
         return max(len(self._brokers), self._room // 2, min(self._room or open_files, open_files) * 3 // 4)
 
     def _is_settling(self, now: float) -> bool:
-        """Whether somebody is above its share, and has had less than its time to close what it has too much."""
+        """Return whether a broker is above its share and still within its time (``SETTLE_S``) to close files."""
         is_over = any(
             each.reported.held > share + share // 16 + 1
             for name, each in self._brokers.items()
@@ -158,10 +159,10 @@ class FileShares:
 
 
 def divide_by_weight(room: int, weights: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
-    """Return `room` divided in proportion to `weights`, each part at least 1 and at most its limit (max-min fairness
-    with weights: what one cannot use goes to the others).
+    """Return `room` divided in proportion to `weights`, each part at least 1 and at most its limit.
 
-    The sum is `room` while limits allow it, and more only by the ones that each gets at least.
+    Weighted max-min fairness: room that one cannot use goes to the others.  The sum is `room` if limits allow it; it is
+    larger only if there is less room than parts, since each gets at least 1.
     """
     parts: dict[str, int] = {}
     left, open_weights = room, dict(weights)

@@ -1,4 +1,4 @@
-"""A commit whose outcome is known, and what a client is told when the store does not answer."""
+"""Commits whose outcome is known, and the errors that clients are sent when the store does not answer."""
 
 from __future__ import annotations
 
@@ -10,33 +10,37 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.kv import Commit, Compare, KeyValue, KvError, KvUnavailable, KvUnknown, Write, holds
 
 SETTLE_ATTEMPTS = 8
-"""Tries to learn what became of a commit, about 6 s in all; clients give an admin call 30 to 60 s."""
+"""Tries to find out a commit's outcome, about 6 s in all; clients give an admin call 30 to 60 s."""
 SETTLE_S = 0.05
 SETTLE_MAX_S = 2.0
 CONFLICTS_MAX = 20
-"""How often a change is decided anew because somebody else wrote first."""
+"""How often a change is decided again because another writer was first."""
 
 Guard = Callable[[], Sequence[Compare]]
-"""What each commit compares besides its own keys, asked just before: the election key, for a leader.  NOT_CONTROLLER
-when there is nothing to compare because this process does not lead."""
+"""Called just before each commit.  Returns the comparisons that it must contain besides those of its own keys: of the
+election key, for a leader.  Raises RequestError NOT_CONTROLLER if this process does not lead."""
 
 
 def unguarded() -> Sequence[Compare]:
-    """With one process there is nobody to be fenced from."""
+    """Return no comparisons: a single process is not fenced from others."""
     return ()
 
 
 class Settled(NamedTuple):
-    """``may_be_ours``: an earlier try had an unknown outcome, so a refusal may be by this very commit, done then."""
+    """The outcome of a commit.
+
+    ``may_be_ours``: an earlier try had an unknown outcome, so this one may be refused because that one succeeded.
+    """
 
     commit: Commit
     may_be_ours: bool
 
 
 async def commit_settled(kv: KeyValue, compares: Sequence[Compare], writes: Sequence[Write]) -> Settled:
-    """Commit; after KvUnknown again, with the same compares, until the outcome is known (head of ``meta.kv``).
+    """Commit, and after KvUnknown commit again with the same compares until the outcome is known (head of ``meta.kv``).
 
-    KvUnavailable when certainly nothing was done; KvUnknown when the store stays silent.
+    Raises KvUnavailable if certainly nothing was written, KvUnknown if the store does not answer in all
+    ``SETTLE_ATTEMPTS``.
     """
     doubt: KvUnknown | None = None
     for attempt in range(SETTLE_ATTEMPTS):
@@ -53,24 +57,29 @@ async def commit_settled(kv: KeyValue, compares: Sequence[Compare], writes: Sequ
 
 
 def is_deposed(guard: Sequence[Compare], commit: Commit) -> bool:
-    """Whether it was refused because somebody else leads."""
+    """Return whether the commit was refused because another process leads: a comparison of ``guard`` failed."""
     return not commit.succeeded and not all(holds(compare, commit.current[compare.key]) for compare in guard)
 
 
 def deposed() -> RequestError:
+    """Return the error for a change that was refused because another process leads."""
     return RequestError(ErrorCode.NOT_CONTROLLER, "this process does not lead any more: nothing was done")
 
 
 def refused(error: KvError) -> RequestError:
-    """The store's failure as a client is told it: retriable, and clear about whether anything may have been done."""
+    """Return the error that a client is sent for a failure of the store.
+
+    It is retriable, and says whether the change may have been done.
+    """
     if isinstance(error, KvUnknown):
-        text = "the metadata store does not answer: whether this was done is not known, look before doing it again"
+        text = "the metadata store does not answer: whether this was done is not known, check before doing it again"
     else:
         text = "the metadata store cannot be reached: nothing was done"
     return RequestError(ErrorCode.REQUEST_TIMED_OUT, f"{text} ({error})")
 
 
 def contested(what: str) -> RequestError:
+    """Return the error for a change that other writers have overtaken ``CONFLICTS_MAX`` times."""
     return RequestError(
-        ErrorCode.REQUEST_TIMED_OUT, f"{what} is being changed by others all the time: nothing was done"
+        ErrorCode.REQUEST_TIMED_OUT, f"{what} is being changed by others all the time: nothing was done, try again"
     )

@@ -1,4 +1,4 @@
-"""``Asking`` over the internal connections."""
+"""``controller.asking.MemberClient`` over the internal connections."""
 
 from __future__ import annotations
 
@@ -24,41 +24,46 @@ from bmq.core.rpc.peers import Kind, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 
 PING_S = 1.0
-"""How long one ping of a probe may take, connecting included: a process that stands still for two of them is as good
-as dead.  A refused connection is known at once."""
+"""How long one ping of a probe may take, connecting included: a process that stands still for two of them counts as
+dead.  A refused connection is known at once."""
 PINGS = 2
+"""Pings that must fail for a member to count as dead."""
 PINGS_MAX = 8
-"""With those that do not count, since this process was held up: one that always is had better not lead."""
+"""Pings of a probe at most, with those that do not count because this process was held up: a process that always is
+should not lead."""
 TICKS = 8
-"""Of a ping's time, at which it is seen whether this process was held up: by over an eighth of it."""
+"""Checks during a ping whether this process is held up: by more than an eighth of the ping's time."""
 LOAD_TIMEOUT_S = 3.0
 OPEN_FILES_TIMEOUT_S = 1.0
-"""A round of shares waits no longer for one broker."""
+"""How long a round of shares waits for one broker."""
 SHARE_S = 10.0
-"""A share is in force for so long: over a change of the leader, and not for ever without one."""
+"""How long a share is in force: over a change of leaders, but not without end if there is no leader."""
 SERVING_TIMEOUT_S = 3.0
 LEAVE_TIMEOUT_S = 5.0
 
 
 class PeerMemberClient:
-    """See ``Asking``."""
+    """The leader's requests to members, sent by ``Peers``; see ``controller.asking.MemberClient``."""
 
     def __init__(self, peers: Peers, *, ping_s: float = PING_S) -> None:
         self._peers = peers
         self._ping_s = ping_s
 
     def subscribe_broken(self, call: Callable[[str, str], None]) -> Callable[[], None]:
+        """Call ``call`` with incarnation and reason when a connection breaks.  Returns a function that unsubscribes."""
         return self._peers.subscribe_broken(call)
 
     def keep(self, member: Member) -> None:
+        """Open the control connection to the member, if it is not open, and keep it."""
         self._peers.get(member, Kind.CONTROL)
 
     async def is_alive(self, member: Member) -> bool:
-        """Ping on a connection of its own, however the others fare.  An answer is life, whatever it says.
+        """Ping the member on a connection of its own.  Any response proves that it is alive.
 
-        A ping that failed while this process was held up itself says nothing of the member: its answer may lie in the
-        socket, or have had no time.  It is repeated, though not for ever.  Nor does one that this process has no
-        descriptor for, or no address: the member counts as alive until its lease ends or a later ping fails.
+        A ping that failed while this process itself was held up proves nothing: the response may be in the socket, or
+        was not given its time.  It is repeated, up to ``PINGS_MAX`` pings in all.  Nor does a ping prove anything for
+        which this process has no descriptor or no address: the member counts as alive until its lease ends or a later
+        probe fails.
         """
         failed = 0
         for _ in range(PINGS_MAX):
@@ -79,6 +84,7 @@ class PeerMemberClient:
         return False
 
     async def load(self, member: Member) -> list[Measured] | None:
+        """Return the traffic of the member's partitions since the last call; None if it does not respond."""
         try:
             answer = await self._peers.ask(member, LoadRequest(), InternalKey.LOAD, LoadResponse, LOAD_TIMEOUT_S)
         except (RequestError, PeerLost, TimeoutError):
@@ -89,6 +95,7 @@ class PeerMemberClient:
         ]
 
     async def open_files(self, member: Member, share: int | None) -> OpenFileReport | None:
+        """Send the member its share, unless that is None, and return its report; None if it does not respond."""
         request = OpenFilesRequest() if share is None else OpenFilesRequest(share, int(SHARE_S * 1000))
         try:
             answer = await self._peers.ask(
@@ -99,7 +106,10 @@ class PeerMemberClient:
         return OpenFileReport(answer.held, answer.closing, answer.waiting, answer.refused, answer.limit_max)
 
     async def is_serving(self, member: Member) -> bool | None:
-        """On the connection of the other questions: who does not answer there does not say, and a probe decides."""
+        """Return whether the member can do its work; None if it does not respond on the connection of all requests.
+
+        A missing response there does not count against the member: a probe decides.
+        """
         try:
             answer = await self._peers.ask(member, PingRequest(), InternalKey.PING, PingResponse, SERVING_TIMEOUT_S)
         except (RequestError, PeerLost, TimeoutError):
@@ -107,6 +117,7 @@ class PeerMemberClient:
         return answer.is_serving
 
     async def leave(self, member: Member) -> None:
+        """Have the member drain and end.  Raises RequestError BROKER_NOT_AVAILABLE if it does not respond."""
         try:
             await self._peers.ask(member, LeaveRequest(), InternalKey.LEAVE, LeaveResponse, LEAVE_TIMEOUT_S)
         except (PeerLost, TimeoutError) as error:

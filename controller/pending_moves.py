@@ -1,7 +1,7 @@
-"""Moves that are written and not done: the new owner has not yet taken the partition over.
+"""Moves that are written and not finished: the new owner has not yet taken the partition over.
 
-Known from the partitions' own records, which say who owns (``meta.ownership``); they are read only while something is
-under way.  A move that takes too long is not waited for any more: it goes on, but holds nothing else up.
+The partitions' own records name their owners (``meta.ownership``); they are read only while a move is pending.  A move
+that takes too long is not waited for any more: it goes on, but does not hold up others.
 """
 
 from __future__ import annotations
@@ -20,29 +20,32 @@ from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.ownership import partition_key, read
 
 LOOK_S = 0.1
+"""Time between two reads of the records of pending moves."""
 WAIT_MAX_S = 10.0
-"""A hand-over is tens of milliseconds, a takeover from a dead datanode a second; past this something is wrong with
-this partition alone."""
+"""How long a move is waited for: a hand-over takes tens of milliseconds, a takeover from a dead datanode a second; past
+this something is wrong with this partition alone."""
 
 
 PAST_MAX = 50
-"""Moves remembered after their end, for operators who come to look: 10 kB of each status."""
+"""Moves remembered after their end, to be shown to operators: 10 kB of each status."""
 
 
 class Pending(NamedTuple):
+    """A move that is waited for, and when that began in seconds of the monotonic clock."""
+
     move: Move
     since: float
 
 
 class PastMove(NamedTuple):
-    """A move that is waited for no more."""
+    """A move that is not waited for any more."""
 
     move: Move
     ended_ms: int
-    """Wall time."""
+    """Wall time of its end."""
     took_ms: int | None
-    """From the new assignment until its owner was seen to have the partition, which stood still for a part of that;
-    None of a move that was not over within WAIT_MAX_S."""
+    """Time from the new assignment until its owner was seen to have the partition, which was not served for a part of
+    that; None if the move was not finished within WAIT_MAX_S."""
 
 
 class _Outcome(Enum):
@@ -52,7 +55,7 @@ class _Outcome(Enum):
 
 
 class PendingMoves:
-    """``add`` what was written; ``run`` finds what is done and calls ``done``."""
+    """The pending and past moves of one term: ``add`` written moves; ``run`` calls ``done`` when any is finished."""
 
     def __init__(self, kv: KeyValue, cluster: str, clock: Clock, done: Callable[[], None]) -> None:
         self._kv = kv
@@ -63,22 +66,26 @@ class PendingMoves:
         self._past: deque[PastMove] = deque(maxlen=PAST_MAX)
         self._news = asyncio.Event()
         self.moves: Counter[Why] = Counter(dict.fromkeys(Why, 0))
-        """Partitions and shards that were given another owner in this term, by the reason."""
+        """Number of partitions and shards that were given another owner in this term, by reason."""
 
     def __len__(self) -> int:
         return len(self._pending)
 
     @property
     def pending(self) -> Mapping[PartitionKey, Pending]:
+        """The moves that are waited for, by partition."""
         return self._pending
 
     @property
     def past(self) -> Sequence[PastMove]:
-        """Return the last PAST_MAX moves of this term that were waited for, the newest first."""
+        """The last PAST_MAX moves of this term that were waited for, newest first."""
         return tuple(reversed(self._past))
 
     def add(self, move: Move) -> None:
-        """Only what takes an owner something away is waited for; shards are opened by replay, which nobody watches."""
+        """Count a move that was written, and wait for it if a live owner has to give the partition up.
+
+        Moves of shards are not waited for: a shard is opened by replay, and no record names its owner.
+        """
         self.moves[move.why] += 1
         if move.key.topic_id == SHARDS or move.why in (Why.UNASSIGNED, Why.DEAD) or not move.source:
             self._pending.pop(move.key, None)
@@ -87,16 +94,17 @@ class PendingMoves:
         self._news.set()
 
     async def run(self) -> None:
+        """Check the pending moves every ``LOOK_S``, and call ``done`` when any has ended.  Runs until cancelled."""
         while True:
             await self._news.wait()
             await asyncio.sleep(LOOK_S)
-            if await self._look():
+            if await self._check():
                 self._done()
             if not self._pending:
                 self._news.clear()
 
-    async def _look(self) -> bool:
-        """Whether something is done that was not."""
+    async def _check(self) -> bool:
+        """Read the records of all pending moves.  Returns whether any move has ended."""
         pending = list(self._pending.values())
         outcomes = await asyncio.gather(*(self._outcome(each) for each in pending))
         finished = [(each, outcome) for each, outcome in zip(pending, outcomes, strict=True) if outcome is not None]
@@ -113,14 +121,14 @@ class PendingMoves:
         self._past.append(PastMove(pending.move, self._clock.now_ms(), took_ms))
 
     async def _outcome(self, pending: Pending) -> _Outcome | None:
-        """Return how a move ended, None while it goes on."""
+        """Return the outcome of a move; None while it is pending."""
         move, since = pending
         if self._clock.monotonic() - since > WAIT_MAX_S:
             return _Outcome.LATE
         try:
             record, revision = await read(self._kv, partition_key(self._cluster, move.key))
         except (KvError, FormatError):
-            return None  # looked at again until its time is over
+            return None  # read again until WAIT_MAX_S is over
         if revision == 0:
             return _Outcome.DELETED
         return _Outcome.TAKEN_OVER if record.owner == move.target else None

@@ -1,4 +1,4 @@
-"""What proxies say that they cannot reach -> how many of them each broker is out of reach for.  Pure."""
+"""Reachability of brokers: the number of proxies that report each one as unreachable.  Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Mapping, Set
 
 
 def count_unreachable(reports: Mapping[str, Set[str]], proxies: Set[str], brokers: Set[str]) -> dict[str, int]:
-    """By the living proxies, of the living brokers.  Who reaches none of several is cut off himself: his word says
-    nothing about them."""
+    """Return, for each live broker that any reports, the number of live proxies that report it as unreachable.
+
+    ``reports``: the unreachable members by proxy; ``proxies``, ``brokers``: those that are alive.  With several brokers
+    a proxy that reaches none of them is presumed to be cut off itself, and its report is ignored.
+    """
     counts: Counter[str] = Counter()
     for proxy, named in reports.items():
         known = named & brokers

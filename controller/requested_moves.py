@@ -1,4 +1,4 @@
-"""Operators' moves: wished for, planned with the others, and answered when they are written."""
+"""Moves that operators request: planned with the others, and confirmed when they are written."""
 
 from __future__ import annotations
 
@@ -11,66 +11,79 @@ from bmq.controller.planning.planner_view import Move, PlannerView, Why
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 
-WISHES_MAX = 10_000
-"""That wait at once: one for each partition of a large cluster."""
+REQUESTED_MAX = 10_000
+"""Requests that wait at once: one for each partition of a large cluster."""
 
 
-class Wish(NamedTuple):
-    """Where to, and who waits for it."""
+class _Requested(NamedTuple):
+    """The target of a requested move, and the future that its author waits for."""
 
     target: str
     done: asyncio.Future[None]
 
 
 class RequestedMoves:
-    """One for a partition at most: a later one takes the place of an earlier one, whose author is told."""
+    """The requested moves that are not written yet, at most one for each partition.
+
+    A later request for a partition replaces an earlier one, whose author gets an error.
+    """
 
     def __init__(self) -> None:
-        self._wishes: dict[PartitionKey, Wish] = {}
+        self._requested: dict[PartitionKey, _Requested] = {}
 
     def __contains__(self, key: PartitionKey) -> bool:
-        return key in self._wishes
+        return key in self._requested
 
     def add(self, key: PartitionKey, target: str) -> asyncio.Future[None]:
-        """Done when it is written; RequestError when that cannot be."""
-        if key in self._wishes:
-            self._answer(key, RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "it is asked to go elsewhere by now"))
-        if len(self._wishes) >= WISHES_MAX:
-            raise RequestError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too many moves are asked for at once")
+        """Request a move.  Returns a future that is done once the move is written, or fails with RequestError.
+
+        Raises RequestError THROTTLING_QUOTA_EXCEEDED if ``REQUESTED_MAX`` moves wait.
+        """
+        if key in self._requested:
+            text = "replaced by a later request to move the partition to another broker"
+            self._finish(key, RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text))
+        if len(self._requested) >= REQUESTED_MAX:
+            text = f"{REQUESTED_MAX} requested moves wait already, try again later"
+            raise RequestError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
         done = asyncio.get_running_loop().create_future()
-        self._wishes[key] = Wish(target, done)
+        self._requested[key] = _Requested(target, done)
         return done
 
     def moves(self, view: PlannerView) -> list[Move]:
-        """What is to be done for them.  What is so already, or cannot be any more, is answered here."""
+        """Return the moves to be written.
+
+        A request is finished here if the partition has that owner already, or cannot be moved there any more.
+        """
         able = {broker.incarnation for broker in view.brokers if not broker.is_draining}
         moves: list[Move] = []
-        for key, wish in list(self._wishes.items()):
+        for key, requested in list(self._requested.items()):
             owner = view.owners.get(key)
-            if owner == wish.target:
-                self._answer(key, None)
-            elif owner is None or wish.target not in able:
-                text = "the partition is no more" if owner is None else f"{wish.target} is no broker that stays"
-                self._answer(key, RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text))
+            if owner == requested.target:
+                self._finish(key, None)
+            elif owner is None or requested.target not in able:
+                gone = f"{requested.target} is not a broker that stays"
+                text = "the partition does not exist any more" if owner is None else gone
+                self._finish(key, RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text))
             else:
-                moves.append(Move(key, owner, wish.target, Why.ASKED))
+                moves.append(Move(key, owner, requested.target, Why.ASKED))
         return moves
 
     def written(self, moves: Iterable[Move]) -> None:
+        """Finish the requests for these moves, which are written."""
         for move in moves:
-            wish = self._wishes.get(move.key)
-            if wish is not None and wish.target == move.target:
-                self._answer(move.key, None)
+            requested = self._requested.get(move.key)
+            if requested is not None and requested.target == move.target:
+                self._finish(move.key, None)
 
     def end(self) -> None:
-        """The term is over."""
-        for key in list(self._wishes):
-            self._answer(key, deposed())
+        """Refuse all requests with NOT_CONTROLLER: the term is over."""
+        for key in list(self._requested):
+            self._finish(key, deposed())
 
-    def _answer(self, key: PartitionKey, error: RequestError | None) -> None:
-        done = self._wishes.pop(key).done
+    def _finish(self, key: PartitionKey, error: RequestError | None) -> None:
+        done = self._requested.pop(key).done
         if done.done():
-            return  # nobody waits any more
+            return  # its author does not wait any more
         if error is None:
             done.set_result(None)
         else:

@@ -1,7 +1,7 @@
-"""The controller of one process: stands for election, and leads when elected.
+"""The controller of one process: it stands for election, and leads when elected.
 
-All that leading means begins with the term and ends with it: the assignment (``term``), admin acts (``TopicAdmin``) and
-what deleted topics leave (``TopicCleaner``).  A process that does not lead knows who does.
+All work of a leader begins with its term and ends with it: the assignment (``term``), changes of topics
+(``TopicAdmin``), removal of deleted topics' files (``TopicCleaner``) and upkeep of the store (``StoreUpkeep``).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from bmq.meta.kv import KeyValue, KvError
 _log = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
-"""Before a process whose term failed stands again: another may do better."""
+"""Pause before a process whose term has ended stands for election again, so that another may be first."""
 
 
 class Controller:
-    """``start`` after the views; ``close`` makes room at once."""
+    """One process's controller.  ``start`` it after the views; ``close`` ends a term at once."""
 
     def __init__(
         self,
@@ -50,10 +50,13 @@ class Controller:
         on_failed: Callable[[str], None] | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
-        """``topics``, ``cleaner`` and ``upkeep`` make those of one term.  ``on_failed`` hears why this process stands
-        for election no more: it had better end and begin anew."""
+        """``topics``, ``cleaner`` and ``upkeep`` make the objects of one term.
+
+        ``on_failed`` is called with the reason when this process cannot stand for election any more: it should end and
+        be started again.
+        """
         self.term: Term | None = None
-        """Set while this process leads."""
+        """Set while this process leads, as are ``topics``, ``cleaner`` and, if the store needs it, ``upkeep``."""
         self.topics: TopicAdmin | None = None
         self.cleaner: TopicCleaner | None = None
         self.upkeep: StoreUpkeep | None = None
@@ -66,7 +69,7 @@ class Controller:
         self._make_topics = topics
         self._make_cleaner = cleaner
         self._make_upkeep = upkeep
-        self._on_failed = on_failed or _nothing_more
+        self._on_failed = on_failed or _ignore_failure
         self._election = Election(kv, view, config.cluster, view.own, clock, ttl_s=ttl_s, on_store=self._on_store)
         self._is_store_there = True
         self._store_back_at = float("-inf")
@@ -77,13 +80,14 @@ class Controller:
         return f"<Controller of {self._view.own} {self.term!r}>"
 
     async def start(self) -> None:
+        """Begin to stand for election."""
         self._catalog.subscribe(self._topic_changed)
         self._forget = self._asking.subscribe_broken(self._connection_broken)
         self._task = asyncio.create_task(self._run(), name="controller")
         self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        """What ended it before was told, and holds nothing up."""
+        """Stop, and resign if this process leads.  A failure that has stopped it before is not raised again."""
         forget, self._forget = self._forget, _nothing
         forget()
         if self._task is not None:
@@ -91,10 +95,10 @@ class Controller:
             await asyncio.wait([self._task])
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """It runs until ``close``: anything else is a bug."""
+        """Report a task that failed, which is a bug: it runs until ``close``."""
         if not task.cancelled() and task.exception() is not None:
             _log.error(
-                "this process does not stand for election any more",
+                "bug: the controller failed, this process does not stand for election any more",
                 exc_info=task.exception(),
                 extra=fields(member=self._view.own),
             )
@@ -102,11 +106,11 @@ class Controller:
 
     @property
     def leading(self) -> Term | None:
-        """The term, if it may act."""
+        """The term, if this process leads and may act now; else None."""
         return self.term if self.term is not None and self.term.leadership.may_act else None
 
     def report(self, by: str, incarnation: str) -> bool:
-        """A proxy's connection to a member broke.  False when this process does not lead."""
+        """Take a proxy's report that its connection to a member broke.  Returns False if this process does not lead."""
         if self.leading is None:
             return False
         self.leading.queue.put(Reported(by, incarnation))
@@ -130,7 +134,10 @@ class Controller:
             await asyncio.sleep(AGAIN_S)
 
     async def _lead(self, leadership: Leadership) -> None:
-        """Until the term is over.  What is under way then is stopped before anything else is done."""
+        """Do the work of a leader until the term is over, and cancel all that is under way then.
+
+        Raises the failure that has ended the term, if any.
+        """
         term = Term(
             leadership,
             self._kv,
@@ -169,7 +176,7 @@ class Controller:
                 raise result
 
     def _shards(self) -> int:
-        """As many as the topic has partitions, or will have."""
+        """Return the number of shards: the partitions that the offsets topic has, or will have."""
         topic = self._catalog.topics.get(OFFSETS_TOPIC)
         return topic.partitions if topic is not None else self._config.offsets_topic_num_partitions
 
@@ -194,8 +201,8 @@ class Controller:
 
 
 def _nothing() -> None:
-    """Nobody was asked to tell."""
+    """Do nothing: there is no subscription to end."""
 
 
-def _nothing_more(why: str) -> None:
-    """It is in the log."""
+def _ignore_failure(why: str) -> None:
+    """Do nothing: the failure was logged."""

@@ -1,15 +1,16 @@
-"""Which brokers live and do not serve: their answers to Ping -> whom to empty, whom to leave in peace.  Pure.
+"""Brokers that are alive and do not serve, by their responses to Ping: stalled ones are emptied, others rest.  Pure.
 
-A broker that has stalled says that it serves again once it has written to storage.  That may be for a moment: so it
-rests before it is given any partitions, each time longer if it stalls again soon after.
+A broker that has stalled reports that it serves again once it has written to storage.  That may last for a moment only,
+so it rests before it is given any partitions, each time longer if it stalls again soon after.
 """
 
 from __future__ import annotations
 
 REST_S = 60.0
-"""After a stall a broker is given nothing for so long."""
+"""How long a broker is given no partitions after its first stall."""
 REST_MAX_S = 960.0
-"""A broker that stalls again and again costs its partitions a stall and a move every quarter of an hour."""
+"""The longest rest: a broker that stalls again and again costs its partitions a stall and a move every quarter of an
+hour.  A stall within this time after a rest doubles the next one."""
 
 
 class _Stall:
@@ -22,26 +23,29 @@ class _Stall:
 
 
 class StalledBrokers:
-    """``take`` an answer; ``leave`` when the member is gone.  Bounded by the members that have ever stalled."""
+    """The brokers of one term that have stalled.
+
+    ``take`` each response, ``leave`` a member that is gone.  Bounded by the members that have ever stalled.
+    """
 
     def __init__(self) -> None:
         self._stalls: dict[str, _Stall] = {}
 
     def __repr__(self) -> str:
         stalled = sorted(name for name, stall in self._stalls.items() if not stall.is_over)
-        return f"<Serving stalled={stalled} of {len(self._stalls)}>"
+        return f"<StalledBrokers stalled={stalled} of {len(self._stalls)}>"
 
     @property
     def stalled(self) -> frozenset[str]:
-        """Those that do not serve, as they last said."""
+        """The brokers that reported last that they do not serve."""
         return frozenset(name for name, stall in self._stalls.items() if not stall.is_over)
 
     def resting(self, now: float) -> frozenset[str]:
-        """Those that serve again, and have not for long."""
+        """Return the brokers that serve again, and whose rest is not over."""
         return frozenset(name for name, stall in self._stalls.items() if stall.is_over and now < stall.rests_until)
 
     def take(self, member: str, is_serving: bool, now: float) -> bool:
-        """Whether this is news."""
+        """Take a member's report whether it serves.  Returns whether that has changed."""
         stall = self._stalls.get(member)
         if is_serving:
             if stall is None or stall.is_over:
@@ -55,5 +59,5 @@ class StalledBrokers:
         return True
 
     def leave(self, member: str) -> None:
-        """It is gone; one that joins again begins anew."""
+        """Forget a member that is gone, with its stalls."""
         self._stalls.pop(member, None)

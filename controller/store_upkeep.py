@@ -1,15 +1,15 @@
-"""The leader's care for etcd: its history is compacted, and its size and trouble are told.
+"""The leader's upkeep of etcd: it compacts the history, and reports the database's size and trouble.
 
-etcd keeps every revision of every key until somebody compacts.  A segment's registration is one revision and some
-800 bytes of history, so a busy cluster writes etcd's default quota of 2 GB full in days, and etcd then refuses every
-write.  Kubernetes' apiserver compacts for the same reason (``apiserver/pkg/storage/etcd3/compact.go``), and so does the
-leader here: up to the revision of an hour ago, which no watch of ours needs any more.
+etcd keeps every revision of every key until it is compacted.  A segment's registration is one revision and some
+800 bytes of history, so a busy cluster fills etcd's default quota of 2 GB in days, and etcd then refuses every write.
+Kubernetes' apiserver compacts for the same reason (``apiserver/pkg/storage/etcd3/compact.go``), and so does the leader
+here: up to the revision of an hour ago, which none of this cluster's watches needs any more.
 
-A compaction is the whole etcd's, whatever else lies there loses its history too: ``etcd_history_ms`` = 0 leaves it to
-others.  It is never done without need: not before our cluster's etcd has made ``REVISIONS_MIN`` revisions.
+A compaction is one of the whole etcd: other users' keys lose their history too.  ``etcd_history_ms`` = 0 leaves it to
+others.  It is never done without need: not before etcd has made ``REVISIONS_MIN`` revisions since the last one.
 
-Which revision was an hour ago is known from samples.  They are kept in the store as well, so that a change of leaders
-does not begin the hour anew.
+Samples show which revision was the one of an hour ago.  They are kept in the store as well, so that the hour does not
+begin again when the leader changes.
 """
 
 from __future__ import annotations
@@ -30,24 +30,27 @@ _log = logging.getLogger(__name__)
 
 FORMAT = 1
 LOOK_S = 30.0
+"""Time between two checks of the store, and two samples."""
 SAVE_S = 600.0
-"""Between two samples that are kept in the store: 144 revisions a day."""
+"""Time between two writes of the samples to the store: 144 revisions a day."""
 REVISIONS_MIN = 1_000
-"""Revisions that a compaction is worth: less than a megabyte."""
+"""Least number of revisions that a compaction removes: less than a megabyte."""
 FULL_KEEP_MS = 300_000
-"""With a full database, history is kept no longer than this: five times what a quiet watch may be behind."""
+"""How long history is kept at most while the database is full: five times what a quiet watch may be behind."""
 NEARLY_FULL = 0.8
+"""Part of the quota from which on an operator is warned."""
 
 
 def history_key(cluster: str) -> str:
+    """Return the key under which the samples are kept."""
     return f"/{cluster}/history"
 
 
 class History:
-    """Samples of the store's revision, oldest first -> what may be compacted.  Pure; wall time in ms as an argument.
+    """Samples of the store's revision, oldest first, which give the revision to compact.  Pure; wall time in ms.
 
-    Wall clocks differ and jump: that makes a compaction early or late, never wrong, since whoever needs what is gone
-    lists again.
+    Wall clocks differ and jump: that makes a compaction early or late, never wrong, since a watch whose revisions are
+    compacted lists again.
     """
 
     def __init__(self, keep_ms: int) -> None:
@@ -61,14 +64,15 @@ class History:
         return f"<History samples={len(self._samples)} compacted={self.compacted}>"
 
     def note(self, now_ms: int, revision: int) -> None:
-        """The store has this revision now.  Samples from the future, of a clock that went back, count as of now."""
+        """Add a sample: the store has this revision now.  Samples from the future, by a clock that went back, count as
+        of now."""
         self._samples = [(min(at_ms, now_ms), at) for at_ms, at in self._samples if at <= revision]
         self._samples.append((now_ms, revision))
         past = [number for number, (at_ms, _) in enumerate(self._samples) if at_ms <= now_ms - self._keep_ms]
-        del self._samples[: past[-1] if past else 0]  # of those that are old enough the newest is enough
+        del self._samples[: past[-1] if past else 0]  # of the samples that are old enough only the newest is needed
 
     def due(self, now_ms: int, *, is_full: bool) -> int:
-        """The revision to compact now; 0 for none."""
+        """Return the revision up to which to compact now; 0 for none.  ``is_full``: the database is full."""
         if not self._keep_ms:
             return 0
         keep_ms = min(self._keep_ms, FULL_KEEP_MS) if is_full else self._keep_ms
@@ -77,11 +81,12 @@ class History:
         return old if old - self.compacted >= least else 0
 
     def encode(self) -> bytes:
+        """Return the samples as JSON, to be kept in the store."""
         samples = [list(each) for each in self._samples]
         return json.dumps({"format": FORMAT, "compacted": self.compacted, "samples": samples}).encode()
 
     def decode(self, data: bytes, now_ms: int) -> None:
-        """Take over what an earlier leader has noted.  What cannot be read begins anew: nothing depends on it."""
+        """Take over an earlier leader's samples.  If they cannot be read, sampling begins again, which does no harm."""
         try:
             raw = json.loads(data)
             if raw["format"] == FORMAT:
@@ -90,19 +95,20 @@ class History:
                 self.compacted = int(raw["compacted"])
         except (ValueError, KeyError, TypeError) as error:
             _log.warning(
-                "the samples of the store's history cannot be read, and begin again", extra=fields(error=error)
+                "the kept samples of the store's history cannot be read, sampling begins again",
+                extra=fields(error=error),
             )
 
 
 class StoreUpkeep:
-    """``run`` for one term, until cancelled."""
+    """Upkeep of the store by the leader of one term."""
 
     def __init__(
         self, kv: KeyValue, store: Maintained, cluster: str, clock: Clock, keep_ms: int, *, guard: Guard
     ) -> None:
-        """``guard``: what every write compares as well; NOT_CONTROLLER when this term may not act."""
+        """``keep_ms``: how much history is kept; 0: all.  ``guard``: see `Guard`."""
         self.status: StoreStatus | None = None
-        """At the last look."""
+        """The store's status at the last check; None before the first."""
         self.history = History(keep_ms)
         self._kv = kv
         self._store = store
@@ -116,6 +122,7 @@ class StoreUpkeep:
         return f"<StoreUpkeep {self.status} {self.history!r}>"
 
     async def run(self) -> None:
+        """Check the store every ``LOOK_S``, until cancelled.  Failures are logged, and do not end it."""
         has_begun = False
         while True:
             try:
@@ -124,7 +131,7 @@ class StoreUpkeep:
                     has_begun = True
                 await self.look()
             except (KvError, RequestError) as error:
-                _log.info("the metadata store's upkeep goes on later", extra=fields(error=error))
+                _log.info("could not check the metadata store's history, trying again later", extra=fields(error=error))
             await asyncio.sleep(LOOK_S)
 
     async def _begin(self) -> None:
@@ -133,14 +140,14 @@ class StoreUpkeep:
             self.history.decode(entry.value, self._clock.now_ms())
 
     async def look(self) -> None:
-        """Once: how full it is, and a compaction if one is due."""
+        """Check once how full the store is, and compact if that is due.  Raises KvError, RequestError."""
         before, self.status = self.status, await self._store.status()
-        self._tell(before is not None and before.is_full, self.status)
+        self._log_status(before is not None and before.is_full, self.status)
         now_ms = self._clock.now_ms()
         self.history.note(now_ms, await self._store.revision())
         due = self.history.due(now_ms, is_full=self.status.is_full)
         if due:
-            self._guard()  # nobody else compacts what he has not counted
+            self._guard()  # only the leader compacts
             await self._store.compact(due)
             self.history.compacted = due
             _log.info("compacted the metadata store's history", extra=fields(revision=due))
@@ -148,7 +155,7 @@ class StoreUpkeep:
             await self._kv.commit(self._guard(), [Put(self._key, self.history.encode())])
             self._saved_at = self._clock.monotonic()
 
-    def _tell(self, was_full: bool, status: StoreStatus) -> None:
+    def _log_status(self, was_full: bool, status: StoreStatus) -> None:
         if status.is_full and not was_full:
             _log.error(
                 "etcd's database is full (%d bytes, %d in use): nothing is written to it; produces that need a new"
@@ -175,5 +182,5 @@ MakeUpkeep = Callable[[Guard], "StoreUpkeep | None"]
 
 
 def maintained(kv: KeyValue) -> Maintained | None:
-    """The store's upkeep, if it needs any."""
+    """Return the store as one that needs upkeep; None if it needs none."""
     return kv if isinstance(kv, Maintained) else None

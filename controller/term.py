@@ -118,7 +118,7 @@ class Term:
         self._reports = PrefixWatcher(kv, unreachable_prefix(cluster), self._take_reports, what="unreachable brokers")
         self._moved_at: dict[PartitionKey, float] = {}
         self._has_resting = False  # at the last plan
-        self._wishes = RequestedMoves()
+        self._requested = RequestedMoves()
         self._is_dirty = True
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -143,7 +143,7 @@ class Term:
             _log.info("another leads: this term ends")
         finally:
             forget()
-            self._wishes.end()
+            self._requested.end()
 
     async def _work(self) -> None:
         while True:
@@ -433,7 +433,7 @@ class Term:
         """Moves are written some thousands at a time, the first before the last are planned."""
         view = self.planner_view()
         self._has_resting = bool(view.resting)
-        moves = [*self._wishes.moves(view), *plan(self.shards_view(), now).moves]
+        moves = [*self._requested.moves(view), *plan(self.shards_view(), now).moves]
         dead = [name for name in self._view.members if self.failures.state(name) is State.DEAD]
         gone = self._feed.deleted(now)
         steps, is_over = plan_in_steps(view, now), False
@@ -454,7 +454,7 @@ class Term:
             except StopIteration as end:
                 self.is_balancing = end.value
                 return True
-            moves += [move for move in found if move.key not in self._wishes]
+            moves += [move for move in found if move.key not in self._requested]
             since_pause += len(found) or MOVES_PER_STEP
             if since_pause >= MOVES_PER_STEP:
                 since_pause = 0
@@ -486,7 +486,7 @@ class Term:
             self.under_way.add(move)
             if move.why in (Why.BALANCE, Why.ASKED):
                 self._moved_at[move.key] = now
-        self._wishes.written(batch.moves)
+        self._requested.written(batch.moves)
         return True
 
     def _forget_old(self, now: float) -> None:
@@ -497,7 +497,7 @@ class Term:
 
     async def move(self, key: PartitionKey, target: str) -> None:
         """Until it is written.  INVALID_REPLICA_ASSIGNMENT; NOT_CONTROLLER when the term ends before."""
-        done = self._wishes.add(key, target)
+        done = self._requested.add(key, target)
         self.queue.put(LOOK)
         await done
 

@@ -52,7 +52,7 @@ class LeaderAdmin:
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{partition}.")
         member = self._member(incarnation)
         if not member.has(BROKER) or member.is_draining:
-            raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{incarnation} is no broker that stays.")
+            raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{incarnation} is not a broker that stays.")
         await self._term().move(PartitionKey(found.topic_id, partition), incarnation)
 
     async def balance(self) -> int:

@@ -201,10 +201,10 @@ def test_a_body_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytes
             "There is no partition orders-9; `bmq topic list` shows",
         ),
         (
-            RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "b is no broker that stays."),
+            RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "b is not a broker that stays."),
             409,
             "invalid_replica_assignment",
-            "b is no broker that stays; name a member",
+            "b is not a broker that stays; name a member",
         ),
         (RequestError(ErrorCode.REQUEST_TIMED_OUT, "no controller"), 503, "request_timed_out", "then try again"),
         (RequestError(ErrorCode.NOT_CONTROLLER, ""), 503, "not_controller", "the leader is changing"),
