@@ -28,13 +28,13 @@ JAVA_OPTIONS = ("--add-opens=java.base/java.lang=ALL-UNNAMED",)
 
 
 class CountingScheduler(FlushScheduler):
-    """Counts flushes that have landed."""
+    """Counts flushes that have ended."""
 
     flushes = 0
 
-    def landed(self, flusher: Flusher) -> None:
+    def on_flush_ended(self, flusher: Flusher) -> None:
         self.flushes += 1
-        super().landed(flusher)
+        super().on_flush_ended(flusher)
 
 
 @dataclass(slots=True)

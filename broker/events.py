@@ -44,7 +44,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin of the takeover."""
+    """Beginning of the takeover."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,9 @@ class RecordStored:
 
 @dataclass(frozen=True, slots=True)
 class RecordUnknown:
-    """An unknown outcome of `StoreRecord`: no response, or "unavailable". The same write is sent until it is known
-    (rule 3).
+    """An unknown outcome of `StoreRecord`: no response, or "unavailable".
+
+    The same write is sent until it is known (rule 3).
     """
 
     record: PartitionRecord
@@ -103,9 +104,7 @@ class FenceFailed:
 
 @dataclass(frozen=True, slots=True)
 class LogRecovered:
-    """The end of the log. ``checkpoint`` is the one that recovery began from; None: the log was read from its
-    beginning.
-    """
+    """The end of the log. ``checkpoint`` is the one that recovery began from; None if there was none."""
 
     recovered: Recovered
     checkpoint: Checkpoint | None
@@ -196,8 +195,9 @@ class SegmentFailed:
 
 @dataclass(frozen=True, slots=True)
 class SegmentClosed:
-    """A segment whose file is closed and whose index is written, or left for the release note; ``entry`` has its
-    length.
+    """A segment whose file is closed; ``entry`` has its length and end offset.
+
+    Its index is written, or left for the release note.
     """
 
     entry: SegmentEntry
@@ -205,8 +205,9 @@ class SegmentClosed:
 
 @dataclass(frozen=True, slots=True)
 class EpochChanged:
-    """Another epoch in the store's record than this owner's: another broker owns the partition, or the record was
-    deleted.
+    """Another epoch in the store's record than this owner's.
+
+    Another broker owns the partition, or the record was deleted.
     """
 
     epoch: int
@@ -249,15 +250,17 @@ class CopiesCounted:
 
 @dataclass(frozen=True, slots=True)
 class StorageSlow:
-    """Notice that a datanode of the open pipeline is slow against the others: roll, unless the last such roll was
-    recent.
+    """Notice that a datanode of the open pipeline is slow against the others.
+
+    The segment is rolled, unless the last such roll was recent.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Notice that one of the partition's deadlines has come. ``wall_ms``: wall-clock time, which records are stamped
-    with.
+    """Notice that one of the partition's deadlines has come.
+
+    ``wall_ms``: wall-clock time, which records are stamped with.
     """
 
     wall_ms: int
@@ -299,8 +302,9 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """Read of the partition's record, repeated by the driver until the store responds. -> RecordRead or
-    RecordUnreadable.
+    """Read of the partition's record, repeated by the driver until the store responds.
+
+    -> RecordRead or RecordUnreadable.
     """
 
 
@@ -340,8 +344,9 @@ class RecoverLog:
 
 @dataclass(frozen=True, slots=True)
 class WriteIndexes:
-    """Write of the indexes of recovered segments, the last with ``producers``. Without a result: readers manage
-    without.
+    """Write of the indexes of recovered segments, the last with ``producers``.
+
+    Without a result: readers manage without.
     """
 
     recovered: Recovered
@@ -398,8 +403,10 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A flush that has hung for ``age_ms``: the pipeline is given up if one of its datanodes does not respond or, where
-    ``is_slow``, if a node is an outlier or nothing is flushed for twice ``slow_flush_ms``. -> SegmentFailed.
+    """A flush that has hung for ``age_ms``.
+
+    The pipeline is given up if one of its datanodes does not respond or, where ``is_slow``, if a node is an outlier or
+    nothing is flushed for twice ``slow_flush_ms``. -> SegmentFailed.
     """
 
     name: SegmentName
@@ -451,8 +458,9 @@ class SealSegment:
 
 @dataclass(frozen=True, slots=True)
 class DeleteEmpty:
-    """Deletion of segments that hold nothing that was flushed and that the record does not list any more. Retention
-    deletes those for which it fails.
+    """Deletion of segments that hold nothing that was flushed and that the record does not list any more.
+
+    Retention deletes those for which it fails.
     """
 
     names: tuple[SegmentName, ...]
@@ -468,7 +476,7 @@ class CountCopies:
 
 @dataclass(frozen=True, slots=True)
 class RunAgain:
-    """Performance of ``effect`` after ``delay_ms``, unless the partition has ended by then."""
+    """Delayed effect: perform ``effect`` after ``delay_ms``, unless the partition has ended by then."""
 
     delay_ms: int
     effect: Effect

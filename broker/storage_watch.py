@@ -72,8 +72,9 @@ class StorageWatch:
 
     @contextmanager
     def takeover(self, writer: PartitionDriver) -> Iterator[None]:
-        """Count ``writer`` as taking its partition over while the context is entered; a clean exit is progress of
-        storage.
+        """Count ``writer`` as taking its partition over while the context is entered.
+
+        A clean exit counts as progress of storage.
         """
         self._taken_over.add(writer)
         try:
@@ -124,7 +125,7 @@ class StorageWatch:
         has_work = self._has_work
         if has_work or not was_stalled:
             self._trial = None
-        self._stalls.look(
+        self._stalls.update(
             self._shared.now_ms(),
             has_work=has_work or (was_stalled and not self._has_passed_trial()),
             progress=progress,
@@ -142,7 +143,7 @@ class StorageWatch:
         done = progress + reads.done
         if self._read_trial is not None and (self._read_trial.done() or done != self._done_before_trial):
             self._read_trial = None
-        is_due = self._doubts.look(self._shared.now_ms(), oldest=reads.oldest, failed=reads.failed, progress=done)
+        is_due = self._doubts.check(self._shared.now_ms(), oldest=reads.oldest, failed=reads.failed, progress=done)
         if is_due and self._read_trial is None:
             self._read_trial, self._done_before_trial = self._shared.journal.probe(), done
 

@@ -95,8 +95,9 @@ class Closing:
         await self._segments.publish_idx(entry.name)
 
     def _index_to_leave(self, checkpoint: Checkpoint) -> bytes:
-        """Return the encoded index if it goes into the release note; empty if it is to be on storage before the
-        release.
+        """Return the encoded index if it goes into the release note.
+
+        Empty if it does not: then it must be on storage before the release.
         """
         if not self.has_successor or not self._shared.late_indexes.has_room:
             return b""

@@ -65,8 +65,9 @@ class NodeHealth:
             self._excluded_at[node] = now_ms
 
     def silenced(self, nodes: Sequence[str], now_ms: int) -> None:
-        """Exclude nodes that did not respond to a probe: open pipelines through them are left too, not only new ones
-        avoided.
+        """Exclude nodes that did not respond to a probe.
+
+        Open pipelines through them are given up, too.
         """
         self.failed(nodes, now_ms)
         self._silent.update(nodes)

@@ -17,19 +17,21 @@ from typing import Protocol
 
 
 class Flusher(Protocol):
-    """One partition as the scheduler uses it; the scheduler keeps ``in_line`` and ``flights``."""
+    """One partition as the scheduler uses it; the scheduler keeps ``is_queued`` and ``in_flight``."""
 
-    in_line: bool
-    flights: int
+    is_queued: bool
+    in_flight: int
 
     def send(self) -> bool:
         """Send one flush; return False if there was nothing to send."""
 
     @property
-    def has_unsent(self) -> bool: ...
+    def has_unsent(self) -> bool:
+        """True while there is something to send."""
 
     @property
-    def unsent_bytes(self) -> int: ...
+    def unsent_bytes(self) -> int:
+        """Bytes that no flush has taken yet."""
 
 
 class FlushScheduler:
@@ -48,23 +50,26 @@ class FlushScheduler:
         self.outstanding = 0
 
     def want(self, flusher: Flusher) -> None:
-        """Queue ``flusher`` for a turn, unless it is queued, at its limit, or has too few bytes behind a flush in
+        """Queue ``flusher`` for a turn.
+
+        Does nothing if it is queued, has ``per_partition`` flushes in flight, or has too few bytes behind a flush in
         flight.
         """
-        if flusher.in_line or flusher.flights >= self._per_partition:
+        if flusher.is_queued or flusher.in_flight >= self._per_partition:
             return
-        if flusher.flights and flusher.unsent_bytes < self._gather_bytes:
-            return  # `landed` queues it
-        flusher.in_line = True
+        if flusher.in_flight and flusher.unsent_bytes < self._gather_bytes:
+            return  # `on_flush_ended` queues it
+        flusher.is_queued = True
         self._line.append(flusher)
         self._arm()
 
-    def landed(self, flusher: Flusher) -> None:
-        """Count one flush of ``flusher`` as over, whether acknowledged, failed or given up, and queue what it has
-        unsent.
+    def on_flush_ended(self, flusher: Flusher) -> None:
+        """Count one flush of ``flusher`` as over, and queue what it has unsent.
+
+        The flush may have been acknowledged, have failed, or been given up.
         """
         self.outstanding -= 1
-        flusher.flights -= 1
+        flusher.in_flight -= 1
         if flusher.has_unsent:
             self.want(flusher)
         if self._line:
@@ -80,10 +85,10 @@ class FlushScheduler:
         try:
             while self._line and self.outstanding < self._window:
                 flusher = self._line.popleft()
-                flusher.in_line = False
+                flusher.is_queued = False
                 if flusher.send():
                     self.outstanding += 1
-                    flusher.flights += 1
+                    flusher.in_flight += 1
                     if flusher.has_unsent:
                         self.want(flusher)
         finally:  # an exception in one partition must not stop the others' flushes

@@ -153,8 +153,9 @@ class SegmentFiles:
         return False
 
     async def draft_idx(self, name: SegmentName, checkpoint: Checkpoint) -> None:
-        """Write the index under a name that no reader looks for, so that this may begin while the segment is being
-        closed.
+        """Write the index under a name that no reader looks for.
+
+        So this may begin while the segment is being closed.
         """
         await self._draft_idx(name, await run_in_steps(encode_idx_steps(checkpoint)))
 

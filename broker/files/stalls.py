@@ -17,7 +17,7 @@ from __future__ import annotations
 
 
 class StallDetector:
-    """The state of a stall, updated by ``look`` from time to time; it shows at the first call after ``limit_ms``."""
+    """The state of a stall, updated by ``update`` from time to time; it shows at the first call after ``limit_ms``."""
 
     __slots__ = ("_limit_ms", "_progress", "_since_ms", "is_stalled")
 
@@ -30,7 +30,7 @@ class StallDetector:
     def __repr__(self) -> str:
         return f"<StallDetector since={self._since_ms} is_stalled={self.is_stalled}>"
 
-    def look(self, now_ms: int, *, has_work: bool, progress: int) -> None:
+    def update(self, now_ms: int, *, has_work: bool, progress: int) -> None:
         """Update ``is_stalled``.
 
         ``has_work``: something waits for storage now. ``progress`` counts everything that storage has ever done for
@@ -64,7 +64,7 @@ class ReadDoubts:
     def __repr__(self) -> str:
         return f"<ReadDoubts oldest={self._oldest} since={self._since_ms} rests until={self._rests_until_ms}>"
 
-    def look(self, now_ms: int, *, oldest: int, failed: int, progress: int) -> bool:
+    def check(self, now_ms: int, *, oldest: int, failed: int, progress: int) -> bool:
         """Return whether storage is to be tried now.
 
         ``oldest``: the number of the read that has waited longest, 0 if none waits. ``failed`` counts reads without a

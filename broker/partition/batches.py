@@ -87,9 +87,7 @@ class Batches:
         return taken, is_full
 
     def flushed(self, position: int) -> list[Pending]:
-        """Remove and return the batches that end at or before ``position`` in the open segment: storage acknowledged
-        them.
-        """
+        """Remove and return the batches that storage has acknowledged: those that end at or before ``position``."""
         done: list[Pending] = []
         inflight = self.inflight
         while inflight and inflight[0].end_position <= position:
@@ -106,8 +104,9 @@ class Batches:
         self.inflight.clear()
 
     def split_unsent(self) -> tuple[tuple[Pending, ...], tuple[Pending, ...]]:
-        """Return the batches of ``unsent`` that were ever sent to a file, and those behind them that certainly were
-        not.
+        """Return the batches of ``unsent`` that were ever sent to a file, and those behind them.
+
+        The latter certainly are in no file.
         """
         sent = tuple(pending for pending in self.unsent if pending.was_sent)
         return sent, tuple(self.unsent)[len(sent) :]

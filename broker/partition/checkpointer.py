@@ -18,8 +18,9 @@ from bmq.storage.index import SegmentIndex
 
 
 class OpenSegment:
-    """The state of the segment that is being written. Positions are bytes in its file; ``epochs`` are (epoch, first
-    offset).
+    """The state of the segment that is being written.
+
+    Positions are bytes in its file; ``epochs`` are (epoch, first offset).
     """
 
     __slots__ = (
@@ -129,8 +130,9 @@ class Checkpointer:
         epochs: list[tuple[int, int]],
         producers: ProducerTable,
     ) -> Checkpoint:
-        """Return the final checkpoint of a segment, for its index file; keep it for checkpoints while no segment is
-        open.
+        """Return the final checkpoint of a segment, for its index file.
+
+        It is also kept for checkpoints while no segment is open.
         """
         final = Checkpoint(
             key=self._key,

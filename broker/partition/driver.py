@@ -63,7 +63,7 @@ class PartitionDriver:
         self._kv_key = ownership.partition_key(shared.cluster, key)
         self._files = OpenFiles(shared, self._segments)
         self._closing = Closing(shared, self._segments, self._files, self._is_ours)
-        self._flights = InFlightFlushes(shared, self, self.post)
+        self._flushes = InFlightFlushes(shared, self, self.post)
         self._copy_counter: CopyCounter | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: list[asyncio.Future[None]] = []
@@ -75,8 +75,8 @@ class PartitionDriver:
         self._is_announced = False  # the flush listener was notified that the partition is open
         self.on_end: Callable[[], None] | None = None
         """Called once, in a terminal state."""
-        self.in_line = False
-        self.flights = 0
+        self.is_queued = False
+        self.in_flight = 0
         self.takeover_trouble = ""
         """The reason why storage did not complete the last attempt of the takeover; "" if none failed, and in WRITE."""
 
@@ -138,7 +138,7 @@ class PartitionDriver:
             raise
         if isinstance(accepted, Pending):
             shared.budget.take(batch.size)
-            if not self.in_line or self.partition.current is None:  # else its turn comes anyway
+            if not self.is_queued or self.partition.current is None:  # else its turn comes anyway
                 self._apply(self.partition.after_append(shared.now_ms()))
         return accepted
 
@@ -220,7 +220,11 @@ class PartitionDriver:
         return await self._segments.is_in_place(entry)
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Apply other settings from now on; accepted batches and open files keep theirs."""
+        """Apply other settings from now on.
+
+        The open segment follows them at its next flush and roll, but keeps its block size and its index interval.
+        Accepted batches are not checked again, and never need more copies than before.
+        """
         self.partition.reconfigure(config)
         self._segments.is_synced = config.flush_sync
         self.post(ev.Tick(self._shared.clock.now_ms()))  # a deadline may be nearer now
@@ -241,9 +245,9 @@ class PartitionDriver:
             with contextlib.suppress(KvError):  # without the store no broker can take the partition: ask again later
                 await self._is_ours()
         await self.abandon()
-        return self._handed()
+        return self._release_note()
 
-    def _handed(self) -> ReleaseNote:
+    def _release_note(self) -> ReleaseNote:
         """Return the release note: the record, and its last segment's index. Indexes left over are written later."""
         left, record = self._closing.left, self.partition.record
         if not self.partition.is_released:
@@ -334,7 +338,7 @@ class PartitionDriver:
     @property
     def unsent_bytes(self) -> int:
         """Bytes of accepted batches that are not in flight."""
-        return self.partition.batches.buffered_bytes - self._flights.bytes
+        return self.partition.batches.buffered_bytes - self._flushes.bytes
 
     def send(self) -> bool:
         """Send one flush of the queued batches, in a turn of the scheduler; return whether one was sent."""
@@ -342,7 +346,7 @@ class PartitionDriver:
             return False  # it was queued for a turn before it was abandoned
         segment = self.partition.current
         if segment is not None and self._shared.health.has_silent(self._files[segment.entry.spare].nodes):
-            self.post(ev.SegmentFailed(segment.entry.name, "a node of its pipeline does not answer"))
+            self.post(ev.SegmentFailed(segment.entry.name, "a node of its pipeline does not respond"))
             return False
         now_ms = self._shared.now_ms()
         taken, effects = self.partition.take(self._shared.config.flush_bytes, now_ms)
@@ -352,13 +356,13 @@ class PartitionDriver:
             if self._queued_ms >= 0:
                 self._shared.queue_ms.observe(now_ms - self._queued_ms)
                 self._queued_ms = -1
-            self._flights.send(segment.entry.name, appender, taken, now_ms, sync=is_synced)
+            self._flushes.send(segment.entry.name, appender, taken, now_ms, sync=is_synced)
             self._ring_by(now_ms + self._shared.config.silent_flush_ms)  # a flush that hangs causes no event
         self._apply(effects)
         return bool(taken)
 
     def _abort_files(self) -> None:
-        self._flights.give_up()
+        self._flushes.give_up()
         self._files.abort_all()
 
     # -------------------------------------------------------------------------------------- effects performed at once
@@ -478,8 +482,9 @@ class PartitionDriver:
         return broken
 
     def _failure_of(self, entry: SegmentEntry) -> StorageError | None:
-        """Return the error that ended an open file's pipeline, None if it is sound; new files avoid the nodes that
-        caused it.
+        """Return the error that ended an open file's pipeline; None if the pipeline is sound.
+
+        New files avoid the nodes that caused the error.
         """
         if not self._files.has(entry.spare):
             return None  # fenced or abandoned
@@ -609,7 +614,7 @@ class PartitionDriver:
                 if not is_sound and not isinstance(outcome, ev.RecoveryFailed) and not await self._is_ours():
                     return  # a later owner may have deleted the segments: that is no damage, and this one is fenced
             except KvError as error:
-                outcome = ev.RecoveryFailed(f"whether a later owner has changed the log: {error!r}")
+                outcome = ev.RecoveryFailed(f"cannot check whether a later owner has changed the log: {error!r}")
             if isinstance(outcome, ev.RecoveryFailed):
                 self._delay_takeover(outcome)
                 return
@@ -704,7 +709,7 @@ class PartitionDriver:
         self.spawn(work())
 
     def _do_seal_segment(self, effect: ev.SealSegment) -> None:
-        self._flights.give_up(effect.entry.name)
+        self._flushes.give_up(effect.entry.name)
         self._files.abort(effect.entry)
 
         async def work() -> None:

@@ -66,7 +66,7 @@ class InFlightFlushes:
         """Count the flushes to the segment ``name`` (None: all) as over; their results are late and are ignored."""
         for flush in [flush for flush in self._all if name is None or flush.name == name]:
             self._release(flush)
-            self._shared.scheduler.landed(self._flusher)
+            self._shared.scheduler.on_flush_ended(self._flusher)
 
     def _on_flushed(self, flush: Flush, future: asyncio.Future[int]) -> None:
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
@@ -82,7 +82,7 @@ class InFlightFlushes:
         shared.flush_ms.observe(flushed_ms)
         shared.trouble = ""
         self._post(ev.Flushed(flush.name, future.result()))
-        shared.scheduler.landed(self._flusher)
+        shared.scheduler.on_flush_ended(self._flusher)
 
     def _failed(self, flush: Flush, error: BaseException) -> None:
         if flush.is_over:
@@ -94,7 +94,7 @@ class InFlightFlushes:
             self._shared.places.lacks_room(str(error))
         self._shared.trouble = str(error)
         self._post(ev.SegmentFailed(flush.name, repr(error)))
-        self._shared.scheduler.landed(self._flusher)
+        self._shared.scheduler.on_flush_ended(self._flusher)
 
     def _release(self, flush: Flush) -> None:
         flush.is_over = True

@@ -16,8 +16,9 @@ COUNTS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """One count: the file of the offsets [base, end) had ``copies`` copies. It may be counted again from ``again_ms``
-    on.
+    """One count: the file of the offsets [base, end) had ``copies`` copies.
+
+    It may be counted again from ``again_ms`` on.
     """
 
     base: int

@@ -102,11 +102,11 @@ class PartitionMachine:
             raise RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not available")
 
     def accept(self, batch: Batch, wall_ms: int, copies: int = 1) -> Pending | Duplicate:
-        """Give a batch its offsets, and queue it: one that was checked, or this broker's own (a control batch, or any
-        size).
+        """Give a batch its offsets, and queue it.
 
-        ``copies``: datanodes that hold the batch, at least, when it is acknowledged. The batch's bytes are writable,
-        and stay with the partition. Returns a `Duplicate` for a repeated batch. Raises RequestError with Kafka's code.
+        The batch was checked, or is this broker's own: then it may be a control batch, and of any size. Its bytes are
+        writable, and stay with the partition. ``copies``: datanodes that hold the batch, at least, when it is
+        acknowledged. Returns a `Duplicate` for a repeated batch. Raises RequestError with Kafka's code.
         """
         if self.state is not State.WRITE:
             raise self._refusal()
@@ -132,8 +132,9 @@ class PartitionMachine:
         return None if base_offset < self.high_watermark else self.batches.find(base_offset)
 
     def after_append(self, now_ms: int) -> list[Effect]:
-        """Return the effects for queued batches: a turn of the open pipeline, or a segment. Once per loop turn is
-        enough.
+        """Return the effects for queued batches: a turn of the open pipeline, or a segment.
+
+        Once per loop turn is enough.
         """
         if self.current is not None and not self._draining:
             return [_WAKE]
@@ -152,8 +153,9 @@ class PartitionMachine:
 
     def _refusal(self) -> RequestError:
         if self.state is State.OFFLINE:
-            return RequestError(ErrorCode.KAFKA_STORAGE_ERROR, f"partition is offline: {self.offline_reason}")
-        return RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"partition is {self.state.name}")
+            text = f"the partition is OFFLINE, see `bmq segment repair`: {self.offline_reason}"
+            return RequestError(ErrorCode.KAFKA_STORAGE_ERROR, text)
+        return RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the partition is not open here: {self.state.name}")
 
     def _roll_bytes(self, segment: OpenSegment) -> int:
         return min(self.config.segment_bytes, segment.block_bytes)
@@ -216,7 +218,7 @@ class PartitionMachine:
         return [ev.RunAgain(self._delay(), ev.StoreRecord(event.record, self.revision))]
 
     def _on_claim_refused(self, event: ev.RecordRefused, now_ms: int) -> list[Effect]:
-        """Claim again over a late registration of the predecessor; stop if the epoch is higher now."""
+        """Claim again over a late registration of the predecessor; stop if another broker has raised the epoch."""
         assert self._storing is not None
         if event.record.epoch >= self._storing.epoch:
             return self._fence()
@@ -322,8 +324,9 @@ class PartitionMachine:
         return effects
 
     def _is_next_wanted(self, segment: OpenSegment) -> bool:
-        """Return whether the next segment is needed now, or before long: opening may take longer than the rest of this
-        one.
+        """Return whether the next segment is needed now, or soon.
+
+        Opening it may take longer than the room that is left in this segment lasts.
         """
         if self._draining:
             return bool(self.batches.unsent)
@@ -410,7 +413,7 @@ class PartitionMachine:
 
     @property
     def _too_few(self) -> str:
-        return f"storage has not the {self.config.min_insync} nodes for a segment that min.insync.replicas asks for"
+        return f"storage gives a new segment fewer datanodes than min.insync.replicas={self.config.min_insync} asks for"
 
     def _stop_holding(self) -> list[Effect]:
         """Refuse the batches that have waited for copies, with Kafka's codes.
@@ -473,7 +476,11 @@ class PartitionMachine:
         return []
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Apply other settings. Batches that wait for more copies than are needed now wait for those only."""
+        """Apply other settings.
+
+        If min.insync.replicas falls, batches that wait for copies wait for fewer. If it rises, batches that were
+        flushed before are counted before a repetition of them is acknowledged.
+        """
         if config.min_insync > self.config.min_insync:
             self._found_copies.doubt(self.high_watermark)
         if config.min_insync < self.config.min_insync:
@@ -489,7 +496,7 @@ class PartitionMachine:
         return [self._next.name(), *([ev.DeleteEmpty(empty)] if empty else [])]
 
     def _on_register_refused(self, event: ev.RecordRefused, now_ms: int) -> list[Effect]:
-        """Stop if another owner wrote the record; else write again over the change, by its revision."""
+        """Stop if the record has another owner or epoch; else write again over the change, by its revision."""
         assert self._storing is not None
         if event.record.epoch != self.epoch or event.record.owner != self.incarnation:
             return self._fence()
@@ -553,8 +560,9 @@ class PartitionMachine:
         return [ev.CloseSegment(segment.entry, self._leave(segment), index_may_wait)]
 
     def _leave(self, segment: OpenSegment) -> Checkpoint | None:
-        """Note that ``segment`` is not written any more; return its final checkpoint, None if nothing in it was
-        flushed.
+        """Note that ``segment`` is not written any more; return its final checkpoint.
+
+        Returns None if nothing in it was flushed.
         """
         self._left.leave(segment.entry)
         self._next.learn(segment)
@@ -771,7 +779,7 @@ class PartitionMachine:
     def _fence(self) -> list[Effect]:
         self._final = self.full_checkpoint()
         self.state = State.FENCED
-        return self._refuse_all("another broker owns the partition")
+        return self._refuse_all("another broker owns the partition, or its record was deleted")
 
     def _refuse_all(self, reason: str) -> list[Effect]:
         """Refuse every batch that waits, and abort the files."""

@@ -45,8 +45,9 @@ SETTLE_S = 30.0
 
 
 class PartitionOwner:
-    """The interface of one ownership, around a ``PartitionDriver``. Once it is not open, ask ``AssignedPartitions``
-    again.
+    """The interface of one ownership, around a ``PartitionDriver``.
+
+    Once it is not open, ask ``AssignedPartitions`` again.
     """
 
     __slots__ = ("_acknowledged_to", "_confirmed_at", "_is_confirming", "_queue", "_recompressor", "_refusals",
@@ -406,8 +407,9 @@ class LogSize:
         return self._closed + max(self._open, current.flushed if current is not None else 0)
 
     async def _list(self, fs: FileSystem, writer: PartitionDriver, record: PartitionRecord) -> None:
-        """Count the listed segments. One that may still be open is counted again the next time: the namespace may not
-        have its length yet.
+        """Count the listed segments.
+
+        One that may still be open is counted again the next time: the namespace may not have its length yet.
         """
         unclosed = {entry.name for entry in record.segments if not entry.is_closed}
         counted_to, closed, opened, is_settled = self._counted_to, self._closed, 0, True

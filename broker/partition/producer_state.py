@@ -85,9 +85,7 @@ class ProducerTable:
         return state
 
     def take_back(self, kept: Iterable[ProducerState]) -> None:
-        """Reset the appended states after accepted batches were dropped: ``kept``, oldest first, are those still on
-        their way.
-        """
+        """Reset the appended states to ``kept``, oldest first: the batches behind them were dropped."""
         self._appended = {state.producer_id: state for state in kept}
 
     def flushed(self, state: ProducerState) -> None:

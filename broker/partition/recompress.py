@@ -60,8 +60,9 @@ class _Job:
 
     @property
     def is_abandoned(self) -> bool:
-        """True if the client that waited for the flush does so no more. With other acks the batch is stored all the
-        same.
+        """True if the client that waited for the flush does so no more.
+
+        With other acks the batch is stored all the same.
         """
         return self.acks_all and self.future.cancelled()
 

@@ -45,9 +45,7 @@ class Takeover:
         self.handed: ReleaseNote | None = None
         """The previous owner's release note, if it sent one."""
         self.losses: list[Callable[[], None]] = []
-        """Reports of what the last recovery found missing; to be called if the partition was this broker's all the
-        while.
-        """
+        """Reports of what the last recovery found missing; to be called if this broker is still the owner."""
 
     async def fence_all(self, entries: Sequence[SegmentEntry]) -> tuple[FencedSegment, ...]:
         """Fence these segments, all at once. Raises StorageError, once every fence has ended, to be tried again.
@@ -89,9 +87,7 @@ class Takeover:
         self._missing.clear()
         self.losses.clear()
         settled = await self._settled_index(effect)
-        first: int | None = (
-            None  # base of the first segment; not needed if the index of a settled log has the log start
-        )
+        first: int | None = None  # base of the first segment; not needed for a settled log, whose index is enough
         found: list[Checkpoint | None] = [settled]
         if settled is None:
             found, first = await asyncio.gather(
@@ -136,13 +132,14 @@ class Takeover:
         if not effect.is_settled or len(effect.entries) != 1 or not effect.entries[0].is_closed:
             return None
         try:
-            return self._from_handed(effect.entries[0]) or await self._from_index(effect.entries[0])
+            return self._from_note(effect.entries[0]) or await self._from_index(effect.entries[0])
         except NoSuchFile:
             return None  # its writer died first, or retention deleted it: the journals hold the log start
 
     async def _find_checkpoints(self, effect: ev.RecoverLog) -> list[Checkpoint | None]:
-        """Return the last checkpoints from the journals and from the closed segments' indexes, None where there is
-        none.
+        """Return the last checkpoints from the journals and from the closed segments' indexes.
+
+        None stands for a journal or an index without one.
         """
         return await asyncio.gather(
             *(
@@ -175,23 +172,23 @@ class Takeover:
                 is_closed=True,
             )
 
-    def _from_handed(self, entry: SegmentEntry) -> Checkpoint | None:
+    def _from_note(self, entry: SegmentEntry) -> Checkpoint | None:
         """Return the index from the release note; None if there is none, or if it is damaged or of another segment."""
         path = self._segments.path
         if self.handed is None:
             return None
         try:
-            said = self.handed.checkpoint(entry)
+            noted = self.handed.checkpoint(entry)
         except FormatError as error:
             self._report("the index in a release note is damaged, reading it from storage", path.idx(entry.name), error)
             return None
-        if said is None:
+        if noted is None:
             return None
         late = self._shared.late_indexes
         if entry.name not in self._indexed and late.has_room:  # usually the previous owner has written it by then
             late.add(self._segments, entry.name, entry.length, self.handed.last_index, after_ms=LOOK_MS)
         self._indexed.add(entry.name)
-        return replace(said, is_full=True)
+        return replace(noted, is_full=True)
 
     async def _from_index(self, entry: SegmentEntry) -> Checkpoint | None:
         """Return the checkpoint in the segment's index; None if it is damaged. Raises NoSuchFile.
@@ -238,8 +235,9 @@ class Takeover:
         self._shared.report(text, **self._segments.path.log_fields, path=path, error=error)
 
     async def write_indexes(self, effect: ev.WriteIndexes) -> None:
-        """Write the indexes of recovered segments that have none; give up after a few attempts, since readers manage
-        without.
+        """Write the indexes of recovered segments that have none.
+
+        Gives up after a few attempts, since readers manage without.
         """
         segments = [segment for segment in effect.recovered.segments if segment.name not in self._indexed]
         for segment in segments:

@@ -27,8 +27,9 @@ class Refusals:
         self._task: asyncio.Task[None] | None = None
 
     def prove(self, error: RequestError) -> asyncio.Future[Any]:
-        """Return a future that fails with ``error`` if this broker still owns the partition, else with a retriable
-        error.
+        """Return a future that fails once the store was asked who owns the partition.
+
+        It fails with ``error`` if this broker still does, else with a retriable error.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((future, error))

@@ -42,9 +42,9 @@ class ReleaseNote(NamedTuple):
         """
         if not self.last_index:
             return None
-        said = decode_idx(self.last_index)
-        is_same = (said.segment, said.position, said.end_offset) == (last.name, last.length, last.end_offset)
-        return said if is_same else None
+        noted = decode_idx(self.last_index)
+        is_same = (noted.segment, noted.position, noted.end_offset) == (last.name, last.length, last.end_offset)
+        return noted if is_same else None
 
     def release(self) -> Release:
         """Return the message that carries the note to the successor."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 
 class Shortage:
-    """One partition's shortage: noticed when a segment's file got fewer datanodes than requested. Times are monotonic
-    ms.
+    """One partition's shortage: noticed when a segment's file got fewer datanodes than requested.
+
+    Times are monotonic ms.
     """
 
     __slots__ = ("_hold_ms", "_since_ms", "_try_ms", "is_refusing")

@@ -20,7 +20,7 @@ class State(Enum):
     RECOVER = "reading behind the last checkpoint"
     WRITE = "accepting and flushing batches"
     MOVE = "flushing what was accepted, then handing over"
-    FENCED = "somebody else owns the partition; nothing may be acknowledged"
+    FENCED = "another broker owns the partition; nothing may be acknowledged"
     CLOSED = "handed over"
     OFFLINE = "acknowledged data is missing or damaged; waits for an operator"
 

@@ -14,8 +14,9 @@ from bmq.storage.checkpoint import Checkpoint
 
 
 class UnclosedSegments:
-    """The segments of one partition that are closed or being closed; its length is the number not yet known to be
-    closed.
+    """The segments of one partition that are closed or being closed.
+
+    Its length is the number not yet known to be closed.
     """
 
     __slots__ = ("_closed", "_empty", "_indexed", "_unclosed")
@@ -39,8 +40,9 @@ class UnclosedSegments:
         return self._closed is None and not self._unclosed
 
     def found(self, listed: Iterable[SegmentEntry], name: SegmentName, length: int, end_offset: int) -> None:
-        """Note the predecessor's last segment, with its length in bytes and its end offset; ``listed`` is its record's
-        list.
+        """Note the predecessor's last segment, with its length in bytes and its end offset.
+
+        ``listed``: the entries of the predecessor's record.
         """
         for entry in listed:
             if entry.name == name:

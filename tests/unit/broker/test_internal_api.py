@@ -484,7 +484,7 @@ def test_stalls() -> None:
         (71_000, True, 1), (72_000, True, 1),  # stalled again
         (73_000, False, 1), (80_000, True, 1), (84_000, True, 1),  # given up, then new work
     ]:  # fmt: skip
-        stalls.look(now_ms, has_work=has_work, progress=progress)
+        stalls.update(now_ms, has_work=has_work, progress=progress)
         seen.append(stalls.is_stalled)
     assert seen == [False, False, False, False, True, False, False, True, False, False, False]
 

@@ -53,7 +53,7 @@ def test_when_storage_is_tried(looks: str, expected: list[tuple[int, int, int, i
     """Rows: seconds, the read that waits for longest, failures, progress, whether to try storage."""
     doubts = ReadDoubts(2_000, 10_000)
     seen = [
-        doubts.look(s * 1000, oldest=oldest, failed=failed, progress=done) for s, oldest, failed, done, _ in expected
+        doubts.check(s * 1000, oldest=oldest, failed=failed, progress=done) for s, oldest, failed, done, _ in expected
     ]
     assert seen == [each[-1] for each in expected], looks
 

@@ -19,13 +19,13 @@ class Sender:
 
     def __init__(self, name: int, sent: list[Sender], unsent: int = 0) -> None:
         self.name = name
-        self.in_line = False
-        self.flights = 0
+        self.is_queued = False
+        self.in_flight = 0
         self.unsent = unsent
         self._sent = sent
 
     def __repr__(self) -> str:
-        return f"<Sender {self.name} unsent={self.unsent} flights={self.flights}>"
+        return f"<Sender {self.name} unsent={self.unsent} in_flight={self.in_flight}>"
 
     def send(self) -> bool:
         if self.unsent == 0:
@@ -61,7 +61,7 @@ def test_a_lone_writer_is_flushed_in_the_next_turn() -> None:
         scheduler.want(sender)
         assert sent == []
         await asyncio.sleep(0)
-        assert (sent, scheduler.outstanding, sender.flights) == ([sender], 1, 1)
+        assert (sent, scheduler.outstanding, sender.in_flight) == ([sender], 1, 1)
         assert asyncio.get_running_loop().time() == 0.0
 
     run(main())
@@ -85,16 +85,16 @@ def test_small_flushes_behind_another_gather() -> None:
         assert await appends(1) == 1
         assert await appends(1) == 2  # enough; what it leaves is too little again
         assert sender.unsent == 2
-        scheduler.landed(sender)
+        scheduler.on_flush_ended(sender)
         await turns()
-        assert (len(sent), sender.flights) == (2, 1)
-        scheduler.landed(sender)
+        assert (len(sent), sender.in_flight) == (2, 1)
+        scheduler.on_flush_ended(sender)
         await turns()
         assert (len(sent), sender.unsent) == (3, 1)
-        scheduler.landed(sender)
+        scheduler.on_flush_ended(sender)
         await turns()
-        scheduler.landed(sender)
-        assert (len(sent), sender.unsent, sender.flights, scheduler.outstanding) == (4, 0, 0, 0)
+        scheduler.on_flush_ended(sender)
+        assert (len(sent), sender.unsent, sender.in_flight, scheduler.outstanding) == (4, 0, 0, 0)
 
     run(main())
 
@@ -109,7 +109,7 @@ def test_first_come_first_served() -> None:
         await turns()
         assert sent == senders[:2]
         for n in range(5):
-            scheduler.landed(senders[n])
+            scheduler.on_flush_ended(senders[n])
             await turns()
         assert sent == senders
         assert scheduler.outstanding == 0
@@ -130,7 +130,7 @@ def test_partitions_take_turns() -> None:
         for _ in range(500):
             await turns()
             while landed < len(sent):
-                scheduler.landed(sent[landed])
+                scheduler.on_flush_ended(sent[landed])
                 landed += 1
                 await turns()
         counts = Counter(sender.name for sender in sent)
@@ -151,7 +151,7 @@ def test_a_late_comer_waits_for_one_round_only() -> None:
         late = Sender(99, sent, 1)
         scheduler.want(late)
         for _ in range(len(busy) + 1):  # the first has had its turn, and stands in line again before it
-            scheduler.landed(sent[-1])
+            scheduler.on_flush_ended(sent[-1])
             await turns()
         assert sent[-1] is late
 
@@ -166,13 +166,13 @@ def test_no_more_than_its_share_of_one_partition() -> None:
         scheduler, sender = FlushScheduler(64, 3), Sender(0, sent, 10)
         scheduler.want(sender)
         await turns(20)
-        assert (len(sent), sender.flights, sender.in_line) == (3, 3, False)
+        assert (len(sent), sender.in_flight, sender.is_queued) == (3, 3, False)
         scheduler.want(sender)  # at its bound: not put in line, its landing will see to it
         await turns(20)
-        assert (len(sent), sender.in_line) == (3, False)
-        scheduler.landed(sender)
+        assert (len(sent), sender.is_queued) == (3, False)
+        scheduler.on_flush_ended(sender)
         await turns(20)
-        assert (len(sent), sender.flights) == (4, 3)
+        assert (len(sent), sender.in_flight) == (4, 3)
 
     run(main())
 
@@ -187,8 +187,8 @@ def test_nothing_to_send_takes_no_place() -> None:
         scheduler.want(empty)
         scheduler.want(other)
         await turns()
-        assert (sent, scheduler.outstanding, empty.flights, empty.in_line) == ([other], 1, 0, False)
-        scheduler.landed(other)
+        assert (sent, scheduler.outstanding, empty.in_flight, empty.is_queued) == ([other], 1, 0, False)
+        scheduler.on_flush_ended(other)
         empty.unsent = 1
         scheduler.want(empty)
         await turns()
@@ -217,19 +217,19 @@ def test_bounds_hold_and_everything_is_sent(seed: int) -> None:
                 appended += 1
                 scheduler.want(sender)
             if flying and rng.random() < 0.5:
-                scheduler.landed(flying.pop(rng.randrange(len(flying))))
+                scheduler.on_flush_ended(flying.pop(rng.randrange(len(flying))))
             if rng.random() < 0.7:
                 await turns()
                 flying += sent[seen:]
                 seen = len(sent)
                 assert scheduler.outstanding == len(flying) <= window
-                assert {s.name: s.flights for s in senders if s.flights} == Counter(s.name for s in flying)
-                assert max(sender.flights for sender in senders) <= share
-                can_send = any(sender.unsent and sender.flights < share for sender in senders)
+                assert {s.name: s.in_flight for s in senders if s.in_flight} == Counter(s.name for s in flying)
+                assert max(sender.in_flight for sender in senders) <= share
+                can_send = any(sender.unsent and sender.in_flight < share for sender in senders)
                 assert not can_send or scheduler.outstanding == window
         assert len(sent) == 200
         assert scheduler.outstanding == 0
-        assert not any(sender.in_line or sender.flights for sender in senders)
+        assert not any(sender.is_queued or sender.in_flight for sender in senders)
 
     run(main())
 
