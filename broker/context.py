@@ -43,18 +43,18 @@ class OpenPartition(Protocol):
 
     @property
     def has_files(self) -> bool:
-        """Whether it has files open."""
+        """True while it has a file open."""
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether the segment that is written has fewer datanodes than it was to have."""
+        """True if the open segment has fewer datanodes than its replication factor."""
 
     @property
     def unflushed_bytes(self) -> int:
         """Bytes that are accepted, and not acknowledged."""
 
     def has_node(self, nodes: Set[str]) -> bool:
-        """Return whether the segment that is written is on one of these datanodes."""
+        """Return whether the open segment is on one of these datanodes, and may be rolled for slowness now."""
 
     def leave_nodes(self, nodes: Sequence[str]) -> None:
         """Give up the open pipeline if it waits for one of these datanodes, which are silent."""
