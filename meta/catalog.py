@@ -345,7 +345,7 @@ class KvCatalog:
             before = None
         if before is None and after is not None and after.topic_id in self._by_id:
             other = self._by_id[after.topic_id].name
-            raise FormatError(f"topic {name} has the id of topic {other}, {after.topic_id}: somebody copied its key")
+            raise FormatError(f"topic {name} has the id of topic {other}, {after.topic_id}: its key was copied")
         if before is None and after is None:
             return
         if before is not None:

@@ -113,13 +113,13 @@ def decode(data: bytes) -> PartitionRecord:
 
 def _integer(value: object) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r} where a number should stand")
+        raise TypeError(f"{value!r} is not a whole number")
     return value
 
 
 def _text(value: object) -> str:
     if type(value) is not str:
-        raise TypeError(f"{value!r} where a text should stand")
+        raise TypeError(f"{value!r} is not a text")
     return value
 
 

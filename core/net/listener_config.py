@@ -112,7 +112,7 @@ def _parse(parts: Sequence[str], setting: str) -> tuple[ListenerAddress, ...]:
         if not colon or port < 0 or not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:
             raise ListenerError(f"{setting}: {part!r} is not NAME://HOST:PORT, as in PLAINTEXT://0.0.0.0:9092")
         if name in found:
-            raise ListenerError(f"{setting}: each listener must have a different name, and {name} stands twice")
+            raise ListenerError(f"{setting}: each listener must have a different name, and {name} is listed twice")
         found[name] = ListenerAddress(name, host or ANY_HOST[0], port)
     if len(found) > LISTENERS_MAX:
         raise ListenerError(f"{setting}: {len(found)} listeners are over {LISTENERS_MAX}")
@@ -186,6 +186,6 @@ def _protocol_map(parts: Sequence[str]) -> Mapping[str, str]:
                 f"listener.security.protocol.map: {protocol!r} of {name} is none of {', '.join(PROTOCOLS)}"
             )
         if name in found:
-            raise ListenerError(f"listener.security.protocol.map: {name} stands twice")
+            raise ListenerError(f"listener.security.protocol.map: {name} is listed twice")
         found[name] = protocol
     return found

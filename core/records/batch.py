@@ -233,9 +233,7 @@ def check_batch(batch: Batch, rules: BatchRules, now_ms: int) -> None:
     if not batch.has_valid_crc:
         raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"batch CRC does not match {batch.crc:#010x}")
     if batch.attributes & CODEC_MASK >= len(CODECS):
-        raise RequestError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {batch.attributes & CODEC_MASK} is not known"
-        )
+        raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {batch.attributes & CODEC_MASK}")
     if batch.count <= 0 or batch.last_offset_delta != batch.count - 1:
         raise _invalid(f"{batch.count} records do not agree with last offset delta {batch.last_offset_delta}")
     if batch.base_offset != 0:
@@ -261,12 +259,12 @@ def _check_timestamps(batch: Batch, rules: BatchRules, now_ms: int) -> None:
     if batch.max_timestamp - now_ms > rules.timestamp_after_max_ms:
         raise RequestError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {batch.max_timestamp} lies over {rules.timestamp_after_max_ms} ms after {now_ms}",
+            f"timestamp {batch.max_timestamp} is more than {rules.timestamp_after_max_ms} ms after {now_ms}",
         )
     if batch.base_timestamp != NO_TIMESTAMP and now_ms - batch.base_timestamp > rules.timestamp_before_max_ms:
         raise RequestError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {batch.base_timestamp} lies over {rules.timestamp_before_max_ms} ms before {now_ms}",
+            f"timestamp {batch.base_timestamp} is more than {rules.timestamp_before_max_ms} ms before {now_ms}",
         )
 
 

@@ -144,7 +144,7 @@ def read_varint(data: memoryview, at: int, bytes_max: int = _VARINT_BYTES_MAX) -
 def decompress(codec: int, data: memoryview, bytes_max: int) -> memoryview:
     """Return ``data`` decompressed.  Raises FormatError if it is damaged or would exceed ``bytes_max`` bytes."""
     if codec >= len(CODECS):
-        raise FormatError(f"codec {codec} is not known")
+        raise FormatError(f"unknown codec {codec}")
     name = CODECS[codec]
     try:
         return _DECOMPRESS[name](data, bytes_max)

@@ -55,7 +55,7 @@ def test_forms_that_kafka_takes(listeners: tuple[str, ...], found: list[tuple[st
         (("INSIDE://h:1",), (), ("INSIDE:SASL_SSL",), "listener INSIDE: SASL_SSL is not built yet"),
         (("INSIDE://h:1",), (), ("INSIDE:TLS",), "'TLS' of INSIDE is none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         (("INSIDE://h:1",), (), ("INSIDE",), "'INSIDE' is not NAME:PROTOCOL"),
-        (("INSIDE://h:1",), (), ("INSIDE:PLAINTEXT", "inside:PLAINTEXT"), "INSIDE stands twice"),
+        (("INSIDE://h:1",), (), ("INSIDE:PLAINTEXT", "inside:PLAINTEXT"), "INSIDE is listed twice"),
         (TWO, ("OTHER://h:1",), MAP, "advertised.listeners: OTHER is not in listeners=INSIDE://0.0.0.0:9092,OUTSIDE"),
         (TWO, ("INSIDE://0.0.0.0:1",), MAP, "clients cannot connect to '0.0.0.0:1' of INSIDE"),
         (TWO, ("INSIDE://[::]:1",), MAP, "clients cannot connect to '[::]:1' of INSIDE"),
