@@ -1,8 +1,9 @@
 """Producer ids for idempotent producers: issued once in the life of a cluster, from blocks (Kafka's KIP-730).
 
-An id is ``incarnation << 48 | n``, below 2**62: positive, and leaving the bit above to ids that coordinators create for
-themselves.  The incarnation counts rebuilds of the metadata store from storage, so that a rebuilt counter, which starts
-again, cannot issue an id whose sequence numbers are in some log.
+An id is ``rebuild count << 48 | n``, below 2**62: positive, and leaving the bit above to ids that coordinators create
+for themselves.  The rebuild count says how often the metadata store was rebuilt from storage, so that a rebuilt
+counter, which starts again, cannot issue an id whose sequence numbers are in some log.  Its field and arguments are
+named ``incarnation``.
 
 The record under ``producer-ids`` has the start of the next block.  A block belongs to the process whose commit moves
 the record; an unknown outcome, a crash or a stop wastes what is left of a block, and no id is ever issued twice.
@@ -38,7 +39,7 @@ def producer_ids_key(cluster: str) -> str:
 
 
 class ProducerIds:
-    """The issuer of one process.  ``incarnation`` is storage's (``cluster.json``), set before the first ``next``."""
+    """The issuer of one process.  ``incarnation`` is the rebuild count in ``cluster.json``, set before ``next``."""
 
     def __init__(self, kv: KeyValue, cluster: str, *, incarnation: int = 0) -> None:
         self._kv = kv
@@ -132,7 +133,7 @@ def encode_counter(incarnation: int, start: int) -> bytes:
 
 
 def decode_counter(entry: Entry) -> tuple[int, int]:
-    """Return the incarnation and the start of the next block.  Raises FormatError if it is not such a record."""
+    """Return the rebuild count and the start of the next block.  Raises FormatError if it is not such a record."""
     try:
         raw = json.loads(entry.value)
         if raw["format"] != FORMAT:

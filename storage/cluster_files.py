@@ -11,9 +11,10 @@ a name that exists holds a whole file, and its content never changes.  Equal top
 writes them; files of older versions have ``configs`` in another order.  The highest revision wins; older ones are
 deleted when a newer one is there.  The metadata store is the truth, these files follow it.
 
-A store that was rebuilt counts its revisions from the beginning, so the number in a name has the incarnation above the
-store's revision (``<incarnation> << 48 | <revision>``): the files of a later store win over all files of an earlier
-one.  For that, and for producer ids, ``cluster.json`` is replaced when a store is rebuilt, and never otherwise.
+A store that was rebuilt counts its revisions from the beginning, so the number in a name has the rebuild count (the
+field ``incarnation``) above the store's revision (``<rebuild count> << 48 | <revision>``): the files of a later store
+win over all files of an earlier one.  For that, and for producer ids, ``cluster.json`` is replaced when a store is
+rebuilt, and never otherwise.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ FORMAT = 1
 WRITE_ATTEMPTS = 3
 REVISION_BITS = 48
 INCARNATION_MAX = (1 << 14) - 1
-"""The largest incarnation: it is in the high bits of a producer id (``meta.producer_ids``)."""
+"""The largest rebuild count: it is in the high bits of a producer id (``meta.producer_ids``)."""
 PARTITIONS_MAX = 100_000
 FILE_BYTES_MAX = 1 << 20
 """Bytes read of a file: a topic's overrides are a few hundred."""
@@ -57,7 +58,7 @@ class WrongCluster(StorageError):
 class ClusterFile:
     """The content of ``cluster.json``.
 
-    ``incarnation`` counts how often the metadata store was rebuilt from storage.
+    ``incarnation`` is the rebuild count: how often the metadata store was rebuilt from storage.
     """
 
     cluster_id: str
@@ -105,10 +106,10 @@ async def check_cluster(fs: FileSystem, cluster_id: str, *, incarnation: int = 0
 
 
 async def raise_incarnation(fs: FileSystem, found: ClusterFile) -> ClusterFile:
-    """Replace ``/cluster.json`` by one with the next incarnation, and return it.
+    """Replace ``/cluster.json`` by one with the next rebuild count, and return it.
 
-    A crash in the middle leaves only a file with a scaffolding name.  A repetition raises the incarnation once more,
-    which does no harm.
+    A crash in the middle leaves only a file with a scaffolding name.  A repetition raises the count once more, which
+    does no harm.
     """
     risen = replace(found, incarnation=found.incarnation + 1)
     spare = await _write_spare(fs, layout.CLUSTER, _cluster_content(risen))
@@ -185,7 +186,7 @@ class StoredTopics:
     """The topics' files, as the controller writes and deletes them (its ``TopicFiles`` and ``DeletedFiles``).
 
     Every call raises RequestError KAFKA_STORAGE_ERROR if storage fails, and may be repeated.  ``incarnation`` is
-    storage's (``cluster.json``), set before the first call; revisions are those of the store, in this incarnation.
+    the rebuild count in ``cluster.json``, set before the first call; revisions are those of the store so rebuilt.
     """
 
     def __init__(self, fs: FileSystem, *, incarnation: int = 0) -> None:
@@ -218,12 +219,12 @@ class StoredTopics:
             await self._remove_files(name, number - 1)
 
     async def highest(self, name: str) -> int:
-        """Return the highest revision on storage of this incarnation, 0 if there is none."""
+        """Return the highest revision on storage of this rebuild count, 0 if there is none."""
         with _as_request_error(name):
             return max(0, await _highest(self._fs, name) - self._number(0))
 
     async def withdraw(self, name: str, revision: int) -> None:
-        """Remove the topic's files up to ``revision``, those of earlier incarnations included."""
+        """Remove the topic's files up to ``revision``, those of earlier rebuild counts included."""
         with _as_request_error(name):
             await self._remove_files(name, self._number(revision))
 

@@ -29,7 +29,7 @@ from bmq.storage.layout import EPOCH_MAX, PartitionPath
 
 EPOCH_MARGIN = 1_000
 """Added to the highest epoch that storage shows: owners that left no file, since an idle partition's owner registers
-none, have used higher ones.  Multiplied by the store's incarnation, so that the epochs given out by a store that was
+none, have used higher ones.  Multiplied by the store's rebuild count, so that the epochs given out by a store that was
 lost again, with the partition idle all the while, are passed as well."""
 CLOSED_KEPT = 3
 """Segments with an index that are kept in memory, in case the newest index cannot be used."""
@@ -141,7 +141,7 @@ def record(
     """Return the record that the partition's next owner starts from.
 
     ``newest``: the index of the newest segment that is known to be closed, None if there is none; ``incarnation``: the
-    number of the new store.  Raises FormatError if the epoch would not fit into a segment's name.
+    rebuild count of the new store.  Raises FormatError if the epoch would not fit into a segment's name.
     """
     floor = newest.segment.order if newest is not None else (-1, -1)
     names = sorted((name for name, file in folder.files.items() if _is_open(name, file, floor)), key=_order)
