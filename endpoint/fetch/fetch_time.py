@@ -32,7 +32,7 @@ class FetchTime:
         """True if a read from storage failed because an owner did not respond, and is to be repeated."""
         return self._is_lost
 
-    def on_look(self, now: float, *, waits: bool, reads: bool) -> None:
+    def on_check(self, now: float, *, waits: bool, reads: bool) -> None:
         """Handle that the changed partitions were checked.
 
         ``waits``: some of them wait for their owner; ``reads``: some are to be read from storage.
@@ -60,7 +60,7 @@ class FetchTime:
         """Return whether there is still time to wait for a missing owner."""
         return self._since is not None and now < self._since + self._patience_s
 
-    def next_look_at(self, now: float) -> float:
+    def next_check_at(self, now: float) -> float:
         """Return when to check the partitions again if no event comes earlier."""
         end = self.deadline
         if now >= end and self._since is not None:

@@ -41,7 +41,7 @@ from bmq.core.wire.fetch import (
 )
 from bmq.core.wire.primitives import TooManyPartitions
 from bmq.endpoint.api import Api, Services
-from bmq.endpoint.fetch.operation import LOOKS_A_TURN, FetchParams, FetchResult
+from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchParams, FetchResult
 from bmq.endpoint.fetch.partition_read import PartitionRead
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 
@@ -53,14 +53,14 @@ KNOWN_SINCE = {ErrorCode.KAFKA_STORAGE_ERROR: 6, ErrorCode.OFFSET_NOT_AVAILABLE:
 def handle(services: Services, request: Request) -> Response | Awaitable[Response]:
     version = request.api_version
     try:
-        asked = parse_fetch(request.body, version, LOOKS_A_TURN)
+        asked = parse_fetch(request.body, version, PARTITIONS_A_TURN)
     except TooManyPartitions:
         return _serve_large(services, request)
     except FormatError as error:
         raise CloseConnection(str(error)) from None
     listed = _listed(asked)
     if asked.replica_id >= 0:
-        return _encode(request, FetchResult(looks=_refused(listed)), committed=False)
+        return _encode(request, FetchResult(results=_refused(listed)), committed=False)
     committed = asked.isolation_level == READ_COMMITTED
     fetched = services.reading.fetch(
         asked.session_id,
@@ -77,7 +77,7 @@ def handle(services: Services, request: Request) -> Response | Awaitable[Respons
 
 async def _later(services: Services, request: Request, work: Awaitable[FetchResult], *, committed: bool) -> Response:
     fetched = await work
-    if len(fetched.looks) <= LOOKS_A_TURN:
+    if len(fetched.results) <= PARTITIONS_A_TURN:
         return _encode(request, fetched, committed=committed)
     try:
         return await services.large.run(_encode_apart, request, fetched, committed)
@@ -88,7 +88,7 @@ async def _later(services: Services, request: Request, work: Awaitable[FetchResu
 
 
 async def _serve_large(services: Services, request: Request) -> Response:
-    """Serve a request with more than LOOKS_A_TURN partitions, in turns of the loop."""
+    """Serve a request with more than PARTITIONS_A_TURN partitions, in turns of the loop."""
     large = services.large
     async with large.admitted(len(request.body)) as leave:
         try:
@@ -154,7 +154,7 @@ def _encode(request: Request, fetched: FetchResult, *, committed: bool) -> Respo
     return encode_fetch(
         request.api_version,
         request.correlation_id,
-        _topics(fetched.looks, request.api_version, committed=committed),
+        _topics(fetched.results, request.api_version, committed=committed),
         error_code=fetched.error,
         session_id=fetched.session_id,
         release=fetched.release,
@@ -166,35 +166,35 @@ def _encode_apart(request: Request, fetched: FetchResult, committed: bool) -> Re
 
 
 def _encode_refused(request: Request, listed: Sequence[SessionPartition]) -> Response:
-    return _encode(request, FetchResult(looks=_refused(listed)), committed=False)
+    return _encode(request, FetchResult(results=_refused(listed)), committed=False)
 
 
-def _topics(looks: Sequence[PartitionRead], version: int, *, committed: bool) -> list[FetchedTopic]:
+def _topics(results: Sequence[PartitionRead], version: int, *, committed: bool) -> list[FetchedTopic]:
     """Group the partitions by topic, in the order in which each topic comes first."""
     by_topic: dict[str | UUID, list[FetchedPartition]] = {}
-    for look in looks:
-        by_topic.setdefault(look.wanted.topic, []).append(_partition(look, version, committed=committed))
+    for result in results:
+        by_topic.setdefault(result.wanted.topic, []).append(_partition(result, version, committed=committed))
     return [
         FetchedTopic(topic, None, partitions) if isinstance(topic, str) else FetchedTopic(None, topic, partitions)
         for topic, partitions in by_topic.items()
     ]
 
 
-def _partition(look: PartitionRead, version: int, *, committed: bool) -> FetchedPartition:
-    error = look.error
+def _partition(result: PartitionRead, version: int, *, committed: bool) -> FetchedPartition:
+    error = result.error
     if KNOWN_SINCE.get(error, 0) > version:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    watermark, stable, log_start = look.marks
+    watermark, stable, log_start = result.marks
     return FetchedPartition(
-        look.wanted.partition,
+        result.wanted.partition,
         error,
         watermark,
         stable,
         log_start,
-        look.buffers,
-        look.size,
+        result.buffers,
+        result.size,
         aborted=() if committed and not error else None,
-        preferred_read_replica=look.preferred,
+        preferred_read_replica=result.preferred,
     )
 
 

@@ -43,7 +43,7 @@ PARALLEL_READS = 8
 """Partitions that one fetch reads from storage at once."""
 READS_MAX = 1_000
 """Partitions that one fetch reads from storage; the others come first in its session's next fetch."""
-LOOKS_A_TURN = 500
+PARTITIONS_A_TURN = 500
 """Partitions that are checked, or put into the response, in one turn of the loop: at 10 us each, 5 ms."""
 READ_BYTES_MIN = 64 << 10
 """Bytes that a read counts with at least: it returns a whole batch, however little was asked for."""
@@ -77,18 +77,18 @@ class FetchParams:
 class FetchResult:
     """The response, not encoded yet.  ``release`` gives its bytes back to the budget; None if it holds none."""
 
-    __slots__ = ("error", "looks", "release", "session_id")
+    __slots__ = ("error", "release", "results", "session_id")
 
     def __init__(
         self,
         error: ErrorCode = ErrorCode.NONE,
         session_id: int = NO_SESSION,
-        looks: Sequence[PartitionRead] = (),
+        results: Sequence[PartitionRead] = (),
         release: Callable[[], None] | None = None,
     ) -> None:
         self.error = error
         self.session_id = session_id
-        self.looks = looks
+        self.results = results
         self.release = release
 
 
@@ -109,7 +109,7 @@ class FetchReads(Protocol):
     parked_partitions: int
     """Number of partitions of large parked fetches without a session."""
 
-    def look(
+    def check_partition(
         self, wanted: SessionPartition, limit: int, *, at_least_one: bool, committed: bool, follows: bool
     ) -> PartitionRead:
         """Return what the partition has now, `limit` bytes at most.
@@ -118,13 +118,13 @@ class FetchReads(Protocol):
         `follows`: the partition's events count for `wanted` from here on.
         """
 
-    async def read(self, look: PartitionRead, gate: asyncio.Semaphore) -> bytes | ErrorCode:
-        """Return the records that `look` found on storage, or this partition's error."""
+    async def read(self, result: PartitionRead, gate: asyncio.Semaphore) -> bytes | ErrorCode:
+        """Return the records that `result` found on storage, or this partition's error."""
 
     def adopt(self, task: asyncio.Task[bytes | ErrorCode], reservation: Reservation) -> None:
         """Let a read, for which its fetch no longer waits, go on and fill the block cache."""
 
-    def count(self, look: PartitionRead) -> None:
+    def count(self, result: PartitionRead) -> None:
         """Count a partition's part of a response."""
 
     def leave(self, partitions: Collection[SessionPartition]) -> None:
@@ -137,7 +137,7 @@ class FetchReads(Protocol):
 class FetchOperation:
     """One fetch.  Call ``try_now``; if that returns None, await ``run``."""
 
-    __slots__ = ("_follows", "_fresh", "_has_looked", "_hurries", "_is_first", "_left", "_on_park", "_params",
+    __slots__ = ("_follows", "_fresh", "_has_checked", "_hurries", "_is_first", "_left", "_on_park", "_params",
                  "_parked_partitions", "_planned", "_reading", "_reads", "_rest", "_seen", "_size",
                  "_storage_deadline", "_stored", "_time", "_turn", "_watch")  # fmt: skip
 
@@ -155,7 +155,7 @@ class FetchOperation:
         self._time = FetchTime(0.0, 0.0)  # of ``run``
         self._on_park = _nothing
         self._parked_partitions = 0  # that count in ``FetchService.parked_partitions``
-        self._has_looked = False
+        self._has_checked = False
         if turn.session is not None:
             self._follows = True
             self._watch = turn.session.watch
@@ -169,10 +169,10 @@ class FetchOperation:
 
         None: ``run`` is needed.
         """
-        if len(self._watch.changed) + len(self._watch.waiting) > LOOKS_A_TURN:
+        if len(self._watch.changed) + len(self._watch.waiting) > PARTITIONS_A_TURN:
             return None
-        self._begin_look()
-        self._look_at(tuple(self._watch.changed))
+        self._begin_round()
+        self._check(tuple(self._watch.changed))
         is_late = self._params.max_wait_s <= 0
         if self._reads or not (is_late or self._is_enough()):
             return None
@@ -184,15 +184,15 @@ class FetchOperation:
         if reservation is None:
             return None
         if reservation.size < self._planned:
-            self._begin_look(self._bytes_of(reservation))
-            self._look_at(tuple(self._watch.changed))
+            self._begin_round(self._bytes_of(reservation))
+            self._check(tuple(self._watch.changed))
             reservation.resize(self._planned)
-        looks, rest = self._news(is_late=is_late)
-        looks += map(self._rest_of, rest)
-        self._tell(looks)
+        results, rest = self._news(is_late=is_late)
+        results += map(self._rest_of, rest)
+        self._note_sent(results)
         if self._turn.session is None:
             self._watch.clear()
-        return self._found(looks, reservation)
+        return self._found(results, reservation)
 
     async def run(self, on_park: Callable[[], None] = _nothing) -> FetchResult:
         """Return the response, once there is enough or the fetch's time is up.
@@ -212,12 +212,12 @@ class FetchOperation:
             )
             self._follow()
             while fetched is None:
-                await run_in_turns(self._look())
-                self._time.on_look(now(), waits=bool(self._watch.waiting), reads=self._reads)
+                await run_in_turns(self._check_changed())
+                self._time.on_check(now(), waits=bool(self._watch.waiting), reads=self._reads)
                 if self._reads or self._is_enough() or self._is_over():
                     fetched = await self._gather()
                 if fetched is None and self._seen == self._watch.events and not self._is_cut_off:
-                    await self._park(self._time.next_look_at(now()))
+                    await self._park(self._time.next_check_at(now()))
             return fetched
         finally:
             self._leave(is_answered=fetched is not None)
@@ -243,47 +243,52 @@ class FetchOperation:
         return not (self._time.is_patient(now) and (self._time.is_lost or self._lacks_owner()))
 
     def _lacks_owner(self) -> bool:
-        """Return whether a partition that waits has no owner; only the first LOOKS_A_TURN are checked."""
-        waiting = tuple(islice(self._watch.waiting, LOOKS_A_TURN))
+        """Return whether a partition that waits has no owner; only the first PARTITIONS_A_TURN are checked."""
+        waiting = tuple(islice(self._watch.waiting, PARTITIONS_A_TURN))
         return any(self._rest_of(wanted).error is ErrorCode.NOT_LEADER_OR_FOLLOWER for wanted in waiting)
 
     @property
     def _may_follow(self) -> bool:
         return self._follows and not self._is_cut_off
 
-    # ----------------------------------------------------------------------------------------------------- look
+    # ------------------------------------------------------------------------------------------------------------ check
 
-    def _look(self, bytes_max: int | None = None) -> Steps[None]:
-        """Check once the partitions that may have something, with a pause after each LOOKS_A_TURN of them.
+    def _check_changed(self, bytes_max: int | None = None) -> Steps[None]:
+        """Check once the partitions that may have something, with a pause after each PARTITIONS_A_TURN of them.
 
         ``bytes_max`` is the room for records, if less than the request's limit.
         """
-        self._begin_look(bytes_max)
-        for number, part in enumerate(batched(tuple(self._watch.changed), LOOKS_A_TURN)):
+        self._begin_round(bytes_max)
+        for number, part in enumerate(batched(tuple(self._watch.changed), PARTITIONS_A_TURN)):
             if number:
                 yield
-            if not self._look_at(part):
+            if not self._check(part):
                 return
 
-    def _begin_look(self, bytes_max: int | None = None) -> None:
+    def _begin_round(self, bytes_max: int | None = None) -> None:
         """Begin a round: forget what the last one has found.
 
         ``bytes_max`` is the room for records, if less than the request's limit.
         """
         limit = self._params.max_bytes
         self._is_first, self._left = True, (limit if bytes_max is None else min(bytes_max, limit))
-        self._has_looked = True
+        self._has_checked = True
         self._fresh = []
         self._seen = self._watch.events
         self._size = self._planned = self._stored = 0
         self._hurries = self._reads = False
 
-    def _look_at(self, partitions: Sequence[SessionPartition]) -> bool:
+    def _check(self, partitions: Sequence[SessionPartition]) -> bool:
         """Check these partitions, in the order of service.
 
         Return False once all bytes are used, so that the rest need no check.
         """
-        look_at, watch, follows, committed = self._reading.look, self._watch, self._may_follow, self._params.committed
+        check, watch, follows, committed = (
+            self._reading.check_partition,
+            self._watch,
+            self._may_follow,
+            self._params.committed,
+        )
         is_full, is_first, left = self._turn.partitions is not None, self._is_first, self._left
         nearer = self._params.nearer
         for wanted in partitions:
@@ -291,54 +296,54 @@ class FetchOperation:
                 continue
             if left <= 0 and not is_first and not is_full:
                 return False
-            look = look_at(
+            result = check(
                 wanted, min(left, wanted.max_bytes), at_least_one=is_first, committed=committed, follows=follows
             )
-            if nearer is not None and not look.error:
-                assert look.topic is not None
-                node_id = nearer(look.topic, wanted.partition)
+            if nearer is not None and not result.error:
+                assert result.topic is not None
+                node_id = nearer(result.topic, wanted.partition)
                 if node_id >= 0:
-                    look.prefers(node_id)
-            if look.reads:
+                    result.prefers(node_id)
+            if result.reads:
                 self._stored += 1
                 if self._stored > READS_MAX:
-                    look.reads, look.has_more = False, True
-            if look.reads or look.size:
+                    result.reads, result.has_more = False, True
+            if result.reads or result.size:
                 self._rest.pop(wanted, None)
-                self._fresh.append(look)
+                self._fresh.append(result)
                 is_first = False
-                left -= self._plan(look)
+                left -= self._plan(result)
             else:
-                self._sort(look)
+                self._sort(result)
         self._left, self._is_first = left, is_first
         return True
 
-    def _plan(self, look: PartitionRead) -> int:
+    def _plan(self, result: PartitionRead) -> int:
         """Count the partition's records, and return the bytes that they take of the response."""
-        if look.reads:
+        if result.reads:
             self._reads = True
-            self._planned += _cost(look)
-            return max(0, look.limit)
-        self._size += look.size
-        self._planned += look.size
-        return look.size
+            self._planned += _cost(result)
+            return max(0, result.limit)
+        self._size += result.size
+        self._planned += result.size
+        return result.size
 
-    def _sort(self, look: PartitionRead) -> None:
+    def _sort(self, result: PartitionRead) -> None:
         """Sort a partition without records: an error or a nearer proxy is reported now, the others are the rest."""
-        wanted, watch = look.wanted, self._watch
-        if look.preferred >= 0 or (look.error and not look.waits and not look.is_unknown):
+        wanted, watch = result.wanted, self._watch
+        if result.preferred >= 0 or (result.error and not result.waits and not result.is_unknown):
             self._rest.pop(wanted, None)
-            self._fresh.append(look)
+            self._fresh.append(result)
             self._hurries = True
             return
-        self._rest[wanted] = look
-        if look.is_unknown:
-            watch.is_quiet(wanted, is_told=False)
-            self._hurries |= look.is_gone
-        elif look.waits:
+        self._rest[wanted] = result
+        if result.is_unknown:
+            watch.is_quiet(wanted, is_sent=False)
+            self._hurries |= result.is_gone
+        elif result.waits:
             watch.is_waiting(wanted)
-        elif not look.has_more:
-            watch.is_quiet(wanted, is_told=look.marks == wanted.told)
+        elif not result.has_more:
+            watch.is_quiet(wanted, is_sent=result.marks == wanted.sent_marks)
 
     def _is_enough(self) -> bool:
         return self._size >= self._params.min_bytes or self._hurries or self._knows_nothing()
@@ -347,9 +352,9 @@ class FetchOperation:
         """Return whether none of the fetch's partitions exists (or it has none): there is nothing to wait for."""
         session, partitions = self._turn.session, self._turn.partitions
         count = len(partitions) if partitions is not None else len(session.partitions) if session is not None else 0
-        return len(self._watch.unsaid) == count and all(look.is_unknown for look in self._rest.values())
+        return len(self._watch.news) == count and all(result.is_unknown for result in self._rest.values())
 
-    # ------------------------------------------------------------------------------------------------- read, park
+    # ------------------------------------------------------------------------------------------------------- read, park
 
     async def _gather(self) -> FetchResult | None:
         """Reserve bytes, read from storage, respond.  Return None if nothing was found after all and time is left."""
@@ -388,10 +393,10 @@ class FetchOperation:
             async with asyncio.timeout(POOL_PATIENCE_S):
                 reservation = await pool.take(self._planned)
         except TimeoutError:
-            await run_in_turns(self._look())
+            await run_in_turns(self._check_changed())
             return None
         try:
-            await run_in_turns(self._look(self._bytes_of(reservation)))
+            await run_in_turns(self._check_changed(self._bytes_of(reservation)))
         except BaseException:
             reservation.release()
             raise
@@ -401,7 +406,7 @@ class FetchOperation:
     def _fill(self, reservation: Reservation) -> Steps[None]:
         """Fit what was found into ``reservation``: check again, for fewer bytes, if it is less than planned."""
         if reservation.size < self._planned:
-            yield from self._look(self._bytes_of(reservation))
+            yield from self._check_changed(self._bytes_of(reservation))
             reservation.resize(self._planned)
 
     def _bytes_of(self, reservation: Reservation) -> int:
@@ -418,43 +423,43 @@ class FetchOperation:
         gate = asyncio.Semaphore(PARALLEL_READS)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        tasks = {loop.create_task(self._reading.read(look, gate)): look for look in self._fresh if look.reads}
+        tasks = {loop.create_task(self._reading.read(result, gate)): result for result in self._fresh if result.reads}
         is_rich = 0 < self._size >= params.min_bytes
         patience = SHORT_PATIENCE_S if is_rich else max(0.0, self._storage_deadline - loop.time())
         try:
             await asyncio.wait(tasks, timeout=patience)
-            for task, look in tasks.items():
+            for task, result in tasks.items():
                 if task.done():
-                    self._take(look, task.result())
+                    self._take(result, task.result())
         except BaseException:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
-        for task, look in tasks.items():
-            if look.reads:  # still under way: it goes on without this fetch
-                look.reads = False
-                self._reading.adopt(task, reservation.split(_cost(look)))
-        self._time.on_read(began, is_lost=any(look.waits for look in self._fresh))
+        for task, result in tasks.items():
+            if result.reads:  # still under way: it goes on without this fetch
+                result.reads = False
+                self._reading.adopt(task, reservation.split(_cost(result)))
+        self._time.on_read(began, is_lost=any(result.waits for result in self._fresh))
         self._fit()
 
-    def _take(self, look: PartitionRead, outcome: bytes | ErrorCode) -> None:
+    def _take(self, result: PartitionRead, outcome: bytes | ErrorCode) -> None:
         """Take a read's records or its error.  After NOT_LEADER_OR_FOLLOWER the read is repeated while time is left."""
-        look.reads = False
+        result.reads = False
         if isinstance(outcome, ErrorCode):
-            look.fails(outcome, waits=outcome is ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            self._hurries |= not look.waits
+            result.fails(outcome, waits=outcome is ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._hurries |= not result.waits
         elif outcome:
-            look.buffers, look.size, look.is_stored = (outcome,), len(outcome), True
+            result.buffers, result.size, result.is_stored = (outcome,), len(outcome), True
 
     def _fit(self) -> None:
         """Drop records past the limits.  Only the first partition with records may pass them, by one batch (KIP-74)."""
         self._size = 0
-        for look in self._fresh:
-            size = look.size
-            if size and self._size and (size > look.limit or self._size + size > self._params.max_bytes):
-                look.buffers, look.size = (), 0
-            self._size += look.size
+        for result in self._fresh:
+            size = result.size
+            if size and self._size and (size > result.limit or self._size + size > self._params.max_bytes):
+                result.buffers, result.size = (), 0
+            self._size += result.size
 
     async def _park(self, until: float) -> None:
         """Wait until enough has been flushed, something has changed, or the loop's clock reaches ``until``.
@@ -484,50 +489,50 @@ class FetchOperation:
                 watch.token = None
                 watch.unpark()
 
-    # --------------------------------------------------------------------------------------------------- answer
+    # --------------------------------------------------------------------------------------------------------- response
 
     def _finish(self, reservation: Reservation, *, is_late: bool) -> Steps[FetchResult]:
-        """Build the response from what was found, with a pause after each LOOKS_A_TURN partitions."""
+        """Build the response from what was found, with a pause after each PARTITIONS_A_TURN partitions."""
         session, watch = self._turn.session, self._watch
         if session is not None and self._turn.is_overtaken:
             reservation.release()
             self._reading.metrics.api(ApiKey.FETCH).failed(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
             return FetchResult(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id)
-        looks, rest = self._news(is_late=is_late)
-        for number, part in enumerate(batched(rest, LOOKS_A_TURN)):
+        results, rest = self._news(is_late=is_late)
+        for number, part in enumerate(batched(rest, PARTITIONS_A_TURN)):
             if number:
                 yield
-            looks += [self._rest_of(wanted) for wanted in part if wanted.watch is watch]  # not forgotten in a pause
-        for number, told in enumerate(batched(looks, LOOKS_A_TURN)):
+            results += [self._rest_of(wanted) for wanted in part if wanted.watch is watch]  # not forgotten in a pause
+        for number, some in enumerate(batched(results, PARTITIONS_A_TURN)):
             if number:
                 yield
-            self._tell(told)
-        return self._found(looks, reservation)
+            self._note_sent(some)
+        return self._found(results, reservation)
 
     def _finish_empty(self) -> Steps[FetchResult]:
         """Build a response without records, after the budget had no room for POOL_PATIENCE_S."""
-        for look in self._fresh:
-            look.buffers, look.size, look.reads = (), 0, False
+        for result in self._fresh:
+            result.buffers, result.size, result.reads = (), 0, False
         self._size = 0
         return (yield from self._finish(Reservation(self._reading.budget.memory, 0), is_late=self._is_late()))
 
-    def _tell(self, looks: Sequence[PartitionRead]) -> None:
+    def _note_sent(self, results: Sequence[PartitionRead]) -> None:
         """Note that the response carries these."""
         watch, count = self._watch, self._reading.count
-        for look in looks:
-            count(look)
-            look.wanted.told = look.marks
-            if look.size:
-                watch.served(look.wanted)
-            elif not look.error:
-                watch.unsaid.pop(look.wanted, None)
+        for result in results:
+            count(result)
+            result.wanted.sent_marks = result.marks
+            if result.size:
+                watch.served(result.wanted)
+            elif not result.error:
+                watch.news.pop(result.wanted, None)
 
-    def _found(self, looks: Sequence[PartitionRead], reservation: Reservation) -> FetchResult:
+    def _found(self, results: Sequence[PartitionRead], reservation: Reservation) -> FetchResult:
         session = self._turn.session
         reservation.resize(self._size)
         return FetchResult(
             session_id=session.id if session is not None else NO_SESSION,
-            looks=looks,
+            results=results,
             release=reservation.release if self._size else None,
         )
 
@@ -538,15 +543,15 @@ class FetchOperation:
         nothing to read.
         """
         if self._turn.partitions is not None:
-            looks = [*self._fresh, *self._rest.values()]
+            results = [*self._fresh, *self._rest.values()]
             if not is_late:
-                self._hide_waiting(looks)
-            return looks, ()
+                self._hide_waiting(results)
+            return results, ()
         watch = self._watch
-        looks = [look for look in self._fresh if look.is_news and (is_late or not look.waits)]
-        return looks, (*watch.unsaid, *watch.waiting) if is_late else tuple(watch.unsaid)
+        results = [result for result in self._fresh if result.is_news and (is_late or not result.waits)]
+        return results, (*watch.news, *watch.waiting) if is_late else tuple(watch.news)
 
-    def _hide_waiting(self, looks: Sequence[PartitionRead]) -> None:
+    def _hide_waiting(self, results: Sequence[PartitionRead]) -> None:
         """Clear errors that may still pass, in a full response, which must list these partitions.
 
         They are sent without records and without a watermark (-1): one from before a move may be too low by now, and
@@ -554,25 +559,25 @@ class FetchOperation:
         0: those clients are processes of this cluster, which find the next owner themselves.
         """
         hides_missing = self._reading.owner_patience_s > 0
-        for look in looks:
-            if look.waits and (hides_missing or look.error is ErrorCode.OFFSET_NOT_AVAILABLE):
-                look.error = ErrorCode.NONE
+        for result in results:
+            if result.waits and (hides_missing or result.error is ErrorCode.OFFSET_NOT_AVAILABLE):
+                result.error = ErrorCode.NONE
 
     def _rest_of(self, wanted: SessionPartition) -> PartitionRead:
         """Return the partition's last check, or check it now if an earlier request of the session made the last one."""
-        look = self._rest.get(wanted)
-        if look is None:
+        result = self._rest.get(wanted)
+        if result is None:
             committed, follows = self._params.committed, self._may_follow
-            look = self._reading.look(wanted, 0, at_least_one=False, committed=committed, follows=follows)
-        return look
+            result = self._reading.check_partition(wanted, 0, at_least_one=False, committed=committed, follows=follows)
+        return result
 
-    # --------------------------------------------------------------------------------------------------- follow
+    # ----------------------------------------------------------------------------------------------------------- follow
 
     def _follow(self) -> None:
         """Follow the partitions from now on.  A fetch without a session checks all of its partitions again for that."""
         if self._turn.session is None:
             self._follows = True
-            if self._has_looked:  # at few partitions: see ``try_now``
+            if self._has_checked:  # at few partitions: see ``try_now``
                 for wanted in self._turn.partitions or ():
                     self._watch.touch(wanted)
 
@@ -580,7 +585,7 @@ class FetchOperation:
         """Count a large fetch's partitions while it waits.  Return False if those that wait have too many already."""
         turn, reading = self._turn, self._reading
         count = len(turn.partitions or ()) if turn.session is None else 0
-        if count <= LOOKS_A_TURN:
+        if count <= PARTITIONS_A_TURN:
             return True
         if reading.parked_partitions and reading.parked_partitions + count > PARTITIONS_MAX:
             return False
@@ -598,9 +603,9 @@ class FetchOperation:
             self._reading.end_session(turn.session)
 
 
-def _cost(look: PartitionRead) -> int:
+def _cost(result: PartitionRead) -> int:
     """Return the bytes to reserve for a read from storage."""
-    return READ_COPIES * max(READ_BYTES_MIN, look.limit)
+    return READ_COPIES * max(READ_BYTES_MIN, result.limit)
 
 
 def _ring(future: asyncio.Future[None]) -> None:

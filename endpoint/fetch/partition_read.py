@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Buffer
 from bmq.core.records.batch import HEADER_BYTES
-from bmq.endpoint.fetch.purgatory import UNTOLD, Marks, SessionPartition
+from bmq.endpoint.fetch.purgatory import NO_MARKS, Marks, SessionPartition
 from bmq.endpoint.fetch.tail_cache import TailCache
 from bmq.endpoint.leader_epochs import epoch_error
 from bmq.endpoint.partitions import PartitionView
@@ -74,7 +74,7 @@ class PartitionRead:
         self.limit = limit
         self.offset = wanted.offset  # a later request of the session may change it there
         self.error = ErrorCode.NONE
-        self.marks: Marks = UNTOLD
+        self.marks: Marks = NO_MARKS
         self.buffers: Sequence[Buffer] = ()
         self.size = 0
         self.end = 0
@@ -96,7 +96,7 @@ class PartitionRead:
     @property
     def is_news(self) -> bool:
         """True if an incremental response must carry the partition."""
-        return bool(self.size or self.error) or self.preferred >= 0 or self.marks != self.wanted.told
+        return bool(self.size or self.error) or self.preferred >= 0 or self.marks != self.wanted.sent_marks
 
     def prefers(self, node_id: int) -> None:
         """Send the client to proxy ``node_id`` for the partition, and read nothing here."""
@@ -111,7 +111,7 @@ class PartitionRead:
         """
         self.error = error
         self.waits = waits
-        self.marks = UNTOLD
+        self.marks = NO_MARKS
         return self
 
 
@@ -129,35 +129,35 @@ def read_partition(
 
     ``wanted.key`` must be set.  ``committed``: only records below the last stable offset.
     """
-    look = PartitionRead(wanted, topic, limit)
+    result = PartitionRead(wanted, topic, limit)
     if followed is None or not followed.is_open:
-        return look.fails(ErrorCode.NOT_LEADER_OR_FOLLOWER, waits=True)
+        return result.fails(ErrorCode.NOT_LEADER_OR_FOLLOWER, waits=True)
     error = epoch_error(followed.epoch, wanted.leader_epoch)
     if error:
-        return look.fails(error)
+        return result.fails(error)
     watermark, stable, log_start = followed.high_watermark, followed.last_stable_offset, followed.log_start
     offset = wanted.offset
     if offset < log_start:
-        return look.fails(ErrorCode.OFFSET_OUT_OF_RANGE)
+        return result.fails(ErrorCode.OFFSET_OUT_OF_RANGE)
     if offset > watermark:
         if followed.has_seen_end:
-            return look.fails(ErrorCode.OFFSET_OUT_OF_RANGE)
-        return look.fails(ErrorCode.OFFSET_NOT_AVAILABLE, waits=True)
-    look.marks = (watermark, stable, log_start)
-    look.end = stable if committed else watermark
-    if offset >= look.end:
-        return look
+            return result.fails(ErrorCode.OFFSET_OUT_OF_RANGE)
+        return result.fails(ErrorCode.OFFSET_NOT_AVAILABLE, waits=True)
+    result.marks = (watermark, stable, log_start)
+    result.end = stable if committed else watermark
+    if offset >= result.end:
+        return result
     if limit < HEADER_BYTES and not at_least_one:
-        look.has_more = True
-        return look
-    assert look.key is not None
-    found = tails.read(look.key, offset, limit, look.end, at_least_one=at_least_one)
+        result.has_more = True
+        return result
+    assert result.key is not None
+    found = tails.read(result.key, offset, limit, result.end, at_least_one=at_least_one)
     if found is None:
-        look.reads = True
-        look.live = followed.live
+        result.reads = True
+        result.live = followed.live
         if not followed.knows_live:
-            look.asks = followed
+            result.asks = followed
     else:
-        look.buffers, look.size = found
-        look.has_more = not look.size
-    return look
+        result.buffers, result.size = found
+        result.has_more = not result.size
+    return result

@@ -4,7 +4,7 @@ A *watch* belongs to a fetch session, for as long as that lives, or to one fetch
 partitions, and keeps those that need a check apart, so that a fetch costs its changed partitions and not all::
 
     changed   an event has come, or there are more records: the next round checks it
-    unsaid    checked, nothing to read, but the next response has news (a new watermark, an unknown topic)
+    news      checked, nothing to read, but the next response has news (a new watermark, an unknown topic)
     waiting   checked, and its owner is not known yet: reported only when the fetch's time is up
 
 A partition in none of the three is *quiet*: its reader is at the end, and the client has all its marks.  Every event
@@ -23,17 +23,17 @@ Identity = tuple["str | uuid.UUID", int]
 """Partition as the client names it: topic name or (from version 13 on) topic id, and number."""
 Marks = tuple[int, int, int]
 """Offsets of a partition in a response: high watermark, last stable offset, log start."""
-UNTOLD: Marks = (-1, -1, -1)
+NO_MARKS: Marks = (-1, -1, -1)
 """Marks of a partition whose marks were not sent, or are not known."""
 
 
 class SessionPartition:
     """One partition that a fetch, or a session of fetches, reads.
 
-    ``key`` is None while the topic is unknown.  ``told`` are the marks that the client was sent last.
+    ``key`` is None while the topic is unknown.  ``sent_marks`` are those that the client was sent last.
     """
 
-    __slots__ = ("key", "leader_epoch", "max_bytes", "offset", "partition", "told", "topic", "watch")
+    __slots__ = ("key", "leader_epoch", "max_bytes", "offset", "partition", "sent_marks", "topic", "watch")
 
     def __init__(
         self, topic: str | uuid.UUID, partition: int, offset: int, max_bytes: int, leader_epoch: int = -1
@@ -44,7 +44,7 @@ class SessionPartition:
         self.max_bytes = max_bytes
         self.leader_epoch = leader_epoch
         self.key: PartitionKey | None = None
-        self.told = UNTOLD
+        self.sent_marks = NO_MARKS
         self.watch: FetchWatch | None = None
 
     @property
@@ -53,7 +53,7 @@ class SessionPartition:
         return self.topic, self.partition
 
     def __repr__(self) -> str:
-        return f"<SessionPartition {self.topic}-{self.partition} from {self.offset} told={self.told}>"
+        return f"<SessionPartition {self.topic}-{self.partition} from {self.offset} sent={self.sent_marks}>"
 
 
 class FetchWatch:
@@ -62,12 +62,12 @@ class FetchWatch:
     ``token`` belongs to the caller, to wake the parked fetch with.  ``events`` counts all events so far.
     """
 
-    __slots__ = ("_counted", "_need", "changed", "events", "token", "unsaid", "waiting")
+    __slots__ = ("_counted", "_need", "changed", "events", "news", "token", "waiting")
 
     def __init__(self) -> None:
         # In the order of service: the first one has waited longest for records.
         self.changed: dict[SessionPartition, None] = {}
-        self.unsaid: dict[SessionPartition, None] = {}
+        self.news: dict[SessionPartition, None] = {}
         self.waiting: dict[SessionPartition, None] = {}
         self.token: object = None
         self.events = 0
@@ -76,7 +76,7 @@ class FetchWatch:
 
     def __repr__(self) -> str:
         return (
-            f"<FetchWatch changed={len(self.changed)} unsaid={len(self.unsaid)} waiting={len(self.waiting)}"
+            f"<FetchWatch changed={len(self.changed)} news={len(self.news)} waiting={len(self.waiting)}"
             f" need={self._need}>"
         )
 
@@ -102,7 +102,7 @@ class FetchWatch:
         """Remove a partition that the session has forgotten."""
         wanted.watch = None
         self.changed.pop(wanted, None)
-        self.unsaid.pop(wanted, None)
+        self.news.pop(wanted, None)
         self.waiting.pop(wanted, None)
 
     def clear(self) -> None:
@@ -110,43 +110,43 @@ class FetchWatch:
 
         They refer to this watch: without this call, only the cyclic garbage collector could free either.
         """
-        for each in (self.changed, self.unsaid, self.waiting, self._counted):
+        for each in (self.changed, self.news, self.waiting, self._counted):
             each.clear()
 
     def touch(self, wanted: SessionPartition) -> None:
         """Note an event: the partition needs a check.  It keeps its place in the order if it had one."""
         self.events += 1
         self.changed[wanted] = None
-        self.unsaid.pop(wanted, None)
+        self.news.pop(wanted, None)
         self.waiting.pop(wanted, None)
 
-    def touch_unsaid(self) -> None:
+    def touch_news(self) -> None:
         """Let the next round check all partitions that have news, but had nothing to read."""
         self.events += 1
-        self.changed.update(self.unsaid)
-        self.unsaid.clear()
+        self.changed.update(self.news)
+        self.news.clear()
 
     def served(self, wanted: SessionPartition) -> None:
         """Note that a response carries records of the partition: the others come first next time (KIP-227)."""
         self.changed.pop(wanted, None)
         self.changed[wanted] = None
 
-    def is_quiet(self, wanted: SessionPartition, *, is_told: bool) -> None:
+    def is_quiet(self, wanted: SessionPartition, *, is_sent: bool) -> None:
         """Note that there is nothing to read: no check is needed before the next event.
 
-        ``is_told``: the client has its present marks.
+        ``is_sent``: the client has its present marks.
         """
         self.changed.pop(wanted, None)
         self.waiting.pop(wanted, None)
-        if is_told:
-            self.unsaid.pop(wanted, None)
+        if is_sent:
+            self.news.pop(wanted, None)
         else:
-            self.unsaid[wanted] = None
+            self.news[wanted] = None
 
     def is_waiting(self, wanted: SessionPartition) -> None:
         """Note that the partition has no owner now, or none that has confirmed its end."""
         self.changed.pop(wanted, None)
-        self.unsaid.pop(wanted, None)
+        self.news.pop(wanted, None)
         self.waiting[wanted] = None
 
     def park(self, need_bytes: int) -> None:

@@ -136,7 +136,7 @@ class FetchService:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # ---------------------------------------------------------------------------------------------------- fetches
+    # ---------------------------------------------------------------------------------------------------------- fetches
 
     def fetch(
         self,
@@ -211,7 +211,7 @@ class FetchService:
 
     def _resume(self, watch: FetchWatch) -> None:
         """Resume a session for its next request: wake one that is parked, and check again what had only news."""
-        watch.touch_unsaid()
+        watch.touch_news()
         if watch.is_parked:
             watch.unpark()
             _wake((watch,))
@@ -228,12 +228,12 @@ class FetchService:
             session.watch.unpark()
             _wake((session.watch,))
 
-    # ------------------------------------------------------------------------------------------------- partitions
+    # ------------------------------------------------------------------------------------------------------- partitions
 
-    def look(
+    def check_partition(
         self, wanted: SessionPartition, limit: int, *, at_least_one: bool, committed: bool, follows: bool
     ) -> PartitionRead:
-        """Return what the partition has now.  See `FetchReads.look`."""
+        """Return what the partition has now.  See `FetchReads.check_partition`."""
         topic = self._topic_of(wanted)
         if topic is None or not 0 <= wanted.partition < topic.partitions:
             return self._unknown(wanted, limit, has_topic=topic is not None)
@@ -256,35 +256,35 @@ class FetchService:
         return self._catalog.by_id(wanted.topic)
 
     def _unknown(self, wanted: SessionPartition, limit: int, *, has_topic: bool) -> PartitionRead:
-        look = PartitionRead(wanted, None, limit)
-        look.is_gone = wanted.key is not None
+        result = PartitionRead(wanted, None, limit)
+        result.is_gone = wanted.key is not None
         self.poll.leave(wanted)
         if has_topic or isinstance(wanted.topic, str):
-            return look.fails(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return look.fails(ErrorCode.UNKNOWN_TOPIC_ID)
+            return result.fails(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return result.fails(ErrorCode.UNKNOWN_TOPIC_ID)
 
-    def count(self, look: PartitionRead) -> None:
+    def count(self, result: PartitionRead) -> None:
         """Count a partition's part of a response."""
-        if look.error:
-            self.metrics.api(ApiKey.FETCH).failed(look.error)
-        if look.topic is None:
+        if result.error:
+            self.metrics.api(ApiKey.FETCH).failed(result.error)
+        if result.topic is None:
             return  # a topic that does not exist gets no counters
-        counters = self.metrics.topic(look.topic.name)
+        counters = self.metrics.topic(result.topic.name)
         counters.fetches += 1
-        counters.bytes_out += look.size
-        if look.size and look.key is not None:
+        counters.bytes_out += result.size
+        if result.size and result.key is not None:
             if self._served is not None:
-                self._served(look.key, look.size)
+                self._served(result.key, result.size)
             if self.metrics.traffic is not None:
-                self.metrics.traffic.read(look.topic.name, look.key.partition, look.size)
-        if look.error:
+                self.metrics.traffic.read(result.topic.name, result.key.partition, result.size)
+        if result.error:
             counters.failed_fetches += 1
-        elif look.is_stored:
-            self.metrics.storage_read_bytes += look.size
+        elif result.is_stored:
+            self.metrics.storage_read_bytes += result.size
         else:
-            self.metrics.tail_hit_bytes += look.size
+            self.metrics.tail_hit_bytes += result.size
 
-    # ---------------------------------------------------------------------------------------------------- storage
+    # ---------------------------------------------------------------------------------------------------------- storage
 
     def reader(self, key: PartitionKey, path: PartitionPath) -> LogReader:
         """Return the partition's reader; the least recently used one of more than READERS_MAX is dropped."""
@@ -297,22 +297,22 @@ class FetchService:
             self._readers.move_to_end(key)
         return reader
 
-    async def read(self, look: PartitionRead, gate: asyncio.Semaphore) -> bytes | ErrorCode:
-        """Return the records that ``look`` found on storage, or the error of this partition alone."""
-        key, topic = look.key, look.topic
+    async def read(self, result: PartitionRead, gate: asyncio.Semaphore) -> bytes | ErrorCode:
+        """Return the records that ``result`` found on storage, or the error of this partition alone."""
+        key, topic = result.key, result.topic
         assert key is not None
         assert topic is not None
         path = PartitionPath(topic.name, str(topic.topic_id), key.partition)
         try:
             try:
-                return await self._read_from(self.reader(key, path), look, gate)
+                return await self._read_from(self.reader(key, path), result, gate)
             except (OffsetNotFound, MissingRecords):
                 self._readers.pop(key, None)  # its list of segments may be out of date
-                return await self._read_from(self.reader(key, path), look, gate)
+                return await self._read_from(self.reader(key, path), result, gate)
         except RequestError as error:
             return _fetch_code(error)
         except (OffsetNotFound, MissingRecords) as error:
-            return await self._missing(key, look.offset, error)
+            return await self._missing(key, result.offset, error)
         except StorageError as error:
             _log.warning(
                 "records cannot be read from storage now: their readers get KAFKA_STORAGE_ERROR, and try again",
@@ -320,23 +320,23 @@ class FetchService:
             )
             return ErrorCode.KAFKA_STORAGE_ERROR
 
-    async def _read_from(self, reader: LogReader, look: PartitionRead, gate: asyncio.Semaphore) -> bytes:
+    async def _read_from(self, reader: LogReader, result: PartitionRead, gate: asyncio.Semaphore) -> bytes:
         async with gate:
             began = self._clock.monotonic()
-            live = look.live if look.asks is None else await look.asks.ask_live()
-            records = await reader.read(look.offset, look.limit, look.end, live=live)
+            live = result.live if result.asks is None else await result.asks.ask_live()
+            records = await reader.read(result.offset, result.limit, result.end, live=live)
             took_s = self._clock.monotonic() - began
             self.read_ms.observe(took_s * 1000)
             if self.tracer is not None:
-                self._trace_read(self.tracer, look, took_s, len(records))
+                self._trace_read(self.tracer, result, took_s, len(records))
             return records
 
-    def _trace_read(self, tracer: Tracer, look: PartitionRead, took_s: float, size: int) -> None:
-        assert look.topic is not None
+    def _trace_read(self, tracer: Tracer, result: PartitionRead, took_s: float, size: int) -> None:
+        assert result.topic is not None
         attributes: dict[str, Value] = {
-            "messaging.destination.name": look.topic.name,
-            "messaging.destination.partition.id": str(look.wanted.partition),
-            "messaging.kafka.offset": look.offset,
+            "messaging.destination.name": result.topic.name,
+            "messaging.destination.partition.id": str(result.wanted.partition),
+            "messaging.kafka.offset": result.offset,
             "bmq.bytes": size,
         }
         tracer.stage("read", took_s, attributes)
@@ -380,7 +380,7 @@ class FetchService:
     def _late_ended(self, task: asyncio.Task[bytes | ErrorCode]) -> None:
         self._late.pop(task).release()
 
-    # ------------------------------------------------------------------------------------------------------ tails
+    # ------------------------------------------------------------------------------------------------------------ tails
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
         """Drop the tail of the former owner, and wake the fetches that follow the partition."""

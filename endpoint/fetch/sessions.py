@@ -177,7 +177,7 @@ class FetchSessions:
         self.partitions -= len(session.partitions)
         self._set_rank(session, None)
 
-    # ----------------------------------------------------------------------------------------------------- full
+    # ------------------------------------------------------------------------------------------------------------- full
 
     def _replace(self, turn: Turn, session_id: int) -> None:
         """Close the session that a full request names."""
@@ -225,7 +225,7 @@ class FetchSessions:
             session_id = self._new_id()
         return session_id
 
-    # ---------------------------------------------------------------------------------------------- incremental
+    # ------------------------------------------------------------------------------------------------------ incremental
 
     def _resume(self, turn: Turn, session_id: int, epoch: int, by_id: bool) -> FetchSession | None:
         """Return the session that an incremental request continues; None if ``turn`` is refused."""

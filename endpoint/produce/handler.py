@@ -171,9 +171,9 @@ class Produce:
     def _refusal(self, asked: ProduceRequest) -> RequestError | None:
         """Return the error of the request as a whole; None if its parts may be accepted."""
         if self.acks not in (ACKS_ALL, ACKS_BUFFERED, ACKS_NONE):
-            return RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self.acks} is none of -1, 0, 1")
+            return RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self.acks} is not one of -1, 0, 1")
         if asked.transactional_id is not None:
-            return RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not available")
+            return RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
         return None
 
     def _hand_out(self, asked: ProduceTopic, refusal: RequestError | None) -> TopicAnswer:
@@ -257,7 +257,7 @@ class Produce:
             may_pass = stumbles.may_pass(self._client, unknown, producer_id, sequence) and may_pass
         return may_pass
 
-    # ------------------------------------------------------------------------------------------------- how it ends
+    # ---------------------------------------------------------------------------------------------------------- results
 
     def part_over(self, error: RequestError | None) -> None:
         """Count a part that has its result: ``error``, or None if it was accepted or dropped."""

@@ -70,7 +70,7 @@ class Forwards:
         Raises NoAnswer if there is none.
         """
         if api.may_park and self.is_draining:
-            raise NoAnswer(Refused.UNKNOWN, "this proxy is about to end")
+            raise NoAnswer(Refused.UNKNOWN, "this proxy is shutting down")
         if self._local is not None and owner.incarnation == self._view.own:
             work = api.call(self._local, request, client)
             if not inspect.isawaitable(work):
@@ -129,7 +129,7 @@ class Forwards:
         try:
             await asyncio.wait((task, drained), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                raise NoAnswer(Refused.UNKNOWN, "this proxy is about to end")
+                raise NoAnswer(Refused.UNKNOWN, "this proxy is shutting down")
             return task.result()
         finally:
             task.cancel()

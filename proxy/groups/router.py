@@ -80,7 +80,7 @@ class RoutedCoordinator:
         self.drain()
         self._unsubscribe()
 
-    # ------------------------------------------------------------------------------------------------------ the APIs
+    # --------------------------------------------------------------------------------------------------------- the APIs
 
     def shard_of(self, group_id: str) -> int:
         """Return the shard of a group: a partition of ``__consumer_offsets``."""
@@ -157,7 +157,7 @@ class RoutedCoordinator:
                     missing[shard] = ErrorCode(answer.error_code)
         return GroupListing(groups, frozenset(shards), missing)
 
-    # ------------------------------------------------------------------------------------------------------- routing
+    # ---------------------------------------------------------------------------------------------------------- routing
 
     async def _routed(self, api: GroupApi, request: Any, client: ClientInfo) -> Any:
         request = api.distinct(request)
@@ -200,7 +200,9 @@ class RoutedCoordinator:
         response = await self._forwards.ask(api, part, client, owner, [shards[each] for each in entries])
         answers = api.answers(response)
         if len(answers) != len(entries):
-            raise NoAnswer(Refused.UNKNOWN, f"{len(answers)} answers where {len(entries)} were asked for")
+            raise NoAnswer(
+                Refused.UNKNOWN, f"a response with {len(answers)} entries where {len(entries)} were expected"
+            )
         return [Refused.ELSEWHERE if api.is_elsewhere(each) else each for each in answers]
 
     async def _settle(self, shards: Sequence[int], ask: Ask, *, is_patient: bool = True) -> list[Any]:
@@ -238,7 +240,7 @@ class RoutedCoordinator:
                 parts.setdefault(owner.incarnation, (owner, []))[1].append(entry)
         return list(parts.values())
 
-    # ---------------------------------------------------------------------------------------------------- the topic
+    # -------------------------------------------------------------------------------------------------------- the topic
 
     def _count(self) -> int:
         """Return the number of shards, the partitions of the topic; 0 if the topic does not exist."""

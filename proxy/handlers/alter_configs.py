@@ -50,7 +50,8 @@ async def _alter_all(services: ProxyServices, message: Any, read: Callable[[Any]
         if counts[(resource.resource_type, resource.resource_name)] > 1:
             raise RequestError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
         if len(resource.configs) > CONFIGS_MAX:
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"{len(resource.configs)} configs of one resource")
+            text = f"{len(resource.configs)} configs of one resource, more than {CONFIGS_MAX}"
+            raise RequestError(ErrorCode.INVALID_REQUEST, text)
         if len({config.name for config in resource.configs}) != len(resource.configs):
             raise RequestError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
         await _alter(services, resource, read(resource.configs), message.validate_only)

@@ -68,7 +68,7 @@ def _judge(
     nodes = {proxy.node_id for proxy in services.members.proxies}
     if not replicas or len(set(replicas)) != len(replicas) or not nodes.issuperset(replicas):
         named = f"{replicas[:NAMED_MAX]}{'...' if len(replicas) > NAMED_MAX else ''}"
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{named} are not nodes of this cluster, each once"
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {named}: name nodes of this cluster, each once"
     if set(replicas) == set(services.metadata.replicas(topic, index, services.members)):
         return ErrorCode.NONE, None
     return (

@@ -65,7 +65,8 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
 
 async def _create(services: ProxyServices, wanted: Any, validate_only: bool) -> Topic:
     if len(wanted.configs) > CONFIGS_MAX:
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"{len(wanted.configs)} configs, more than a topic has")
+        text = f"{len(wanted.configs)} configs of one topic, more than {CONFIGS_MAX}"
+        raise RequestError(ErrorCode.INVALID_REQUEST, text)
     nodes = await broker_ids_of(wanted.assignments)
     assignments = {each.partition_index: nodes[at] for at, each in enumerate(wanted.assignments)}
     if len(assignments) != len(wanted.assignments):

@@ -49,7 +49,9 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
         try:
             states = await (await owner_of(services, name, index)).producers()
             if told and told + len(states) > PRODUCERS_MAX:
-                raise RequestError(ErrorCode.INVALID_REQUEST, "too many producers for one response: ask for less")
+                raise RequestError(
+                    ErrorCode.INVALID_REQUEST, "too many producers for one response: ask for fewer partitions"
+                )
             told += len(states)
         except RequestError as error:
             return Partition(

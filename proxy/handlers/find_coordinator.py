@@ -67,7 +67,7 @@ async def _find_each(services: ProxyServices, key_type: int, keys: list[str]) ->
 
 async def _find(services: ProxyServices, key_type: int, key: str) -> _Found:
     if key_type == TRANSACTION:
-        return _Found(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served yet")
+        return _Found(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
     if key_type != GROUP:
         return _Found(ErrorCode.INVALID_REQUEST, f"key type {key_type} is not served")
     try:

@@ -102,9 +102,9 @@ async def _find(services: ProxyServices, wanted: Wanted, version: int, *, commit
     """Return the offset that the client asks for.  Raises RequestError with the code that Kafka would send."""
     timestamp = wanted.timestamp
     if wanted.is_repeated:
-        raise RequestError(ErrorCode.INVALID_REQUEST, "the same partition twice")
+        raise RequestError(ErrorCode.INVALID_REQUEST, "the request names the partition twice")
     if timestamp < 0 and version < KNOWN_SINCE.get(timestamp, version + 1):
-        raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} in version {version}")
+        raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"version {version} does not have timestamp {timestamp}")
     owner = await owner_of(services, wanted.topic, wanted.partition)
     is_start = timestamp in (EARLIEST, EARLIEST_LOCAL)
     ends = await (owner.ends() if is_start else owner.settled_ends())

@@ -9,7 +9,7 @@ Version notes: in 0 an empty list means all topics, later null does.  4 may forb
 cluster's operations.  10 and 11 have a field for topic ids, but a request that uses it is INVALID_REQUEST, as in Kafka;
 from 12 on topics may be asked for by id.  13 has an error for the whole response; it is never set.
 
-Not implemented: leader epochs, which are always -1 (docs/design/decisions.md).  All proxies are in every answer; a
+Not implemented: leader epochs, which are always -1 (docs/design/decisions.md).  Every response has all proxies; a
 partition's replicas are one proxy a zone.
 """
 

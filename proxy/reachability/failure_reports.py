@@ -24,7 +24,7 @@ class Reports:
         self._view = view
         self._peers = peers
         self._here = here
-        self._told: dict[str, float] = {}  # by incarnation: when
+        self._reported_at: dict[str, float] = {}  # by incarnation: when
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -43,13 +43,13 @@ class Reports:
     def broken(self, incarnation: str, why: str) -> None:
         """Report that a connection to a member broke or could not be made; ``why`` is for the controller's log."""
         now = asyncio.get_running_loop().time()
-        if incarnation not in self._view.members or now - self._told.get(incarnation, -REPORT_S) < REPORT_S:
+        if incarnation not in self._view.members or now - self._reported_at.get(incarnation, -REPORT_S) < REPORT_S:
             return
-        self._told = {each: when for each, when in self._told.items() if now - when < REPORT_S}
+        self._reported_at = {each: when for each, when in self._reported_at.items() if now - when < REPORT_S}
         controller = self._view.controller
         if controller is None or controller.incarnation == incarnation:
             return  # the next controller checks all members itself
-        self._told[incarnation] = now
+        self._reported_at[incarnation] = now
         if controller.incarnation == self._view.own:
             if self._here is not None:
                 self._here(incarnation, why)
@@ -66,4 +66,4 @@ class Reports:
         try:
             await ask_member(self._peers, controller, request, InternalKey.REPORT, ReportResponse, ASK_S)
         except RequestError:
-            self._told.pop(incarnation, None)  # the next failure is reported without a pause
+            self._reported_at.pop(incarnation, None)  # the next failure is reported without a pause

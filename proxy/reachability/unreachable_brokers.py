@@ -75,7 +75,7 @@ class Reachability:
         """Forget a process that is not a member any more."""
         self._suspects.pop(incarnation, None)
 
-    def look(self, incarnation: str, *, is_up: bool, now: float) -> None:
+    def check(self, incarnation: str, *, is_up: bool, now: float) -> None:
         """Note whether a suspect is in reach now; list or unlist it if that has lasted long enough."""
         was_up, since, is_listed = self._suspects[incarnation]
         if is_up != was_up:
@@ -142,18 +142,18 @@ class Unreachable:
         try:
             while self._reachability.suspects or not self._is_published:
                 await asyncio.sleep(LOOK_S)
-                self._look(asyncio.get_running_loop().time())
+                self._check(asyncio.get_running_loop().time())
                 if not self._is_published:
                     await self._publish()
         finally:
             self._task = None
 
-    def _look(self, now: float) -> None:
+    def _check(self, now: float) -> None:
         for incarnation in self._reachability.suspects:
             member = self._view.members.get(incarnation)
             if member is not None:
                 is_up = self._is_up(incarnation) or self._peers.get(member, Kind.CONTROL) is not None
-                self._reachability.look(incarnation, is_up=is_up, now=now)
+                self._reachability.check(incarnation, is_up=is_up, now=now)
             else:
                 self._reachability.forget(incarnation)
 

@@ -1,4 +1,4 @@
-"""Connections through other processes (relays) to the members that this one does not reach: at most ``WAYS_MAX``.
+"""Connections through other processes (relays) to members that this one does not reach: ``CONNECTIONS_MAX`` at most.
 
 They bridge the time until the direct connection is up again, or the controller has moved the member's partitions.
 Meanwhile the direct connection is tried again and again, and ``proxy.reachability`` reports the member as before.
@@ -16,10 +16,10 @@ from bmq.core.rpc.peers import Kind, PeerLost, Peers, R, ask_peer
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.kv import KvError
-from bmq.proxy.relay.relayed_connection import Connection, RelayedConnection, open_way
+from bmq.proxy.relay.relayed_connection import Connection, RelayedConnection, open_relayed
 from bmq.proxy.relay.selection import RelayChoice
 
-WAYS_MAX = 48
+CONNECTIONS_MAX = 48
 """Relayed connections of this process at once."""
 RELAY_AFTER_S = 0.5
 """Time to wait for the direct connection before a relay is used."""
@@ -49,18 +49,18 @@ class RelayPool:
         self._choice = RelayChoice(view.own, zone)
         self._unreachable: Unreachable = {}
         self._read_at = -LISTED_S
-        self._ways: dict[RelayedConnection, None] = {}  # until they are closed
+        self._relayed: dict[RelayedConnection, None] = {}  # until they are closed
         self._opening = 0
         self._is_closed = False
         self._controls: dict[str, RelayedConnection] = {}  # for queries
         self._seeking: dict[str, asyncio.Task[RelayedConnection | None]] = {}  # one for all callers of `ask`
 
     def __repr__(self) -> str:
-        return f"<RelayPool {len(self._ways)} connections, {self._opening} being opened>"
+        return f"<RelayPool {len(self._relayed)} connections, {self._opening} being opened>"
 
     def __len__(self) -> int:
         """Return the number of relayed connections."""
-        return len(self._ways)
+        return len(self._relayed)
 
     async def close(self) -> None:
         """Close all relayed connections, and open no more.  Idempotent."""
@@ -69,21 +69,21 @@ class RelayPool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for way in tuple(self._ways):
-            way.close()
+        for relayed in tuple(self._relayed):
+            relayed.close()
 
     def forget(self, incarnation: str) -> None:
         """Close the relayed connections to a process that is not a member any more."""
         self._choice.forget(incarnation)
-        for way in [way for way in self._ways if way.incarnation == incarnation]:
-            way.close()
+        for relayed in [relayed for relayed in self._relayed if relayed.incarnation == incarnation]:
+            relayed.close()
 
     async def open(self, member: Member) -> RelayedConnection | None:
         """Open a relayed connection for the caller alone, through the relay that `RelayChoice` picks.
 
-        Returns None if there is no relay, if it does not reach the member either, or if WAYS_MAX is reached.
+        Returns None if there is no relay, if it does not reach the member either, or if CONNECTIONS_MAX is reached.
         """
-        if self._is_closed or len(self._ways) + self._opening >= WAYS_MAX:
+        if self._is_closed or len(self._relayed) + self._opening >= CONNECTIONS_MAX:
             return None
         self._opening += 1
         try:
@@ -93,7 +93,7 @@ class RelayPool:
             if via is None:
                 return None
             try:
-                way = await open_way(self._peers, member, via, OPEN_S)
+                relayed = await open_relayed(self._peers, member, via, OPEN_S)
             except PeerLost as error:
                 _log.info(
                     "a member cannot be reached through %s either",
@@ -105,7 +105,7 @@ class RelayPool:
         finally:
             self._opening -= 1
         if self._is_closed or member.incarnation not in self._view.members:
-            way.close()
+            relayed.close()
             return None
         _log.warning(
             "a member is reached through %s only: there is no direct connection to it",
@@ -113,19 +113,19 @@ class RelayPool:
             extra=fields(member=member.incarnation),
         )
         self._choice.helped(member.incarnation)
-        self._ways[way] = None
-        way.on_closed = lambda: self._closed(way)
-        way.on_lost(lambda: self._lost(way))
-        return way
+        self._relayed[relayed] = None
+        relayed.on_closed = lambda: self._closed(relayed)
+        relayed.on_lost(lambda: self._lost(relayed))
+        return relayed
 
-    def _closed(self, way: RelayedConnection) -> None:
-        self._ways.pop(way, None)
+    def _closed(self, relayed: RelayedConnection) -> None:
+        self._relayed.pop(relayed, None)
 
-    def _lost(self, way: RelayedConnection) -> None:
-        if self._controls.get(way.incarnation) is way:
-            del self._controls[way.incarnation]
-        if not way.was_closed:
-            self._choice.failed(way.incarnation, way.via, asyncio.get_running_loop().time())
+    def _lost(self, relayed: RelayedConnection) -> None:
+        if self._controls.get(relayed.incarnation) is relayed:
+            del self._controls[relayed.incarnation]
+        if not relayed.was_closed:
+            self._choice.failed(relayed.incarnation, relayed.via, asyncio.get_running_loop().time())
 
     async def _read(self) -> None:
         """Read the other proxies' lists of unreachable members, unless they were read less than LISTED_S ago.
@@ -146,7 +146,7 @@ class RelayPool:
             )
             self._unreachable = {}
 
-    # ---------------------------------------------------------------------------------------------------- questions
+    # ---------------------------------------------------------------------------------------------------------- queries
 
     async def ask(self, member: Member, message: Message, api_key: int, response_type: type[R], timeout_s: float) -> R:
         """Send a query to ``member``, directly or through a relay, and return its response.  See ``Peers.ask``.
@@ -173,21 +173,21 @@ class RelayPool:
                 task = self._seeking[member.incarnation] = loop.create_task(self._seek(member))
                 task.add_done_callback(lambda _: self._seeking.pop(member.incarnation))
             await asyncio.wait((task,), timeout=max(0.0, deadline - loop.time()))
-            way = task.result() if task.done() and not task.cancelled() else None
-            if way is None or not way.is_up:
+            relayed = task.result() if task.done() and not task.cancelled() else None
+            if relayed is None or not relayed.is_up:
                 raise
-            return way
+            return relayed
 
     async def _seek(self, member: Member) -> RelayedConnection | None:
-        way = await self.open(member)
-        if way is not None and way.is_up:
-            self._controls[member.incarnation] = way
-        return way
+        relayed = await self.open(member)
+        if relayed is not None and relayed.is_up:
+            self._controls[member.incarnation] = relayed
+        return relayed
 
     def sweep(self) -> None:
         """Retire the relayed connections for queries to members whose direct connection is up again."""
-        for incarnation, way in tuple(self._controls.items()):
+        for incarnation, relayed in tuple(self._controls.items()):
             member = self._view.members.get(incarnation)
             if member is not None and self._peers.get(member, Kind.CONTROL) is not None:
                 del self._controls[incarnation]
-                way.retire()
+                relayed.retire()

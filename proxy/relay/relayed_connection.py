@@ -52,7 +52,7 @@ class Connection(Protocol):
 class RelayedConnection:
     """A connection to ``incarnation`` through ``peer``, the relay, whose connection is used for nothing else.
 
-    ``open_way`` returns it open.
+    ``open_relayed`` returns it open.
     """
 
     def __init__(self, incarnation: str, peer: Peer) -> None:
@@ -79,7 +79,7 @@ class RelayedConnection:
         """Incarnation of the relay."""
         return self._peer.incarnation
 
-    # ------------------------------------------------------------------------------------------------- for callers
+    # ------------------------------------------------------------------------------------------------------ for callers
 
     def call(
         self, api_key: int, api_version: int, body: Sequence[Buffer], header_tags: bytes = NO_TAGS
@@ -130,7 +130,7 @@ class RelayedConnection:
             self._is_over, self.is_up, self.why = True, False, "another connection is used"
         self._close_if_done()
 
-    # ------------------------------------------------------------------------------------------------ what comes back
+    # -------------------------------------------------------------------------------------------------------- responses
 
     def _answered(self, future: asyncio.Future[memoryview], size: int, sent: asyncio.Future[memoryview]) -> None:
         self._calls -= 1
@@ -179,26 +179,26 @@ class RelayedConnection:
             self._peer.close()
 
 
-async def open_way(peers: Peers, to: Member, via: Member, timeout_s: float) -> RelayedConnection:
+async def open_relayed(peers: Peers, to: Member, via: Member, timeout_s: float) -> RelayedConnection:
     """Return an open connection to ``to`` through ``via``, once a ping has passed.
 
     Raises PeerLost, with nothing sent, if that fails or takes longer than ``timeout_s``.
     """
     deadline = asyncio.get_running_loop().time() + timeout_s
-    way = RelayedConnection(to.incarnation, await peers.open(via, timeout_s))
+    relayed = RelayedConnection(to.incarnation, await peers.open(via, timeout_s))
     is_open = False
     try:
         async with asyncio.timeout_at(deadline):
-            PingResponse.decode(await way.call(InternalKey.PING, _VERSION, PingRequest().encode()))
-        is_open = way.is_up
+            PingResponse.decode(await relayed.call(InternalKey.PING, _VERSION, PingRequest().encode()))
+        is_open = relayed.is_up
     except (TimeoutError, FormatError, PeerLost) as error:
         raise PeerLost(str(error) or f"no response from {to.incarnation}", was_sent=False) from None
     finally:
         if not is_open:
-            way.close()
+            relayed.close()
     if not is_open:
-        raise PeerLost(f"{to.incarnation}: {way.why}", was_sent=False)
-    return way
+        raise PeerLost(f"{to.incarnation}: {relayed.why}", was_sent=False)
+    return relayed
 
 
 def _nothing() -> None:

@@ -7,7 +7,7 @@ requests of proxies to brokers are passed on, and only over a direct connection:
 other process reaches the broker, and is never relayed again.
 
 The first error ends the connection: all later requests are refused, since they would overtake the failed one.  Bounds:
-``WAYS_MAX`` connections, ``BYTES_MAX`` bytes of requests under way in all, and the listener's own.
+``CONNECTIONS_MAX`` connections, ``BYTES_MAX`` bytes of requests under way in all, and the listener's own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bmq.core.wire.produce_client import PRODUCE_VERSION
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView
 
-WAYS_MAX = 32
+CONNECTIONS_MAX = 32
 """Connections that are relayed at once."""
 BYTES_MAX = 64 << 20
 """Bytes of relayed requests under way, over all connections."""
@@ -46,7 +46,7 @@ PASSED_ON = frozenset(
 """APIs and versions that are passed on: none that ends or moves anything."""
 
 
-class _Way:
+class _Relayed:
     """One relayed connection.
 
     ``peer`` is None until the broker is reached; ``is_over``: no more requests are passed on.
@@ -71,20 +71,20 @@ class Relay:
     def __init__(self, view: ClusterView, peers: Peers) -> None:
         self._view = view
         self._peers = peers
-        self._ways: dict[Client, _Way] = {}
+        self._relayed: dict[Client, _Relayed] = {}
         self._bytes = 0
 
     def __repr__(self) -> str:
-        return f"<Relay {len(self._ways)} connections, {self._bytes} bytes>"
+        return f"<Relay {len(self._relayed)} connections, {self._bytes} bytes>"
 
     def __len__(self) -> int:
         """Return the number of connections that are relayed."""
-        return len(self._ways)
+        return len(self._relayed)
 
     def close(self) -> None:
         """Close the connections to brokers, and pass nothing more on over them."""
-        for way in self._ways.values():
-            way.end()
+        for relayed in self._relayed.values():
+            relayed.end()
 
     def handle(self, body: memoryview, call: InternalCall) -> list[Buffer] | Awaitable[list[Buffer]]:
         """Pass a request on, and return its encoded response, or an awaitable of it.
@@ -92,68 +92,68 @@ class Relay:
         The request is handed to the broker's connection before this returns, so requests keep their order.  Raises
         FormatError, and ends the relayed connection, if `body` is not a RelayRequest.
         """
-        way = self._ways.get(call.client)
+        relayed = self._relayed.get(call.client)
         try:
             asked = RelayRequest.decode(body)
         except FormatError:
-            if way is not None:
-                way.end()
+            if relayed is not None:
+                relayed.end()
             raise
-        if way is None:
+        if relayed is None:
             return self._begin(asked, call.client)
-        if way.is_over or way.peer is None:
-            return _refusal(f"there is no connection to {way.to}")
-        if asked.to != way.to or (asked.api_key, asked.api_version) not in PASSED_ON:
-            way.end()
+        if relayed.is_over or relayed.peer is None:
+            return _refusal(f"there is no connection to {relayed.to}")
+        if asked.to != relayed.to or (asked.api_key, asked.api_version) not in PASSED_ON:
+            relayed.end()
             return _refusal(f"API {asked.api_key} is not passed on to {asked.to}")
         size = len(body)
         if self._bytes + size > BYTES_MAX:
-            way.end()
+            relayed.end()
             return _refusal(f"{self._bytes} bytes are under way through this process")
         self._bytes += size
-        return self._pass_on(way, size, way.peer.call(asked.api_key, asked.api_version, asked.body))
+        return self._pass_on(relayed, size, relayed.peer.call(asked.api_key, asked.api_version, asked.body))
 
     def _begin(self, asked: RelayRequest, client: Client) -> list[Buffer] | Awaitable[list[Buffer]]:
-        way = self._ways[client] = _Way(asked.to)
+        relayed = self._relayed[client] = _Relayed(asked.to)
         client.on_close(lambda: self._ended(client))
         member = self._view.members.get(asked.to)
         if asked.api_key != InternalKey.PING or asked.api_version != 0:
             reason = "a relayed connection must begin with a ping"
-        elif len(self._ways) > WAYS_MAX:
-            reason = f"{WAYS_MAX} other connections are relayed through this process"
+        elif len(self._relayed) > CONNECTIONS_MAX:
+            reason = f"{CONNECTIONS_MAX} other connections are relayed through this process"
         elif member is None or not member.has(BROKER):
             reason = f"{asked.to} is not a broker of this cluster"
         elif asked.to == self._view.own:
             reason = f"{asked.to} is this process itself"
         else:
-            return self._open(way, member)
-        way.end()
+            return self._open(relayed, member)
+        relayed.end()
         return _refusal(reason)
 
     def _ended(self, client: Client) -> None:
-        self._ways.pop(client).end()
+        self._relayed.pop(client).end()
 
-    async def _open(self, way: _Way, member: Member) -> list[Buffer]:
+    async def _open(self, relayed: _Relayed, member: Member) -> list[Buffer]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + OPEN_S
         try:
             peer = await self._peers.open(member, OPEN_S)
-            if way.is_over:  # the other process has disconnected
+            if relayed.is_over:  # the other process has disconnected
                 peer.close()
                 return _refusal("too late")
-            way.peer = peer
+            relayed.peer = peer
             async with asyncio.timeout_at(deadline):
                 pong = await peer.call(InternalKey.PING, 0, PingRequest().encode())
         except (PeerLost, TimeoutError) as error:
-            way.end()
+            relayed.end()
             return _refusal(f"{member.incarnation} is not reached from here either: {error or 'no response'}")
         return RelayResponse(ErrorCode.NONE, body=pong).encode()
 
-    async def _pass_on(self, way: _Way, size: int, answer: asyncio.Future[memoryview]) -> list[Buffer]:
+    async def _pass_on(self, relayed: _Relayed, size: int, answer: asyncio.Future[memoryview]) -> list[Buffer]:
         try:
             return RelayResponse(ErrorCode.NONE, body=await answer).encode()
         except PeerLost as error:
-            way.end()
+            relayed.end()
             return _refusal(str(error), was_sent=error.was_sent)
         finally:
             self._bytes -= size

@@ -217,7 +217,7 @@ class _Broker:
             )
             if len(found.answers) == len(asked):
                 return found.answers
-            text = f"{self.member.incarnation} gave {len(found.answers)} answers to {len(asked)} questions"
+            text = f"{self.member.incarnation} returned {len(found.answers)} answers to {len(asked)} queries"
             error = RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
         except PeerLost as lost:
             self._one_by_one_until = self._loop_time() + LOST_S
@@ -259,7 +259,7 @@ class _Broker:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            text = f"asking {self.member.incarnation} failed"
+            text = f"a query to {self.member.incarnation} failed"
             asyncio.get_running_loop().call_exception_handler(
                 {"message": text, "exception": task.exception(), "task": task}
             )

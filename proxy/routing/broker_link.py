@@ -94,11 +94,11 @@ class BrokerLink:
         self._is_shut = True
         if self._connecting is not None:
             self._connecting.cancel()
-        way = self.peer
-        if way is not None:
+        peer = self.peer
+        if peer is not None:
             self._down()
-        if isinstance(way, RelayedConnection):
-            way.close()
+        if isinstance(peer, RelayedConnection):
+            peer.close()
 
     async def close(self) -> None:
         """Shut the link, and wait until its task has ended."""
@@ -106,7 +106,7 @@ class BrokerLink:
         if self._connecting is not None:
             await asyncio.wait([self._connecting])
 
-    # -------------------------------------------------------------------------------------------------- connecting
+    # ------------------------------------------------------------------------------------------------------- connecting
 
     def _begin(self) -> None:
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
@@ -148,13 +148,13 @@ class BrokerLink:
 
     async def _go_round(self, relays: RelayPool) -> None:
         """Use a relayed connection, if a relay can help now."""
-        way = await relays.open(self.member)
-        if way is None:
+        relayed = await relays.open(self.member)
+        if relayed is None:
             await asyncio.sleep(RETRY_S)
-        elif self._peers.get(self.member, self.kind) is not None or not way.is_up:
-            way.close()
+        elif self._peers.get(self.member, self.kind) is not None or not relayed.is_up:
+            relayed.close()
         else:
-            self._up(way)
+            self._up(relayed)
 
     def _up(self, peer: Connection) -> None:
         self.peer = peer

@@ -56,11 +56,11 @@ class HighWatermarks:
             elif self._local is not None and (partition := self._local(key)) is not None:
                 found[key] = partition.high_watermark
         limit = asyncio.Semaphore(PARALLEL)
-        for answers in await asyncio.gather(*(self._ask(*question, limit) for question in self._questions(elsewhere))):
+        for answers in await asyncio.gather(*(self._ask(*query, limit) for query in self._queries(elsewhere))):
             found.update(answers)
         return found
 
-    def _questions(
+    def _queries(
         self, by_owner: Mapping[str, Sequence[PartitionKey]]
     ) -> Iterator[tuple[Asker, Member, Sequence[PartitionKey]]]:
         for incarnation, keys in by_owner.items():

@@ -34,11 +34,11 @@ class OwnerQueries:
 
     def __init__(
         self,
-        questions: BatchedQueries,
+        queries: BatchedQueries,
         member_of: Callable[[PartitionKey], Member | None],
         patience_s: float,
     ) -> None:
-        self._questions = questions
+        self._queries = queries
         self._member_of = member_of
         self._patience_s = patience_s
         self.is_deserted = False
@@ -56,7 +56,7 @@ class OwnerQueries:
                 member = self._member_of(key)
                 if member is None:
                     raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} has no owner now")
-                return await self._questions.ask(member, message, api_key, response, deadline - loop.time())
+                return await self._queries.ask(member, message, api_key, response, deadline - loop.time())
             except RequestError as error:
                 may_pass = error.code in REFUSALS or error.code is ErrorCode.REQUEST_TIMED_OUT
                 if not may_pass or self.is_deserted or loop.time() + PAUSE_S >= deadline:

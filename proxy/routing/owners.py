@@ -46,7 +46,7 @@ PLACED_A_TURN = 300
 class RemoteOwners:
     """The ``Owners`` of partitions that other processes own.
 
-    ``told`` is notified of what followed partitions' owners flush; ``is_read`` returns whether a fetch or a session
+    ``listener`` is notified of what followed partitions' owners flush; ``is_read`` returns whether a fetch or a session
     reads a partition.
     """
 
@@ -54,7 +54,7 @@ class RemoteOwners:
         self,
         view: ClusterView,
         peers: Peers,
-        told: FlushListener,
+        listener: FlushListener,
         is_read: Callable[[PartitionKey], bool],
         *,
         credit_bytes: int,
@@ -66,11 +66,11 @@ class RemoteOwners:
         self._sampled = sampled
         self._peers = peers
         self._relays = relays
-        self._told = told
+        self._listener = listener
         self._credit_bytes = credit_bytes
         self._held_s = held_s
-        self._questions = BatchedQueries(relays if relays is not None else peers)
-        self._asking = OwnerQueries(self._questions, self._member_of, held_s)
+        self._batched_queries = BatchedQueries(relays if relays is not None else peers)
+        self._owner_queries = OwnerQueries(self._batched_queries, self._member_of, held_s)
         self._deadlines = Deadlines(GRAIN_S)
         self._owners: dict[PartitionKey, RemoteOwner] = {}
         self._produce_links: dict[str, ProduceSender] = {}
@@ -99,13 +99,13 @@ class RemoteOwners:
         retriable error, now or when the last such broker leaves.
         """
         self._is_draining = True
-        self._look_for_brokers()
+        self._check_brokers()
 
-    def _look_for_brokers(self) -> None:
+    def _check_brokers(self) -> None:
         members = self._view.members.values()
         if self._is_deserted or any(member.has(BROKER) and not member.is_draining for member in members):
             return
-        self._is_deserted = self._asking.is_deserted = True
+        self._is_deserted = self._owner_queries.is_deserted = True
         self._for_all(tuple(self._owners.values()), RemoteOwner.desert)
 
     async def close(self) -> None:
@@ -125,12 +125,12 @@ class RemoteOwners:
             await link.close()
         if self._relays is not None:
             await self._relays.close()
-        await self._questions.close()
+        await self._batched_queries.close()
         owners, self._owners = self._owners, {}
         await map_in_turns(RemoteOwner.close, tuple(owners.values()), PLACED_A_TURN)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # ------------------------------------------------------------------------------------------------------- owners
+    # ----------------------------------------------------------------------------------------------------------- owners
 
     def get(self, key: PartitionKey) -> Owner | None:
         """Return the partition's owner; None unless it accepts appends now."""
@@ -195,7 +195,7 @@ class RemoteOwners:
         owner = self._owners.get(key)
         if owner is None:
             owner = self._owners[key] = RemoteOwner(
-                key, ProduceRoute(self._credit_bytes, self._held_s), self._asking, self._deadlines
+                key, ProduceRoute(self._credit_bytes, self._held_s), self._owner_queries, self._deadlines
             )
             owner.assign(self._produce_link(key), is_ours=self._is_ours(key))
             if self._is_deserted:
@@ -203,7 +203,7 @@ class RemoteOwners:
         owner.used_at = asyncio.get_running_loop().time()
         return owner
 
-    # -------------------------------------------------------------------------------------------------- whom to reach
+    # ------------------------------------------------------------------------------------------------------------ links
 
     def _is_ours(self, key: PartitionKey) -> bool:
         return self._view.owner_of(key) == self._view.own
@@ -230,11 +230,11 @@ class RemoteOwners:
         link = self._tail_links.get(member.incarnation)
         if link is None:
             link = self._tail_links[member.incarnation] = TailFetcher(
-                self._peers, member, self._told, self._questions, self._relays
+                self._peers, member, self._listener, self._batched_queries, self._relays
             )
         return link
 
-    # ------------------------------------------------------------------------------------------------ what has changed
+    # ---------------------------------------------------------------------------------------------------------- changes
 
     def _changed(self, change: ViewChange) -> None:
         for incarnation in change.members:
@@ -245,7 +245,7 @@ class RemoteOwners:
         for key in change.partitions:
             self._place(key)
         if self._is_draining and change.members:
-            self._look_for_brokers()
+            self._check_brokers()
 
     def _place(self, key: PartitionKey) -> None:
         owner = self._owners.get(key)
@@ -268,7 +268,7 @@ class RemoteOwners:
         """Close the links to a process that is not a member any more, whatever is still assigned to it."""
         produce, tail = self._produce_links.pop(incarnation, None), self._tail_links.pop(incarnation, None)
         self._peers.forget(incarnation)
-        self._questions.forget(incarnation)
+        self._batched_queries.forget(incarnation)
         if self._relays is not None:
             self._relays.forget(incarnation)
         if produce is not None:

@@ -133,7 +133,7 @@ class ProduceRoute:
         """Return the effects of an event.  ``now`` is in seconds, and never goes back."""
         return TABLE[self.state, type(event)](self, event, now)
 
-    # ---------------------------------------------------------------------------------------------- whom to send to
+    # ------------------------------------------------------------------------------------------------------- assignment
 
     def _on_assigned(self, event: Assigned, now: float) -> Sequence[Effect]:
         if event.incarnation == self.owner and event.is_ours == self._is_ours:
@@ -162,7 +162,7 @@ class ProduceRoute:
         self.is_up = False
         return self._settle(now)
 
-    # --------------------------------------------------------------------------------------------------- what comes
+    # ------------------------------------------------------------------------------------------------------------ parts
 
     def _on_handed_open(self, event: Submitted, now: float) -> Sequence[Effect]:
         self._enter(event.part)
@@ -186,7 +186,7 @@ class ProduceRoute:
             self._is_anew = False
         return Send(self.owner, parts)
 
-    # ------------------------------------------------------------------------------------------- what comes of it
+    # ---------------------------------------------------------------------------------------------------------- results
 
     def _on_answered(self, event: Answered, now: float) -> Sequence[Effect]:
         part, code = event.part, event.code
@@ -240,7 +240,7 @@ class ProduceRoute:
             return self._settle(now)
         return self._sift(now)
 
-    # ---------------------------------------------------------------------------------------------------- decisions
+    # -------------------------------------------------------------------------------------------------------- decisions
 
     def _settle(self, now: float) -> Sequence[Effect]:
         """Find the state; if parts may be sent now, send the kept ones."""

@@ -41,7 +41,7 @@ REQUEST_BYTES = 8 << 20
 """Bytes from which a request is sent before the turn of the loop ends."""
 PARTS_MAX = 1_000
 """Parts from which a request is sent before the turn ends: at some 5 us each to encode them and decode the response."""
-HEARD_A_TURN = 300
+NOTIFIED_A_TURN = 300
 """Partitions that get an event in one turn of the loop, at up to 20 us for each one's work."""
 FEW_PARTS = 20
 """Parts of a request up to which its response does not go through the queue of events, if that is empty: a turn has few
@@ -54,7 +54,7 @@ class Sender(Protocol):
 
     key: PartitionKey
 
-    def hear(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Handle an event of the connection or of a part."""
 
 
@@ -126,7 +126,7 @@ class ProduceSender:
         self.incarnation = member.incarnation
         self.senders: dict[Sender, int] = {}  # with the last change that each was notified of
         self._change = 0
-        self._events = StepQueue(HEARD_A_TURN)
+        self._events = StepQueue(NOTIFIED_A_TURN)
         self._early: list[tuple[Sender, RoutedBatch]] = []  # of senders not notified of the last change yet
         self._waiting: dict[bool, _Request] = {}  # by acks_all
         self._refused: list[_Request] = []  # as the connection is busy; their senders are not notified yet
@@ -170,7 +170,7 @@ class ProduceSender:
 
     def _up(self) -> None:
         self._change += 1
-        self._events.run(min(len(self.senders), HEARD_A_TURN), self._tell_all(self._change))
+        self._events.run(min(len(self.senders), NOTIFIED_A_TURN), self._notify_all(self._change))
 
     def _down(self) -> None:
         """Send the parts that wait over the connection that ends, even if they are lost.
@@ -179,26 +179,26 @@ class ProduceSender:
         """
         self._flush()
         self._change += 1
-        self._events.run(min(len(self.senders), HEARD_A_TURN), self._tell_all(self._change))
+        self._events.run(min(len(self.senders), NOTIFIED_A_TURN), self._notify_all(self._change))
 
-    def _tell_all(self, change: int) -> Steps[None]:
+    def _notify_all(self, change: int) -> Steps[None]:
         """Notify all senders of a change; stop if another one comes meanwhile, which notifies them itself."""
-        turns = Turns(HEARD_A_TURN)
+        turns = Turns(NOTIFIED_A_TURN)
         for sender in tuple(self.senders):
             if turns.is_over():
                 yield
             if change != self._change:
                 return
-            told = self.senders.get(sender, change)  # it may have left
-            if told == change:
+            known = self.senders.get(sender, change)  # it may have left
+            if known == change:
                 continue
             self.senders[sender] = change
-            if told % 2:
-                sender.hear(ConnectionLost(self.incarnation))
+            if known % 2:
+                sender.handle(ConnectionLost(self.incarnation))
             if change % 2:
-                sender.hear(ConnectionUp(self.incarnation))
+                sender.handle(ConnectionUp(self.incarnation))
 
-    # ----------------------------------------------------------------------------------------------------- requests
+    # --------------------------------------------------------------------------------------------------------- requests
 
     def send(self, sender: Sender, parts: Sequence[RoutedBatch]) -> None:
         """Send these parts at the end of this turn of the loop, in the order of the calls."""
@@ -243,26 +243,26 @@ class ProduceSender:
                     future = peer.call(ApiKey.PRODUCE, PRODUCE_VERSION, body)
                 if future.done() and isinstance(future.exception(), PeerBusy):
                     self._refused.append(request)
-                    asyncio.get_running_loop().call_soon(self._tell_refused, str(future.exception()))
+                    asyncio.get_running_loop().call_soon(self._notify_refused, str(future.exception()))
                 else:
                     future.add_done_callback(partial(self._answered, peer, request.in_order(), now))
 
-    def _tell_refused(self, why: str) -> None:
+    def _notify_refused(self, why: str) -> None:
         """Refuse the requests that found the connection busy, and all parts behind them.
 
         Nothing of them was sent.  The parts behind must not be sent either: there may be room again by then, and they
         would overtake.
         """
         self._refused += self._take_waiting()
-        self._events.run(HEARD_A_TURN, self._refuse_all(why))
+        self._events.run(NOTIFIED_A_TURN, self._refuse_all(why))
 
     def _refuse_all(self, why: str) -> Steps[None]:
-        turns = Turns(HEARD_A_TURN)
+        turns = Turns(NOTIFIED_A_TURN)
         while self._refused:
             for sender, part in self._refused[0].in_order():
                 if turns.is_over():
                     yield
-                sender.hear(Answered(part, ErrorCode.NOT_LEADER_OR_FOLLOWER, why))
+                sender.handle(Answered(part, ErrorCode.NOT_LEADER_OR_FOLLOWER, why))
             del self._refused[0]
 
     def _answered(
@@ -275,21 +275,21 @@ class ProduceSender:
         self._answered_ms.observe((asyncio.get_running_loop().time() - sent_at) * 1000)
         if len(sent) <= FEW_PARTS and self._events.is_idle:
             for (sender, _), event in zip(sent, self._events_of(peer, sent, future), strict=True):
-                sender.hear(event)
+                sender.handle(event)
         else:
-            self._events.run(min(len(sent), HEARD_A_TURN), self._hear_all(peer, sent, future))
+            self._events.run(min(len(sent), NOTIFIED_A_TURN), self._notify_results(peer, sent, future))
 
-    def _hear_all(
+    def _notify_results(
         self, peer: Connection, sent: Sequence[tuple[Sender, RoutedBatch]], future: asyncio.Future[memoryview]
     ) -> Steps[None]:
         """Notify the senders of one request of the results of their parts."""
         events = self._events_of(peer, sent, future)
-        for start in range(0, len(sent), HEARD_A_TURN):
+        for start in range(0, len(sent), NOTIFIED_A_TURN):
             if start:
                 yield
-            stop = start + HEARD_A_TURN
+            stop = start + NOTIFIED_A_TURN
             for (sender, _), event in zip(sent[start:stop], events[start:stop], strict=True):
-                sender.hear(event)
+                sender.handle(event)
 
     def _events_of(
         self, peer: Connection, sent: Sequence[tuple[Sender, RoutedBatch]], future: asyncio.Future[memoryview]
@@ -336,4 +336,4 @@ def _losses(sent: Sequence[tuple[Sender, RoutedBatch]], *, was_sent: bool) -> li
 
 def _lose(sent: Sequence[tuple[Sender, RoutedBatch]], *, was_sent: bool) -> None:
     for sender, part in sent:
-        sender.hear(Lost(part, was_sent=was_sent))
+        sender.handle(Lost(part, was_sent=was_sent))

@@ -59,7 +59,7 @@ class ProduceFuture(asyncio.Future[Appended]):
         """Cancel the future, and drop the part if it was not sent yet."""
         is_cancelled = super().cancel(msg)
         if is_cancelled:
-            self._owner.hear(Expired(self._part))
+            self._owner.handle(Expired(self._part))
         return is_cancelled
 
 
@@ -80,10 +80,20 @@ class _Late:
 class RemoteOwner:
     """An ``Owner`` for as long as other processes own the partition; its route follows the assignment."""
 
-    __slots__ = ("_asking", "_bucket", "_deadlines", "_is_armed_for", "_link", "_telling", "_waiters", "key", "route",
-                 "used_at")  # fmt: skip
+    __slots__ = (
+        "_bucket",
+        "_deadlines",
+        "_is_armed_for",
+        "_link",
+        "_queries",
+        "_unnotified",
+        "_waiters",
+        "key",
+        "route",
+        "used_at",
+    )  # fmt: skip
 
-    def __init__(self, key: PartitionKey, route: ProduceRoute, asking: OwnerQueries, deadlines: Deadlines) -> None:
+    def __init__(self, key: PartitionKey, route: ProduceRoute, queries: OwnerQueries, deadlines: Deadlines) -> None:
         """Create the owner, without an assignment.
 
         `deadlines` are those of all routes; their grain must be well below `produce_route.RETRY_S`.
@@ -91,18 +101,18 @@ class RemoteOwner:
         self.key = key
         self.route = route
         self.used_at = 0.0
-        self._asking = asking
+        self._queries = queries
         self._link: ProduceSender | None = None
         self._deadlines = deadlines
         self._bucket = _NO_BUCKET  # of `deadlines`, that this object is in
         self._is_armed_for: State | None = None
-        self._telling = 0  # parts whose error was set, and whose callbacks did not run yet
+        self._unnotified = 0  # parts whose error was set, and whose callbacks did not run yet
         self._waiters: list[asyncio.Future[None]] = []  # one for each queue or request that waits
 
     def __repr__(self) -> str:
         return f"<RemoteOwner {self.key} {self.route!r}>"
 
-    # -------------------------------------------------------------------------------------------------------- route
+    # ------------------------------------------------------------------------------------------------------------ route
 
     @property
     def is_open(self) -> bool:
@@ -117,7 +127,7 @@ class RemoteOwner:
     @property
     def is_settled(self) -> bool:
         """True if every part has its result: a batch that is appended elsewhere now comes behind all of them."""
-        return self.route.is_idle and not self._telling
+        return self.route.is_idle and not self._unnotified
 
     def assign(self, link: ProduceSender | None, *, is_ours: bool = False) -> None:
         """Assign the partition to the broker of ``link``; None: to none, or to this process if ``is_ours``."""
@@ -125,17 +135,17 @@ class RemoteOwner:
             self._link.leave(self)
         self._link = link
         if link is None:
-            self.hear(Assigned("", is_up=False, is_ours=is_ours))
+            self.handle(Assigned("", is_up=False, is_ours=is_ours))
             return
-        self.hear(Assigned(link.incarnation, is_up=link.is_up))
+        self.handle(Assigned(link.incarnation, is_up=link.is_up))
         link.join(self)
 
     def desert(self) -> None:
         """Stop waiting for an owner: this process is leaving, and no broker is left that could own the partition."""
-        self.hear(NoBrokerLeft())
+        self.handle(NoBrokerLeft())
         self._wake()
 
-    def hear(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Handle an event: pass it to the route, and carry out the effects."""
         route, loop = self.route, asyncio.get_running_loop()
         was_open = route.is_open
@@ -146,15 +156,15 @@ class RemoteOwner:
             else:
                 _answer(effect)
                 if isinstance(effect, Fail):  # its callbacks run in the loop's next turn, and this one behind them
-                    self._telling += 1
-                    loop.call_soon(self._told)
+                    self._unnotified += 1
+                    loop.call_soon(self._on_notified)
         if not route.is_open or self._bucket != _NO_BUCKET:
             self._arm()
         if self._waiters and not (was_open and route.is_open and not route.has_room):
             self._wake()
 
-    def _told(self) -> None:
-        self._telling -= 1
+    def _on_notified(self) -> None:
+        self._unnotified -= 1
         if self.is_settled:
             self._wake()
 
@@ -176,7 +186,7 @@ class RemoteOwner:
     def expire(self) -> None:
         """Pass ``Tick`` to the route."""
         self._bucket = _NO_BUCKET
-        self.hear(Tick())
+        self.handle(Tick())
 
     def close(self) -> None:
         """Give up the kept parts, and wake all waiters: this process ends, or the route is not used any more."""
@@ -184,7 +194,7 @@ class RemoteOwner:
         self._disarm()
         self._wake()
 
-    # ------------------------------------------------------------------------------------------------------ waiting
+    # ---------------------------------------------------------------------------------------------------------- waiting
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -207,7 +217,7 @@ class RemoteOwner:
             if bucket != _NO_BUCKET:
                 self._deadlines.remove(late, bucket)
 
-    # ------------------------------------------------------------------------------------------------------ writing
+    # ---------------------------------------------------------------------------------------------------------- writing
 
     @property
     def has_room(self) -> bool:
@@ -226,10 +236,10 @@ class RemoteOwner:
             (producer_id,) = _PRODUCER_ID.unpack_from(data, _PRODUCER_ID_AT)
         part = RoutedBatch(data, producer_id, acks_all=acks_all, held_until=held_until)
         handing = part.token = ProduceFuture(self, part)
-        self.hear(Submitted(part))
+        self.handle(Submitted(part))
         return handing
 
-    # ---------------------------------------------------------------------------------------------------- questions
+    # ---------------------------------------------------------------------------------------------------------- queries
 
     async def ends(self) -> Ends:
         return Ends(*await self._ask(Question.ENDS, len(Ends._fields)))
@@ -254,7 +264,7 @@ class RemoteOwner:
 
     async def producers(self) -> Sequence[ProducerState]:
         request = ProducersRequest(self.key.topic_id, self.key.partition)
-        found = await self._asking.ask(self.key, request, InternalKey.PRODUCERS, ProducersResponse)
+        found = await self._queries.ask(self.key, request, InternalKey.PRODUCERS, ProducersResponse)
         return await run_in_turns(decode_producers(memoryview(found.states)))
 
     async def delete_before(self, offset: int) -> int:
@@ -277,7 +287,7 @@ class RemoteOwner:
 
     async def _answer_to(self, question: Question, argument: int) -> AskResponse:
         message = AskRequest(self.key.topic_id, self.key.partition, question, argument)
-        return await self._asking.ask(self.key, message, InternalKey.ASK, AskResponse)
+        return await self._queries.ask(self.key, message, InternalKey.ASK, AskResponse)
 
 
 def _answer(effect: Done | Fail) -> None:

@@ -41,7 +41,7 @@ CONFIRM_AGAIN_S = 1.0
 R = TypeVar("R", bound=Response)
 
 
-class Teller(Protocol):
+class OwnerLink(Protocol):
     """The link to a tail's owner: a `TailFetcher`."""
 
     async def ask(self, key: PartitionKey, message: Message, api_key: InternalKey, response: type[R]) -> R:
@@ -50,16 +50,32 @@ class Teller(Protocol):
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` in a task, until it is done or the link is shut."""
 
-    def told_end(self, tail: Tail) -> None:
+    def wake_readers(self, tail: Tail) -> None:
         """Wake the readers of a tail, so that they check its end again."""
 
 
 class Tail:
-    """One partition's view.  The link calls ``open`` and ``close`` alternately, and ``hear`` in between."""
+    """One partition's view.  The link calls ``open`` and ``close`` alternately, and ``advance`` in between."""
 
-    __slots__ = ("_asking_live", "_confirmed_at", "_is_confirming", "_live_upto", "_sure_end", "_sure_until", "_teller",
-                 "epoch", "failures", "high_watermark", "is_open", "key", "last_stable_offset", "live", "log_start",
-                 "looked_at", "opened_at")  # fmt: skip
+    __slots__ = (
+        "_confirmed_at",
+        "_is_confirming",
+        "_link",
+        "_live_query",
+        "_live_upto",
+        "_sure_end",
+        "_sure_until",
+        "epoch",
+        "failures",
+        "high_watermark",
+        "is_open",
+        "key",
+        "last_stable_offset",
+        "live",
+        "log_start",
+        "looked_at",
+        "opened_at",
+    )  # fmt: skip
 
     def __init__(self, key: PartitionKey, now: float) -> None:
         self.key = key
@@ -70,8 +86,8 @@ class Tail:
         self.looked_at = now
         self.failures = 0  # to be followed, one after another
         self.opened_at = 0.0
-        self._teller: Teller | None = None
-        self._asking_live: asyncio.Future[None] | None = None
+        self._link: OwnerLink | None = None
+        self._live_query: asyncio.Future[None] | None = None
         self._live_upto = -1
         self._is_confirming = False
         self._confirmed_at = -math.inf
@@ -81,18 +97,18 @@ class Tail:
         marks = f"{self.log_start}..{self.high_watermark}"
         return f"<Tail {self.key} {f'epoch {self.epoch} {marks}' if self.is_open else 'closed'}>"
 
-    # --------------------------------------------------------------------------------------------------- its link
+    # ----------------------------------------------------------------------------------------------------- for the link
 
-    def open(self, ends: Ends, teller: Teller) -> None:
+    def open(self, ends: Ends, link: OwnerLink) -> None:
         """Open the view with the owner's epoch and offsets, before the first fetch."""
         if ends.epoch != self.epoch:
             self.live, self._live_upto = None, -1
         self.epoch, self.log_start, self.last_stable_offset, self.high_watermark = ends
-        self._teller = teller
+        self._link = link
         self._sure_until = 0.0
         self.is_open, self.opened_at = True, asyncio.get_running_loop().time()
 
-    def hear(self, high_watermark: int, last_stable_offset: int) -> None:
+    def advance(self, high_watermark: int, last_stable_offset: int) -> None:
         """Handle that batches up to ``high_watermark`` have come."""
         self.high_watermark = high_watermark
         self.last_stable_offset = min(last_stable_offset, high_watermark)
@@ -103,13 +119,13 @@ class Tail:
         Their query may be cancelled before it began, so they must not wait for its end.
         """
         self.is_open = False
-        self._teller = None
+        self._link = None
         self._is_confirming = False
-        waiting, self._asking_live = self._asking_live, None
+        waiting, self._live_query = self._live_query, None
         if waiting is not None:
             self._give_up(waiting, RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the owner of {self.key} was lost"))
 
-    # ------------------------------------------------------------------------------------------- the end of the log
+    # ----------------------------------------------------------------------------------------------- the end of the log
 
     @property
     def has_seen_end(self) -> bool:
@@ -123,31 +139,31 @@ class Tail:
         if now < self._sure_until and self._sure_end <= self.high_watermark:
             self._sure_until = 0.0
             return True
-        if not self._is_confirming and self._teller is not None:
+        if not self._is_confirming and self._link is not None:
             self._is_confirming = True
-            self._teller.spawn(self._confirm(self._teller))
+            self._link.spawn(self._confirm(self._link))
         return False
 
-    async def _confirm(self, teller: Teller) -> None:
+    async def _confirm(self, link: OwnerLink) -> None:
         loop = asyncio.get_running_loop()
         ends = None
         try:
             await asyncio.sleep(self._confirmed_at + CONFIRM_EVERY_S - loop.time())
-            question = AskRequest(self.key.topic_id, self.key.partition, Question.CONFIRM_END)
-            ends = ends_of(await teller.ask(self.key, question, InternalKey.ASK, AskResponse))
+            query = AskRequest(self.key.topic_id, self.key.partition, Question.CONFIRM_END)
+            ends = ends_of(await link.ask(self.key, query, InternalKey.ASK, AskResponse))
         except RequestError:
             await asyncio.sleep(CONFIRM_AGAIN_S)
         finally:
-            if self._teller is teller:
+            if self._link is link:
                 self._is_confirming = False
                 self._confirmed_at = loop.time()
-        if self._teller is teller:
+        if self._link is link:
             if ends is not None and ends.epoch == self.epoch:
                 self._sure_end = ends.high_watermark
                 self._sure_until = loop.time() + SURE_S
-            teller.told_end(self)  # the readers check again, which repeats the query if it failed
+            link.wake_readers(self)  # the readers check again, which repeats the query if it failed
 
-    # ---------------------------------------------------------------------------------------------- the open segment
+    # ------------------------------------------------------------------------------------------------- the open segment
 
     @property
     def knows_live(self) -> bool:
@@ -161,34 +177,34 @@ class Tail:
         """
         watermark = self.high_watermark
         while self._live_upto < watermark:
-            teller = self._teller
-            if teller is None:
+            link = self._link
+            if link is None:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the owner of {self.key} is not reached")
-            if self._asking_live is None:
-                self._asking_live = asyncio.get_running_loop().create_future()
-                teller.spawn(self._ask_live(teller, self._asking_live))
-            await asyncio.shield(self._asking_live)
+            if self._live_query is None:
+                self._live_query = asyncio.get_running_loop().create_future()
+                link.spawn(self._ask_live(link, self._live_query))
+            await asyncio.shield(self._live_query)
         return self.live
 
-    async def _ask_live(self, teller: Teller, waiting: asyncio.Future[None]) -> None:
+    async def _ask_live(self, link: OwnerLink, waiting: asyncio.Future[None]) -> None:
         upto, live = self.high_watermark, self.live
         base, epoch, n = live.name if live is not None else (-1, -1, -1)
         known = len(live.index) if live is not None else 0
-        question = LiveSegmentRequest(self.key.topic_id, self.key.partition, base, epoch, n, known)
+        query = LiveSegmentRequest(self.key.topic_id, self.key.partition, base, epoch, n, known)
         error = RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the owner of {self.key} was lost")
         try:
-            answer = await teller.ask(self.key, question, InternalKey.LIVE_SEGMENT, LiveSegmentResponse)
+            answer = await link.ask(self.key, query, InternalKey.LIVE_SEGMENT, LiveSegmentResponse)
             if answer.epoch != self.epoch:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is in epoch {answer.epoch} by now")
             self.live = _live_of(answer, live)
             self._live_upto = max(upto, answer.end_offset)
             if not waiting.done():
                 waiting.set_result(None)
-        except RequestError as told:
-            error = told
+        except RequestError as refusal:
+            error = refusal
         finally:
-            if self._asking_live is waiting:
-                self._asking_live = None
+            if self._live_query is waiting:
+                self._live_query = None
             self._give_up(waiting, error)
 
     @staticmethod

@@ -41,7 +41,7 @@ from bmq.proxy.routing.broker_link import BrokerLink
 from bmq.proxy.routing.fetch_session_handler import NO_SESSION, Session
 from bmq.proxy.routing.remote_tail import Tail, ends_of
 
-ASKING_MAX = 1_000
+QUERIES_MAX = 1_000
 """Queries for the offsets of joining partitions that are under way at once: one or two requests."""
 ASK_S = 2.0
 """Time-out of a query to the owner."""
@@ -64,23 +64,23 @@ R = TypeVar("R", bound=Response)
 
 
 class TailFetcher:
-    """The tail connection to one broker, and the ``Teller`` of the tails that have ``join``ed."""
+    """The tail connection to one broker, and the ``OwnerLink`` of the tails that have ``join``ed."""
 
     def __init__(
         self,
         peers: Peers,
         member: Member,
-        told: FlushListener,
-        questions: BatchedQueries,
+        listener: FlushListener,
+        queries: BatchedQueries,
         relays: RelayPool | None = None,
     ) -> None:
         self.incarnation = member.incarnation
         self.tails: dict[PartitionKey, Tail] = {}
-        self._questions = questions
-        self._told = told
+        self._queries = queries
+        self._listener = listener
         self._session = Session()
         self._joining: dict[PartitionKey, Tail] = {}
-        self._asking = 0
+        self._querying = 0
         self._is_due = False
         self._works: set[asyncio.Task[None]] = set()
         self._events = StepQueue(RENEWED_A_TURN)
@@ -99,14 +99,14 @@ class TailFetcher:
         """True while the connection, direct or relayed, is up."""
         return self.link.peer is not None
 
-    # ---------------------------------------------------------------------------------------------------- partitions
+    # ------------------------------------------------------------------------------------------------------- partitions
 
     def join(self, tail: Tail) -> None:
         """Follow a partition, from its watermark on."""
         self.tails[tail.key] = tail
         self.link.want()
         if self.link.peer is not None:
-            self._line_up(tail)
+            self._queue_join(tail)
 
     def leave(self, tail: Tail) -> None:
         """Follow a partition no longer: it has another owner, or it is not read any more."""
@@ -136,7 +136,7 @@ class TailFetcher:
         self._session.remove(tail.key)
         if tail.is_open:
             tail.close()
-            self._told.closed(tail.key)
+            self._listener.closed(tail.key)
 
     def _up(self) -> None:
         self._begin_anew(is_up=True)
@@ -166,11 +166,11 @@ class TailFetcher:
             if tail.is_open and tail.key not in self._session.members:
                 self._close(tail)
             if is_up:
-                self._line_up(tail)
+                self._queue_join(tail)
 
-    # ------------------------------------------------------------------------------------------------------ joining
+    # ---------------------------------------------------------------------------------------------------------- joining
 
-    def _line_up(self, tail: Tail) -> None:
+    def _queue_join(self, tail: Tail) -> None:
         timer = self._timers.pop(tail.key, None)
         if timer is not None:
             timer.cancel()
@@ -179,34 +179,34 @@ class TailFetcher:
             self._ask_next()
 
     def _ask_next(self) -> None:
-        while self._joining and self._asking < ASKING_MAX:
+        while self._joining and self._querying < QUERIES_MAX:
             key = next(iter(self._joining))
-            self._asking += 1
+            self._querying += 1
             self.spawn(self._begin(self._joining.pop(key), self.link.peer))
 
     async def _begin(self, tail: Tail, peer: Connection | None) -> None:
         key = tail.key
         ends = None
         try:
-            question = AskRequest(key.topic_id, key.partition, Question.ENDS)
-            ends = ends_of(await self.ask(key, question, InternalKey.ASK, AskResponse))
+            query = AskRequest(key.topic_id, key.partition, Question.ENDS)
+            ends = ends_of(await self.ask(key, query, InternalKey.ASK, AskResponse))
         except RequestError:
             tail.failures += 1
         finally:
-            self._asking -= 1
+            self._querying -= 1
         if self.tails.get(key) is tail and peer is not None and self.link.peer is peer:
             if ends is None:
                 self._later(tail)
             elif not tail.is_open:
                 tail.open(ends, self)
                 self._session.add(tail)
-                self._told.opened(key, ends.epoch, ends.log_start, ends.high_watermark)
+                self._listener.opened(key, ends.epoch, ends.log_start, ends.high_watermark)
                 self._due()
         self._ask_next()
 
     def _later(self, tail: Tail) -> None:
         delay_s = min(RETRY_S * 2 ** min(tail.failures, 16), RETRY_MAX_S)
-        self._timers[tail.key] = asyncio.get_running_loop().call_later(delay_s, self._line_up, tail)
+        self._timers[tail.key] = asyncio.get_running_loop().call_later(delay_s, self._queue_join, tail)
 
     def _refused(self, tail: Tail) -> None:
         """Close a partition for which the broker returned an error, and let it join again after a pause."""
@@ -216,11 +216,11 @@ class TailFetcher:
         tail.failures += 1
         self._later(tail)
 
-    # --------------------------------------------------------------------------------------------- as a tail's teller
+    # ---------------------------------------------------------------------------------------------------- for the tails
 
     async def ask(self, key: PartitionKey, message: Message, api_key: InternalKey, response: type[R]) -> R:
         """Return the broker's response.  Raises RequestError if there is none within ASK_S."""
-        return await self._questions.ask(self.link.member, message, api_key, response, ASK_S)
+        return await self._queries.ask(self.link.member, message, api_key, response, ASK_S)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` in a task, which is cancelled when the fetcher is shut."""
@@ -232,17 +232,21 @@ class TailFetcher:
         self._works.discard(task)
         if not task.cancelled() and task.exception() is not None:
             asyncio.get_running_loop().call_exception_handler(
-                {"message": f"following {self.incarnation} failed", "exception": task.exception(), "task": task}
+                {
+                    "message": f"following partitions of {self.incarnation} failed",
+                    "exception": task.exception(),
+                    "task": task,
+                }
             )
 
-    def told_end(self, tail: Tail) -> None:
+    def wake_readers(self, tail: Tail) -> None:
         """Wake the readers of a tail, by the event that its log start has moved, to where it is.
 
         `FlushListener` has no event of its own for a confirmed end.
         """
-        self._told.log_start_moved(tail.key, tail.log_start)
+        self._listener.log_start_moved(tail.key, tail.log_start)
 
-    # ------------------------------------------------------------------------------------------------------- fetches
+    # ---------------------------------------------------------------------------------------------------------- fetches
 
     def _due(self) -> None:
         """Send a request at the end of this turn of the loop, if one is needed."""
@@ -316,23 +320,23 @@ class TailFetcher:
                 if tail is not None:
                     self._feed(session, tail, each)
 
-    def _feed(self, session: Session, tail: Tail, told: FetchedPartition) -> None:
+    def _feed(self, session: Session, tail: Tail, fetched: FetchedPartition) -> None:
         """Handle one partition's part of a response.  Raises RequestError if it is not whole batches."""
-        if told.error_code:
+        if fetched.error_code:
             self._refused(tail)
             return
         batches = []
-        for records in told.records:
+        for records in fetched.records:
             for data in split_batches(memoryview(records)):
                 batch = Batch(data)
-                if tail.high_watermark <= batch.base_offset and batch.next_offset <= told.high_watermark:
+                if tail.high_watermark <= batch.base_offset and batch.next_offset <= fetched.high_watermark:
                     batches.append(batch)
-        if told.log_start > tail.log_start:
-            tail.log_start = told.log_start
-            self._told.log_start_moved(tail.key, told.log_start)
+        if fetched.log_start > tail.log_start:
+            tail.log_start = fetched.log_start
+            self._listener.log_start_moved(tail.key, fetched.log_start)
         if batches:
-            tail.hear(batches[-1].next_offset, told.last_stable_offset)
+            tail.advance(batches[-1].next_offset, fetched.last_stable_offset)
             session.news[tail.key] = tail
-            self._told.flushed(tail.key, batches, tail.high_watermark)
+            self._listener.flushed(tail.key, batches, tail.high_watermark)
         else:
-            tail.hear(tail.high_watermark, max(told.last_stable_offset, tail.last_stable_offset))
+            tail.advance(tail.high_watermark, max(fetched.last_stable_offset, tail.last_stable_offset))

@@ -274,14 +274,14 @@ def want(
 def offsets(fetched: FetchResult) -> dict[tuple[str, int], list[int]]:
     """Base offsets of the batches of each partition told of."""
     found = {}
-    for look in fetched.looks:
+    for look in fetched.results:
         data = memoryview(b"".join(look.buffers))
         found[str(look.wanted.topic), look.wanted.partition] = [Batch(part).base_offset for part in split_batches(data)]
     return found
 
 
 def errors(fetched: FetchResult) -> dict[tuple[str, int], str]:
-    return {(str(look.wanted.topic), look.wanted.partition): look.error.name for look in fetched.looks if look.error}
+    return {(str(look.wanted.topic), look.wanted.partition): look.error.name for look in fetched.results if look.error}
 
 
 def release(fetched: FetchResult) -> None:

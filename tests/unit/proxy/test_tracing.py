@@ -329,7 +329,7 @@ def test_a_fetch_has_its_wait_and_its_read() -> None:
         assert await w.produce(plain(), 0) == [0]
         w.tracer.spans.clear()
         token = CURRENT.set(w.tracer.start("Fetch", Kind.SERVER))
-        (await w.cluster.fetch(w.cluster.want(0))).looks  # noqa: B018  (from storage or from the tail)
+        (await w.cluster.fetch(w.cluster.want(0))).results  # noqa: B018  (from storage or from the tail)
         await w.cluster.fetch(w.cluster.want(2), max_wait_s=0.5)
         CURRENT.reset(token)
         await w.cluster.fetch(w.cluster.want(2), max_wait_s=0.5)

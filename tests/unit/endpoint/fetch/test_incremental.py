@@ -85,7 +85,7 @@ def test_the_first_answer_tells_of_all_and_later_ones_of_news() -> None:
         owner = world.owner("t", 1)
         owner.log_start = 1
         world.reading.log_start_moved(owner.key, 1)
-        (look,) = (await client.poll()).looks
+        (look,) = (await client.poll()).results
         assert (look.wanted.partition, look.marks, look.size) == (1, (1, 1, 1), 0)
         assert offsets(await client.poll()) == {}
 
@@ -224,7 +224,7 @@ def test_an_error_is_told_until_it_is_gone_and_then_the_marks_again() -> None:
             assert errors(await client.poll()) == {("t", 1): "NOT_LEADER_OR_FOLLOWER"}
         assert now() == pytest.approx(2 * OWNER_PATIENCE_S)
         world.open("t", 1)
-        (look,) = (await client.poll()).looks
+        (look,) = (await client.poll()).results
         assert (look.wanted.partition, look.error, look.marks) == (1, ErrorCode.NONE, (0, 0, 0))
         client.positions[0] = -1
         client.moved = [0]
@@ -272,7 +272,7 @@ def test_a_session_of_unknown_topics_only_is_answered_at_once() -> None:
 def test_session_errors_are_answered_without_partitions() -> None:
     async def main(world: World) -> None:
         fetched = await world.fetch([want("t")], session=(5, 3))
-        assert (fetched.error, fetched.session_id, fetched.looks) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, ())
+        assert (fetched.error, fetched.session_id, fetched.results) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, ())
 
     in_world(main)
 
@@ -287,7 +287,7 @@ def test_a_later_request_of_the_session_overtakes_a_parked_one() -> None:
         await settle()
         later = asyncio.create_task(world.fetch(session=(first.session_id, 2), max_wait_s=100))
         overtaken = await parked
-        assert (overtaken.error, overtaken.looks) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, ())
+        assert (overtaken.error, overtaken.results) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, ())
         assert overtaken.session_id == first.session_id
         await settle()
         world.flush("t")
@@ -410,7 +410,7 @@ def test_ten_thousand_owners_that_come_one_by_one_cost_one_look_each() -> None:
             world.open("t", partition)
             await settle()
         world.flush("t", 3)
-        assert len((await parked).looks) == 1_000
+        assert len((await parked).results) == 1_000
         assert len(world.owners.asked) < 2_100
 
     in_world(main, partitions=1_000)

@@ -11,13 +11,13 @@ import pytest
 from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode
 from bmq.endpoint.fetch import operation
-from bmq.endpoint.fetch.operation import LOOKS_A_TURN, FetchParams, FetchResult
+from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchParams, FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.endpoint.fetch.sessions import PARTITIONS_A_STEP, FetchSessions
 from tests.simulation.loop import run
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
 
-MANY = 2 * LOOKS_A_TURN + 10
+MANY = 2 * PARTITIONS_A_TURN + 10
 
 
 def play(story: Callable[[World], Awaitable[None]]) -> None:
@@ -52,12 +52,12 @@ def test_it_answers_as_a_small_one_does(epoch: int, monkeypatch: pytest.MonkeyPa
         for number in range(0, MANY, 7):
             w.flush("orders", number)
         found = await large(w, listed(), (0, epoch))
-        monkeypatch.setattr(operation, "LOOKS_A_TURN", 10 * MANY)
+        monkeypatch.setattr(operation, "PARTITIONS_A_TURN", 10 * MANY)
         expected = await w.fetch(listed(), session=(0, epoch))
         assert offsets(found) == offsets(expected)
         assert errors(found) == errors(expected)
         assert len(errors(found)) == 10
-        assert [look.marks for look in found.looks] == [look.marks for look in expected.looks]
+        assert [look.marks for look in found.results] == [look.marks for look in expected.results]
         assert bool(found.session_id) == bool(expected.session_id) == (epoch == 0)
         release(found)
         release(expected)
@@ -75,7 +75,7 @@ def test_a_small_request_of_a_large_session_whose_partitions_all_have_news() -> 
         third = await w.fetch(
             [want("orders", number, 1) for number in range(10, MANY)], session=(first.session_id, 2), max_wait_s=0
         )
-        assert third.looks == []
+        assert third.results == []
 
     play(story)
 
@@ -90,8 +90,8 @@ def test_a_flush_wakes_it_and_it_tells_when_it_parks() -> None:
         assert parked == [MANY - 10]
         size = w.flush("orders", MANY - 1)
         found = await waiting
-        assert sum(look.size for look in found.looks) == size
-        assert len(found.looks) == MANY - 10
+        assert sum(look.size for look in found.results) == size
+        assert len(found.results) == MANY - 10
         await asyncio.sleep(1)
         assert len(w.reading.poll) == 0
 
@@ -106,7 +106,7 @@ def test_beyond_the_bound_of_those_that_wait_it_is_answered_at_once(monkeypatch:
         await asyncio.sleep(1)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        assert len((await large(w, listed(MANY - 10), max_wait_s=60)).looks) == MANY - 10
+        assert len((await large(w, listed(MANY - 10), max_wait_s=60)).results) == MANY - 10
         assert loop.time() - began < 1
         first.cancel()
         await asyncio.wait([first])

@@ -25,27 +25,27 @@ def watch_of(
 
 def quiet(watch: FetchWatch) -> None:
     for wanted in tuple(watch.changed):
-        watch.is_quiet(wanted, is_told=True)
+        watch.is_quiet(wanted, is_sent=True)
 
 
 def sets(watch: FetchWatch) -> tuple[list[int], list[int], list[int]]:
-    changed, unsaid, waiting = (
-        [wanted.partition for wanted in each] for each in (watch.changed, watch.unsaid, watch.waiting)
+    changed, news, waiting = (
+        [wanted.partition for wanted in each] for each in (watch.changed, watch.news, watch.waiting)
     )
-    return changed, unsaid, waiting
+    return changed, news, waiting
 
 
 def test_every_move_between_the_sets() -> None:
     watch, (a, b, c) = watch_of(FetchPurgatory(), 0, 1, 2)
     assert sets(watch) == ([0, 1, 2], [], [])
-    watch.is_quiet(a, is_told=True)
-    watch.is_quiet(b, is_told=False)
+    watch.is_quiet(a, is_sent=True)
+    watch.is_quiet(b, is_sent=False)
     watch.is_waiting(c)
     assert sets(watch) == ([], [1], [2])
     watch.is_waiting(b)
-    watch.is_quiet(c, is_told=False)
+    watch.is_quiet(c, is_sent=False)
     assert sets(watch) == ([], [2], [1])
-    watch.is_quiet(c, is_told=True)
+    watch.is_quiet(c, is_sent=True)
     for wanted in (c, b, a):
         watch.touch(wanted)
     assert sets(watch) == ([2, 1, 0], [], [])

@@ -62,7 +62,7 @@ def test_records_in_the_tail_are_answered_at_once() -> None:
         fetched = await world.fetch([want("t", offset=3)])
         assert now() == 0
         assert offsets(fetched) == {T0: [0, 5]}  # the whole batch that holds the offset (nisshi)
-        assert fetched.looks[0].marks == (6, 6, 0)
+        assert fetched.results[0].marks == (6, 6, 0)
         assert world.metrics.tail_hit_bytes == size == world.metrics.topics["t"].bytes_out
         assert (world.metrics.storage_read_bytes, world.fs.log_reads) == (0, 0)
         assert world.metrics.traffic is not None
@@ -131,7 +131,7 @@ def test_a_fetch_at_the_watermark_is_answered_when_its_time_is_up() -> None:
         fetched = await world.fetch([want("t"), want("t", 1)], max_wait_s=0.5)
         assert now() == pytest.approx(0.5)
         assert offsets(fetched) == {T0: [], ("t", 1): []}
-        assert fetched.looks[0].marks == (0, 0, 0)
+        assert fetched.results[0].marks == (0, 0, 0)
 
     in_world(main)
 
@@ -261,7 +261,7 @@ def test_rule2_out_of_range_only_from_an_open_owner_and_past_the_watermark_once_
         world.reading.log_start_moved(owner.key, 5)
         below = await world.fetch([want("t", offset=4)])
         assert (errors(below), now()) == ({T0: "OFFSET_OUT_OF_RANGE"}, 0)
-        assert below.looks[0].marks == (-1, -1, -1)
+        assert below.results[0].marks == (-1, -1, -1)
         owner.has_seen_end = False
         past = asyncio.create_task(world.fetch([want("t", offset=11)], max_wait_s=100))
         await asyncio.sleep(50)
@@ -332,7 +332,7 @@ def test_a_fetch_whose_time_ends_while_a_partition_moves_waits_for_the_next_owne
         world.reopen("t")
         fetched = await fetch
         assert (errors(fetched), offsets(fetched)) == ({}, {T0: []})
-        assert fetched.looks[0].marks == (1, 1, 0)
+        assert fetched.results[0].marks == (1, 1, 0)
         assert now() < OWNER_PATIENCE_S
 
     in_world(main)
@@ -498,7 +498,7 @@ def test_a_response_with_records_says_nothing_of_a_partition_that_moves(
         fetched = await world.fetch(listed, max_wait_s=max_wait_s, session=session)
         assert now() == 0
         assert (offsets(fetched), errors(fetched)) == ({T0: [], ("t", 1): [0]}, {})
-        assert {look.wanted.partition: look.marks for look in fetched.looks} == {0: (-1, -1, -1), 1: (1, 1, 0)}
+        assert {look.wanted.partition: look.marks for look in fetched.results} == {0: (-1, -1, -1), 1: (1, 1, 0)}
         release(fetched)
         await world.fetch(session=(fetched.session_id, -1), max_wait_s=0)
 
@@ -566,7 +566,7 @@ def test_read_committed_ends_at_the_last_stable_offset() -> None:
         committed = await world.fetch([want("t")], committed=True)
         uncommitted = await world.fetch([want("t")])
         assert (offsets(committed), offsets(uncommitted)) == ({T0: [0, 1]}, {T0: [0, 1, 2]})
-        assert committed.looks[0].marks == (3, 2, 0)
+        assert committed.results[0].marks == (3, 2, 0)
         at_end = await world.fetch([want("t", offset=2)], committed=True)
         assert offsets(at_end) == {T0: []}
         assert now() == pytest.approx(0.5)
@@ -634,7 +634,7 @@ def test_a_topic_made_anew_under_its_name_is_another_log() -> None:
         assert len(world.reading.tails) == 0
         world.open("t")
         fetched = await world.fetch([want("t")], max_wait_s=0)
-        assert (offsets(fetched), fetched.looks[0].marks) == ({T0: []}, (0, 0, 0))
+        assert (offsets(fetched), fetched.results[0].marks) == ({T0: []}, (0, 0, 0))
 
     in_world(main)
 
@@ -906,7 +906,7 @@ def test_two_hundred_lagging_readers_stay_within_the_budget_and_leave_the_tail_a
         assert limit // 4 < peak[0] <= limit
         assert world.reading.tails.extent(world.key("t")) == kept
         tail = await world.fetch([want("t", offset=19)])
-        assert world.metrics.tail_hit_bytes == tail.looks[0].size
+        assert world.metrics.tail_hit_bytes == tail.results[0].size
         release(tail)
 
     in_world(main, cache_bytes=24 << 20, block_bytes=64 << 10)
@@ -936,7 +936,7 @@ def test_fetches_wait_for_bytes_in_turn_and_are_answered_without_records_in_the_
         assert errors(await world.fetch([want("t", epoch=2)])) == {T0: "FENCED_LEADER_EPOCH"}
         assert now() == pytest.approx(1)  # what has no records waits behind nobody
         starved = await starved_too
-        assert (offsets(starved), starved.looks[0].marks) == ({T0: []}, (1, 1, 0))
+        assert (offsets(starved), starved.results[0].marks) == ({T0: []}, (1, 1, 0))
         assert 5 < now() < 30
         held.release()
 
@@ -952,7 +952,7 @@ def test_readers_that_never_read_leave_room_for_others() -> None:
             world.flush("large", size=100_000)
         world.flush("t")
         idle = [await world.fetch([want("large", max_bytes=50 << 20)]) for _ in range(4)]
-        assert all(fetched.looks[0].size for fetched in idle)
+        assert all(fetched.results[0].size for fetched in idle)
         others = [asyncio.create_task(world.fetch([want("large", max_bytes=50 << 20)])) for _ in range(6)]
         for _ in range(100):
             began = now()
@@ -963,7 +963,7 @@ def test_readers_that_never_read_leave_room_for_others() -> None:
             await asyncio.sleep(0.1)
         for other in others:
             fetched = await other
-            assert fetched.looks[0].size or fetched.looks[0].marks
+            assert fetched.results[0].size or fetched.results[0].marks
             release(fetched)
         for fetched in idle:
             release(fetched)

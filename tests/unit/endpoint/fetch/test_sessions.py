@@ -134,7 +134,7 @@ def test_listed_partitions_join_or_change_and_forgotten_ones_leave() -> None:
     assert session is not None
     first = session.partitions["t", 1]
     for each in tuple(session.watch.changed):
-        session.watch.is_quiet(each, is_told=True)
+        session.watch.is_quiet(each, is_sent=True)
     turn = begin(sessions, session.id, 1, wanted(1, 7, offset=42), [("t", 0), ("t", 9), ("u", 1)])
     assert [each.identity for each in turn.left] == [("t", 0)]
     assert list(session.partitions) == [("t", 1), ("t", 2), ("t", 7)]

@@ -119,18 +119,18 @@ def test_hysteresis() -> None:
     """A short break is not listed, and neither is a short recovery taken for one."""
     reach = Reachability()
     reach.broken("b", 0.0)
-    reach.look("b", is_up=False, now=DOWN_S - 0.1)
+    reach.check("b", is_up=False, now=DOWN_S - 0.1)
     assert not reach.listed
-    reach.look("b", is_up=True, now=DOWN_S)
-    reach.look("b", is_up=False, now=DOWN_S + 0.1)
-    reach.look("b", is_up=False, now=2 * DOWN_S)
+    reach.check("b", is_up=True, now=DOWN_S)
+    reach.check("b", is_up=False, now=DOWN_S + 0.1)
+    reach.check("b", is_up=False, now=2 * DOWN_S)
     assert not reach.listed
-    reach.look("b", is_up=False, now=2 * DOWN_S + 0.2)
+    reach.check("b", is_up=False, now=2 * DOWN_S + 0.2)
     assert reach.listed == {"b"}
-    reach.look("b", is_up=True, now=10)
-    reach.look("b", is_up=True, now=10 + UP_S - 0.1)
+    reach.check("b", is_up=True, now=10)
+    reach.check("b", is_up=True, now=10 + UP_S - 0.1)
     assert reach.listed == {"b"}
-    reach.look("b", is_up=True, now=10 + UP_S)
+    reach.check("b", is_up=True, now=10 + UP_S)
     assert not reach.listed
     assert len(reach) == 0
 

@@ -30,9 +30,9 @@ from bmq.meta.kv import KvUnavailable, Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.proxy.reachability.unreachable_brokers import DOWN_S, UP_S, Unreachable, read_unreachable
 from bmq.proxy.relay import server as relay_module
+from bmq.proxy.relay.pool import CONNECTIONS_MAX as OWN_CONNECTIONS_MAX
 from bmq.proxy.relay.pool import RELAY_AFTER_S, RelayPool
-from bmq.proxy.relay.pool import WAYS_MAX as OWN_WAYS_MAX
-from bmq.proxy.relay.server import WAYS_MAX
+from bmq.proxy.relay.server import CONNECTIONS_MAX
 from bmq.proxy.routing.broker_link import RETURN_S
 from bmq.proxy.routing.produce_route import State
 from tests.simulation.loop import run
@@ -71,7 +71,7 @@ def test_produces_go_on_in_order_through_another_proxy() -> None:
         assert await answers(sent) == [("NONE", number) for number in range(20)]
         assert await answers([world.send(plain(), 1)]) == [("NONE", 0)]
         assert await values(world) == [f"7/{number}" for number in range(20)]
-        assert [way.via for way in relays_of(world)._ways] == ["p2"] * len(relays_of(world))
+        assert [way.via for way in relays_of(world)._relayed] == ["p2"] * len(relays_of(world))
 
     play(story)
 
@@ -85,7 +85,7 @@ def test_reading_and_questions_go_on_through_another_proxy() -> None:
         parked = asyncio.ensure_future(world.fetch(world.want(1), max_wait_s=30))
         await asyncio.sleep(LATER_S)
         await answers([world.send(plain(b"two"))])
-        assert sum(look.size for look in (await parked).looks) > 0
+        assert sum(look.size for look in (await parked).results) > 0
         owner = await world.owners.wait(world.key(), 1)
         assert (await owner.ends()).high_watermark == 2
         assert await owner.producers() == []
@@ -170,11 +170,11 @@ def test_a_relay_that_breaks_is_followed_by_another() -> None:
     async def story(world: Cluster) -> None:
         world.isolate("b1")
         await answers([world.send(idempotent(0))])
-        (via,) = {way.via for way in relays_of(world)._ways}
+        (via,) = {way.via for way in relays_of(world)._relayed}
         other = {"p2": "p3", "p3": "p2"}[via]
         world.isolate(via)
         assert await answers([world.send(idempotent(1))]) == [("NONE", 1)]
-        assert {way.via for way in relays_of(world)._ways} == {other}
+        assert {way.via for way in relays_of(world)._relayed} == {other}
         world.proxies[other].network.unreachable.add("b1")
         world.proxies[other].network.cut("b1")
         ((code, _),) = await answers([world.send(idempotent(2))])
@@ -190,7 +190,7 @@ def test_who_says_that_it_does_not_reach_the_broker_is_not_asked() -> None:
                 world.listed[name] = {"b1"}
         world.isolate("b1")
         await answers([world.send(idempotent(0))])
-        assert {way.via for way in relays_of(world)._ways} == {"p3"}
+        assert {way.via for way in relays_of(world)._relayed} == {"p3"}
 
     play(story, proxies=("p2", "p3", "p4"))
 
@@ -207,7 +207,7 @@ def test_without_the_store_whoever_is_asked_says_whether_he_reaches_it(is_silent
         world.proxies["p2"].network.unreachable.add("b1")
         world.isolate("b1")
         assert await answers([world.send(idempotent(0))]) == [("NONE", 0)]
-        assert {way.via for way in relays_of(world)._ways} == {"p3"}
+        assert {way.via for way in relays_of(world)._relayed} == {"p3"}
 
     play(story, proxies=("p2", "p3"))
 
@@ -275,8 +275,8 @@ def test_ways_are_bounded_and_end_with_the_process() -> None:
     async def story(world: Cluster) -> None:
         relays = relays_of(world)
         world.isolate("b1")
-        found = await asyncio.gather(*(relays.open(member("b1")) for _ in range(OWN_WAYS_MAX + 5)))
-        assert sum(way is not None for way in found) == min(WAYS_MAX, OWN_WAYS_MAX)
+        found = await asyncio.gather(*(relays.open(member("b1")) for _ in range(OWN_CONNECTIONS_MAX + 5)))
+        assert sum(way is not None for way in found) == min(CONNECTIONS_MAX, OWN_CONNECTIONS_MAX)
         await world.remote.close()
         assert len(relays) == 0
         await asyncio.sleep(1)

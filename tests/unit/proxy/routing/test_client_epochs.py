@@ -98,7 +98,7 @@ class ProxyClient:
     async def fetch(self, epoch: int) -> ErrorCode:
         wanted = SessionPartition(self.world.topic.topic_id, 0, 0, 1 << 20, epoch)
         fetched = await self.world.fetch(wanted, max_wait_s=1)
-        return fetched.looks[0].error if fetched.looks else ErrorCode.NONE
+        return fetched.results[0].error if fetched.results else ErrorCode.NONE
 
 
 def test_metadata_gives_no_epoch_whatever_the_proxy_has_heard_from_owners() -> None:

@@ -20,9 +20,9 @@ from bmq.core.rpc.peers import PeerBusy, PeerLost
 from bmq.proxy.routing.fetch_session_handler import LISTED_MAX, Session
 from bmq.proxy.routing.owners import GRAIN_S
 from bmq.proxy.routing.produce_route import ProduceRoute, State
-from bmq.proxy.routing.produce_sender import HEARD_A_TURN, PARTS_MAX, ProduceSender
+from bmq.proxy.routing.produce_sender import NOTIFIED_A_TURN, PARTS_MAX, ProduceSender
 from bmq.proxy.routing.remote_owner import RemoteOwner
-from bmq.proxy.routing.remote_tail import Tail, Teller
+from bmq.proxy.routing.remote_tail import OwnerLink, Tail
 from tests.simulation.loop import run
 from tests.unit.loop_stops import STOP_MAX_S, LoopStops, loop_stops
 from tests.unit.proxy.cluster import Cluster, cluster, member
@@ -222,7 +222,7 @@ def test_a_partition_that_is_assigned_again_is_told_of_the_connection_that_it_lo
         assert sent == [1, 2]
         assert senders.states == {State.OPEN}
 
-    play(story, 3 * HEARD_A_TURN)
+    play(story, 3 * NOTIFIED_A_TURN)
 
 
 def test_a_busy_connection_refuses_all_that_is_behind() -> None:
@@ -234,7 +234,7 @@ def test_a_busy_connection_refuses_all_that_is_behind() -> None:
                 record = bytearray(61)
                 record[60] = number
                 owner.append(memoryview(record), acks_all=True)
-                if at % HEARD_A_TURN == 0:
+                if at % NOTIFIED_A_TURN == 0:
                     await asyncio.sleep(0)
         peer.is_busy = False
         await asyncio.sleep(5)
@@ -243,7 +243,7 @@ def test_a_busy_connection_refuses_all_that_is_behind() -> None:
             assert [part.records[60] for part in owner.route.under_way] == [0, 1]
 
     # All try again in one moment of the virtual time, which real ones that were refused in turns do not.
-    assert play(story, 3 * HEARD_A_TURN).longest_s < STOP_MAX_S
+    assert play(story, 3 * NOTIFIED_A_TURN).longest_s < STOP_MAX_S
 
 
 def test_what_waits_for_the_same_moment_is_given_up_in_turns() -> None:
@@ -256,7 +256,7 @@ def test_what_waits_for_the_same_moment_is_given_up_in_turns() -> None:
             record = bytearray(61)
             record[43:51] = (7).to_bytes(8, "big")
             sent.append(owner.append(memoryview(record), acks_all=True, held_until=until))
-            if at % HEARD_A_TURN == 0:
+            if at % NOTIFIED_A_TURN == 0:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)  # all are sent
         senders.peers.cut()
@@ -284,7 +284,7 @@ def test_who_waits_for_an_owner_until_the_same_moment_gives_up_in_turns() -> Non
         waiting = []
         for at, owner in enumerate(senders.owners):
             waiting.append(loop.create_task(wait(owner)))
-            if at % HEARD_A_TURN == 0:
+            if at % NOTIFIED_A_TURN == 0:
                 await asyncio.sleep(0)
         await asyncio.gather(*waiting)
         assert min(late) >= 0
@@ -314,7 +314,7 @@ def session_of(count: int) -> Session:
     session = Session()
     for number in range(count):
         tail = Tail(PartitionKey(TOPIC, number), 0.0)
-        tail.open(Ends(1, 0, 5, 5), cast(Teller, None))
+        tail.open(Ends(1, 0, 5, 5), cast(OwnerLink, None))
         session.add(tail)
     return session
 

@@ -71,7 +71,7 @@ def test_what_is_no_answer_to_a_fetch_ends_the_connection(body: bytes, monkeypat
         await asyncio.sleep(2)
         assert not link.is_up
         await world.send(plain())
-        assert sum(look.size for look in (await parked).looks) > 0
+        assert sum(look.size for look in (await parked).results) > 0
 
     play(story)
 
@@ -213,7 +213,7 @@ def test_a_tail_goes_on_after_its_connection_was_busy(monkeypatch: pytest.Monkey
         await asyncio.sleep(2)
         assert len(refused) == 3
         await world.send(plain())
-        assert sum(look.size for look in (await parked).looks) > 0
+        assert sum(look.size for look in (await parked).results) > 0
         assert link.is_up
 
     play(story)

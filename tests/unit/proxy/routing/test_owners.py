@@ -51,7 +51,7 @@ async def values(world: Cluster, partition: int = 0, offset: int = 0) -> list[st
     while offset < end:
         fetched = await world.fetch(world.want(offset, partition), max_wait_s=5)
         batches = batches_of(fetched)
-        assert all(not look.error for look in fetched.looks), fetched.looks
+        assert all(not look.error for look in fetched.results), fetched.results
         for batch in batches:
             out.append(value_of(batch))
             offset = batch.next_offset
@@ -61,7 +61,7 @@ async def values(world: Cluster, partition: int = 0, offset: int = 0) -> list[st
 
 
 def batches_of(fetched: FetchResult) -> list[Batch]:
-    data = memoryview(b"".join([bytes(each) for look in fetched.looks for each in look.buffers]))
+    data = memoryview(b"".join([bytes(each) for look in fetched.results for each in look.buffers]))
     return [Batch(each) for each in split_batches(data)]
 
 
@@ -72,7 +72,7 @@ def value_of(batch: Batch) -> str:
 
 
 def errors_of(fetched: FetchResult) -> list[str]:
-    return [look.error.name for look in fetched.looks if look.error]
+    return [look.error.name for look in fetched.results if look.error]
 
 
 # --------------------------------------------------------------------------------------------------------- produces
