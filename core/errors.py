@@ -1,12 +1,14 @@
-"""Kafka's error codes, and the exceptions of the server.
+"""Kafka's error codes, and the errors that carry one or concern malformed bytes.
 
-=====================  ========================================================================
-``RequestError``       has a Kafka code, which the response carries; the connection goes on
-other ``BmqError``     the operation failed: storage, the metadata store or the bytes at fault
-any other exception    a bug: logged, and the connection or the partition is closed
-=====================  ========================================================================
+================  ========================================================================
+``RequestError``  has a Kafka code, which the response carries; the connection goes on
+``FormatError``   bytes do not follow their format
+``BmqError``      the base of these two
+================  ========================================================================
 
-Codes and names: Kafka's protocol guide.
+Other errors have bases of their own: ``meta.kv.KvError``, ``storage.filesystem.StorageError``,
+``core.rpc.peer.PeerLost``. An exception that no caller expects is a bug: it is logged, and the connection or the
+partition is closed.  Codes and names: Kafka's protocol guide.
 """
 
 from __future__ import annotations
@@ -197,7 +199,7 @@ _RETRIABLE = frozenset(
 
 
 class BmqError(Exception):
-    """The base class of expected failures: they become an error response, a message or a log line."""
+    """The base class of `RequestError` and `FormatError`."""
 
 
 class RequestError(BmqError):

@@ -2,12 +2,12 @@
 
 Three ways to run one, for three kinds of work:
 
-=================  ===========================================  ====================================================
-``finish_steps``   no pause                                     work of few steps, or without a loop
-``run_in_steps``   a step in each turn of the loop              the process's own work: a view, a journal, an index
-``run_in_turns``   in ``core.aio.turns``: a step in a turn       requests: a hundred large ones at once make each
-                   that no other request's work has             other slow, not the loop, and not the own work
-=================  ===========================================  ====================================================
+================  ============================================  ===================================================
+``finish_steps``  no pause                                      work of few steps, or without a loop
+``run_in_steps``  a step in each turn of the loop               the process's own work: a view, a journal, an index
+``run_in_turns``  (``core.aio.turns``) a step in a turn of the  requests: a hundred large ones at once make each
+                  loop that no other request's work has         other slow, but not the loop and the own work
+================  ============================================  ===================================================
 """
 
 from __future__ import annotations

@@ -78,14 +78,14 @@ class Membership:
     ) -> None:
         """Prepare a membership; the callbacks are called from the loop.
 
-        ==============  ====================================================================================
-        ``on_lost``     when the membership is lost: the process must not act as an owner any more
-        ``on_failed``   with the reason for which the process should end
-        ``on_id``       with the id under which it has joined again, if that is another than before
-        ``on_joined``   when it is a member again
-        ``before_join`` awaited each time before the process registers; an exception refuses that, and
-                        JoinRefused ends the process
-        ==============  ====================================================================================
+        ===============  ====================================================================================
+        ``on_lost``      when the membership is lost: the process must not act as an owner any more
+        ``on_failed``    with the reason for which the process should end
+        ``on_id``        with the id under which it has joined again, if that is another than before
+        ``on_joined``    when it is a member again
+        ``before_join``  awaited each time before the process registers; an exception refuses that, and
+                         JoinRefused ends the process
+        ===============  ====================================================================================
         """
         self.member = member
         self._kv = kv
