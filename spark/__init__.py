@@ -1,6 +1,6 @@
-"""Spark reads segments straight from storage.
+"""A Spark data source, sink and jobs that read segments straight from storage.
 
-``BmqDataSource`` is imported when it is first asked for: planning and decoding need no Spark.
+``BmqDataSource`` is imported at its first use: planning and decoding need no Spark.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ def __getattr__(name: str) -> Any:
 
 
 def _run_workers_here() -> None:
-    """Have Spark start its Python workers with this interpreter unless the user has chosen one.
+    """Make Spark start its Python workers with this interpreter, unless the user has chosen one.
 
     Spark takes ``python3`` from the path, which in an environment that is not activated is another Python, without this
-    package.  ``spark-submit`` knows its own settings.  Takes effect on sessions that are started later.
+    package.  Under ``spark-submit`` nothing is set: it has its own settings.  Takes effect on sessions that are started
+    later.
     """
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,7 +1,7 @@
 """The options of ``spark.read.format("bmq")``: names, meanings and checks.  Pure.
 
 Names and meanings are those of Spark's Kafka source wherever it has them; ``OPTIONS`` is the list that errors show.
-``OffsetLimit`` says where a read begins or ends, before anything is known of the partitions.
+``OffsetLimit`` is where a read begins or ends, before the partitions have been read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 EARLIEST, LATEST = -2, -1
-"""Kafka's numbers for the ends of a partition, in JSON."""
+"""Kafka's numbers for the beginning and the end of a partition, in JSON."""
 
 OPTIONS = {
     "root": "the cluster's root: hdfs://, webhdfs:// or file://",
@@ -41,7 +41,7 @@ OPTIONS = {
 }
 _BY_FOLDED = {name.casefold(): name for name in OPTIONS}
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay")
-"""Without meaning for a batch, which ignores them as Spark's Kafka source does.  See
+"""Options of streaming queries: a batch ignores them, as Spark's Kafka source does.  See
 ``bmq.spark.streaming.rate_limits``."""
 
 _SUBSCRIPTIONS = ("topic", "subscribe", "subscribePattern", "assign")
@@ -55,7 +55,7 @@ _BYTES = re.compile(r"\s*(\d+)\s*([a-zA-Z]*)\s*", re.ASCII)
 
 
 class OptionError(ValueError):
-    """An option that makes no sense; the text names it and says what would."""
+    """An option that is unknown or has an invalid value; the text names it and what is expected."""
 
 
 class Subscription(Enum):
@@ -80,9 +80,9 @@ class ByOffset:
 
 @dataclass(frozen=True, slots=True)
 class ByTimestamp:
-    """The first record that is not older, in each partition (milliseconds).
+    """The first record that is not older than a timestamp (milliseconds since 1970), in each partition.
 
-    ``timestamps`` None: ``everywhere`` for all of them.
+    ``everywhere`` applies to all partitions if ``timestamps`` is None.
     """
 
     everywhere: int = 0
@@ -94,16 +94,16 @@ OffsetLimit = Edge | ByOffset | ByTimestamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """A read, as its user wants it."""
+    """The parsed and checked options of one read."""
 
     root: str
     subscription: Subscription
     topics: tuple[str, ...] = ()
     pattern: str = ""
     assigned: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Partitions by topic, of ``Subscription.PARTITIONS`` alone."""
+    """Partitions by topic, for ``Subscription.PARTITIONS`` alone."""
     topic_id: uuid.UUID | None = None
-    """The only topic's, if another topic of the same name must not be read."""
+    """Id of the only topic, if another topic of the same name must not be read."""
     starting: OffsetLimit = field(default_factory=lambda: Edge(EARLIEST))
     ending: OffsetLimit = field(default_factory=lambda: Edge(LATEST))
     start_at_latest_if_none: bool = False
@@ -116,7 +116,7 @@ class ReadOptions:
 
     @property
     def begins_at_latest(self) -> bool:
-        """Whether where to begin is another place at another time, however little storage loses."""
+        """True if the place where the read begins changes with time, even when storage loses nothing."""
         match self.starting:
             case Edge(offset=offset):
                 return offset == LATEST
@@ -127,7 +127,8 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
-        """A batch's.  OptionError for whatever cannot be meant."""
+        """Return the options of a batch query.  Raises OptionError if one of them is unknown, invalid, or useless in a
+        batch."""
         options = known(given)
         starting = _limit(options, "starting", Edge(EARLIEST))
         ending = _limit(options, "ending", Edge(LATEST))
@@ -137,25 +138,28 @@ class ReadOptions:
 
     @classmethod
     def parse_stream(cls, given: Mapping[str, str]) -> ReadOptions:
-        """A streaming query's, which begins with what is new unless it is told otherwise.  OptionError."""
+        """Return the options of a streaming query, which begins at the latest offsets by default.
+
+        Raises OptionError if one of them is unknown, invalid, or useless in a stream.
+        """
         options = known(given)
         for name in options:
             if name.startswith("ending"):
                 raise OptionError(f"{name} has no meaning in a streaming query, which does not end")
         if _choice(options, "consistency", "committed", "latest") == "latest":
-            raise OptionError("consistency=latest reads what may be gone again: not in a streaming query")
+            raise OptionError("consistency=latest reads records that may still be lost: not in a streaming query")
         return cls._of(options, _limit(options, "starting", Edge(LATEST)), Edge(LATEST))
 
     @classmethod
     def _of(cls, options: Mapping[str, str], starting: OffsetLimit, ending: OffsetLimit) -> ReadOptions:
-        _flag(options, "includeHeaders", default=False)  # nobody has looked at it where the user gives a schema
+        _flag(options, "includeHeaders", default=False)  # checked even if the user gives a schema
         subscription, topics, pattern, assigned = _subscription(options)
         to_visible_end = _choice(options, "consistency", "committed", "latest") == "latest"
         committed = _choice(options, "isolationLevel", "read_committed", "read_uncommitted") == "read_committed"
         if to_visible_end and committed and "isolationLevel" in options:
             raise OptionError(
-                "consistency=latest reads what no checkpoint tells of, aborted transactions among it:"
-                " isolationLevel=read_committed cannot be promised beside it"
+                "consistency=latest reads past the last checkpoint, and so records of aborted transactions:"
+                " isolationLevel=read_committed cannot be kept with it"
             )
         return cls(
             root=_root(options),
@@ -178,12 +182,16 @@ class ReadOptions:
 
 
 def wants_headers(given: Mapping[str, str]) -> bool:
-    """``includeHeaders`` alone: columns are asked for before it is known whether a query is a batch or streams."""
+    """Return ``includeHeaders``, the only option that is read before Spark says whether a query is a batch or
+    streams."""
     return _flag(known(given), "includeHeaders", default=False)
 
 
 def known(given: Mapping[str, str]) -> dict[str, str]:
-    """Under their right names; OptionError lists what there is."""
+    """Return the options under their right names, without those of streaming alone.
+
+    Raises OptionError, with the list of all options, if one is unknown.
+    """
     ignored = {name.casefold() for name in STREAM_OPTIONS}
     found: dict[str, str] = {}
     for name, value in given.items():
@@ -191,7 +199,7 @@ def known(given: Mapping[str, str]) -> dict[str, str]:
         if right is not None:
             found[right] = value
         elif name.casefold() not in ignored:
-            hint = _HINTS.get(name.casefold(), "there is no such option")
+            hint = _HINTS.get(name.casefold(), "unknown option")
             names = "\n".join(f"  {name}: {text}" for name, text in OPTIONS.items())
             raise OptionError(f"option {name!r}: {hint}. The options of bmq:\n{names}")
     return found
@@ -215,7 +223,7 @@ def _subscription(
         try:
             re.compile(value)
         except re.error as error:
-            raise OptionError(f"subscribePattern={value!r} is no regular expression: {error}") from error
+            raise OptionError(f"subscribePattern={value!r} is not a regular expression: {error}") from error
         if value:
             return Subscription.PATTERN, (), value, {}
     if given[0] == "assign":
@@ -255,7 +263,11 @@ def _topic_id(options: Mapping[str, str], topics: Sequence[str]) -> uuid.UUID | 
 
 
 def _limit(options: Mapping[str, str], which: str, default: Edge) -> OffsetLimit:
-    """Timestamp before timestamps by partition before offsets, as in Spark's Kafka source."""
+    """Return where a read begins or ends (``which``: "starting" or "ending").
+
+    As in Spark's Kafka source, a timestamp for all partitions wins over timestamps by partition, and these win over
+    offsets.
+    """
     everywhere, by_timestamp = f"{which}Timestamp", f"{which}OffsetsByTimestamp"
     by_offset = f"{which}Offsets"
     if everywhere in options:
@@ -304,7 +316,7 @@ def _by_partition(name: str, text: str) -> dict[str, dict[int, int]]:
 
 def _integer(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{value!r} is no integer")
+        raise ValueError(f"{value!r} is not an integer")
     return value
 
 
@@ -315,7 +327,7 @@ def _milliseconds(name: str, text: str) -> int:
 
 
 def _choice(options: Mapping[str, str], name: str, *choices: str) -> str:
-    """The first one is the default."""
+    """Return the option's value, one of ``choices``; the first one is the default."""
     value = options.get(name, choices[0]).strip()
     for choice in choices:
         if choice.casefold() == value.casefold():
@@ -328,7 +340,7 @@ def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def positive(options: Mapping[str, str], name: str, default: int) -> int:
-    """A number of at least 1.  OptionError."""
+    """Return the option's value, a number of at least 1.  Raises OptionError if it is not one."""
     value = options.get(name, str(default)).strip()
     if not value.isascii() or not value.isdecimal() or int(value) < 1:
         raise OptionError(f"{name}={value!r}: expected a number of at least 1")
@@ -336,7 +348,7 @@ def positive(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def byte_count(options: Mapping[str, str], name: str, default: int) -> int:
-    """A number of bytes, with or without a unit.  OptionError."""
+    """Return the option's value in bytes, given with or without a unit.  Raises OptionError if it is not a size."""
     value = options.get(name, str(default))
     found = size_of(value)
     if found is None:
@@ -345,7 +357,7 @@ def byte_count(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def size_of(text: str) -> int | None:
-    """A number of bytes, at least 1; None for what is none."""
+    """Return the bytes that ``text`` names, such as "128m"; None unless it is a size of at least 1."""
     match = _BYTES.fullmatch(text)
     unit = _UNITS.get(match[2].casefold()) if match is not None else None
     return int(match[1]) * unit or None if match is not None and unit is not None else None

@@ -1,4 +1,4 @@
-"""``spark.read.format("bmq")``: topics straight from the storage that holds them, without a broker.
+"""``spark.read.format("bmq")``: the data source of topics, read from their storage without a broker.
 
     from bmq.spark import BmqDataSource
     spark.dataSource.register(BmqDataSource)
@@ -47,14 +47,14 @@ _BY_FOLDED = {name.casefold(): name for name in _TYPES}
 
 
 class BmqDataSource(DataSource):
-    """Topics under a root."""
+    """Spark's data source and sink ``bmq``: topics under a root."""
 
     @classmethod
     def name(cls) -> str:
         return "bmq"
 
     def schema(self) -> StructType:
-        """All columns; headers only where they were asked for, as in Spark's Kafka source."""
+        """Return all columns; headers only if ``includeHeaders`` is set, as in Spark's Kafka source."""
         has_headers = wants_headers(self.options)
         names = [name for name in _TYPES if name != "headers" or has_headers]
         return StructType([StructField(name, _TYPES[name]) for name in names])
@@ -82,7 +82,10 @@ class BmqDataSource(DataSource):
 
 
 def columns_of(schema: StructType) -> dict[str, str]:
-    """The source's column for each of the user's, in the user's order; only these are built.  OptionError."""
+    """Map each column of the user's schema to the source's column, in the user's order; only these are built.
+
+    Raises OptionError if the source has no such column, or has it with another type.
+    """
     columns = {}
     for field in schema.fields:
         name = _BY_FOLDED.get(field.name.casefold())

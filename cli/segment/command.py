@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _run(arguments: argparse.Namespace) -> int:
     root = profiles.value(arguments, "root")
     if not root:
-        raise UsageError("which root? Give --root URL, set BMQ_ROOT, or have one in a profile (`bmq profile`)")
+        raise UsageError("no root is given: use --root URL, set BMQ_ROOT, or have one in a profile (`bmq profile`)")
     try:
         check_folder(root)
         fs = await open_filesystem(root, holder=f"bmq-segment-{uuid.uuid4().hex}")

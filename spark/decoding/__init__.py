@@ -1,1 +1,1 @@
-"""Record batches to Arrow: the decoder and its compiled kernels."""
+"""Decoding of record batches into Arrow: the decoder and its compiled kernels."""

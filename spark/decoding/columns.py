@@ -20,10 +20,10 @@ else:
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
 ROWS_MAX = 64 << 10
-"""Rows of a record batch that is given out: what a batch costs in Python and in Spark is small beside so many rows."""
+"""Rows of a returned record batch: the cost of a batch in Python and in Spark is small beside so many rows."""
 BYTES_MAX = 8 << 20
-"""Bytes of records behind a record batch that is given out, unless one record is larger.  More does not make Spark
-faster, and what was read, decompressed and copied should still lie in the processor's cache."""
+"""Bytes of records in a returned record batch, unless one record is larger.  More does not make Spark faster, and what
+was read, decompressed and copied should still lie in the processor's cache."""
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _TYPES = {
@@ -46,19 +46,20 @@ _WANTS = {
 
 
 def schema(columns: tuple[str, ...]) -> pa.Schema:
-    """The types of Spark's Kafka source, to the letter.  ValueError names a column that there is not."""
+    """Return the types of ``columns``, which are those of Spark's Kafka source.  Raises ValueError if one does not
+    exist."""
     if unknown := [name for name in columns if name not in _TYPES]:
         raise ValueError(f"no column {', '.join(map(repr, unknown))}; there are {', '.join(COLUMNS)}")
     return pa.schema([(name, _TYPES[name]) for name in columns])
 
 
 def wants(columns: tuple[str, ...]) -> int:
-    """The columns as the kernels' bits; what is the same in all rows is not theirs."""
+    """Return the columns as the kernels' bits; columns that are the same in all rows are not the kernels'."""
     return sum(_WANTS.get(name, 0) for name in set(columns))
 
 
 class Memory:
-    """Room for ``rows`` rows of ``size`` bytes of records, of the columns wanted.
+    """Memory for ``rows`` rows, of ``size`` bytes of records, of the columns wanted.
 
     Bytes are reserved for each column as if it held all: pages that nothing is written to cost nothing.
     """
@@ -89,7 +90,7 @@ class Memory:
 
     @property
     def times_cut(self) -> int:
-        """Times that Arrow cannot tell, and became the furthest there is."""
+        """The number of timestamps outside Arrow's range, which became the nearest in it."""
         return int(self.cursor[kernels.TIMES_CUT])
 
     def keys(self) -> pa.Array:
@@ -107,7 +108,8 @@ class Memory:
         return _fixed(_TYPES["timestamp"], self.rows, self.fixed[1])
 
     def headers(self) -> tuple[pa.Array, int]:
-        """Null where a record has none, as Spark's Kafka source has it; and how many names were no UTF-8."""
+        """Return the headers, and how many names were not UTF-8.  A row without any is null, as in Spark's Kafka
+        source."""
         count = int(self.cursor[kernels.HEADERS_END])
         if not count:
             return pa.nulls(self.rows, _TYPES["headers"]), 0
@@ -126,7 +128,7 @@ class Memory:
         return column, replaced
 
     def cuts(self) -> Iterator[tuple[int, int]]:
-        """(first row, count) of pieces within ``ROWS_MAX`` and ``BYTES_MAX``: one but for a batch larger than that."""
+        """Yield (first row, count) of pieces within ``ROWS_MAX`` and ``BYTES_MAX``; a single row may be larger."""
         rows, filled = self.rows, self.cursor
         used = filled[kernels.KEYS_END] + filled[kernels.VALUES_END]
         used += filled[kernels.NAMES_END] + filled[kernels.HEADER_VALUES_END]
@@ -142,7 +144,7 @@ class Memory:
             first = stop
 
     def _total_ends(self) -> npt.NDArray[np.int64]:
-        """Where each row's bytes end, over all columns."""
+        """Return the end of each row's bytes, over all columns."""
         total = np.zeros(self.rows + 1, np.int64)
         for ends in self.ends[:2]:
             if len(ends) > 1:
@@ -155,7 +157,7 @@ class Memory:
 
 
 class Constants:
-    """Columns that are the same in all rows, made when first asked for and cut to length."""
+    """Columns that are the same in all rows, made at their first use and cut to length."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self._name = topic.encode()
@@ -190,7 +192,8 @@ def _repeated(value: int) -> pa.Array:
 
 
 def _room(count: int, kind: type[np.generic]) -> npt.NDArray[Any]:
-    """Uninitialised, from Arrow's pool: it keeps pages for the next one, where malloc gives large ones back."""
+    """Return uninitialised memory from Arrow's pool, which keeps pages for reuse, where malloc gives large ones
+    back."""
     return np.frombuffer(pa.allocate_buffer(count * np.dtype(kind).itemsize), kind)
 
 
@@ -221,7 +224,8 @@ def _bits(valid: npt.NDArray[Any]) -> pa.Buffer:
 
 
 def _as_utf8(names: pa.Array) -> tuple[pa.Array, int]:
-    """Names as Kafka's Java clients show them: what is no UTF-8 becomes U+FFFD; and how many were none."""
+    """Return names as Kafka's Java clients show them, with U+FFFD for bytes that are not UTF-8, and how many have
+    those."""
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:

@@ -1,7 +1,6 @@
-"""The decoder's kernels, loaded with their machine code (see ``core.machine_code``), and the same sent along.
+"""The decoder's kernels, loaded with their machine code (see ``core.machine_code``), and that code for executors.
 
-An executor that starts in an empty container has no machine code at all, and compiling takes seconds.  Two ways spare
-it them:
+An executor that starts in an empty container has no machine code, and compiling takes seconds.  Two ways avoid that:
 
 * ``python -m bmq.spark.decoding.compiled`` while an image is built leaves the machine code in the package;
 * ``machine_code()`` on the driver, sent along, and ``adopt()`` on the executor before the first import of the decoder.
@@ -29,17 +28,17 @@ _CODE_BYTES_MAX = 16 << 20
 
 
 def load() -> ModuleType:
-    """Return the kernels, compiled.  Raises ImportError, which names what to install, if numba is not there."""
+    """Return the kernels, compiled.  Raises ImportError, which names what to install, if numba is missing."""
     if _MODULE not in sys.modules and importlib.util.find_spec("numba") is None:
         raise ImportError(f"the decoder needs numba and pyarrow: {how_to_install('spark')}")
     return _code.load(_MODULE)
 
 
 def machine_code() -> bytes:
-    """What ``adopt`` takes: the machine code of this process's kernels, in a zip of about 100 KB.
+    """Return the machine code of the kernels for ``adopt``, in a zip of about 100 KB.
 
-    It is kept beside the machine code.  A driver needs no more than that, and Spark plans each query in a process of
-    its own: loading numba there would cost more than planning does.
+    The zip is kept beside the machine code.  A driver needs no more than that, and Spark plans each query in a process
+    of its own: loading numba there would cost more than planning does.
     """
     kept = _kept_zip()
     if kept is not None and _is_current(kept):
@@ -51,7 +50,7 @@ def machine_code() -> bytes:
 
 
 def _kept_zip() -> Path | None:
-    """None where the user has named a cache, or there is nothing to compile with."""
+    """Return the path of the kept zip; None if the user has named a cache, or numba is missing."""
     if _code.NAMED_CACHE in os.environ or importlib.util.find_spec("numba") is None:
         return None
     made_by = f"{sys.implementation.cache_tag} {version('numba')} {platform.machine()}"
@@ -60,7 +59,8 @@ def _kept_zip() -> Path | None:
 
 
 def _is_current(kept: Path) -> bool:
-    """Not when machine code was compiled since, which it is for another processor that shares the folder."""
+    """Return whether the zip holds the newest machine code: another processor that shares the folder may compile
+    later."""
     compiled = [file.stat().st_mtime_ns for file in kept.parent.glob(_MACHINE_CODE)]
     return kept.exists() and bool(compiled) and max(compiled) <= kept.stat().st_mtime_ns
 
@@ -76,7 +76,10 @@ def _zipped(module: ModuleType) -> bytes:
 
 
 def adopt(code: bytes) -> None:
-    """Keep ``machine_code()`` of another process where ``load`` will look, unless the user has named a cache."""
+    """Keep ``machine_code()`` of another process where ``load`` looks for it, unless the user has named a cache.
+
+    Raises ValueError if ``code`` holds other files.
+    """
     if _code.NAMED_CACHE in os.environ:
         return
     folder = _folder() / _code.CACHE
@@ -84,7 +87,7 @@ def adopt(code: bytes) -> None:
     with zipfile.ZipFile(io.BytesIO(code)) as archive:
         for entry in archive.infolist():
             if Path(entry.filename).name != entry.filename or entry.file_size > _CODE_BYTES_MAX:
-                raise ValueError(f"{entry.filename} of {entry.file_size} bytes is no machine code of the kernels")
+                raise ValueError(f"{entry.filename} of {entry.file_size} bytes is not machine code of the kernels")
             if not (folder / entry.filename).exists():
                 _code.put(folder / entry.filename, archive.read(entry))
 

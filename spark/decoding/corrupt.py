@@ -1,6 +1,6 @@
 """The error for bytes in a segment that are not what they should be.
 
-Apart from what finds it, so that whoever reads no records does not load the decoder.
+It stands apart from the code that raises it, so that a process that reads no records does not load the decoder.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ class CorruptSegment(Exception):
     """Bytes in a segment are not what they should be.
 
     ``where`` is the file; ``position`` the batch's first byte in it; ``offset`` the batch's base offset, or the one due
-    there when no header can be believed, -1 when unknown.
+    there if no header can be trusted, -1 if unknown.
     """
 
     def __init__(self, where: str, position: int, offset: int, fault: str) -> None:

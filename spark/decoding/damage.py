@@ -1,4 +1,4 @@
-"""What is wrong with a segment's bytes, and where right ones go on."""
+"""Damage in a segment's bytes, and where right ones continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
     kernels = compiled.load()
 
-_SEARCH_BYTES = 4 << 20  # looked through at first for the next right batch
+_SEARCH_BYTES = 4 << 20  # searched at first for the next right batch
 FAULTS = {
     kernels.TORN: "the bytes end in a batch",
     kernels.BATCH_LENGTH: "no batch begins here: its length field is too small",
@@ -26,7 +26,7 @@ FAULTS = {
     kernels.OFFSET_DELTA: "its offset delta is out of order",
     kernels.BYTES_LENGTH: "the length of a field does not fit the record",
     kernels.HEADER_COUNT: "its count of headers does not fit the record",
-    kernels.HEADER_NAME: "a header has no right name",
+    kernels.HEADER_NAME: "a header's name has an invalid length",
     kernels.RECORD_END: "its fields end before it does",
     kernels.BATCH_END: "bytes follow the last record",
 }
@@ -34,14 +34,14 @@ FAULTS = {
 
 @dataclass(slots=True)
 class Corrupt:
-    """What was skipped."""
+    """A count of the batches and bytes that were skipped."""
 
     batches: int = 0
     bytes: int = 0
 
 
 class Damage(NamedTuple):
-    """[at, stop) of a chunk is to be left out; behind it, offset ``due`` is the least that may follow."""
+    """Bytes [at, stop) of a chunk that are left out; offset ``due`` is the least that may follow them."""
 
     at: int
     stop: int
@@ -51,26 +51,26 @@ class Damage(NamedTuple):
 
     @classmethod
     def of(cls, header: list[int], fault: str) -> Damage:
-        """One batch, whose frame is right."""
+        """Return the damage of one batch whose frame is right."""
         at, offset = header[kernels.POSITION], header[kernels.BASE_OFFSET]
         return cls(at, at + header[kernels.SIZE], offset, offset + header[kernels.LAST_DELTA] + 1, fault)
 
 
 def misplaced(view: memoryview, at: int, fault: int, due: int) -> Damage:
-    """What stands at ``at`` is no batch, or not one that belongs there."""
+    """Return the damage at ``at``, where no batch begins, or one that does not belong there."""
     if fault != kernels.DISORDER:
         return Damage(at, next_batch(view, at, due), due, due, FAULTS[fault])
     batch = Batch(view[at : at + HEADER_BYTES])
-    if batch.base_offset < due:  # perhaps the one before was the wrong one: go on from here
+    if batch.base_offset < due:  # perhaps the one before was the wrong one: continue from here
         due = max(batch.next_offset, 0)
     return Damage(at, at + batch.size, batch.base_offset, due, FAULTS[fault])
 
 
 def next_batch(view: memoryview, at: int, due: int) -> int:
-    """Where the next right batch begins behind the bad one at ``at``, or the end.
+    """Return the position of the next right batch after the bad one at ``at``, or the end.
 
-    What lies inside the bad batch does not count, if its length leads to a right one: a record's value may well be
-    a whole batch.
+    Batches inside the bad batch do not count if its length leads to a right one: a record's value may well be a whole
+    batch.
     """
     if len(view) - at >= HEADER_BYTES:
         follower = at + int(Batch(view[at : at + HEADER_BYTES]).size)

@@ -1,9 +1,9 @@
-"""Kafka's record batches, as they lie in a segment, to Arrow, without a Python object for a record.
+"""A decoder of Kafka's record batches, as they lie in a segment, to Arrow, without a Python object for a record.
 
-Bytes go through here in three steps: ``scan`` reads the headers of many batches into a table; Python judges each batch
-once (CRC, transactions) and decompresses it; ``decode`` copies the records of many batches at once into columns.  What
-is done for a batch is Python, what is done for a record is compiled, and what nobody asks for is not done: a count
-reads headers, and so do offsets without gaps.
+Bytes pass through three steps: ``scan`` reads the headers of many batches into a table; Python checks each batch once
+(CRC, transactions) and decompresses it; ``decode`` copies the records of many batches at once into columns.  Work for a
+batch is done in Python, work for a record in compiled code, and columns that are not wanted cost nothing: a count reads
+headers only, and so do offsets without gaps.
 
 Usable alone::
 
@@ -54,11 +54,11 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 OFFSET_MAX = 2**63 - 1
 BATCHES_MAX = 4096
-"""Rows of the table of batches: what is held of a segment of small batches before any of it is decoded."""
+"""Rows of the table of batches: those of a segment of small batches that are held before any is decoded."""
 
 _RUN_BYTES_MIN = 1 << 20
-"""Below this a run of decompressed batches takes in uncompressed ones by a copy, so that a topic of both does not
-become many small record batches."""
+"""Size in bytes below which a run of decompressed batches takes in uncompressed ones by a copy, so that a topic of both
+does not become many small record batches."""
 _RECORD_BYTES_MIN = 7  # length, attributes, timestamp, offset, key, value and headers of an empty one
 _TIME_MIN = -(2**63)
 _TIME_MAX = 2**63 - 1
@@ -66,13 +66,13 @@ _TIME_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeOptions:
-    """What is wanted of a stretch of batches."""
+    """Options of decoding a stretch of batches."""
 
     columns: tuple[str, ...]
-    """Of ``COLUMNS``, in the order wanted; none gives batches that only have a number of rows."""
+    """Columns among ``COLUMNS``, in the order wanted; none gives batches that only have a number of rows."""
     start_offset: int = 0
     end_offset: int = OFFSET_MAX
-    """The first offset that is not wanted.  Bytes behind the last batch below it are not looked at."""
+    """The first offset that is not wanted.  Bytes after the last batch below it are not read."""
     committed: bool = True
     """Leave out aborted transactions.  Control batches are never records."""
     start_timestamp: int | None = None
@@ -80,9 +80,9 @@ class DecodeOptions:
     end_timestamp: int | None = None
     """Milliseconds; records at or after it are left out."""
     permissive: bool = False
-    """Skip and count batches that are corrupt, where otherwise CorruptSegment is raised."""
+    """Skip and count corrupt batches; without it they raise CorruptSegment."""
     batch_bytes_max: int = RECORDS_BYTES_MAX
-    """A batch that decompresses to more is corrupt."""
+    """Bytes; a batch that decompresses to more is corrupt."""
 
 
 class _Chunk(NamedTuple):
@@ -94,10 +94,10 @@ class _Chunk(NamedTuple):
 
 
 class BatchDecoder:
-    """Decodes the batches of one file in order, handed over in as many parts as the caller likes.
+    """A decoder of the batches of one file, in order, in as many parts as the caller likes.
 
-    ``corrupt`` counts what was skipped; ``replaced`` the values that Arrow cannot tell: header names that are no UTF-8
-    have U+FFFD in them, times beyond the year 294,246 are the furthest there is.
+    ``corrupt`` counts what was skipped; ``replaced`` the values that Arrow cannot hold: header names that are not UTF-8
+    have U+FFFD in them, times outside Arrow's range (past the year 294,246) become the nearest in it.
     """
 
     def __init__(
@@ -109,7 +109,11 @@ class BatchDecoder:
         where: str,
         aborted: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """``aborted``: (producer id, first offset) of the transactions whose abort marker is yet to come."""
+        """Create a decoder.
+
+        ``aborted``: (producer id, first offset) of the transactions whose abort marker is yet to come.  ``where`` names
+        the file in errors.
+        """
         self.corrupt = Corrupt()
         self.replaced = 0
         self._where = where
@@ -128,13 +132,13 @@ class BatchDecoder:
         self._constants = Constants(topic, partition)
         self._scratch = Scratch(BYTES_MAX, options.batch_bytes_max)
         self._table = np.empty((BATCHES_MAX, kernels.FIELDS), np.int64)
-        self._due = -1  # the offset that the next batch may have at least
+        self._due = -1  # the least offset that the next batch may have
 
     def decode(self, data: Buffer, position: int) -> Iterator[pa.RecordBatch]:
-        """The records in ``data``, which is whole batches; its first byte stands at ``position`` of the file.
+        """Yield the records in ``data``, which is whole batches; its first byte is at ``position`` of the file.
 
         Record batches are copies, of at most ``ROWS_MAX`` rows and ``BYTES_MAX`` bytes (or one record), none empty.
-        CorruptSegment comes after all that precedes the place it names.
+        Raises CorruptSegment after all that precedes the place it names.
         """
         view = memoryview(data).cast("B")
         if not view:
@@ -155,9 +159,9 @@ class BatchDecoder:
     # --------------------------------------------------------------------------------------------- a batch
 
     def _judge(self, view: memoryview, rows: int, due: int) -> tuple[list[list[int]], Damage | None]:
-        """The rows of the table up to damage, those that hold no records for us emptied; and that damage.
+        """Return the table's rows up to the first damage, and that damage, if any.
 
-        ``due``: the offset that the first of them may have at least.
+        Rows without wanted records are emptied.  ``due``: the least offset that the first batch may have.
         """
         headers: list[list[int]] = self._table[:rows].tolist()
         for index, header in enumerate(headers):
@@ -176,7 +180,8 @@ class BatchDecoder:
         return headers, None
 
     def _is_seen(self, view: memoryview, header: list[int]) -> bool:
-        """Whether a batch that is right holds records for us.  FormatError when its fields contradict one another."""
+        """Return whether a right batch holds wanted records.  Raises FormatError if its fields contradict one
+        another."""
         count, last_delta, attributes = header[kernels.COUNT], header[kernels.LAST_DELTA], header[kernels.ATTRIBUTES]
         if not 0 <= count <= last_delta + 1:
             raise FormatError(f"{count} records do not fit last offset delta {last_delta}")
@@ -194,7 +199,7 @@ class BatchDecoder:
         return not is_hidden and header[kernels.NEEDS] != kernels.NOTHING
 
     def _empty(self, index: int, header: list[int]) -> None:
-        """Leave the batch out."""
+        """Mark the batch as having no records, so that it is left out."""
         header[kernels.COUNT] = 0
         header[kernels.NEEDS] = kernels.NOTHING
         self._table[index, kernels.NEEDS] = kernels.NOTHING
@@ -202,7 +207,7 @@ class BatchDecoder:
     # --------------------------------------------------------------------------------------------- runs of batches
 
     def _runs(self, chunk: _Chunk, headers: list[list[int]]) -> Iterator[pa.RecordBatch]:
-        """Decode as many batches at once as make one record batch and lie in one buffer."""
+        """Decode together as many batches as make one record batch and lie in one buffer."""
         source, first, rows, size = chunk.array, 0, 0, 0
         for index, header in enumerate(headers):
             place, start, end = source, 0, 0
@@ -211,7 +216,7 @@ class BatchDecoder:
                     is_small = size < _RUN_BYTES_MIN
                     place, start, end = self._place(chunk, index, header, source if is_small else chunk.array)
                 except FormatError as fault:
-                    if not self._options.permissive:  # first what precedes it
+                    if not self._options.permissive:  # first the records before it
                         yield from self._run(chunk, source, first, index, rows, size)
                     self._tell(chunk, Damage.of(header, str(fault)))
                     self._empty(index, header)
@@ -226,7 +231,10 @@ class BatchDecoder:
     def _place(
         self, chunk: _Chunk, index: int, header: list[int], source: npt.NDArray[np.uint8]
     ) -> tuple[npt.NDArray[np.uint8], int, int]:
-        """Where the batch's records lie, decompressed; copied to the others' when those are not in the chunk."""
+        """Return (buffer, start, end) of the batch's records, decompressed.
+
+        An uncompressed batch is copied to the others of its run if those are not in the chunk.  Raises FormatError.
+        """
         start, end = header[kernels.START], header[kernels.END]
         codec = header[kernels.ATTRIBUTES] & CODEC_MASK
         if not codec and source is chunk.array:
@@ -240,7 +248,7 @@ class BatchDecoder:
     def _run(
         self, chunk: _Chunk, source: npt.NDArray[np.uint8], first: int, stop: int, rows: int, size: int
     ) -> Iterator[pa.RecordBatch]:
-        """Rows [first, stop) of the table, whose records are ``size`` bytes in ``source``."""
+        """Decode rows [first, stop) of the table, whose records are ``size`` bytes in ``source``."""
         if not rows:
             return
         memory = Memory(self._wants, rows, size)
@@ -295,7 +303,7 @@ class BatchDecoder:
             yield _record_batch(arrays, self._schema, count)
 
     def _column(self, name: str, memory: Memory) -> pa.Array | None:
-        """None for what is the same in all rows."""
+        """Return the decoded column; None if it is the same in all rows."""
         if name == "key":
             return memory.keys()
         if name == "value":
@@ -313,7 +321,7 @@ class BatchDecoder:
     # --------------------------------------------------------------------------------------------- damage
 
     def _tell(self, chunk: _Chunk, damage: Damage) -> None:
-        """Count it if permissive, else raise CorruptSegment."""
+        """Count the damage if permissive, else raise CorruptSegment."""
         if not self._options.permissive:
             raise CorruptSegment(self._where, chunk.position + damage.at, damage.offset, damage.fault)
         self.corrupt.batches += 1
@@ -321,7 +329,8 @@ class BatchDecoder:
 
 
 def _check_count(count: int, size: int) -> None:
-    """Memory is reserved for as many rows as a header promises, so it may not promise more than there can be."""
+    """Raise FormatError if a batch of ``size`` bytes cannot hold ``count`` records: memory is reserved for so many
+    rows."""
     if count * _RECORD_BYTES_MIN > size:
         raise FormatError(f"{count} records do not fit {size} bytes")
 
@@ -343,11 +352,11 @@ def read_segment(
     partition: int | None = None,
     aborted: Sequence[tuple[int, int]] | None = None,
 ) -> pa.Table:
-    """A segment as a table: all columns unless ``options`` say otherwise.  ``source`` is a path or the bytes.
+    """Return a segment as a table, with all columns unless ``options`` say otherwise.  ``source``: a path or the bytes.
 
-    For a path, what is not given is taken from where the file lies, ``<topic>/<topic id>/<partition>/``, and from the
-    ``.idx`` beside it, which knows the aborted transactions.  An open segment has none: its last records may belong to
-    a transaction that is not decided.
+    For a path, topic and partition are by default those of its folders, ``<topic>/<topic id>/<partition>/``, and the
+    aborted transactions those of the ``.idx`` beside it.  An open segment has none: its last records may belong to a
+    transaction that is not decided.  Raises CorruptSegment, and FormatError if the ``.idx`` is damaged.
     """
     options = options or DecodeOptions(columns=COLUMNS)
     where = "<bytes>"

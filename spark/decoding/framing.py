@@ -1,11 +1,11 @@
-"""Where batches end in a segment's bytes, as these come in chunks.  Pure.
+"""Framing: finding the ends of batches in a segment's bytes, which come in chunks.  Pure.
 
-A ``Framer`` looks at headers only.  Whole batches of a chunk are given as one view of it; the one batch that straddles
-two chunks is put together apart, so that chunks are never copied.
+A ``Framer`` reads headers only.  Whole batches of a chunk are given as one view of it; the one batch that straddles two
+chunks is put together apart, so that chunks are never copied.
 
-A batch's base offset is not under its CRC (KIP-98), so only its neighbours tell whether it is right.  Offsets never go
-back, and never pass what the index says of the bytes' end.  In a dense log each batch begins where the one before ends;
-only compaction leaves holes.
+A batch's base offset is not under its CRC (KIP-98), so only its neighbours show whether it is right.  Offsets never go
+back, and never pass the offset that the index holds for the end of the bytes.  In a dense log each batch begins where
+the one before ends; only compaction leaves holes.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import NamedTuple
 from bmq.core.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
 from bmq.storage.segment import BATCH_BYTES_MAX, find_batch
 
-_KEPT_BYTES = 2 << 20  # of damaged data: Kafka's batches are 1 MB at most unless told otherwise
+_KEPT_BYTES = 2 << 20  # of damaged data: Kafka's batches are 1 MB at most by default
 _OFFSET_MAX = 2**63 - 1
 _HEAD = struct.Struct(">qiiBIhi")  # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
 
 
 class Run(NamedTuple):
-    """Whole batches, the first of which begins at ``position`` of the file."""
+    """A run of whole batches, the first of which begins at ``position`` of the file."""
 
     position: int
     data: memoryview
 
 
 class Misframed(Exception):
-    """No batch begins where one should."""
+    """No valid batch begins at ``position``, where ``offset`` is due; ``fault`` is the reason."""
 
     def __init__(self, position: int, offset: int, fault: str) -> None:
         super().__init__(fault)
@@ -40,11 +40,11 @@ class Misframed(Exception):
 
 
 class Framer:
-    """A walk over the batches of a segment from ``position``, where offset ``next_offset`` is due.
+    """An iteration over the batches of a segment from ``position``, where offset ``next_offset`` is due.
 
-    Batches wholly below ``start``, and those that begin at or past ``stop``, are not given out.
+    Batches wholly below ``start``, and those that begin at or past ``stop``, are not returned.
 
-    ``limit`` is the offset due behind the bytes that will be fed, which hold whole batches: none may reach past it.
+    ``limit`` is the offset due at the end of the bytes to be fed, which hold whole batches: none may reach past it.
     Without one, anything may follow the batches, and the first that begins at or past ``stop`` ends the walk.
     ``is_dense``: the log has no holes.  The walk then ends at ``stop``.  Where there may be holes it goes on to the end
     of the bytes, because a wrong base offset at or past ``stop`` shows only in the batches behind it.
@@ -86,17 +86,17 @@ class Framer:
         self._goes_on = limit is not None and not is_dense
         self._is_past = False  # the batch passed last begins at or past ``stop``
         self._rest = bytearray()  # of a batch that has begun at ``position``
-        self.is_lost = False  # looking for a batch to go on from
-        self._is_behind_hole = False  # and that one is the next
+        self.is_lost = False  # searching for a batch to continue from
+        self._is_behind_hole = False  # the data kept begins with that batch
         self.is_done = next_offset >= stop and not self._goes_on
 
     @property
     def pending(self) -> int:
-        """Bytes of a batch that has not ended yet."""
+        """The bytes held of a batch that is not complete."""
         return len(self._rest)
 
     def feed(self, chunk: bytes | memoryview) -> Iterator[Run]:
-        """The runs that ``chunk``, the bytes behind those fed before, completes.  Misframed."""
+        """Yield the runs that ``chunk``, the bytes after those fed before, completes.  Raises Misframed."""
         view = memoryview(chunk)
         if self.is_lost:
             view = self._find(view)
@@ -117,7 +117,7 @@ class Framer:
             yield from self._runs(view)
 
     def _fill(self, view: memoryview) -> memoryview:
-        """Complete what has begun as far as ``view`` goes; what is left of it."""
+        """Complete the batch that has begun, as far as ``view`` reaches, and return the rest of ``view``."""
         for wanted in (HEADER_BYTES, 0):
             size = wanted or self._size(memoryview(self._rest))
             missing = size - len(self._rest)
@@ -128,7 +128,8 @@ class Framer:
         return view
 
     def _size(self, data: memoryview) -> int:
-        """Of the batch whose header is there; what is no size is found out by ``_step``."""
+        """Return the size of the batch whose header is complete; HEADER_BYTES if its length is invalid, which ``_step``
+        finds."""
         size = int(_HEAD.unpack_from(data)[1]) + LENGTH_OVERHEAD
         return size if HEADER_BYTES <= size <= BATCH_BYTES_MAX else HEADER_BYTES
 
@@ -140,7 +141,7 @@ class Framer:
                 size = self._step(view, at)
             except Misframed:
                 if begin < end:
-                    yield Run(origin + begin, view[begin:end])  # what stands before the fault is right
+                    yield Run(origin + begin, view[begin:end])  # the batches before the fault are right
                 self._rest = bytearray(view[at:])
                 raise
             if not size:
@@ -156,7 +157,8 @@ class Framer:
             self._rest = bytearray(view[at:])
 
     def _step(self, data: memoryview, at: int) -> int:
-        """Pass the batch at ``at``: its size, 0 when it is not all there or is not wanted (``is_done``)."""
+        """Pass the batch at ``at`` and return its size; 0 if it is not complete or not wanted (``is_done``).  Raises
+        Misframed."""
         if len(data) - at < HEADER_BYTES:
             return 0
         base, length, _, magic, _, _, last_delta = _HEAD.unpack_from(data, at)
@@ -183,22 +185,22 @@ class Framer:
         if last_delta < 0:
             return f"last offset delta {last_delta}"
         if base < self.next_offset or (self._is_dense and base > self.next_offset):
-            return f"a batch at offset {base}, {self.next_offset} is due"
+            return f"a batch at offset {base}, but {self.next_offset} is due"
         if base + last_delta >= self._limit:
-            return f"a batch of offsets {base} to {base + last_delta}, {self._limit} is due behind all of these bytes"
+            return f"a batch of offsets {base} to {base + last_delta}, but {self._limit} is due after these bytes"
         return ""
 
     def skip(self) -> None:
-        """After Misframed: step over whatever comes before the next right batch.  Go on with ``feed(b"")``."""
+        """Begin, after Misframed, to skip bytes up to the next right batch.  Continue with ``feed(b"")``."""
         self.is_lost = True
         self._is_behind_hole = self._fits(self._rest)
         if not self._is_behind_hole:
             self._drop(1)
 
     def _fits(self, data: bytearray) -> bool:
-        """Whether a batch whose offset was not due is right all the same, because what follows goes on from it.
+        """Return whether a batch whose offset was not due is right, because the next batch continues from it.
 
-        Then those before it are missing.  Otherwise its own offset is wrong.
+        Then the batches before it are missing.  Otherwise its own offset is wrong.
         """
         if len(data) < HEADER_BYTES:
             return False
@@ -214,7 +216,7 @@ class Framer:
         return bool(_HEAD.unpack(follower)[0] == behind)
 
     def _find(self, view: memoryview) -> memoryview:
-        """From the next whole batch on; where there is none, the end is kept for one that begins in it."""
+        """Return the bytes from the next right batch on.  Without one, keep the end, in which one may begin."""
         data = memoryview(bytes(self._rest) + view)
         self._rest = bytearray(data)
         found = 0 if self._is_behind_hole else self._find_from(data)

@@ -1,8 +1,8 @@
-"""The driver's machine code goes along with its readers, so that no executor compiles.
+"""The driver's machine code, sent along with its readers, so that no executor compiles.
 
-A reader that is pickled (once for each query, not for each task) carries the machine code of the kernels; where it is
-unpickled that is adopted first, and only then is anything imported that would load the kernels, and compile them in a
-container that has never seen them.
+A reader that is pickled (once for each query, not for each task) carries the machine code of the kernels.  Where it is
+unpickled, that code is adopted first; only then is anything imported that loads the kernels, which would compile them
+in a container that has no machine code.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from bmq.spark.decoding import compiled
 
 
 class WithMachineCode:
-    """A reader's base."""
+    """The base of a reader that carries the kernels' machine code."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return unpack, (compiled.machine_code(), pickle.dumps((type(self), self.__dict__)))
 
 
 def unpack(code: bytes, pickled: bytes) -> Any:
-    """The reader, on an executor."""
+    """Return the reader, on an executor, after adopting ``code``."""
     compiled.adopt(code)
     kind, state = pickle.loads(pickled)
     reader = kind.__new__(kind)

@@ -1,4 +1,4 @@
-"""Which batches a reader of committed data sees, by the rules of Kafka's consumer.  Pure."""
+"""Read isolation: the batches that a reader of committed data sees, by the rules of Kafka's consumer.  Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEY_BYTES = 4  # version i16, type i16
 
 
 class Marker(Enum):
-    """What a control batch says; others than the end of a transaction are of no interest here."""
+    """A control batch's type; those that do not end a transaction are OTHER."""
 
     ABORT = "abort"
     COMMIT = "commit"
@@ -21,7 +21,7 @@ class Marker(Enum):
 
 
 def marker_of(batch: Batch) -> Marker:
-    """FormatError when its record cannot be read."""
+    """Return a control batch's type.  Raises FormatError if its record cannot be read."""
     record = next(read_records(batch), None)
     if record is None or record.key is None or len(record.key) < _KEY_BYTES:
         raise FormatError("a control batch without a control record")
@@ -30,26 +30,26 @@ def marker_of(batch: Batch) -> Marker:
 
 
 class Aborted:
-    """The aborted transactions of a stretch of a partition, asked batch by batch in offset order.
+    """The aborted transactions of a stretch of a partition, for calls batch by batch in offset order.
 
-    A transaction is aborted from its first offset to the producer's next abort marker.  So those that ended in front of
-    the stretch must not be among ``transactions``: their markers will not be seen.
+    A transaction is aborted from its first offset to the producer's next abort marker.  So those that ended before the
+    stretch must not be among ``transactions``: their markers will not be seen.
     """
 
     __slots__ = ("_coming", "_open")
 
     def __init__(self, transactions: Iterable[tuple[int, int]]) -> None:
-        """``transactions``: (producer id, first offset), in any order."""
+        """Take (producer id, first offset) of each transaction, in any order."""
         self._coming = sorted(((first, producer) for producer, first in transactions), reverse=True)
         self._open: set[int] = set()
 
     def hides(self, producer_id: int, last_offset: int) -> bool:
-        """Whether a transactional batch that ends at ``last_offset`` belongs to one of them."""
+        """Return whether a transactional batch that ends at ``last_offset`` belongs to one of them."""
         self._begin(last_offset)
         return producer_id in self._open
 
     def end(self, producer_id: int, last_offset: int) -> None:
-        """The producer's abort marker."""
+        """Take the producer's abort marker, which ends its transaction."""
         self._begin(last_offset)
         self._open.discard(producer_id)
 

@@ -1,14 +1,14 @@
 """The loops over bytes: batch headers into a table, records into columns.  Compiled by numba, free of Python objects.
 
-Nothing that is read is believed: every length is compared with what is left before it is followed, so damage that
-happens to match its CRC, or that a producer wrote, ends in a fault and never behind the end of a buffer.
+No length that is read is trusted: each is compared with the bytes that are left before it is followed.  So damage that
+happens to match its CRC, or that a producer wrote, ends in a fault and never past the end of a buffer.
 
 ``scan`` fills a table, a row for each batch.  ``decode`` takes rows whose records lie in one buffer and appends to
 columns that the caller has made large enough: as many rows as the headers promise, as many bytes as there are.  A batch
-that turns out wrong leaves nothing behind.
+that turns out wrong adds nothing.
 
-Columns are in Arrow's layout but for validity, which is a byte for each value and made bits later.  What is variable
-in length stands in groups, so that a call has few arguments (each costs time to unpack):
+Columns are in Arrow's layout except for validity, which is a byte for each value and made bits later.  Columns of
+variable length stand in groups, so that a call has few arguments (each costs time to unpack):
 
 =========  ============================================================
 ``fixed``  offsets, timestamps (microseconds)
@@ -17,9 +17,9 @@ in length stands in groups, so that a call has few arguments (each costs time to
 ``valid``  keys, values, header values
 =========  ============================================================
 
-Compiling takes seconds, so each function has one signature and its machine code is kept on disk, beside this file:
-whatever is used here must be defined here, or a change would not be noticed.  ``bmq.spark.decoding.compiled`` finds a
-place for the file where that can be written.
+Compiling takes seconds, so each function has one signature and its machine code is kept on disk, beside this file: all
+that is used here must be defined here, or a change would not be noticed.  ``bmq.spark.decoding.compiled`` finds a place
+for the machine code if that folder cannot be written.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ else:
     NEEDS,  # one of the three below
     START,  # of the records, in the data until they are decompressed
     END,
-    ROWS,  # that ``decode`` gave out
+    ROWS,  # returned by ``decode``
 ) = range(14)
 FIELDS = 14
 
-# What has to be looked at of a batch: it is out of range, its header tells all, its records must be read.
+# How much of a batch must be read: nothing (it is out of range), its header alone, its records.
 NOTHING, HEADER, RECORDS = range(3)
 
-# What is wanted, as bits.
+# The columns wanted, as bits.
 OFFSET, TIMESTAMP, KEY, VALUE, HEADERS, TIME_RANGE = 1, 2, 4, 8, 16, 32
 _RECORD_FIELDS = KEY | VALUE | HEADERS
 
-# How ``scan`` ends, and what ``decode`` finds wrong.
+# The ends of ``scan``, and the faults that ``decode`` finds.
 (
     FINE,
     TORN,
@@ -85,7 +85,7 @@ _RECORD_FIELDS = KEY | VALUE | HEADERS
     BATCH_END,
 ) = range(13)
 
-# ``decode``'s cursor: where it stands in the table, how far each column is filled, and what it came across.
+# ``decode``'s cursor: its row in the table, how far each column is filled, and what it met.
 AT_BATCH, AT_ROW, KEYS_END, VALUES_END, HEADERS_END, NAMES_END, HEADER_VALUES_END = range(7)
 NULL_KEYS, NULL_VALUES, NULL_HEADER_VALUES, NAMES_BEYOND_ASCII, TIMES_CUT, FAULTY_RECORD = range(7, 13)
 CURSOR = 13
@@ -96,7 +96,7 @@ _MAGIC = 2
 _LOG_APPEND_TIME = 0x08
 _CONTROL = 0x20
 _MICROS = 1000
-_TIME_MAX = (2**63 - 1) // _MICROS  # milliseconds that microseconds can tell
+_TIME_MAX = (2**63 - 1) // _MICROS  # milliseconds, the most that microseconds can hold
 _VARINT_BYTES = 5
 _VARLONG_BYTES = 10
 _BELOW_SIGN = 2**63 - 1
@@ -112,12 +112,12 @@ _bounds = types.UniTuple(types.int64, 4)
 
 
 def _inlined(function: _F) -> _F:
-    """A part of one of the two below; compiled with it."""
+    """Compile a part of one of the two functions below together with it."""
     return cast(_F, njit(nogil=True)(function))
 
 
 def _compiled(signature: Any) -> Callable[[_F], _F]:
-    """Compiled at import, unless that was done before on this kind of processor."""
+    """Compile a function at import, unless that was done before on this kind of processor."""
     return cast(Callable[[_F], _F], njit(signature, nogil=True, cache=True))
 
 
@@ -126,7 +126,7 @@ def _compiled(signature: Any) -> Callable[[_F], _F]:
 
 @_inlined
 def _big_endian(data: Bytes, at: int, size: int) -> int:
-    """Signed, of 1 to 8 bytes."""
+    """Return the signed integer of 1 to 8 bytes at ``at``."""
     value = Int64(0)
     for index in range(at, at + size):
         value = (value << 8) | Int64(data[index])
@@ -136,10 +136,10 @@ def _big_endian(data: Bytes, at: int, size: int) -> int:
 
 @_inlined
 def _is_displaced(data: Bytes, at: int, end: int, expected: int, next_offset: int) -> bool:
-    """Whether the batch in front of ``at`` has a base offset that is too high, seen from the one at ``at``.
+    """Return whether the batch before ``at`` has a base offset that is too high, as the batch at ``at`` shows.
 
-    Base offsets lie outside the CRC.  A compacted log has gaps, so only the follower can tell: it goes on where this
-    batch should have been.
+    Base offsets lie outside the CRC.  A compacted log has gaps, so only the next batch can show it: it begins where
+    this batch should have been.
     """
     if end - at < HEADER_BYTES or data[at + 16] != _MAGIC:
         return False
@@ -148,7 +148,7 @@ def _is_displaced(data: Bytes, at: int, end: int, expected: int, next_offset: in
 
 @_inlined
 def _is_in_range(row: Longs, bounds: tuple[int, int, int, int]) -> bool:
-    """Whether some of the batch's records may be, as far as its header can tell."""
+    """Return whether some of the batch's records may be in range, as far as its header shows."""
     if row[BASE_OFFSET] + row[LAST_DELTA] < bounds[0] or row[MAX_TIMESTAMP] < bounds[2]:
         return False
     return not (row[ATTRIBUTES] & _LOG_APPEND_TIME and row[MAX_TIMESTAMP] > bounds[3])
@@ -156,7 +156,8 @@ def _is_in_range(row: Longs, bounds: tuple[int, int, int, int]) -> bool:
 
 @_inlined
 def _needs(row: Longs, wants: int, bounds: tuple[int, int, int, int]) -> int:
-    """What to look at; offsets without gaps and one time for all are told by the header."""
+    """Return how much of a batch must be read: its header holds offsets without gaps, and a time that all records
+    share."""
     if not _is_in_range(row, bounds):
         return NOTHING
     if wants & _RECORD_FIELDS:
@@ -189,11 +190,11 @@ def _read_header(data: Bytes, at: int, size: int, row: Longs) -> None:
 def scan(
     data: Bytes, at: int, expected: int, wants: int, bounds: tuple[int, int, int, int], table: Longs
 ) -> tuple[int, int, int, int]:
-    """Rows for the batches from ``at`` on: (rows, where it stopped, the offset due there, fault of what stands there).
+    """Fill rows for the batches from ``at`` on; return (rows, where it stopped, the offset due there, the fault there).
 
-    ``bounds``: first offset, offset to stop at, first time, last time.  ``expected`` is -1 when nothing is known.
-    Stops when the table is full, at a fault, at the end, and behind the last offset wanted.  Batches that are out of
-    range have a row too: what says so has yet to be checked by its CRC.
+    ``bounds``: first offset, offset to stop at, first time, last time.  ``expected``: least offset of the first batch,
+    -1 if unknown.  Stops when the table is full, at a fault, at the end, and after the last offset wanted.  Batches out
+    of range have a row too: the header that shows it has yet to be checked by its CRC.
     """
     end = len(data)
     rows = 0
@@ -227,7 +228,7 @@ def scan(
 
 @_inlined
 def _varint(data: Bytes, at: int, end: int, bytes_max: int) -> tuple[int, int]:
-    """A zig-zag number and the place behind it; -1 for the place when there is no such number before ``end``."""
+    """Return a zig-zag number and the position after it, which is -1 if no such number ends before ``end``."""
     value = Int64(0)
     shift = 0
     stop = min(end, at + bytes_max)
@@ -243,7 +244,7 @@ def _varint(data: Bytes, at: int, end: int, bytes_max: int) -> tuple[int, int]:
 
 @_inlined
 def _length(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """The length of the bytes that follow (-1: null) and where they begin; -1 for the place when they do not fit."""
+    """Return the length of the bytes that follow (-1: null) and their position, which is -1 if they do not fit."""
     size, at = _varint(data, at, end, _VARINT_BYTES)
     if at < 0 or size < -1 or size > end - at:
         return Int64(-1), -1
@@ -252,9 +253,9 @@ def _length(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @_inlined
 def _copy(data: Bytes, at: int, size: int, out: Bytes, out_end: int) -> int:
-    """Append ``size`` bytes (-1: null, no bytes); the new end.
+    """Append ``size`` bytes (-1: null, no bytes) and return the new end.
 
-    Unsigned places, since Python's meaning of negative ones would keep LLVM from making wide moves of the loop.
+    Positions are unsigned, since Python's meaning of negative ones would keep LLVM from making wide moves of the loop.
     """
     if size > 0:
         source, target = np.uint64(at), np.uint64(out_end)
@@ -276,7 +277,7 @@ def _put_headers(
     valid: Bytes,
     cursor: Longs,
 ) -> tuple[int, int]:
-    """A record's ``count`` headers: (place behind them, fault)."""
+    """Append a record's ``count`` headers; return (position after them, fault)."""
     header, names_end, values_end = cursor[HEADERS_END], cursor[NAMES_END], cursor[HEADER_VALUES_END]
     for _ in range(count):
         size, at = _length(data, at, stop)
@@ -303,7 +304,7 @@ def _put_headers(
 
 @_inlined
 def _micros(time: int, cursor: Longs) -> int:
-    """Milliseconds as microseconds; what those cannot tell becomes the furthest that they can."""
+    """Return milliseconds as microseconds; those outside their range become the nearest in it."""
     if -_TIME_MAX <= time <= _TIME_MAX:
         return time * _MICROS
     cursor[TIMES_CUT] += 1
@@ -314,7 +315,7 @@ def _micros(time: int, cursor: Longs) -> int:
 def _put_from_header(
     batch: Longs, wants: int, bounds: tuple[int, int, int, int], fixed: tuple[Longs, Longs], cursor: Longs
 ) -> None:
-    """Rows of a batch whose records need no look; with gaps they are all in range, and only counted."""
+    """Append the rows of a batch whose records need not be read; with gaps they are all in range, and only counted."""
     first, count, row = batch[BASE_OFFSET], batch[COUNT], cursor[AT_ROW]
     if batch[LAST_DELTA] == count - 1:
         stop = min(first + count, bounds[1])
@@ -341,9 +342,9 @@ def _put_records(
     valid: tuple[Bytes, ...],
     cursor: Longs,
 ) -> int:
-    """The records of one batch that are in range; a fault, or FINE.
+    """Append the records of one batch that are in range; return a fault, or FINE.
 
-    One long loop over local names: handing arrays to a function in it would count their references, atomically, for
+    One long loop over local names: passing arrays to a function in it would count their references, atomically, for
     each record.
     """
     offsets, times = fixed
@@ -455,9 +456,10 @@ def decode(
     valid: tuple[Bytes, ...],
     cursor: Longs,
 ) -> int:
-    """Batches from the cursor's up to row ``stop`` of the table, whose START and END lie in ``data``.
+    """Decode the batches from the cursor's up to row ``stop`` of the table, whose START and END lie in ``data``.
 
-    FINE, or the fault of the batch at the cursor, which has left nothing in the columns; behind it one may go on.
+    Returns FINE, or the fault of the batch at the cursor, which has added nothing to the columns; the caller may go on
+    after it.
     """
     before = np.empty(CURSOR, np.int64)
     while cursor[AT_BATCH] < stop:

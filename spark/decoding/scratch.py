@@ -17,12 +17,15 @@ _INTO: dict[int, Callable[[memoryview, memoryview], int]] = {
     CODECS.index("lz4"): cramjam.lz4.decompress_into,
     CODECS.index("zstd"): cramjam.zstd.decompress_into,
 }
-"""Codecs that write straight to where the bytes shall be; the others' are copied there."""
+"""Codecs that write straight into the buffer; other codecs' output is copied there."""
 
 
 class Scratch:
-    """Two buffers of ``size`` bytes, filled in turn: the caller is done with one before it asks for more than the
-    other holds.  Fresh memory for each would cost as much as a fast codec."""
+    """Two buffers of ``size`` bytes, filled in turn.
+
+    The caller is done with one before it asks for more than the other holds.  Fresh memory for each would cost as much
+    as a fast codec.
+    """
 
     __slots__ = ("_batch_bytes_max", "_buffer", "_end", "_other", "_size")
 
@@ -34,9 +37,9 @@ class Scratch:
         self._end = 0
 
     def put(self, codec: int, data: memoryview) -> tuple[Bytes, int, int]:
-        """Decompress ``data``: (buffer, start, end).
+        """Decompress ``data`` and return (buffer, start, end).
 
-        FormatError when it is damaged or exceeds the limit.  What is larger than a buffer has one of its own.
+        Data larger than a buffer gets one of its own.  Raises FormatError if it is damaged or exceeds the limit.
         """
         into = _INTO.get(codec)
         if into is not None:
@@ -57,7 +60,7 @@ class Scratch:
         return self._buffer, self._end - size, self._end
 
     def _put_straight(self, into: Callable[[memoryview, memoryview], int], data: memoryview) -> int | None:
-        """Its size, or None: then ``decompress`` will do, or say what is wrong."""
+        """Return the size, or None if ``decompress`` must do it, or find the fault."""
         if not len(self._buffer):
             self._renew()
         try:
@@ -68,7 +71,7 @@ class Scratch:
         return size
 
     def _renew(self) -> None:
-        """The other buffer: what lies in this one may not be decoded yet."""
+        """Change to the other buffer: the bytes in this one may not be decoded yet."""
         self._buffer, self._other = self._other, self._buffer
         if not len(self._buffer):
             self._buffer = np.empty(self._size, np.uint8)

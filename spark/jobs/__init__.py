@@ -1,7 +1,7 @@
 """Spark applications over topics, each run by ``spark-submit`` and by ``bmq job NAME``.
 
 A job is a module with ``SUMMARY``, ``DESCRIPTION``, ``add_arguments(parser)`` and ``run(arguments)``.  None of them
-imports Spark before ``run``: ``bmq job NAME --help`` needs none.
+imports Spark before ``run``: ``bmq job NAME --help`` works without Spark.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a topic holds: counts, gaps, duplicates and sizes by partition and hour.
+"""The audit of a topic: counts, gaps, duplicates and sizes by partition and hour.
 
-It is found twice, from the headers of all batches (``batches``) and from the records that a reader sees, and the two
-must agree: every offset of a partition is a record that is read, or has a reason why not.
+Everything is counted twice, from the headers of all batches (``batches``) and from the records that a reader sees, and
+the two must agree: every offset of a partition is a record that is read, or has a reason why not.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _log = logging.getLogger("bmq.spark")
 SUMMARY = "count a topic's records, gaps, duplicates and sizes by partition and hour"
 DESCRIPTION = """\
 Count what a topic holds by partition and hour (UTC), and account for every offset: records, transaction markers,
-records of aborted transactions, what compaction took, and what is missing. Two looks are compared, at the headers of
-all batches and at all records.
+records of aborted transactions, what compaction took, and what is missing. Two counts are compared, of the headers of
+all batches and of all records.
 """
 SUFFIXES = (".parquet", ".csv", ".json")
 PICTURES = (".png", ".svg", ".pdf")
 ATTEMPTS_MAX = 3
-"""Audits begun until one is whole: retention may remove records while they are counted."""
+"""Audits until one is complete: retention may remove records while they are counted."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -78,7 +78,7 @@ def _file(text: str, suffixes: tuple[str, ...]) -> Path:
 
 
 def run(arguments: Namespace) -> int:
-    """Return 0 when every offset is accounted for, else 1.  Raises JobError."""
+    """Return 0 if every offset is accounted for, else 1.  Raises JobError."""
     check_machine()
     topic = _look(arguments)
     spark = start_session("audit", arguments)
@@ -108,7 +108,7 @@ def _look(arguments: Namespace) -> Topic:
 def _whole_report(spark: SparkSession, arguments: Namespace, topic: Topic) -> Report:
     """Return the report of an audit during which nothing that it counts was removed.
 
-    Raises JobError if retention or DeleteRecords goes on removing, or the topic is not the same one afterwards.
+    Raises JobError if retention or DeleteRecords removes records in every attempt, or the topic was created again.
     """
     for _ in range(ATTEMPTS_MAX):
         report = _counted(spark, arguments, topic)
@@ -124,7 +124,7 @@ def _whole_report(spark: SparkSession, arguments: Namespace, topic: Topic) -> Re
         ]
         if not removed:
             return report
-        _log.warning("%s was removed while it was audited: counting again", ", ".join(removed))
+        _log.warning("%s was removed during the audit; counting again", ", ".join(removed))
         topic = after
     raise JobError(
         f"records of {topic.name} were removed {ATTEMPTS_MAX} times while they were audited: begin --from a place that"
@@ -151,7 +151,7 @@ def _counted(spark: SparkSession, arguments: Namespace, topic: Topic) -> Report:
 
 
 def write_table(cells: pa.Table, path: Path) -> None:
-    """One file, of the kind that its name says; JSON is a line for each row."""
+    """Write the cells to one file, of the format that its name ends in; JSON is a line for each row."""
     if path.suffix == ".parquet":
         from pyarrow import parquet
 

@@ -1,6 +1,6 @@
 """The audit's counting, by Spark.
 
-A batch counts for the hour of its largest timestamp, which its header has; a record for the hour of its own.
+A batch counts for the hour of its largest timestamp, which its header holds; a record for the hour of its own.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 GAPS_MAX = 1000
-"""Told one by one, the largest; all are counted."""
+"""Gaps that are listed, the largest ones; all are counted."""
 _RECORDS = "partition int, offset bigint, timestamp timestamp, key binary, value binary"
 
 
 class Audit:
-    """Of ``ranges``, offsets [start, end) by partition, of the one topic that ``options`` name."""
+    """An audit of ``ranges``, offsets [start, end) by partition, of the one topic that ``options`` name."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class Audit:
         self._batches = self._judged().persist()
 
     def release(self) -> None:
-        """Free what Spark keeps of the batches."""
+        """Free the batches that Spark keeps."""
         self._batches.unpersist()
 
     def cells(self, *, same_content: bool) -> pa.Table:
-        """A row for each partition and hour, the columns of ``audit_report.COUNTS``."""
+        """Return a row for each partition and hour, with the columns of ``audit_report.COUNTS``."""
         hour = sql.date_trunc("hour", "max_timestamp").alias("hour")
         by_header = self._batches.groupBy("partition", hour).agg(
             sql.count(sql.lit(1)).alias("batches"),
@@ -66,7 +66,7 @@ class Audit:
         return joined.select("partition", "hour", *counts).orderBy("partition", "hour").toArrow()
 
     def gaps(self) -> list[Gap]:
-        """The largest, between batches and behind the last one."""
+        """Return the largest gaps between batches, and all after the last one."""
         kind = "compacted" if self._is_compacted else "missing"
         rows = (
             self._batches.where("gap > 0")
@@ -85,7 +85,7 @@ class Audit:
     # ---- batches
 
     def _judged(self) -> DataFrame:
-        """Every batch with what its header says of its offsets."""
+        """Return every batch with what its header shows about its offsets."""
         read = self._spark.read.format("bmq-batches").options(**self._options).load()
         starts, ends = self._bound(0), self._bound(1)
         in_order = Window.partitionBy("partition").orderBy("base_offset")
@@ -122,7 +122,7 @@ class Audit:
         )
 
     def _bound(self, which: int) -> Column:
-        """The start or the end of a row's partition."""
+        """Return the start or the end of a row's partition."""
         pairs = [sql.lit(each) for partition, ends in self._ranges.items() for each in (partition, ends[which])]
         return sql.create_map(*pairs)[sql.col("partition")] if pairs else sql.lit(0)
 
@@ -130,7 +130,7 @@ class Audit:
 
     def _records(self) -> DataFrame:
         read = self._spark.read.format("bmq").schema(_RECORDS).options(**self._options).load()
-        # A header has no time below 0 either: what has none counts for no hour.
+        # A batch whose header has no time, or one below 0, counts for no hour; so do its records.
         hour = sql.when(sql.unix_millis("timestamp") >= 0, sql.date_trunc("hour", "timestamp"))
         return read.withColumn("hour", hour)
 
@@ -161,7 +161,7 @@ def _if(condition: Column, value: Column) -> Column:
 
 
 def _joined(left: DataFrame, right: DataFrame) -> DataFrame:
-    """All rows of both; times that are missing are one hour of their own."""
+    """Return all rows of both; rows without a time count as one hour of their own."""
     right = right.withColumnsRenamed({"partition": "right_partition", "hour": "right_hour"})
     is_same = (sql.col("partition") == sql.col("right_partition")) & sql.col("hour").eqNullSafe(sql.col("right_hour"))
     both = left.join(right, is_same, "full")

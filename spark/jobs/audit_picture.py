@@ -1,4 +1,4 @@
-"""An audit as a picture: records and bytes over the hours, and where in which partition they lie."""
+"""A picture of an audit: records and bytes over the hours, and where in which partition they lie."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 HOUR = timedelta(hours=1)
 COLUMNS_MAX = 2000
-"""Of the picture: where there are more hours, several share a column."""
+"""Columns of the picture; if there are more hours, several share a column."""
 _INK, _RECORDS, _VALUES, _STORED, _FAULT = "#333333", "#33658a", "#86bbd8", "#f6ae2d", "#c1121f"
 
 
 def draw(report: Report, path: Path) -> None:
-    """Write it in the format that the name's end says."""
+    """Write the picture in the format that the name of ``path`` ends in."""
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "bmq"}):
         rows = max(1, len(report.ranges))
         figure = Figure(figsize=(11, 6.2 + min(4.0, 0.18 * rows)), layout="constrained")
@@ -51,7 +51,7 @@ def _title(report: Report) -> str:
 
 
 class _Grid:
-    """Sums by partition and column of the picture, which is an hour, or as many as make ``COLUMNS_MAX``."""
+    """Sums by partition and column of the picture; a column is an hour, or as many hours as make ``COLUMNS_MAX``."""
 
     def __init__(self, report: Report) -> None:
         self.first: datetime = report.by_hour[0]["hour"]
@@ -72,7 +72,7 @@ class _Grid:
 
     @property
     def edges(self) -> Any:
-        """Where columns begin and end, as matplotlib's dates."""
+        """The bounds of the columns, as matplotlib's dates."""
         step = HOUR * self.hours_each
         times = [self.first + step * column for column in range(self.columns + 1)]
         return date2num(times)  # type: ignore[no-untyped-call]
@@ -100,7 +100,7 @@ def _lines(axes: Axes, grid: _Grid) -> None:
     axes.set_ylabel(f"bytes / {grid.unit}")
     axes.yaxis.set_major_formatter(EngFormatter("B"))
     axes.set_ylim(bottom=0)
-    # Above the bars: a swatch in front of a bar of its own colour is not seen.
+    # Above the bars: a swatch in front of a bar of its own colour cannot be seen.
     axes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 0.98))
     _grid_lines(axes)
 

@@ -1,4 +1,4 @@
-"""What an audit's counts come to: totals, faults, and the text that is printed.  Pure."""
+"""The result of an audit: totals, faults, and the text that is printed.  Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNTS = (
     "same_content",
 )
 """The columns by partition and hour.  ``records`` are those that a reader of committed data sees, ``stored`` those that
-headers tell of; ``removed`` are offsets within batches that compaction took, ``compacted`` between them; ``resent`` are
+headers count; ``removed`` are offsets within batches that compaction took, ``compacted`` between them; ``resent`` are
 records of batches that an idempotent producer's number shows to be in the log twice."""
 _SHOWN = (
     ("records", "records"),
@@ -49,7 +49,7 @@ GAPS_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets [start, end) that no batch covers.  ``is_trailing``: behind the last batch, so of no hour."""
+    """Offsets [start, end) that no batch covers.  ``is_trailing``: after the last batch, so in no hour."""
 
     partition: int
     start: int
@@ -59,7 +59,7 @@ class Gap:
 
 
 class Report:
-    """Of ``cells``, the table by partition and hour."""
+    """The report of an audit, made of ``cells``, the table by partition and hour."""
 
     def __init__(self, topic: str, ranges: Mapping[int, tuple[int, int]], cells: pa.Table, gaps: Sequence[Gap]) -> None:
         self.topic = topic
@@ -69,7 +69,7 @@ class Report:
 
     @cached_property
     def by_partition(self) -> dict[int, dict[str, int]]:
-        """Totals, trailing gaps among them; partitions that hold nothing too."""
+        """Totals by partition, empty partitions and trailing gaps included."""
         totals = {partition: dict.fromkeys(COUNTS, 0) for partition in self.ranges}
         for row in self._summed("partition"):
             totals[row.pop("partition")] = row
@@ -80,7 +80,7 @@ class Report:
 
     @cached_property
     def by_hour(self) -> list[dict[str, Any]]:
-        """Totals of the hours that there are, oldest first; records without a time are left out."""
+        """Totals by hour, oldest first; records without a time are left out."""
         rows = [row for row in self._summed("hour") if row["hour"] is not None]
         return sorted(rows, key=lambda row: row["hour"])
 
@@ -94,11 +94,11 @@ class Report:
 
     @cached_property
     def faults(self) -> list[str]:
-        """What should not be, partition by partition."""
+        """A text for each fault, partition by partition; empty if every offset is accounted for."""
         found = []
         for partition, each in self.by_partition.items():
             if each["missing"]:
-                found.append(f"partition {partition}: {each['missing']:,} offsets have no batch, and nothing says why")
+                found.append(f"partition {partition}: {each['missing']:,} offsets have no batch, for no known reason")
             if each["resent"]:
                 found.append(f"partition {partition}: {each['resent']:,} records are in batches that are there twice")
             damaged = each["stored"] - each["aborted"] - each["undecided"] - each["records"]
@@ -106,7 +106,7 @@ class Report:
                 found.append(f"partition {partition}: {damaged:,} records are stored and could not be read")
             elif each["records"] > each["stored"] - each["aborted"]:
                 more = each["records"] - each["stored"] + each["aborted"]
-                found.append(f"partition {partition}: {more:,} more records were read than headers tell of")
+                found.append(f"partition {partition}: {more:,} more records were read than headers count")
             start, end = self.ranges[partition]
             known = sum(each[name] for name in ("stored", "control", "removed", "compacted", "missing"))
             if known != end - start:
@@ -114,7 +114,7 @@ class Report:
         return found
 
     def text(self) -> str:
-        """For people."""
+        """Return the report for people."""
         titles = ["partition", "offsets", *(title for _, title in _SHOWN)]
         rows = [
             [partition, "{:,} to {:,}".format(*self.ranges[partition]), *(each[name] for name, _ in _SHOWN)]
@@ -128,13 +128,13 @@ class Report:
         if self.totals["same_content"]:
             lines.append(f"content  {self.totals['same_content']:,} records equal another in time, key and value")
         if self.totals["undecided"]:
-            lines.append(f"open     {self.totals['undecided']:,} records of transactions that end behind the range")
+            lines.append(f"open     {self.totals['undecided']:,} records of transactions that end after the range")
         lines += self._gap_lines()
         lines += [f"WRONG    {fault}" for fault in self.faults] or ["right    every offset is accounted for"]
         return "\n".join(lines) + "\n"
 
     def json(self) -> str:
-        """Return the report for programs: one object, on a line."""
+        """Return the report for programs: one JSON object on a line."""
         content = {
             "topic": self.topic,
             "partitions": {
@@ -162,7 +162,7 @@ class Report:
 
 
 def hours_and_partitions(cells: pa.Table) -> list[dict[str, Any]]:
-    """The cells that have an hour."""
+    """Return the cells that have an hour."""
     rows: list[dict[str, Any]] = cells.filter(pc.is_valid(cells["hour"])).to_pylist()
     return rows
 

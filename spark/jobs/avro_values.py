@@ -1,7 +1,7 @@
 """Avro values: their schema as Spark's, and a reader of them.
 
-Types become those that Spark's own Avro source gives them.  Of logical types date, timestamp and decimal are what they
-say; of all others the values are kept as they are stored.
+Types become those that Spark's own Avro source gives them.  The logical types date, timestamp and decimal become
+Spark's; values of all others are kept as they are stored.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ _WIDENED = ({"int", "long"}, LongType()), ({"float", "double"}, DoubleType())
 
 
 def avro_schema(text: str) -> StructType:
-    """JobError for what is no record, or cannot be a table's column."""
+    """Return Spark's schema of the Avro schema ``text``.
+
+    Raises JobError if it is not an Avro record, or cannot be a table's column.
+    """
     raw = _parsed(text)
     found = _Types().type_of(raw, ())
     if not isinstance(found, StructType):
@@ -64,7 +67,7 @@ def avro_schema(text: str) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class AvroReader:
-    """Goes to the workers as text; made there once."""
+    """A reader of Avro values, sent to the workers as text and built there once."""
 
     text: str
 
@@ -75,7 +78,7 @@ class AvroReader:
             stream = io.BytesIO(value)
             found = fastavro.schemaless_reader(stream, schema, None)
             if stream.tell() != len(value):
-                raise ValueError(f"{len(value) - stream.tell()} bytes are left behind the record")
+                raise ValueError(f"{len(value) - stream.tell()} bytes are left after the record")
             return found
 
         return read
@@ -86,12 +89,12 @@ def _parsed(text: str) -> Any:
         raw = json.loads(text)
         fastavro.parse_schema(raw)
     except (ValueError, KeyError, TypeError, SchemaParseException, UnknownType) as error:
-        raise JobError(f"--schema is no Avro schema: {error!r}") from error
+        raise JobError(f"--schema is not an Avro schema: {error!r}") from error
     return raw
 
 
 def _stripped(raw: Any) -> Any:
-    """Without the logical types that a column could not hold."""
+    """Return the schema without the logical types that a column cannot hold."""
     if isinstance(raw, list):
         return [_stripped(each) for each in raw]
     if not isinstance(raw, Mapping):
@@ -105,7 +108,7 @@ def _stripped(raw: Any) -> Any:
 
 
 class _Types:
-    """Walks a schema; names that it has defined may be used again."""
+    """A conversion of one schema; a name that it has defined may be used again."""
 
     def __init__(self) -> None:
         self._named: dict[str, DataType | None] = {}  # None while it is being defined

@@ -1,7 +1,7 @@
 """``spark.read.format("bmq-batches")``: a row for each record batch of a topic, from its header alone.
 
-It takes the options of ``format("bmq")`` and shows what that one hides: control batches, batches of aborted
-transactions, and what compaction has left.  No record is looked at.
+It takes the options of ``format("bmq")`` and shows the batches that that one hides: control batches, and those of
+aborted transactions; and the batches that compaction has left.  Only the records of control batches are read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ SCHEMA = (
     " max_timestamp timestamp, codec string, producer_id bigint, producer_epoch int, base_sequence int,"
     " is_transactional boolean, marker string"
 )
-"""``marker`` is null but for control batches: abort, commit or other; ``max_timestamp`` is null without one."""
+"""``marker`` is null unless the batch is a control batch: abort, commit or other.  ``max_timestamp`` is null if the
+batch has none."""
 _ARROW = pa.schema(
     [
         ("partition", pa.int32()),
@@ -49,12 +50,12 @@ _ARROW = pa.schema(
     ]
 )
 ROWS_MAX = 16_384
-"""Of a record batch that is given out."""
+"""Rows of a record batch."""
 _TIME_MAX_MS = 2**63 // 1000 - 1
 
 
 class BatchHeaders(DataSource):
-    """The batches of a topic."""
+    """Spark's data source of a topic's record batches."""
 
     @classmethod
     def name(cls) -> str:
@@ -68,7 +69,7 @@ class BatchHeaders(DataSource):
 
 
 class _Reader(DataSourceReader):
-    """Plans as the batch source does, and reads headers: for that nothing is compiled."""
+    """A reader that plans as the batch source does and reads headers, for which nothing is compiled."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -77,7 +78,7 @@ class _Reader(DataSourceReader):
         return planned(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, BmqPartition):  # Spark's own, when there is nothing to read
+        if not isinstance(partition, BmqPartition):  # Spark's own, if there is nothing to read
             return iter(())
         return self._read(partition)
 
@@ -122,7 +123,7 @@ def _row(piece: Slice, batch: Batch) -> tuple[Any, ...]:
 
 
 def _marker(batch: Batch) -> str:
-    """A control batch whose record cannot be read marks nothing; the read of the records tells that it is corrupt."""
+    """Return a control batch's type; "other" if its record cannot be read, which the read of the records reports."""
     try:
         return marker_of(batch).value
     except FormatError:

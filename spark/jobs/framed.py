@@ -1,5 +1,4 @@
-"""What stands before a value that was written by way of a schema registry.  Pure.
-
+"""The head of a value that was written with a schema registry.  Pure.
 ::
 
     0          magic 0
@@ -19,16 +18,19 @@ def has_head(value: bytes) -> bool:
 
 
 def unframed(value: bytes, framing: str) -> bytes:
-    """Without the registry's head, if ``framing`` says that there is one.  ValueError."""
+    """Return ``value`` without the registry's head, if ``framing`` promises one.  Raises ValueError if it has none."""
     if framing == "none":
         return value
     if not has_head(value):
-        raise ValueError("no registry's head: a 0 and four bytes of schema id")
+        raise ValueError("no schema registry's head, which is a 0 and four bytes of schema id")
     return value[HEAD_BYTES:]
 
 
 def past_message_path(value: bytes) -> bytes:
-    """Without the path of the message, which ``unframed`` leaves before a Protobuf value.  ValueError."""
+    """Return ``value`` without the path of the message, which ``unframed`` leaves before a Protobuf value.
+
+    Raises ValueError if the path is invalid.
+    """
     count, at = _zigzag(value, 0)
     if count < 0:
         raise ValueError("a message path of negative length")
@@ -38,7 +40,7 @@ def past_message_path(value: bytes) -> bytes:
 
 
 def _zigzag(value: bytes, at: int) -> tuple[int, int]:
-    """(number, position behind it)."""
+    """Return (number, position after it).  Raises ValueError if the number does not end."""
     number = shift = 0
     while True:
         if at >= len(value) or shift > 63:

@@ -1,7 +1,7 @@
 """The schema of JSON values, from DDL, Spark's own JSON of a schema, or a JSON Schema.  Pure.
 
-Of a JSON Schema what says of which type a value is counts; what bounds values (``minimum``, ``pattern``, ...) is not
-looked at.  What has several types, or none, becomes a string that holds its JSON.
+Of a JSON Schema the types of values count; keywords that bound values (``minimum``, ``pattern``, ...) are ignored.  A
+value that may have several types, or none, becomes a string that holds its JSON.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ _PLAIN: dict[str, DataType] = {
 }
 _TIMES: dict[str, DataType] = {"date-time": TimestampType(), "date": DateType()}
 DEPTH_MAX = 32
-"""References may refer to themselves."""
+"""Levels of a schema: references may refer to themselves."""
 
 
 def json_schema(text: str) -> StructType | str:
-    """The schema; ``text`` itself when it is no JSON, to be read as DDL.  JobError."""
+    """Return the schema; ``text`` itself if it is not JSON, to be read as DDL.  Raises JobError if it is another kind
+    of JSON."""
     if not text.lstrip().startswith("{"):
         return text.strip()
     try:
@@ -92,7 +93,8 @@ class _Document:
 
 
 def _without_null(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``["string", "null"]`` and ``anyOf`` with null are how a JSON Schema says that a value may be missing."""
+    """Return ``schema`` without null as a second type, or choice of ``anyOf``, which marks a value that may be
+    missing."""
     kind = schema.get("type")
     if isinstance(kind, list):
         left = [each for each in kind if each != "null"]

@@ -1,5 +1,4 @@
-"""What a table holds, by the entries of its commit log.  Pure.
-
+"""A table's content, by the entries of its commit log.  Pure.
 ::
 
     <table>/_bmq/log/<number, 20 digits>.json          entries, from 1 up without a gap
@@ -9,12 +8,12 @@
 
 An entry is one of three:
 
-* **Begin**: a run starts.  A run commits at the numbers right behind its own begin and nowhere else.  An entry's name
-  is taken by a rename that never overwrites, so whoever takes the next number has stopped every earlier run, dead or
+* **Begin**: a run starts.  A run commits at the numbers that follow its own begin and nowhere else.  An entry's name is
+  taken by a rename that never overwrites, so a run that takes the next number has stopped every earlier one, dead or
   only slow: there is no lock, and no time limit.
 * **Append**: a range of offsets of each partition, and the files that hold it.  The entry is the commit: before it
   nothing counts, after it everything does.
-* **Merge**: files that take the place of others, with the same records.
+* **Merge**: files that replace others, with the same records.
 
 Files are renamed from staging into place after the entry that names them, and always before the next one: whatever a
 crash leaves undone belongs to the last entry, and doing it again changes nothing.
@@ -33,24 +32,26 @@ _NAME = re.compile(r"(\d{20})(\.state)?\.json\Z", re.ASCII)
 
 
 class ManifestError(Exception):
-    """The log contradicts itself, or what is asked contradicts it."""
+    """The log contradicts itself, or the entry to be added contradicts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a table is of; the same for all its life.  ``schema`` is Spark's JSON of the values, none for raw ones."""
+    """The topic and form of a table, the same for all its life.  ``schema`` is Spark's JSON of the values, None for raw
+    ones."""
 
     topic: str
     topic_id: str
     layout: str
-    """What the folders are: ``date``, or ``hour`` for date and hour."""
+    """Kind of folders: ``date``, or ``hour`` for date and hour."""
     format: str
     schema: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """``path`` is where it belongs, ``staged`` where it was written; both within the table."""
+    """A file of the table.  ``path`` is its place, ``staged`` where it was written; both within the table.  ``size`` in
+    bytes."""
 
     path: str
     staged: str
@@ -80,26 +81,26 @@ Entry = Begin | Append | Merge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The table after entry ``number``.  ``last`` is that entry, when its files may not be in place yet."""
+    """The table after entry ``number``.  ``last`` is the last entry with files, which may not be in place yet."""
 
     number: int = 0
     identity: Identity | None = None
     reached: Mapping[int, int] = field(default_factory=dict)
     """By partition: the first offset that the table does not have."""
     files: Mapping[str, int] = field(default_factory=dict)
-    """Path to size."""
+    """Path to size in bytes."""
     rows: int = 0
     last: Append | Merge | None = None
 
 
 def advance(state: State, number: int, entry: Entry) -> State:
-    """``state`` after its next entry.  ManifestError."""
+    """Return ``state`` after its next entry.  Raises ManifestError if the entry contradicts it."""
     if number != state.number + 1:
         raise ManifestError(f"entry {number} follows {state.number}")
     match entry:
         case Begin(identity=identity):
             check_same(state.identity, identity)
-            return replace(state, number=number, identity=identity)  # ``last`` stays: it may be undone still
+            return replace(state, number=number, identity=identity)  # ``last`` stays: its files may not be in place
         case Append(ranges=ranges, files=files, rows=rows):
             for partition, (start, end) in ranges.items():
                 if start < state.reached.get(partition, 0) or start >= end:
@@ -127,7 +128,7 @@ def _added(files: Mapping[str, int], new: Iterable[DataFile], number: int) -> di
 
 
 def check_same(known: Identity | None, wanted: Identity) -> None:
-    """ManifestError says in what they differ."""
+    """Raise ManifestError, which says in what they differ, unless ``known`` is None or the same as ``wanted``."""
     if known is None or known == wanted:
         return
     if known.topic != wanted.topic:
@@ -141,7 +142,7 @@ def check_same(known: Identity | None, wanted: Identity) -> None:
         raise ManifestError(f"the table's folders are by {known.layout}, not by {wanted.layout}")
     if known.format != wanted.format:
         raise ManifestError(f"the table's values were read as {known.format}, not as {wanted.format}")
-    raise ManifestError("the table's values have another schema than --schema says: leave it out, or use a new folder")
+    raise ManifestError("the table's values have another schema than --schema: leave it out, or use a new folder")
 
 
 # --------------------------------------------------------------------------------------------------------- as files
@@ -156,13 +157,13 @@ def state_name(number: int) -> str:
 
 
 def parse_name(name: str) -> tuple[int, bool] | None:
-    """(number, whether it is a state); None for what is neither."""
+    """Return (number, whether it is a state); None if it is the name of neither."""
     match = _NAME.match(name)
     return None if match is None else (int(match[1]), match[2] is not None)
 
 
 def encode_entry(number: int, entry: Entry, token: str) -> bytes:
-    """``token`` tells whose it is, should the answer to its rename be lost."""
+    """Return the entry's file.  ``token`` identifies its writer, should the response to its rename be lost."""
     content: dict[str, Any] = {"format": FORMAT, "number": number, "token": token}
     match entry:
         case Begin(identity=identity):
@@ -177,7 +178,7 @@ def encode_entry(number: int, entry: Entry, token: str) -> bytes:
 
 
 def decode_entry(number: int, data: bytes) -> tuple[Entry, str]:
-    """The entry and its token.  ManifestError."""
+    """Return the entry and its token.  Raises ManifestError if ``data`` is not entry ``number``."""
     try:
         raw = _parse(number, data)
         return _entry(raw), str(raw["token"])
@@ -186,7 +187,7 @@ def decode_entry(number: int, data: bytes) -> tuple[Entry, str]:
 
 
 def encode_state(state: State) -> bytes:
-    """Of a state whose files are all in place."""
+    """Return the file of a state whose files are all in place."""
     content = {
         "format": FORMAT,
         "number": state.number,
@@ -199,7 +200,7 @@ def encode_state(state: State) -> bytes:
 
 
 def decode_state(number: int, data: bytes) -> State:
-    """ManifestError."""
+    """Return the state.  Raises ManifestError if ``data`` is not state ``number``."""
     try:
         raw = _parse(number, data)
         return State(
@@ -240,7 +241,7 @@ def _identity_fields(identity: Identity) -> dict[str, str | None]:
 def _parse(number: int, data: bytes) -> dict[str, Any]:
     raw = json.loads(data)
     if raw["format"] != FORMAT:
-        raise ValueError(f"format {raw['format']}: this version knows {FORMAT}")
+        raise ValueError(f"format {raw['format']}: this version reads {FORMAT}")
     if raw["number"] != number:
         raise ValueError(f"it says that it is number {raw['number']}")
     return dict(raw)

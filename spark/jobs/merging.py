@@ -1,8 +1,8 @@
-"""Which small files of a table are merged.  Pure.
+"""Merging: the choice of small files of a table to merge.  Pure.
 
-Files of one folder below three quarters of the wanted size are merged when there are ``files_min`` of them.  What comes
-of it is small still until it reaches that size, so a record is written again a few times at most: each time the merged
-file has grown by ``files_min - 1`` others.
+Files of one folder below three quarters of the wanted size are merged when there are ``files_min`` of them.  The result
+stays small until it reaches that size, so a record is written again a few times at most: each time the merged file has
+grown by ``files_min - 1`` others.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 FOLDERS_MAX = 16
-"""Merged in one run: the rest waits for the next."""
+"""Folders merged in one run; the rest waits for the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """``paths`` become ``count`` files in ``folder``."""
+    """One merge: ``paths`` become ``count`` files in ``folder``."""
 
     folder: str
     paths: tuple[str, ...]
@@ -24,7 +24,7 @@ class Merging:
 
 
 def choose(files: Mapping[str, int], *, files_min: int, file_bytes: int) -> list[Merging]:
-    """What to do for a table of ``files`` (path to size); folders with the most small files first."""
+    """Return the merges for a table of ``files`` (path to size); folders with the most small files first."""
     small: dict[str, list[str]] = {}
     for path, size in files.items():
         if size < file_bytes * 3 // 4:

@@ -1,7 +1,7 @@
 """Protobuf values: a message of a descriptor set as Spark's schema, and a reader of it.
 
-Types become those that Spark's own Protobuf functions give them, but that unsigned numbers are never negative: uint32
-is a bigint, uint64 a decimal(20,0).  Fields that know whether they are set are null when they are not.
+Types become those that Spark's own Protobuf functions give them, except that unsigned numbers are never negative:
+uint32 is a bigint, uint64 a decimal(20,0).  Fields with presence are null when they are not set.
 """
 
 from __future__ import annotations
@@ -48,13 +48,16 @@ _PLAIN: dict[int, DataType] = {
 
 
 def protobuf_schema(data: bytes, message: str | None) -> StructType:
-    """JobError."""
+    """Return the Spark schema of ``message`` in the descriptor set ``data``.
+
+    Raises JobError if the set does not contain it, or if a table cannot hold it.
+    """
     return _struct(_descriptor(data, message), ())
 
 
 @dataclass(frozen=True, slots=True)
 class ProtobufReader:
-    """Goes to the workers as bytes; made there once."""
+    """A reader of Protobuf values, sent to the workers as bytes and built there once."""
 
     data: bytes
     message: str | None
@@ -83,7 +86,7 @@ def _descriptor(data: bytes, message: str | None) -> Descriptor:
         raise JobError(f"--message {message}: the descriptor set has {', '.join(names) or 'none'}") from None
     except (DecodeError, TypeError) as error:
         raise JobError(
-            f"--schema is no whole descriptor set: make it by protoc --include_imports --descriptor_set_out ({error})"
+            f"--schema is not a complete descriptor set: use protoc --include_imports --descriptor_set_out ({error})"
         ) from error
 
 

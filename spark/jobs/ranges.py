@@ -1,4 +1,4 @@
-"""Which offsets a run takes: what the table holds and what the log has, to a range for each partition.  Pure."""
+"""Ranges of a run: from the end of the table and the bounds of the log to a range for each partition.  Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bmq.spark.options import EARLIEST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """A partition's log [log_start, log_end), and what was asked of it [start, end)."""
+    """A partition's log [log_start, log_end), and the part [start, end) that the user selected."""
 
     log_start: int
     log_end: int
@@ -21,7 +21,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Offsets [start, end) by partition, none empty; ``losses`` says what should have been among them and is gone."""
+    """Offsets [start, end) by partition, none empty; ``losses`` says which of the wanted ones are gone."""
 
     by_partition: Mapping[int, tuple[int, int]]
     losses: tuple[str, ...] = ()
@@ -32,9 +32,9 @@ class Ranges:
 
 
 def plan(reached: Mapping[int, int], bounds: Mapping[int, Bounds], *, offsets_max: int | None = None) -> Ranges:
-    """From where the table reaches to what was asked for, ``offsets_max`` offsets in all at most.
+    """Return the ranges from the table's end to the selected end, of ``offsets_max`` offsets in all at most.
 
-    ``reached`` is where the table goes on, for each partition that it has something of; the others begin where the
+    ``reached`` is where the table continues, for each partition that it has something of; the others begin where the
     user wants.
     """
     wanted: dict[int, tuple[int, int]] = {}
@@ -42,7 +42,7 @@ def plan(reached: Mapping[int, int], bounds: Mapping[int, Bounds], *, offsets_ma
     for partition, each in sorted(bounds.items()):
         start = reached.get(partition, each.start)
         if start > each.log_end:
-            losses.append(f"partition {partition}: the table goes on at {start}, but the log ends at {each.log_end}")
+            losses.append(f"partition {partition}: the table continues at {start}, but the log ends at {each.log_end}")
         elif start < each.log_start:
             losses.append(f"partition {partition}: offsets {start} to {each.log_start} are gone")
             start = each.log_start
@@ -54,7 +54,7 @@ def plan(reached: Mapping[int, int], bounds: Mapping[int, Bounds], *, offsets_ma
 
 
 def _shared(wanted: Mapping[int, tuple[int, int]], offsets_max: int) -> dict[int, tuple[int, int]]:
-    """As many of each partition; what a short one leaves goes to the longer ones."""
+    """Divide ``offsets_max`` equally; what a short range leaves goes to the longer ones."""
     left = offsets_max
     taken: dict[int, tuple[int, int]] = {}
     by_size = sorted(wanted.items(), key=lambda item: item[1][1] - item[1][0])

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 JAVA_MIN = 17
-"""What Spark 4 runs on."""
+"""The oldest Java that Spark 4 runs on."""
 _NEEDS = ("pyspark", "pyarrow", "pandas", "numba", "fastavro", "matplotlib")
 _FIXED = {
     "spark.sql.session.timeZone": "UTC",  # a record's day is its day in UTC, wherever the job runs
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.optimizer.enableJsonExpressionOptimization": "false",  # it hides what is wrong with a record
+    "spark.sql.optimizer.enableJsonExpressionOptimization": "false",  # it hides the fault in a record
 }
 _CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error|Loss|Segment|Topic|File): (.+)$", re.MULTILINE)
 _log = logging.getLogger("bmq.spark")
@@ -40,7 +40,7 @@ _LOCAL = {
 
 
 def add_root(parser: ArgumentParser) -> None:
-    """Add the option that names the cluster's root; `run_job` refuses to run without one."""
+    """Add the option that names the cluster's root; ``run_job`` refuses to run without one."""
     parser.add_argument(
         "--root",
         default=os.environ.get("BMQ_ROOT"),
@@ -53,7 +53,7 @@ def add_session_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--master",
         metavar="URL",
-        help=f"Spark's master, as in yarn or local[4] (default: what spark-submit says, else {LOCAL})",
+        help=f"Spark's master, as in yarn or local[4] (default: spark-submit's, else {LOCAL})",
     )
     parser.add_argument(
         "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; may be repeated"
@@ -61,7 +61,10 @@ def add_session_arguments(parser: ArgumentParser) -> None:
 
 
 def start_session(name: str, arguments: Namespace) -> SparkSession:
-    """Return the session, with the sources registered, on a machine that has what it needs (``check_machine``)."""
+    """Return the session, with the sources registered, on a machine that has what it needs (``check_machine``).
+
+    Raises JobError if a ``--conf`` is not NAME=VALUE.
+    """
     master = arguments.master or (None if _is_submitted() else LOCAL)
     from pyspark.sql import SparkSession
 
@@ -86,7 +89,7 @@ def start_session(name: str, arguments: Namespace) -> SparkSession:
 
 
 def _is_submitted() -> bool:
-    """Whether ``spark-submit`` runs this process, and so has found Java and chosen the master."""
+    """Return whether ``spark-submit`` runs this process, and so has found Java and chosen the master."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -98,7 +101,7 @@ def check_machine() -> None:
 
 
 def check_extra() -> None:
-    """JobError when the packages of ``bmq[spark]`` are not there."""
+    """Raise JobError if a package of ``bmq[spark]`` is missing."""
     for name in _NEEDS:
         try:
             importlib.import_module(name)
@@ -109,7 +112,7 @@ def check_extra() -> None:
 
 
 def java_version() -> int | None:
-    """Of the Java that Spark would start; None when there is none."""
+    """Return the major version of the Java that Spark would start; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
@@ -120,13 +123,13 @@ def java_version() -> int | None:
 
 
 def check_java() -> None:
-    """JobError when Spark would find no Java that it runs on."""
+    """Raise JobError if Spark would find no Java, or one that is too old."""
     version = java_version()
     if version is None or version < JAVA_MIN:
         found = "there is none" if version is None else f"there is Java {version}"
         raise JobError(
             f"Spark needs Java {JAVA_MIN} or later, {found}: install it (Debian, Ubuntu: openjdk-17-jre-headless or"
-            " openjdk-21-jre-headless), or let JAVA_HOME name it"
+            " openjdk-21-jre-headless), or set JAVA_HOME"
         )
 
 
@@ -141,7 +144,7 @@ def _settings(given: Sequence[str]) -> dict[str, str]:
 
 
 def main_of(job: str, arguments: Sequence[str] | None = None) -> int:
-    """A job as a program of its own, which is how ``spark-submit`` starts it; the exit status."""
+    """Run a job as a program of its own, as ``spark-submit`` does, and return the exit status."""
     module: ModuleType = importlib.import_module(JOBS[job])
     parser = ArgumentParser(prog=job, description=module.DESCRIPTION)
     module.add_arguments(parser)
@@ -151,10 +154,10 @@ def main_of(job: str, arguments: Sequence[str] | None = None) -> int:
 
 
 def run_job(module: ModuleType, arguments: Namespace) -> int:
-    """The exit status; what is the user's to put right is told in a line."""
+    """Run the job and return the exit status; an error that the user can mend is printed in a line."""
     try:
         if not arguments.root:
-            raise JobError("which root? Give --root URL, or set BMQ_ROOT")
+            raise JobError("no root is given: use --root URL, or set BMQ_ROOT")
         status: int = module.run(arguments)
     except JobError as error:
         sys.stderr.write(f"bmq: {error}\n")
@@ -170,7 +173,7 @@ def run_job(module: ModuleType, arguments: Namespace) -> int:
 
 
 def _reason(error: Exception) -> str | None:
-    """What Spark says is the cause, behind stack traces of Java and of Python workers; None of other errors."""
+    """Return the cause that Spark names, without the stack traces of Java and of workers; None for other errors."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

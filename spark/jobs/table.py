@@ -1,7 +1,7 @@
 """A table's commit log on storage: begin a run, commit, put files in place, clean up.  See ``manifest`` for the rules.
 
-Readers that must be exact at every moment ask ``table_files``; all others read the folder, where
-nothing uncommitted ever shows, and where a commit of many files shows file by file.
+Readers that must be exact at every moment use ``table_files``.  All others read the folder: it never shows anything
+uncommitted, and a commit of many files appears there file by file.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from bmq.storage.layout import base_name
 LOG = "/_bmq/log"
 STAGING = "/_bmq/staging"
 STATE_EVERY = 32
-"""Entries between states: so many files are read at most to know what a table holds."""
+"""Entries between two states, and so the most entries that are read to find a table's content."""
 ATTEMPTS_MAX = 16
 _READ_BYTES = 4 << 20
 _SMALL = CreateOptions(block_bytes=1 << 20)
 _HIDDEN = ("_", ".")
-"""What Spark passes over begins so, files and folders."""
+"""Prefixes of files and folders that Spark ignores."""
 _STAGED = re.compile(r"(\d+)-\d+\Z", re.ASCII)
 
 Step = Callable[[str], None]
-"""Told of every point where a crash leaves something else behind."""
+"""A function that is called at every point where a crash leaves something else behind."""
 
 
 class Fenced(Exception):
@@ -68,7 +68,7 @@ def _unheard(_: str) -> None: ...
 
 
 async def read_state(fs: FileSystem) -> State:
-    """What the table holds now.  ManifestError, StorageError."""
+    """Return the table's content now.  Raises ManifestError or StorageError."""
     for _ in range(ATTEMPTS_MAX):
         numbers = await _numbers(fs)
         state = State()
@@ -79,18 +79,18 @@ async def read_state(fs: FileSystem) -> State:
             for number in sorted(number for number in numbers.entries if number > state.number):
                 data = await _read_whole(fs, f"{LOG}/{entry_name(number)}")
                 state = advance(state, number, decode_entry(number, data)[0])
-        except NoSuchFile:  # a newer state came, and these went
+        except NoSuchFile:  # a newer state was written, and these were deleted
             continue
         except ManifestError:
             if numbers != await _numbers(fs):  # a listing in pages may be of two moments
                 continue
             raise
         return state
-    raise ManifestError(f"the table's log did not hold still for {ATTEMPTS_MAX} looks")
+    raise ManifestError(f"the table's log changed during each of {ATTEMPTS_MAX} reads: try again")
 
 
 async def committed_files(fs: FileSystem) -> list[str]:
-    """Where the table's files lie now, those that a crash left in staging among them."""
+    """Return the paths of the table's files now, with those that a crash left in staging."""
     state = await read_state(fs)
     places = {path: path for path in state.files}
     for file in state.last.files if state.last is not None else ():
@@ -100,7 +100,8 @@ async def committed_files(fs: FileSystem) -> list[str]:
 
 
 def table_files(table: str) -> list[str]:
-    """URLs of the files of the table at ``table``, whole commits only, for a reader without an event loop."""
+    """Return the URLs of the files of the table at ``table``, of whole commits only, for a reader without an event
+    loop."""
     io = storage_loop()
     files = io.run(committed_files(io.filesystem(table)))
     return [f"{table.rstrip('/')}/{path}" for path in files]
@@ -110,7 +111,7 @@ def table_files(table: str) -> list[str]:
 
 
 class Run:
-    """One run on a table, from its begin on.  Fenced as soon as another one begins."""
+    """One run on a table, from its begin on.  It is fenced as soon as another one begins."""
 
     def __init__(self, fs: FileSystem, state: State, on_step: Step) -> None:
         self._fs = fs
@@ -121,9 +122,9 @@ class Run:
 
     @classmethod
     async def begin(cls, fs: FileSystem, identity: Identity, on_step: Step = _unheard) -> Run:
-        """Stop all earlier runs, finish what the last commit left undone, remove what never was committed.
+        """Stop all earlier runs, finish the last commit, and remove files that were never committed.
 
-        ManifestError when the table is of something else, Fenced when others begin all the time.
+        Raises ManifestError if the table is of another topic or form, Fenced if other runs begin all the time.
         """
         for _ in range(ATTEMPTS_MAX):
             state = await read_state(fs)
@@ -138,15 +139,15 @@ class Run:
                 await run._remove_leftovers()
                 await run._write_state()  # runs that find nothing new leave entries too
                 return run
-        raise Fenced(f"{ATTEMPTS_MAX} other runs have begun on this table meanwhile")
+        raise Fenced(f"{ATTEMPTS_MAX} other runs have begun on this table meanwhile: run one at a time")
 
     def stage(self) -> str:
-        """A folder within the table, new for each call, for files to be committed."""
+        """Return a folder within the table, new for each call, for files to be committed."""
         self._parts += 1
         return f"{STAGING}/{self._began}-{self._parts}"
 
     async def staged(self, folder: str) -> list[DataFile]:
-        """The data files that Spark left in a folder of ``stage``, and where they belong."""
+        """Return the data files that Spark left in a folder of ``stage``, with their places in the table."""
         found = [
             DataFile(path.removeprefix(folder + "/"), path.removeprefix("/"), size)
             for path, size in await _walk(self._fs, folder)
@@ -154,11 +155,11 @@ class Run:
         return sorted(found, key=lambda file: file.path)
 
     async def commit(self, entry: Append | Merge) -> None:
-        """From now on the table is what ``entry`` makes of it.  Fenced, ManifestError: nothing has changed."""
+        """Commit ``entry`` and put its files in place.  Raises Fenced or ManifestError if nothing has changed."""
         state = advance(self.state, self.state.number + 1, entry)
         if not await _take(self._fs, state.number, entry):
             await self._fs.delete(f"{STAGING}/{self._began}-{self._parts}", recursive=True)  # no entry names its files
-            raise Fenced("another run has begun on this table: nothing was committed, and that one goes on from there")
+            raise Fenced("another run has begun on this table: nothing was committed, and that one continues")
         self.state = state
         self._on_step("committed")
         await self._put_in_place()
@@ -166,12 +167,12 @@ class Run:
         await self._write_state()
 
     async def end(self) -> None:
-        """Leave nothing of this run in staging; what others have there is not ours to touch."""
+        """Remove this run's files from staging; other runs' files there stay."""
         for part in range(1, self._parts + 1):
             await self._fs.delete(f"{STAGING}/{self._began}-{part}", recursive=True)
 
     async def _put_in_place(self) -> None:
-        """What the last commit means for the files.  May be done any number of times, also by two runs at once."""
+        """Move and delete files as the last commit says.  May be done any number of times, also by two runs at once."""
         last = self.state.last
         if last is None:
             return
@@ -197,15 +198,15 @@ class Run:
                 await self._fs.rename(staged, path)
             elif not await _exists(self._fs, path):
                 await self._require_newest()
-                raise ManifestError(f"{file.path} is committed, and neither there nor in staging") from None
+                raise ManifestError(f"{file.path} is committed, but is neither in its place nor in staging") from None
 
     async def _require_newest(self) -> None:
         numbers = await _numbers(self._fs)
         if max(numbers.entries | numbers.states, default=0) > self.state.number:
-            raise Fenced("another run has begun on this table: it goes on from what was committed")
+            raise Fenced("another run has begun on this table: it continues from the last commit")
 
     async def _remove_leftovers(self) -> None:
-        """Of runs before this one, none of which can commit any more."""
+        """Remove the files of runs before this one, none of which can commit any more."""
         folders = [child.path async for child in self._fs.list(STAGING)]
         for folder in folders:
             match = _STAGED.match(base_name(folder))
@@ -217,11 +218,15 @@ class Run:
             await self._fs.delete(path)
 
     async def _write_state(self) -> None:
-        """Now and then; then remove what it stands for.  All files are in place."""
+        """Write a state once there are STATE_EVERY entries since the last, and remove the entries and states it
+        replaces.
+
+        All files are in place.
+        """
         numbers = await _numbers(self._fs)
         known = max(numbers.states, default=0)
         if self.state.number - known >= STATE_EVERY:
-            # The entry of that number is ours: should the name be taken, then by a call of ours that was repeated.
+            # The entry of that number is ours: if the name is taken, then by a call of ours that was repeated.
             with contextlib.suppress(AlreadyExists):
                 await _write_whole(self._fs, f"{LOG}/{state_name(self.state.number)}", encode_state(self.state))
             self._on_step("state written")
@@ -236,7 +241,7 @@ class Run:
 
 
 class _Numbers:
-    """What the log's folder shows."""
+    """The numbers of the entries and states in the log's folder."""
 
     def __init__(self) -> None:
         self.entries: set[int] = set()
@@ -258,20 +263,20 @@ async def _numbers(fs: FileSystem) -> _Numbers:
 
 
 async def _take(fs: FileSystem, number: int, entry: Entry) -> bool:
-    """Make ``entry`` the one of that number; False when another one is.
+    """Write ``entry`` under that number; return False if another entry has it.
 
-    An entry that a state stands for may be gone, and its name free: then a run that slept through all that finds the
-    state, and its entry is void.
+    An entry that a state replaces may be gone, and its name free.  A run that was suspended all that time then finds
+    the state, and its entry is void.
     """
     token = uuid.uuid4().hex
     path = f"{LOG}/{entry_name(number)}"
     try:
         await _write_whole(fs, path, encode_entry(number, entry, token))
     except AlreadyExists:
-        pass  # by another run, or by a repeated call of ours whose first answer was lost: it is looked at below
+        pass  # by another run, or by a repeated call of ours whose first response was lost: checked below
     except StorageError as error:
         if not await _exists(fs, path):
-            if isinstance(error, NoSuchFile | LeaseLost):  # a run that began has swept our scaffolding
+            if isinstance(error, NoSuchFile | LeaseLost):  # a run that began has removed our temporary file
                 return False
             raise
     try:
@@ -285,7 +290,7 @@ async def _take(fs: FileSystem, number: int, entry: Entry) -> bool:
 
 
 async def _write_whole(fs: FileSystem, path: str, data: bytes) -> None:
-    """AlreadyExists when the name is taken.  Nobody sees a part of it."""
+    """Write a file that appears whole or not at all.  Raises AlreadyExists if the name is taken."""
     folder, _, name = path.rpartition("/")
     spare = f"{folder}/.{name}-{uuid.uuid4().hex[:16]}"
     await write_once(fs, spare, data, _SMALL)
@@ -312,7 +317,7 @@ async def _exists(fs: FileSystem, path: str) -> bool:
 
 
 async def _walk(fs: FileSystem, folder: str) -> list[tuple[str, int]]:
-    """(path, size) of all data files below.  What a task that failed has left lies in ``_temporary``."""
+    """Return (path, size) of all data files below ``folder``, without those of failed tasks (in ``_temporary``)."""
     found: list[tuple[str, int]] = []
     children = [child async for child in fs.list(folder) if not base_name(child.path).startswith(_HIDDEN)]
     for child in children:
@@ -324,7 +329,7 @@ async def _walk(fs: FileSystem, folder: str) -> list[tuple[str, int]]:
 
 
 async def _make_folder(fs: FileSystem, folder: str) -> None:
-    """The seam makes folders for new files only."""
+    """Create a folder, through a file in it: ``FileSystem`` makes folders for new files only."""
     scaffold = f"{folder}/.bmq-{uuid.uuid4().hex[:16]}"
     await write_once(fs, scaffold, b"\n", _SMALL)
     await fs.delete(scaffold)
@@ -334,4 +339,4 @@ async def _require_new(fs: FileSystem) -> None:
     names: Sequence[str] = [base_name(child.path) async for child in fs.list("/")]
     foreign = [name for name in names if not name.startswith(_HIDDEN)]
     if foreign:
-        raise ManifestError(f"{fs.url} holds {foreign[0]} and no log of this job: give the table a folder of its own")
+        raise ManifestError(f"{fs.url} holds {foreign[0]} but not this job's log: give the table a folder of its own")

@@ -1,7 +1,8 @@
 """A topic to a Parquet table, exactly once: each commit holds a range of offsets of each partition.
 
-A run takes what is new since the last commit, writes it beside the table, commits it with one entry of the table's log
-(``manifest``), and merges small files.  It may be killed at any moment, and started again, also while it still runs.
+A run takes the records since the last commit, writes them beside the table, commits them with one entry of the table's
+log (``manifest``), and merges small files.  It may be killed at any moment, and started again, also while it still
+runs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 SUMMARY = "a topic to a Parquet table, exactly once, as often as you like"
 DESCRIPTION = """\
 Append what is new in a topic to a Parquet table, in folders by date (UTC) of the records' timestamps. Each commit names
-the offsets that it holds, so nothing is lost or doubled, whenever a run is killed; the next one goes on. Run it from
+the offsets that it holds, so nothing is lost or doubled, whenever a run is killed; the next one continues. Run it from
 cron, or by hand; two at once do no harm.
 """
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4_raw", "uncompressed")
@@ -48,7 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     what.add_argument(
         "--schema",
         metavar="FILE|DDL",
-        help="json: DDL, or a file of it, or of Spark's or a JSON Schema (default: inferred from a sample, once);"
+        help="json: DDL, or a file of it, or of Spark's JSON or a JSON Schema (default: inferred from a sample, once);"
         " avro: an .avsc file; protobuf: a descriptor set (protoc --include_imports --descriptor_set_out)",
     )
     what.add_argument("--message", metavar="NAME", help="protobuf: the message's full name")
@@ -60,7 +61,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=str.upper,
         choices=("PERMISSIVE", "FAILFAST"),
         default="PERMISSIVE",
-        help="what cannot be read goes to the column _corrupt, or ends the run (default: %(default)s)",
+        help="a value that cannot be read goes to the column _corrupt, or ends the run (default: %(default)s)",
     )
     what.add_argument(
         "--sample", type=_count, default=10_000, metavar="N", help="records that a schema is inferred from"
@@ -70,7 +71,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     which.add_argument("--to", dest="end", default="latest", metavar="PLACE", help="where this run ends, at most")
     which.add_argument("--max-offsets", type=_count, metavar="N", help="in one commit, over all partitions")
     which.add_argument(
-        "--accept-data-loss", action="store_true", help="go on, with a warning, where records are gone before they came"
+        "--accept-data-loss",
+        action="store_true",
+        help="continue, with a warning, if records were deleted before they were read",
     )
     files = parser.add_argument_group("files")
     files.add_argument("--compression", choices=COMPRESSIONS, default="zstd", help="default: %(default)s")
@@ -93,12 +96,15 @@ def _count(text: str) -> int:
 def _size(text: str) -> int:
     found = size_of(text)
     if found is None:
-        raise ArgumentTypeError(f"{text!r} is no size, as in 134217728 or 128m")
+        raise ArgumentTypeError(f"{text!r} is not a size, as in 134217728 or 128m")
     return found
 
 
 def run(arguments: Namespace, on_step: Step = lambda step: None) -> int:
-    """Bring the table up to where the topic ends now.  Raises JobError."""
+    """Bring the table up to where the topic ends now and return the exit status.  Raises JobError.
+
+    ``on_step`` is called at every point where a crash leaves something else behind.
+    """
     check_machine()
     topic = look_at(arguments.root, arguments.topic, start=arguments.start, end=arguments.end)
     spark = start_session("to_parquet", arguments)
@@ -149,19 +155,19 @@ class _Job:
         ranges = plan(state.reached, topic.bounds, offsets_max=self._arguments.max_offsets)
         for loss in ranges.losses:
             if not self._arguments.accept_data_loss:
-                raise JobError(f"{loss}. With --accept-data-loss the table goes on behind them")
+                raise JobError(f"{loss}. With --accept-data-loss the table continues after them")
             _say(f"warning: {loss}")
         return ranges
 
     def _values(self, state: State, topic: Topic) -> Values | None:
-        """How values are read; None when a schema is to be inferred and there is nothing to infer it from."""
+        """Return the reader of values; None if a schema is to be inferred and there are no values yet."""
         from bmq.spark.jobs.values import Values
 
         known = state.identity.schema if state.identity is not None else None
         return Values.build(self._arguments, known, lambda: self._sample(topic))
 
     def _sample(self, topic: Topic) -> DataFrame | None:
-        """The first values there are."""
+        """Return the first values of the topic; None if it has none."""
         ranges = plan({}, topic.bounds)
         if not ranges.by_partition:
             return None
@@ -199,11 +205,11 @@ class _Job:
         return staging
 
     def _merge(self, run: Run) -> None:
-        """One commit a folder, so that a run that is killed keeps what it has merged."""
+        """Merge small files, with one commit a folder, so that a run that is killed keeps what it has merged."""
         files_min, size = self._arguments.merge_files, self._arguments.file_bytes
         for each in choose(run.state.files, files_min=files_min, file_bytes=size) if files_min > 0 else ():
             paths = [f"{self._table}/{path}" for path in each.paths]
-            # Those of a run in the other mode have a column more, or less.
+            # Files of a run in the other mode have a column more, or less.
             rows = self._spark.read.option("mergeSchema", "true").parquet(*paths)
             rows = rows.coalesce(each.count).sortWithinPartitions("partition", "offset")
             staging = run.stage()
@@ -216,7 +222,7 @@ class _Job:
 
 
 def _url(table: str) -> str:
-    """A bare path is a local folder."""
+    """Return the table's URL; a bare path is a local folder."""
     return table.rstrip("/") if "://" in table else Path(table).absolute().as_uri()
 
 

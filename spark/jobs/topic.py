@@ -1,4 +1,4 @@
-"""A topic as storage has it now: its id, its cleanup policy, and the bounds of its partitions."""
+"""A topic as storage holds it now: its id, its cleanup policy, and the bounds of its partitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class Topic:
 
 
 def look_at(root: str, topic: str, *, start: str, end: str) -> Topic:
-    """``start`` and ``end`` are the user's words for ``PLACE``.  JobError."""
+    """Return the topic, with the bounds that ``start`` and ``end`` select; each has a form of ``PLACE``.
+
+    Raises JobError if one has not, or if the topic cannot be read.
+    """
     given = {"root": root, "topic": topic, **_place("starting", start), **_place("ending", end)}
     io = storage_loop()
     try:
@@ -51,7 +54,7 @@ async def _look(fs: FileSystem, options: ReadOptions) -> Topic:
 
 
 def _place(which: str, text: str) -> dict[str, str]:
-    """The source's option that says it."""
+    """Return the source's option for the place ``text``.  Raises JobError."""
     text = text.strip()
     if text.startswith("{") or text.casefold() in ("earliest", "latest"):
         return {f"{which}Offsets": text}
@@ -59,7 +62,7 @@ def _place(which: str, text: str) -> dict[str, str]:
         try:
             time = datetime.fromisoformat(text)
         except ValueError:
-            raise JobError(f"{text!r} is no place in a log: {PLACE}") from None
+            raise JobError(f"{text!r} is not a place in a log, which is {PLACE}") from None
         time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
         text = str(round(time.timestamp() * 1000))
     options = {f"{which}Timestamp": text}

@@ -1,8 +1,8 @@
-"""How a job reads the values of records: raw, JSON, Avro or Protobuf.
+"""Values of records, read by a job as raw bytes, JSON, Avro or Protobuf.
 
-What comes of it are the columns ``partition``, ``offset``, ``timestamp``, ``key``, ``value``, ``headers`` and, but for
-raw values, ``_corrupt``: the value's own bytes where they could not be read, and null otherwise.  JSON is read by
-Spark; Avro and Protobuf are read in Python workers, because Spark's own readers are jars to be fetched.
+The result has the columns ``partition``, ``offset``, ``timestamp``, ``key``, ``value``, ``headers`` and, unless values
+are raw or the mode is FAILFAST, ``_corrupt``: the value's own bytes if they could not be read, and null otherwise.
+JSON is read by Spark; Avro and Protobuf are read in Python workers, because Spark's own readers are jars to be fetched.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _INNER_CORRUPT = "__corrupt"
 _KEPT = ("partition", "offset", "timestamp", "key")
 _READ = (*_KEPT, "value", "headers", CORRUPT)
 Reader = Callable[[bytes], Any]
-"""A value to what Arrow makes a struct of.  It raises whatever it likes for what is none."""
+"""A function from a value to an object that Arrow makes a struct of.  It raises any exception if the value is
+invalid."""
 
 
 class Values:
-    """One way of reading values.  ``identity`` is the schema as a table remembers it."""
+    """A reader of values.  ``identity`` is the schema as a table keeps it."""
 
     SOURCE = (
         "partition int, offset bigint, timestamp timestamp, key binary, value binary,"
@@ -55,8 +56,11 @@ class Values:
 
     @classmethod
     def build(cls, arguments: Namespace, known: str | None, sample: Callable[[], DataFrame | None]) -> Values | None:
-        """As the arguments say.  ``known`` is the schema that the table has; ``sample`` gives values to infer one from,
-        or None: then None is what there is.  JobError."""
+        """Return the reader that the arguments describe.  Raises JobError if they contradict each other or the data.
+
+        ``known`` is the schema that the table has; ``sample`` returns values to infer one from, or None: then the
+        result is None.
+        """
         schema: StructType | None = None
         reader: Callable[[], Reader] | None = None
         given = arguments.schema
@@ -87,7 +91,7 @@ class Values:
         return cls(schema, reader, arguments.framing, arguments.mode)
 
     def parse(self, records: DataFrame) -> DataFrame:
-        """``records`` has the columns of ``SOURCE``."""
+        """Return ``records``, which have the columns of ``SOURCE``, with their values parsed."""
         if self._schema is None:
             return records
         parsed = self._by_spark(records) if self._reader is None else self._by_python(records)
@@ -121,14 +125,14 @@ class Values:
 
 
 def _body() -> Column:
-    """What follows the registry's head; null where there is none."""
+    """Return the bytes after the registry's head; null if there is no head."""
     begins_so = sql.substring("value", 1, 1) == sql.lit(bytes([MAGIC]))
     is_framed = begins_so & (sql.octet_length("value") >= HEAD_BYTES)
     return sql.when(is_framed, sql.substring("value", HEAD_BYTES + 1, 2**31 - 1))
 
 
 class _Decoding:
-    """Goes to the Python workers: the values of a batch after the other."""
+    """A decoder of batches, sent to the Python workers."""
 
     def __init__(self, reader: Callable[[], Reader], kind: pa.DataType, framing: str, is_strict: bool) -> None:
         self._reader = reader
@@ -153,7 +157,7 @@ class _Decoding:
                 continue
             try:
                 found[row] = read(unframed(value, self._framing))
-                # What reads well may still be more than its type can hold, and would fail the whole column below.
+                # A value that is read may still be too large for its type, and would fail the whole column below.
             except Exception as error:
                 if self._is_strict:
                     where = f"partition {batch.column('partition')[row]}, offset {batch.column('offset')[row]}"
@@ -162,7 +166,7 @@ class _Decoding:
         return self._column(found, raw, corrupt), pa.array(corrupt, pa.binary())
 
     def _column(self, found: list[Any], raw: list[Any], corrupt: list[bytes | None]) -> pa.Array:
-        """All at once; one by one when a value does not fit, to find which."""
+        """Return the column, made in one call; value by value if one does not fit, to find it."""
         try:
             return pa.array(found, self._kind)
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -177,7 +181,10 @@ class _Decoding:
 
 
 def _inferred(values: DataFrame, framing: str) -> StructType | None:
-    """From JSON objects among ``values``."""
+    """Return the schema of the JSON objects among ``values``; None if there are no values.
+
+    Raises JobError if none of them is a JSON object.
+    """
     from pyspark.sql import SparkSession
 
     sample = [bytes(row.value) for row in values.collect()]
@@ -195,11 +202,14 @@ def _inferred(values: DataFrame, framing: str) -> StructType | None:
 
 
 def json_texts(sample: Sequence[bytes], framing: str) -> list[str]:
-    """Of those values that may be JSON behind the head that ``framing`` promises.  JobError when there are none."""
+    """Return the texts of the values that may be JSON after the head that ``framing`` promises.
+
+    Raises JobError if ``framing`` does not fit the values.
+    """
     first = f"the first {len(sample)} values"
     if framing == "none":
         if all(map(has_head, sample)):
-            raise JobError(f"{first} begin with a schema registry's head, and no JSON does: give --framing confluent")
+            raise JobError(f"{first} begin with a schema registry's head, as no JSON does: give --framing confluent")
         return [value.decode("utf-8", "replace") for value in sample]
     framed = [value for value in sample if has_head(value)]  # the others go to the column _corrupt
     if not framed:
@@ -208,12 +218,12 @@ def json_texts(sample: Sequence[bytes], framing: str) -> list[str]:
 
 
 def _struct(schema: StructType | str) -> StructType:
-    """Of DDL, by Spark itself."""
+    """Return the schema; DDL is parsed by Spark itself.  Raises JobError."""
     if isinstance(schema, StructType):
         return schema
     try:
         found = StructType.fromDDL(schema)
-        assert isinstance(found, StructType), "that is what fields make"
+        assert isinstance(found, StructType), "fields make a struct"
         return found
     except PySparkException as error:
         raise JobError(f"--schema is neither a file nor DDL such as 'id bigint, name string': {error}") from error

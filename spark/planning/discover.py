@@ -1,8 +1,8 @@
-"""Which partitions a read means, and what storage says of them.
+"""Discovery of the partitions that a read selects, and of their ends, from storage alone.
 
-Storage alone is asked, no broker and no metadata store: ``topic-<revision>.json`` names a topic's id and the number of
-its partitions; the journals, one or two files a broker, hold the newest checkpoint of each; their folders' names are
-their segments (``spark.planning.log_view``).  Journals are read *before* folders are listed: whatever a checkpoint
+No broker and no metadata store is used.  ``topic-<revision>.json`` holds a topic's id and the number of its partitions;
+the journals, one or two files a broker, hold the newest checkpoint of each partition; the names in a partition's folder
+are its segments (``spark.planning.log_view``).  Journals are read *before* folders are listed: whatever a checkpoint
 covers had its name before the checkpoint was written.
 """
 
@@ -24,20 +24,23 @@ from bmq.storage.journal import read_journals
 from bmq.storage.layout import PartitionPath
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Left out of a pattern, as Kafka's consumer leaves them out; they may be named."""
+"""Topics that a pattern leaves out, as Kafka's consumer does; they may be named."""
 PARTITIONS_AT_ONCE = 8
 JOURNALS_AT_ONCE = 4
 
 
 class NoSuchTopic(LookupError):
-    """Storage holds no topic of that name."""
+    """Storage holds no topic of that name, or none of that id."""
 
 
 # ---------------------------------------------------------------------------------------------------------- topics
 
 
 async def find_topics(fs: FileSystem, options: ReadOptions) -> list[StoredTopic]:
-    """The topics subscribed to, by name.  NoSuchTopic, OptionError."""
+    """Return the topics subscribed to, by name.
+
+    Raises NoSuchTopic if a named one does not exist, OptionError if a name is not a topic name.
+    """
     if options.subscription is Subscription.PATTERN:
         pattern = re.compile(options.pattern)
         names = [layout.base_name(status.path) async for status in fs.list(layout.TOPICS) if status.is_dir]
@@ -51,7 +54,7 @@ async def find_topics(fs: FileSystem, options: ReadOptions) -> list[StoredTopic]
         topic = await read_topic(fs, name)
         if topic is None:
             is_root = await _exists(fs, layout.CLUSTER) or await _exists(fs, layout.TOPICS)
-            hint = "" if is_root else ", and no other: is it the right root?"
+            hint = "" if is_root else ", nor any other: is it the right root?"
             raise NoSuchTopic(f"there is no topic {name} in {fs.url}{hint}")
         if options.topic_id not in (None, topic.topic_id):
             raise NoSuchTopic(
@@ -88,7 +91,10 @@ def is_compacted(topic: StoredTopic) -> bool:
 
 
 async def newest_checkpoints(fs: FileSystem, wanted: set[PartitionKey]) -> dict[PartitionKey, Checkpoint]:
-    """The newest of each partition over all brokers' journals, living or dead."""
+    """Return the newest checkpoint of each partition over the journals of all brokers, live or dead.
+
+    A partition without a checkpoint is not in the result.
+    """
     names = [layout.base_name(status.path) async for status in fs.list(layout.JOURNALS)]
     incarnations = sorted({parsed[0] for name in names if (parsed := layout.parse_journal(name)) is not None})
     newest: dict[PartitionKey, Checkpoint] = {}
@@ -127,10 +133,10 @@ async def find_logs(fs: FileSystem, options: ReadOptions) -> list[LogView]:
 
 
 async def relocate(fs: FileSystem, piece: Slice) -> tuple[list[Slice], list[str]]:
-    """Where the offsets of a slice lie whose file is gone: joined with its neighbour, or deleted (rule 10).
+    """Find the offsets of a slice whose file is gone: it was merged with its neighbour, or deleted (rule 10).
 
-    The slices, and what is missing.  Which transactions were aborted is known from planning: no journal is read here,
-    and the one of the open segment may be all that tells.
+    Returns their slices and a text for each loss.  The aborted transactions are those found in planning: no journal is
+    read here, and for an open segment its journal may be the only source.
     """
     path = PartitionPath(piece.topic, piece.topic_id, piece.partition)
     view = await LogView.open(fs, path, None, committed=False, to_visible_end=False, has_holes=piece.has_holes)
@@ -143,7 +149,7 @@ def _key(path: PartitionPath) -> PartitionKey:
 
 
 def require_all(limit: OffsetLimit, paths: Sequence[PartitionPath], name: str) -> None:
-    """JSON must name exactly the partitions that there are, as Spark's Kafka source demands."""
+    """Raise OptionError unless ``limit`` names exactly the partitions in ``paths``, as Spark's Kafka source demands."""
     given = (
         limit.offsets if isinstance(limit, ByOffset) else limit.timestamps if isinstance(limit, ByTimestamp) else None
     )

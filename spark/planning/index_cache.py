@@ -1,7 +1,7 @@
 """Segments' indexes, kept between the micro-batches of a streaming query.
 
-A closed segment's index never changes unless the segment is joined with its neighbour, which changes its length: an
-index belongs to a name and a length, and is kept only if it tells of all those bytes.
+A closed segment's index never changes unless the segment is merged with its neighbour, which changes its length.  So an
+index is kept by its path and the segment's length, and only if it covers all those bytes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections import OrderedDict
 from bmq.storage.checkpoint import Checkpoint
 
 CACHE_BYTES_MAX = 64 << 20
-"""Indexes of some 150 segments of 1 GB: those that a query is in the midst of, also when it has many partitions."""
+"""Bytes of index files: some 150 segments of 1 GB, which are those that a query reads at a time, even of many
+partitions."""
 
 
 class IndexCache:
-    """The indexes asked for last, ``bytes_max`` bytes of files at most."""
+    """A cache of the indexes used last, of at most ``bytes_max`` bytes of files."""
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -26,7 +27,7 @@ class IndexCache:
         return f"<IndexCache {len(self._kept)} indexes of {self.bytes} bytes>"
 
     def get(self, path: str, length: int) -> Checkpoint | None:
-        """``length``: of the segment now."""
+        """Return the index of the segment that is ``length`` bytes long now; None if it is not kept."""
         kept = self._kept.get((path, length))
         if kept is None:
             return None
@@ -34,6 +35,8 @@ class IndexCache:
         return kept[0]
 
     def put(self, path: str, length: int, index: Checkpoint, size: int) -> None:
+        """Keep an index whose file has ``size`` bytes, unless it does not cover ``length`` bytes or is larger than the
+        cache."""
         if index.position != length or size > self._bytes_max:
             return
         _, replaced = self._kept.pop((path, length), (None, 0))

@@ -1,6 +1,7 @@
-"""An input partition: what one task reads.
+"""An input partition: the slices that one task reads.
 
-Apart from what reads it, so that planning, in a process of its own for each query, does not load the decoder.
+It stands apart from its reader, so that planning, which runs in a process of its own for each query, does not load the
+decoder.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from bmq.spark.planning.slices import Slice
 
 
 class BmqPartition(InputPartition):
-    """What one task reads: byte ranges of segments, one after the other."""
+    """One task's byte ranges of segments, read one after the other."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         super().__init__(None)

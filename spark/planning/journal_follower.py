@@ -1,8 +1,8 @@
-"""Brokers' journals, followed: of each look only what was written since the last one is read.
+"""Readers of brokers' journals that read, at each call, only what was written since the last one.
 
-A broker's next file begins with a snapshot, so each file tells by itself what it tells.  A file that has a successor is
-read once more, to its end, and then not again; one that was rolled away is forgotten.  Checkpoints stay true for ever,
-so the newest of a partition is kept whatever becomes of the file that told it.
+A broker's next file begins with a snapshot, so each file is complete by itself.  A file that has a successor is read
+once more, to its end, and then not again; one that was deleted is forgotten.  Checkpoints stay true for ever, so the
+newest of a partition is kept whatever becomes of its file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READ_BYTES = 4 << 20
 
 
 class FollowedJournals:
-    """The newest checkpoint of each partition wanted, over all brokers' journals, living or dead."""
+    """The newest checkpoint of each wanted partition, over the journals of all brokers, live or dead."""
 
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
@@ -35,10 +35,14 @@ class FollowedJournals:
     def __repr__(self) -> str:
         return f"<FollowedJournals {len(self._files)} files, {len(self._wanted)} partitions>"
 
-    async def look(self, wanted: frozenset[PartitionKey]) -> dict[PartitionKey, Checkpoint]:
-        """Costs a listing, a read for each broker, and what was written since."""
+    async def refresh(self, wanted: frozenset[PartitionKey]) -> dict[PartitionKey, Checkpoint]:
+        """Read what was written since the last call, and return the newest checkpoint of each partition in ``wanted``.
+
+        Costs a listing and a read for each broker, beside the new bytes.  A partition without a checkpoint is not in
+        the result.  Raises StorageError.
+        """
         if not wanted <= self._wanted:
-            self._files.clear()  # what was said of the others was passed over
+            self._files.clear()  # checkpoints of the partitions now added were skipped
         self._wanted = wanted
         listed = [layout.base_name(status.path) async for status in self._fs.list(layout.JOURNALS)]
         names = {name: parsed for name in listed if (parsed := layout.parse_journal(name)) is not None}
@@ -58,40 +62,42 @@ class FollowedJournals:
         while True:
             try:
                 data = await self._fs.read(path, file.position + len(rest), READ_BYTES)
-            except NoSuchFile:  # rolled away since it was listed; its successor's snapshot was not in this listing
+            except NoSuchFile:  # deleted since the listing; its successor is not in this listing
                 del self._files[name]
                 return
             rest += data
             records, used = read_forwards(memoryview(rest))
             for kind, payload in records:
                 if kind == CHECKPOINT:
-                    self._hear(file, path, payload)
+                    self._handle_checkpoint(file, path, payload)
             file.position += used
             rest = rest[used:]
             if len(data) < READ_BYTES:
                 return
 
-    def _hear(self, file: _Followed, path: str, payload: memoryview) -> None:
-        """Take a checkpoint of a partition that is wanted.  One that cannot be decoded is none, and the deltas behind
-        it lead nowhere."""
+    def _handle_checkpoint(self, file: _Followed, path: str, payload: memoryview) -> None:
+        """Take a checkpoint if its partition is wanted.
+
+        One that cannot be decoded is left out, and with it the deltas that follow it.
+        """
         try:
             key = decode_key(payload)
         except FormatError as error:
-            _log.warning("%s: a checkpoint cannot be decoded: %s", path, error)
+            _log.warning("%s: a checkpoint cannot be decoded and is skipped: %s", path, error)
             return
         if key not in self._wanted:
             return
         try:
             self._take(file, decode(payload))
         except FormatError as error:
-            _log.warning("%s: a checkpoint of %s cannot be decoded: %s", path, key, error)
+            _log.warning("%s: a checkpoint of %s cannot be decoded and is skipped: %s", path, key, error)
             file.said.pop(key, None)
 
     def _take(self, file: _Followed, said: Checkpoint) -> None:
         before = file.said.get(said.key)
         if not said.is_full:
             if before is None or before.segment != said.segment:
-                return  # a delta to what this file does not tell
+                return  # a delta to a checkpoint that this file does not hold
             said = merge(before, said)
         file.said[said.key] = said
         newest = self._newest.get(said.key)
@@ -100,7 +106,7 @@ class FollowedJournals:
 
 
 class _Followed:
-    """One file: read up to ``position``; what it said last of each partition, to which deltas are added."""
+    """One file, read up to ``position``, and its last checkpoint of each partition, to which deltas are added."""
 
     __slots__ = ("is_done", "position", "said")
 

@@ -1,11 +1,11 @@
-"""One partition's log as storage shows it: its ends, and what indexes tell of a range of it.
+"""One partition's log as storage shows it: its ends, and the facts that indexes hold about a range of it.
 
-A folder's names are its segments (rules 3 and 5).  A segment is registered when all before its base is flushed, so the
-log reaches at least to the newest segment's base; further as that one's ``.idx`` says, or as a checkpoint says of it.
+The names in a folder are the segments (rules 3 and 5).  A segment is created when all before its base is flushed: the
+log reaches at least to the newest segment's base, and further as far as that one's ``.idx`` or a checkpoint covers it.
 
 Reads are bounded: an index is read for the segments of the range (and, for a timestamp, for those that a binary search
-meets), never for all that the folder holds.  A segment whose index is missing or covers only its beginning is stepped
-through once, by headers, from where the knowledge ends: it was just closed, or is being joined with its neighbour.
+meets), never for all that the folder holds.  A segment whose index is missing or covers only its beginning is scanned
+once, by headers, from where the index ends: it was just closed, or is being merged with its neighbour.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from bmq.storage.segment import decode_idx
 
 INDEXES_AT_ONCE = 16
 DISORDER = 8
-"""Segments looked at before the one that a search for a timestamp finds: so far may timestamps be out of order."""
+"""Segments checked before the one that a search for a timestamp finds: timestamps may be out of order by as many."""
 DISORDER_ROUNDS = 4
 SCAN_BYTES = 1 << 20
 _IDX_READ_BYTES = 256 << 10
@@ -51,7 +51,7 @@ U = TypeVar("U")
 
 
 class LogView:
-    """One partition, as it stood when it was looked at.  ``log`` says what may be read."""
+    """A view of one partition as it was when it was listed.  ``log`` is the part that may be read."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class LogView:
         self._fs = fs
         self._cache = cache
         self._checkpoint = checkpoint
-        self._newest: SegmentFacts | None = None  # of the last segment, when its end had to be found
+        self._newest: SegmentFacts | None = None  # of the last segment, if its end had to be found
         self.path = path
         self.log = PartitionLog(
             topic=path.topic, topic_id=path.topic_id, partition=path.partition, start=0, end=0, has_holes=has_holes
         )
-        self.flushed = 0  # where the log ends for whoever reads open transactions too
+        self.flushed = 0  # the log's end for readers of open transactions (read_uncommitted)
         self.losses: list[str] = []
 
     def __repr__(self) -> str:
@@ -87,13 +87,19 @@ class LogView:
         to_visible_end: bool,
         has_holes: bool = False,
     ) -> LogView:
-        """List and read what there is of a partition; ``checkpoint`` was read before this call."""
+        """List a partition's segments and find its ends; ``checkpoint`` was read before this call.  Raises
+        StorageError."""
         listed = [each async for each in walk(fs, path) if each.is_live]
         view = cls(fs, path, checkpoint, has_holes=has_holes)
         return await view.over(listed, committed=committed, to_visible_end=to_visible_end)
 
     async def over(self, listed: Sequence[Listed], *, committed: bool, to_visible_end: bool = False) -> LogView:
-        """This view, of these live segments: all that the folder shows, or the newest, the last one among them."""
+        """Return this view with the live segments ``listed``: all that the folder shows, or the newest, with the last
+        one.
+
+        With ``committed`` the log ends at the last stable offset, with ``to_visible_end`` behind the last whole batch
+        that storage shows.
+        """
         checkpoint = self._checkpoint
         known = [checkpoint] if checkpoint is not None else []
         if not listed:
@@ -117,22 +123,26 @@ class LogView:
         if last.has_idx:
             self._newest = None if index is None or index.end_offset != end else facts_of(segments[-1], index)
         else:
-            await self._look_at_open_end(to_visible_end=to_visible_end)
+            await self._check_open_end(to_visible_end=to_visible_end)
         self.flushed = self.log.end
         if committed:
             if newest is not None and newest.end_offset >= end:
                 first_open = newest.first_open_txn
-            else:  # the end is the last segment's base: only what lies before it tells of transactions open there
+            else:  # the end is the last segment's base: only segments before it show what is open there
                 opened = await self._open_before(segments[-1])
                 first_open = min((first for _, first in opened), default=-1)
             if first_open >= 0:
                 self._limit(first_open)
         return self
 
-    async def _look_at_open_end(self, *, to_visible_end: bool) -> None:
-        """The last segment is open: go on to what is visible, or stop at what this root can show of it."""
+    async def _check_open_end(self, *, to_visible_end: bool) -> None:
+        """Find the end of the last segment, which is open.
+
+        With ``to_visible_end`` it is the end of the last whole batch that storage shows.  Otherwise it is the
+        checkpoint's, or, over WebHDFS, the end of what that shows if it is less.
+        """
         last = self.log.segments[-1]
-        facts = self._told(last)
+        facts = self._from_checkpoint(last)
         if to_visible_end:
             visible = await self._fs.visible_length(self.path.log(last.name))
             if visible > (facts.position or 0):
@@ -149,18 +159,18 @@ class LogView:
         self.log = replace(self.log, end=end, segments=(*self.log.segments[:-1], facts.segment))
 
     def _limit(self, end: int) -> None:
-        """The last stable offset: no committed reader sees beyond it."""
+        """End the log at ``end``, the last stable offset: a committed reader sees nothing beyond it."""
         end = max(self.log.start, min(end, self.log.end))
         self.log = replace(self.log, end=end)
 
     # ---- facts
 
     async def facts(self, segment: Segment) -> SegmentFacts:
-        """All that can be known of a segment, with its end in bytes."""
+        """Return all that is known of a segment, with its end in bytes.  Raises StorageError."""
         if self._newest is not None and self._newest.segment.name == segment.name:
             return self._newest
         index = await self._read_idx(segment) if segment.has_idx else None
-        facts = self._told(segment) if index is None else facts_of(segment, index)
+        facts = self._from_checkpoint(segment) if index is None else facts_of(segment, index)
         if facts.position is None:
             if not facts.known_position:
                 facts = replace(facts, open_txns=await self._open_before(segment))
@@ -168,21 +178,21 @@ class LogView:
         return facts
 
     async def _open_before(self, segment: Segment) -> tuple[tuple[int, int], ...]:
-        """Return the transactions that are open where a segment begins: (producer id, first offset).
+        """Return (producer id, first offset) of each transaction that is open where a segment begins.
 
-        Its predecessor's index tells them; one without an index is stepped through, after its own predecessor.
+        Its predecessor's index holds them; a predecessor without an index is scanned, after its own predecessor.
         """
         before = self.log.between(segment.name.base - 1, segment.name.base)
         return (await self.facts(before[-1])).open_txns if before else ()
 
-    def _told(self, segment: Segment) -> SegmentFacts:
-        """What the newest checkpoint says of it."""
+    def _from_checkpoint(self, segment: Segment) -> SegmentFacts:
+        """Return the facts in the newest checkpoint, if it is of this segment."""
         if self._checkpoint is not None and self._checkpoint.segment == segment.name:
             return facts_of(segment, self._checkpoint)
         return SegmentFacts(segment=segment, known_offset=segment.name.base)
 
     async def _read_idx(self, segment: Segment) -> Checkpoint | None:
-        """None when it is gone or damaged: the segment is stepped through instead."""
+        """Return a segment's index; None if it is gone or damaged, and the segment is to be scanned instead."""
         path = self.path.idx(segment.name)
         if self._cache is not None and (kept := self._cache.get(path, segment.length)) is not None:
             return kept
@@ -199,20 +209,21 @@ class LogView:
         return index
 
     async def _step_through(self, facts: SegmentFacts, length: int | None = None) -> SegmentFacts:
-        """Find by headers what no index tells: where the offsets end in bytes, entries, aborted transactions."""
+        """Scan headers for what no index holds: entries, aborted transactions, and the position where the offsets
+        end."""
         segment = facts.segment
         scan = Scan(facts)
         try:
             async for batch, position in self._batches(segment, facts.known_offset, facts.known_position, length):
                 scan.pass_batch(batch, position)
-        except (Misframed, FormatError):  # behind an open end anything may stand that was never acknowledged
+        except (Misframed, FormatError):  # An open end may hold anything that was never acknowledged.
             return scan.result(is_open_ended=length is not None, is_damaged=length is None)
         return scan.result(is_open_ended=length is not None)
 
     async def _batches(
         self, segment: Segment, offset: int, position: int, length: int | None = None
     ) -> AsyncIterator[tuple[Batch, int]]:
-        """(batch, position) from ``position`` on, whole ones, nothing past ``length``.  Misframed."""
+        """Yield (batch, position) from ``position`` on: whole batches, none past ``length``.  Raises Misframed."""
         framer = Framer(position, offset, start=0, stop=segment.end)
         while not framer.is_done:
             wanted = SCAN_BYTES if length is None else min(SCAN_BYTES, length - position)
@@ -229,7 +240,10 @@ class LogView:
     # ---- offsets
 
     async def offset_of(self, limit: OffsetLimit, *, is_start: bool, latest_if_none: bool) -> int:
-        """``limit`` for this partition; ``EARLIEST`` and ``LATEST`` stay what they are.  OptionError."""
+        """Return ``limit`` as an offset of this partition, or ``EARLIEST`` or ``LATEST``.
+
+        Raises OptionError if the read is to start at a timestamp and no record is as young as that.
+        """
         match limit:
             case Edge(offset=offset):
                 return offset
@@ -247,17 +261,18 @@ class LogView:
                 return LATEST if found is None else found
 
     async def wanted(self, options: ReadOptions) -> Range:
-        """What of this partition is to be read."""
+        """Return the range of this partition that ``options`` select.  Raises OptionError, StorageError."""
         strategy = options.start_at_latest_if_none
         start = await self.offset_of(options.starting, is_start=True, latest_if_none=strategy)
         end = await self.offset_of(options.ending, is_start=False, latest_if_none=True)
         return resolve(self.log, start, end)
 
     async def offset_for_timestamp(self, timestamp: int) -> int | None:
-        """The first record that is not older; None when all are.
+        """Return the offset of the first record that is not older than ``timestamp``; None if all are older.
 
         A binary search over segments by their largest timestamps, which therefore must rise from segment to segment,
-        give or take ``DISORDER`` segments.  A segment that does not tell counts as young: it is looked into.
+        give or take ``DISORDER`` segments.  A segment whose largest timestamp is unknown counts as young: it is
+        searched.
         """
         segments = self.log.between(self.log.start, self.log.end)
         low, high = 0, len(segments)
@@ -284,9 +299,9 @@ class LogView:
             facts = self._newest
         elif segment.has_idx:
             index = await self._read_idx(segment)
-            facts = self._told(segment) if index is None else facts_of(segment, index)
+            facts = self._from_checkpoint(segment) if index is None else facts_of(segment, index)
         else:
-            facts = self._told(segment)
+            facts = self._from_checkpoint(segment)
         return facts.position is None or facts.max_timestamp is None or facts.max_timestamp >= timestamp
 
     async def _search(self, segment: Segment, timestamp: int) -> int | None:
@@ -299,14 +314,17 @@ class LogView:
                 found = first_in(batch, timestamp, self.log.start) if batch.max_timestamp >= timestamp else None
                 if found is not None:
                     return found
-        except Misframed as error:  # damaged: the read that follows says so, or skips it
+        except Misframed as error:  # damaged: the read that follows fails there, or skips it
             return max(error.offset, self.log.start)
         return None
 
     # ---- slices
 
     def reaching(self, piece: Slice) -> Range:
-        """The offsets of ``piece``, which were once read as flushed: the last segment holds them whatever we know."""
+        """Extend the log to the end of ``piece`` and return the offsets of ``piece`` that are still there.
+
+        Its offsets were flushed when they were planned, so the last segment holds them, whatever is known of its end.
+        """
         end = max(self.log.end, piece.end)
         if self.log.segments:
             last = replace(self.log.segments[-1], end=end)
@@ -314,9 +332,9 @@ class LogView:
         return Range(max(piece.start, self.log.start), piece.end)
 
     async def slices(self, wanted: Range, *, committed: bool, spacing: int = OFFSET_MAX) -> list[Slice]:
-        """The byte ranges of ``wanted``, with the transactions to be left out; ``losses`` says what is not there.
+        """Return the slices of ``wanted``, each with its aborted transactions, and add what is missing to ``losses``.
 
-        ``spacing``: bytes between cuts.
+        ``spacing``: least bytes between cuts.  Raises StorageError.
         """
         segments = iter(self.log.between(wanted.start, wanted.end))
         found: list[Slice] = []
@@ -330,7 +348,7 @@ class LogView:
                 last = facts
         if not committed or last is None:
             return found
-        for segment in self.log.between(last.segment.end, OFFSET_MAX):  # where what began in the range was aborted
+        for segment in self.log.between(last.segment.end, OFFSET_MAX):  # segments whose markers may abort them
             if not 0 <= last.first_open_txn < wanted.end:
                 break
             last = await self.facts(segment)
@@ -347,7 +365,7 @@ class LogView:
 
 
 async def in_windows(items: Sequence[T], work: Callable[[T], Awaitable[U]], at_once: int) -> list[U]:
-    """``work`` on each, in order, some at once."""
+    """Call ``work`` on each item, up to ``at_once`` at a time, and return the results in the items' order."""
     done: list[U] = []
     rest = iter(items)
     while window := list(islice(rest, at_once)):

@@ -1,4 +1,4 @@
-"""Records that were asked for and are gone: a read fails, or warns and goes on with what is left."""
+"""Lost records: a read fails, or warns and continues with those that are left."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _log = logging.getLogger("bmq.spark")
 
 
 def raise_or_warn(losses: Iterable[str], *, fail_on_data_loss: bool) -> None:
-    """DataLoss of the first one, or a warning of each."""
+    """Raise DataLoss for the first loss, or log a warning for each."""
     for loss in losses:
         if fail_on_data_loss:
-            raise DataLoss(f"{loss}. With failOnDataLoss=false what is left would be read")
+            raise DataLoss(f"{loss}. Set failOnDataLoss=false to read what is left")
         _log.warning("%s", loss)

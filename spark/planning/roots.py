@@ -1,7 +1,7 @@
-"""The root that executors read: with its NameNodes in the URL.
+"""The root as executors read it: with its NameNodes in the URL.
 
-A driver has Hadoop's configuration (HADOOP_CONF_DIR), an executor may have none, or one that differs.  So a name
-service is looked up once, where a query is planned.
+A driver has Hadoop's configuration (HADOOP_CONF_DIR); an executor may have none, or one that differs.  So a name
+service is resolved once, where a query is planned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stepping through a segment by headers, and what is taken from it: what an index would have said.  Pure."""
+"""A scan of a segment's batch headers, which finds the facts that an index would hold.  Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.index import SegmentIndex
 
 REFINE_INFLATED_MAX = 64 << 20
-"""A batch is searched for a timestamp record by record up to this size, once decompressed."""
+"""Largest batch, in bytes once decompressed, that is searched record by record for a timestamp."""
 
 
 class Scan:
-    """Gathers, batch by batch, what an index would say."""
+    """An accumulator of the facts that an index would hold, batch by batch."""
 
     def __init__(self, facts: SegmentFacts) -> None:
         self._facts = facts
@@ -30,6 +30,7 @@ class Scan:
         self._aborted = list(facts.aborted)
 
     def pass_batch(self, batch: Batch, position: int) -> None:
+        """Add the batch at ``position``, the next of the segment."""
         self._index.add(batch.base_offset, position, batch.max_timestamp)
         self._position, self._offset = position + batch.size, batch.next_offset
         if batch.is_control:
@@ -41,8 +42,12 @@ class Scan:
             self._open.setdefault(batch.producer_id, batch.base_offset)
 
     def result(self, *, is_open_ended: bool = False, is_damaged: bool = False) -> SegmentFacts:
-        """``is_open_ended``: the log ends where the whole batches end.  ``is_damaged``: they end in something else, so
-        the file's end stands for theirs, and whoever reads on will say what is wrong."""
+        """Return the facts found.
+
+        ``is_open_ended``: the log ends with the last whole batch.  ``is_damaged``: other bytes follow the last whole
+        batch.  The file's end then counts as the end of the segment's batches, so that the read that follows finds the
+        damage and reports it.
+        """
         segment, position = self._facts.segment, self._position
         if is_open_ended:
             segment = replace(segment, end=self._offset)
@@ -63,6 +68,7 @@ class Scan:
 
 
 def facts_of(segment: Segment, checkpoint: Checkpoint) -> SegmentFacts:
+    """Return the facts that ``checkpoint``, an index or a checkpoint of ``segment``, holds."""
     is_whole = checkpoint.end_offset == segment.end
     return SegmentFacts(
         segment=segment,
@@ -78,7 +84,7 @@ def facts_of(segment: Segment, checkpoint: Checkpoint) -> SegmentFacts:
 
 
 def shortened(facts: SegmentFacts, length: int) -> SegmentFacts:
-    """As far as ``length`` bytes show it, to be stepped through from its last entry there."""
+    """Return the facts that ``length`` bytes of the segment hold: a scan continues from the last entry there."""
     index = SegmentIndex(entries=facts.entries)
     count = sum(position <= length for _, position in _pairs(facts.entries))
     offset, position = index.entries[(count - 1) * 3 : count * 3 - 1] if count else (facts.segment.name.base, 0)
@@ -94,7 +100,7 @@ def shortened(facts: SegmentFacts, length: int) -> SegmentFacts:
 
 
 def place_for_timestamp(facts: SegmentFacts, timestamp: int, start: int) -> tuple[int, int]:
-    """(offset, position) where to begin looking for the first record in [start, ...) that is not older."""
+    """Return (offset, position) of the batch at which the search for ``timestamp`` in [start, ...) begins."""
     index = SegmentIndex(entries=facts.entries)
     position = max(index.position_of_timestamp(timestamp), index.position_of(start))
     offset = max((offset for offset, at in _pairs(facts.entries) if at <= position), default=facts.segment.name.base)
@@ -102,7 +108,11 @@ def place_for_timestamp(facts: SegmentFacts, timestamp: int, start: int) -> tupl
 
 
 def first_in(batch: Batch, timestamp: int, start: int) -> int | None:
-    """The first record of the batch that is not older; the batch's first offset where it cannot be looked into."""
+    """Return the offset of the batch's first record at or past ``start`` that is not older than ``timestamp``.
+
+    None if all are older.  If the batch cannot be decoded, or is too large once decompressed, it is the batch's first
+    offset at or past ``start``.
+    """
     try:
         for record in read_records(batch, bytes_max=REFINE_INFLATED_MAX):
             if record.timestamp >= timestamp and record.offset >= start:

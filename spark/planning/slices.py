@@ -1,11 +1,11 @@
-"""From what storage says of partitions to pieces of work of even size: facts in, ranges out.  Pure.
+"""Slices: pieces of work of even size, made of the facts that storage holds about partitions.  Pure.
 
-A ``PartitionLog`` is one partition's live segments with their offsets (names alone tell them, rules 3 and 5).
-``resolve`` turns what the user wants into a range [start, end) of it, ``slices`` the range into byte ranges of
-segments, ``pack`` the slices of all partitions into tasks.  A slice is cut only where an index entry stands, which is
-where a batch begins; so every batch belongs to exactly one slice.
+A ``PartitionLog`` is one partition's live segments with their offsets (names alone show them, rules 3 and 5).
+``resolve`` turns the user's limits into a range [start, end) of it, ``slices`` the range into byte ranges of segments,
+``pack`` the slices of all partitions into tasks.  A slice is cut only at an index entry, which is where a batch begins;
+so every batch belongs to exactly one slice.
 
-Segments and bytes outside a range are left out for certain: names and index entries tell offsets.
+Segments and bytes outside a range are left out reliably: names and index entries hold offsets.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from bmq.storage.index import ENTRY, SegmentIndex
 
 OFFSET_MAX = 2**63 - 1
 CUTS_PER_PARTITION = 64
-"""Places where an input partition may end are thinned to so many a partition's bytes."""
+"""Places at which an input partition may end, at most this many for its bytes."""
 OPEN_BYTES = 256 << 10
-"""A slice weighs at least this: opening a file costs what decoding so many bytes does."""
+"""Least weight of a slice in bytes: opening a file costs as much as decoding so many bytes."""
 
 
 class DataLoss(Exception):
-    """Records that were asked for are gone, or were never there.  ``failOnDataLoss=false`` warns instead."""
+    """Records that were selected are gone, or never existed.  With ``failOnDataLoss=false`` this is a warning."""
 
 
 # ----------------------------------------------------------------------------------------------------------- facts
@@ -38,7 +38,7 @@ class DataLoss(Exception):
 class Segment:
     """A live segment as its folder shows it: offsets [name.base, end).
 
-    ``length`` is the namespace's word, exact once the file is closed.
+    ``length`` is as the namespace shows it, exact once the file is closed.
     """
 
     name: SegmentName
@@ -49,11 +49,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """What an index or a checkpoint adds.  ``entries`` as in ``storage.index``.
+    """A segment and the facts that an index or a checkpoint adds.  ``entries`` as in ``storage.index``.
 
-    ``position`` is where the bytes up to ``segment.end`` end, None while that is not known: all else then describes
-    the bytes before ``known_position``, which is where ``known_offset`` is due.  ``open_txns`` are (producer id, first
-    offset) of the transactions open at that point.
+    ``position`` is the end of the bytes up to ``segment.end``; None while that is unknown: the other fields then
+    describe the bytes before ``known_position``, at which ``known_offset`` is due.  ``open_txns`` are (producer id,
+    first offset) of the transactions open at that point.
     """
 
     segment: Segment
@@ -69,7 +69,7 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLog:
-    """One partition: what may be read is [start, end).
+    """One partition, of which [start, end) may be read.
 
     ``has_holes``: compaction may have removed records of it, so that offsets are missing between batches.
     """
@@ -87,7 +87,7 @@ class PartitionLog:
         return f"{self.topic}-{self.partition}"
 
     def between(self, start: int, end: int) -> tuple[Segment, ...]:
-        """The segments that hold offsets of [start, end), oldest first."""
+        """Return the segments that hold offsets of [start, end), oldest first."""
         if start >= end:
             return ()
         first = max(0, bisect_right(self.segments, start, key=_base) - 1)
@@ -104,7 +104,7 @@ def _base(segment: Segment) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """[start, end) of a partition's offsets; ``losses`` says what was asked for and cannot be given."""
+    """A range [start, end) of a partition's offsets; ``losses`` says what was selected and is not there."""
 
     start: int
     end: int
@@ -112,7 +112,7 @@ class Range:
 
 
 def resolve(log: PartitionLog, start: int, end: int) -> Range:
-    """What is left of [start, end), where each may be ``EARLIEST`` or ``LATEST``."""
+    """Return the part of [start, end) that is in the log; each may be ``EARLIEST`` or ``LATEST``."""
     losses = []
     if start not in (EARLIEST, LATEST):
         if start < log.start:
@@ -139,7 +139,7 @@ class Slice:
     """Bytes [position, end_position) of a segment's log, whole batches, and the offsets [start, end) wanted of them.
 
     ``offset`` is due at ``position``, ``limit`` at ``end_position``.  ``has_holes`` as in ``PartitionLog``.
-    ``cuts`` are index entries within, (offset, position) in a flat list: where it may be cut further.  ``aborted`` are
+    ``cuts`` are index entries within, (offset, position) in a flat list: places for further cuts.  ``aborted`` are
     (producer id, first offset, last offset) of the transactions to be left out.
     """
 
@@ -162,7 +162,7 @@ class Slice:
         return self.end_position - self.position
 
     def cut(self, size: int) -> tuple[Slice, Slice] | None:
-        """Two, the first of about ``size`` bytes; None when no entry stands within."""
+        """Return two slices, the first of about ``size`` bytes; None if no index entry lies within."""
         count = len(self.cuts) // 2
         if not count:
             return None
@@ -178,9 +178,9 @@ class Slice:
         return head.leaving_out(self.aborted), tail.leaving_out(self.aborted)
 
     def leaving_out(self, aborted: Iterable[tuple[int, int, int]]) -> Slice:
-        """Told of those that have records in it.
+        """Return this slice with those transactions of ``aborted`` that have records in it.
 
-        Not of one that ended before the slice begins: its producer may have committed since.
+        One that ended before the slice begins is left out: its producer may have committed since.
         """
         return replace(self, aborted=tuple(each for each in aborted if each[1] < self.end and each[2] >= self.start))
 
@@ -192,9 +192,9 @@ def slices(
     *,
     spacing: int = 1,
 ) -> list[Slice]:
-    """The byte ranges that hold ``wanted``, of segments whose ``position`` is known.
+    """Return the byte ranges that hold ``wanted``, of segments whose ``position`` is known.
 
-    ``spacing``: bytes between the cuts that they may have, at least.
+    ``spacing``: least bytes between the cuts that they may have.
     """
     found = (_slice(log, wanted, each, spacing) for each in facts)
     return [piece for piece in found if piece is not None]
@@ -238,7 +238,7 @@ def _slice(log: PartitionLog, wanted: Range, facts: SegmentFacts, spacing: int) 
 
 
 def leave_out(pieces: Iterable[Slice], aborted: Iterable[AbortedTransaction]) -> list[Slice]:
-    """Tell each slice of the aborted transactions that it holds records of."""
+    """Return the slices, each with the aborted transactions that have records in it."""
     told = sorted({(each.producer_id, each.first_offset, each.last_offset) for each in aborted})
     return [piece.leaving_out(told) for piece in pieces]
 
@@ -247,15 +247,15 @@ def leave_out(pieces: Iterable[Slice], aborted: Iterable[AbortedTransaction]) ->
 
 
 def spacing_of(size: int, *, max_bytes: int, min_partitions: int) -> int:
-    """Bytes between the cuts that ``pack`` needs, where ``size`` bytes are to be packed."""
+    """Return the bytes between the cuts that ``pack`` needs, where ``size`` bytes are to be packed."""
     return max(1, min(max_bytes, size // min_partitions) // CUTS_PER_PARTITION)
 
 
 def pack(pieces: Sequence[Slice], *, max_bytes: int, min_partitions: int = 1) -> list[list[Slice]]:
-    """Tasks of even size in the order of the slices, of about ``max_bytes`` at most where cuts allow it.
+    """Return tasks of even size in the order of the slices, of at most about ``max_bytes`` where cuts allow it.
 
-    All slices are laid end to end and cut at equal distances, each time at the entry nearest to it: what one cut is
-    off does not move the next.
+    All slices are laid end to end and cut at equal distances, each time at the nearest entry: an error of one cut does
+    not move the next.
     """
     if not pieces:
         return []
@@ -274,7 +274,7 @@ def pack(pieces: Sequence[Slice], *, max_bytes: int, min_partitions: int = 1) ->
                 tasks.append([])
                 continue
             halves = rest.cut(room) if room < weight else None
-            if halves is None and tasks[-1] and weight > 2 * room:  # cannot be cut, and more of it lies behind
+            if halves is None and tasks[-1] and weight > 2 * room:  # cannot be cut, and most lies past the task's end
                 tasks.append([])
                 continue
             head = rest if halves is None else halves[0]

@@ -1,1 +1,1 @@
-"""Slices into record batches, on executors."""
+"""Reading of slices into record batches, on executors."""

@@ -1,6 +1,6 @@
-"""The batch reader: plans on the driver, reads on executors.
+"""The batch reader: it plans on the driver and reads on executors.
 
-Spark keeps one plan for each ``load()`` and hands it to every query of that DataFrame, whatever the query filters by.
+Spark keeps one plan for each ``load()`` and uses it for every query of that DataFrame, whatever the query filters by.
 A plan therefore depends on the options alone.  The reader takes no pushed filters: those of one query would prune the
 rows of the next one.
 """
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class BmqBatchReader(WithMachineCode, DataSourceReader):
-    """A reader of the records that ``options`` select, into ``schema``, whose names are ``columns``' keys.
+    """A reader of the records that ``options`` select, into ``schema``.
 
-    ``columns`` maps them to the source's own, in order.
+    ``columns`` maps the schema's names to the source's own, in order.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType, columns: dict[str, str]) -> None:
@@ -49,7 +49,7 @@ class BmqBatchReader(WithMachineCode, DataSourceReader):
     # ---- on executors
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, BmqPartition):  # Spark's own, when there is nothing to read
+        if not isinstance(partition, BmqPartition):  # Spark's own, if there is nothing to read
             return iter(())
         from bmq.spark.reading.slice_reader import SliceReading
 
@@ -58,7 +58,7 @@ class BmqBatchReader(WithMachineCode, DataSourceReader):
 
 
 def planned(options: ReadOptions) -> list[InputPartition]:
-    """Return the tasks of a read.  Raises DataLoss, OptionError, NoSuchTopic, StorageError."""
+    """Return the tasks of a read.  Raises DataLoss, OptionError, NoSuchTopic or StorageError."""
     io = storage_loop()
     return [BmqPartition(task) for task in io.run(_plan(io.filesystem(options.root), options))]
 

@@ -1,4 +1,4 @@
-"""Memory for chunks of segments, used over and over by all reads of this process.
+"""Memory for chunks of segments, reused by all reads of this process.
 
 Memory that is new to a process costs more to touch for the first time than a chunk costs to receive.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import deque
 
 CHUNK_BYTES = 8 << 20
-"""Read at once.  A chunk costs a request, and a record batch for the Kafka batch that straddles it and the next: of
-uncompressed records of 1 KB, 1.3 to 1.5 µs each with 8 MB, 1.5 to 1.7 with 4, 2.0 to 2.1 with 2."""
+"""Bytes of one read.  A chunk costs a request, and a record batch for the Kafka batch that straddles it and the next:
+of uncompressed records of 1 KB, 1.3 to 1.5 µs each with 8 MB, 1.5 to 1.7 with 4, 2.0 to 2.1 with 2."""
 KEPT = 4
-"""Chunks kept between tasks, as many as one task uses: Spark gives a worker one at a time."""
+"""Chunks kept between tasks, as many as one task uses: Spark gives a worker one task at a time."""
 
 
 class Buffers:
-    """Chunks that nobody uses, a few of them.  For any thread."""
+    """A pool of a few unused chunks.  Thread-safe."""
 
     __slots__ = ("_free",)
 
@@ -23,7 +23,7 @@ class Buffers:
         self._free: deque[memoryview] = deque(maxlen=KEPT)
 
     def take(self, size: int) -> memoryview:
-        """``size`` bytes, of any content."""
+        """Return ``size`` bytes of any content."""
         try:
             chunk = self._free.pop()  # the one used last is nearest to the processor
         except IndexError:
@@ -31,11 +31,11 @@ class Buffers:
         return chunk[:size] if size <= len(chunk) else memoryview(bytearray(size))
 
     def give_back(self, view: memoryview) -> None:
-        """What was taken, when neither a read nor anybody else uses it any more."""
+        """Put back memory from ``take`` that neither a read nor its user will touch again."""
         whole = memoryview(view.obj)
         if len(whole) == CHUNK_BYTES:
             self._free.append(whole)
 
 
 BUFFERS = Buffers()
-"""This process's."""
+"""The pool of this process."""

@@ -1,7 +1,7 @@
 """Reading slices of segments: whole batches in order, from ranged reads a few chunks ahead.
 
-Memory: ``AHEAD`` chunks under way, the one being decoded, and one batch where it is larger than a chunk.  A file that
-has gone since it was planned (joined with its neighbour, or deleted: rule 10) is looked for once more by its offsets.
+Memory: ``AHEAD`` chunks being read, the one being decoded, and one batch if it is larger than a chunk.  A file that is
+gone since planning (merged with its neighbour, or deleted: rule 10) is searched for again by its offsets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bmq.storage.layout import PartitionPath
 _log = logging.getLogger("bmq.spark")
 
 AHEAD = 3
-"""Chunks read ahead: enough to hide storage's latency behind decoding, little enough for many tasks on a machine."""
+"""Chunks read ahead: enough to hide storage's latency behind decoding, and few enough for many tasks on a machine."""
 RELOCATIONS_MAX = 3
 
 Find = Callable[[Slice], tuple[Sequence[Slice], Sequence[str]]]
@@ -33,7 +33,7 @@ Find = Callable[[Slice], tuple[Sequence[Slice], Sequence[str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPolicy:
-    """What to do about faults.  ``find`` looks anew for the offsets of a slice whose file is gone."""
+    """The reader's response to faults.  ``find`` searches again for the offsets of a slice whose file is gone."""
 
     find: Find
     fail_on_data_loss: bool = True
@@ -45,7 +45,7 @@ def path_of(piece: Slice) -> str:
 
 
 class RangedReader:
-    """Reads slices one after the other."""
+    """A reader of slices, one after the other."""
 
     def __init__(self, io: StorageLoop, fs: FileSystem, policy: ReadPolicy) -> None:
         self._io = io
@@ -54,7 +54,7 @@ class RangedReader:
         self.skipped_places = 0
 
     def runs(self, pieces: Iterable[Slice]) -> Iterator[tuple[Slice, Run]]:
-        """(slice, run of whole batches).  DataLoss, CorruptSegment, StorageError."""
+        """Yield (slice, run of whole batches).  Raises DataLoss, CorruptSegment or StorageError."""
         with _Ahead(self._io, self._fs, pieces) as ahead:
             for piece, chunks in ahead:
                 yield from self._runs(piece, chunks, RELOCATIONS_MAX)
@@ -83,16 +83,16 @@ class RangedReader:
             return
         if got < piece.size:
             self._lost(
-                f"{path_of(piece)} ends at {piece.position + got}, {piece.end_position} is promised:"
+                f"{path_of(piece)} ends at {piece.position + got}, before {piece.end_position} as planned:"
                 f" offsets {max(framer.next_offset, piece.start)} to {piece.end} of {piece.topic}-{piece.partition}"
                 " are missing"
             )
-        elif framer.is_lost:  # told of when it began
+        elif framer.is_lost:  # reported when it began
             return
         elif framer.pending:
             self._damaged(piece, framer, f"the batch does not end before {piece.end_position}")
         elif framer.next_offset < piece.end and not piece.has_holes:
-            self._damaged(piece, framer, f"the batches end here, {piece.end} is promised")
+            self._damaged(piece, framer, f"the batches end here, but should reach offset {piece.end}")
 
     def _framed(self, piece: Slice, framer: Framer, chunk: memoryview) -> Iterator[Run]:
         while True:
@@ -131,9 +131,9 @@ class RangedReader:
 
 
 class _Ahead:
-    """The chunks of several slices in order, ``AHEAD`` of them being read before they are asked for.
+    """The chunks of several slices in order, ``AHEAD`` of them being read before they are needed.
 
-    A chunk's memory is used again once the next one is asked for.
+    A chunk's memory is used again once the next one is taken.
     """
 
     def __init__(self, io: StorageLoop, fs: FileSystem, pieces: Iterable[Slice]) -> None:
@@ -154,12 +154,12 @@ class _Ahead:
         while self._flying:
             piece = self._flying[0][0]
             yield piece, self._chunks(piece)
-            while self._flying and self._flying[0][0] is piece:  # not wanted any more
+            while self._flying and self._flying[0][0] is piece:  # the rest of the slice is not needed
                 self._flying.popleft()[2].cancel()
                 self._read_ahead()
 
     def _chunks(self, piece: Slice) -> Iterator[memoryview]:
-        """Ends early where the file does."""
+        """Yield a slice's chunks; the last one is short if the file ends early."""
         while self._flying and self._flying[0][0] is piece:
             _, buffer, future = self._flying.popleft()
             self._read_ahead()
@@ -167,7 +167,7 @@ class _Ahead:
             try:
                 yield buffer[:length]
             finally:
-                BUFFERS.give_back(buffer)  # no read that was cancelled or failed, which may go on writing, gets here
+                BUFFERS.give_back(buffer)  # a read that was cancelled or failed may still write, and does not get here
             if length < len(buffer):
                 return
 

@@ -1,9 +1,8 @@
-"""What a worker has loaded stays, so the collector need not look at it again and again.
+"""A worker's loaded modules, taken out of the garbage collector's rounds.
 
 Spark uses its Python workers for many tasks and collects garbage after each, and so does the process that plans, after
-each query.  Going through what Spark, pyarrow and numba have left loaded, 130,000 objects, takes 0.08 s: as long as
-decoding 80 MB.  Once a process what is there is therefore set aside (``gc.freeze``); what comes later is collected as
-ever.
+each query.  Scanning what Spark, pyarrow and numba have left loaded, 130,000 objects, takes 0.08 s: as long as decoding
+80 MB.  So each process once sets its objects aside (``gc.freeze``); later ones are collected as usual.
 """
 
 from __future__ import annotations
@@ -15,7 +14,10 @@ _spared_in = 0
 
 
 def freeze_gc() -> None:
-    """Called where all is loaded that a process of Spark's needs; does its work once a process, children again."""
+    """Freeze the collector's objects, once in each process, forked children included.
+
+    Called once all that a Spark process needs is loaded.
+    """
     global _spared_in
     if _spared_in != os.getpid():
         _spared_in = os.getpid()

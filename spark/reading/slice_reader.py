@@ -1,4 +1,4 @@
-"""Slices of segments into Arrow, on an executor: what batch and streaming queries do alike."""
+"""Reading of slices into Arrow, on an executor: the part that batch and streaming queries share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SliceReading:
         self._columns = columns
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-        """DataLoss, CorruptSegment, StorageError."""
+        """Yield record batches of the slices' records, in order.  Raises DataLoss, CorruptSegment or StorageError."""
         io = storage_loop()
         fs = io.filesystem(self._options.root)
         policy = ReadPolicy(
@@ -42,11 +42,11 @@ class SliceReading:
         decoder: BatchDecoder | None = None
         for piece, run in reader.runs(slices):
             if piece is not current or decoder is None:
-                _tell_corrupt(current, decoder)
+                _warn_of_corrupt(current, decoder)
                 current, decoder = piece, self._decoder(piece)
             for batch in decoder.decode(run.data, run.position):
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-        _tell_corrupt(current, decoder)
+        _warn_of_corrupt(current, decoder)
 
     def _decoder(self, piece: Slice) -> BatchDecoder:
         options = DecodeOptions(
@@ -60,7 +60,7 @@ class SliceReading:
         return BatchDecoder(piece.topic, piece.partition, options, where=path_of(piece), aborted=aborted)
 
 
-def _tell_corrupt(piece: Slice | None, decoder: BatchDecoder | None) -> None:
+def _warn_of_corrupt(piece: Slice | None, decoder: BatchDecoder | None) -> None:
     if piece is not None and decoder is not None and decoder.corrupt.batches:
         found = decoder.corrupt
         _log.warning("%s: %d corrupt batches of %d bytes skipped", path_of(piece), found.batches, found.bytes)

@@ -1,7 +1,7 @@
-"""This process's event loop for storage, in a thread of its own, and the file systems opened on it.
+"""An event loop for storage, one a process, in a thread of its own, and the file systems opened on it.
 
-Spark calls Python synchronously, and starts worker processes by fork and uses them again: the loop is made when it is
-first wanted, and made anew in a child.
+Spark calls Python synchronously, starts worker processes by fork and reuses them.  So the loop is made at its first
+use, and made again in a child.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class StorageLoop:
         threading.Thread(target=self._loop.run_forever, name="bmq-storage", daemon=True).start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start ``work`` on the loop; cancelling the future cancels it."""
+        """Start ``work`` on the loop and return its future; cancelling the future cancels ``work``."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """``work``'s result; it is cancelled when the caller is interrupted."""
+        """Run ``work`` to its end and return its result; if the caller is interrupted, ``work`` is cancelled."""
         future = self.submit(work)
         try:
             return future.result()
@@ -47,11 +47,11 @@ class StorageLoop:
             future.cancel()
 
     def filesystem(self, root: str, *, must_exist: bool = True) -> FileSystem:
-        """Return the root, opened once.  Raises what ``open_filesystem`` raises."""
+        """Return the file system of ``root``, opened once.  Raises what ``open_filesystem`` raises."""
         return self.run(self._filesystem(root, must_exist=must_exist))
 
     async def _filesystem(self, root: str, *, must_exist: bool) -> FileSystem:
-        async with self._opening:  # held across the opening on purpose: the others wait for the same root
+        async with self._opening:  # held across the opening on purpose: other callers wait for the same root
             fs = self._roots.get(root)
             if fs is None:
                 fs = self._roots[root] = await open_filesystem(
@@ -68,7 +68,7 @@ _making = threading.Lock()
 
 
 def storage_loop() -> StorageLoop:
-    """This process's."""
+    """Return the loop of this process."""
     global _current
     with _making:
         if _current is None or _current.pid != os.getpid():

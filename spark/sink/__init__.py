@@ -1,1 +1,1 @@
-"""The sink of Spark queries: an idempotent producer."""
+"""The sink of Spark queries, an idempotent producer."""

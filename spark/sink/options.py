@@ -1,7 +1,7 @@
 """The options of ``write.format("bmq")`` and the columns it takes: checks on the driver, before anything is written.
 
-Names, and what errors say, are those of Spark's Kafka sink.  Producer settings (``kafka.*``) go to librdkafka, which
-shares most names with Kafka's Java client; those that it calls otherwise are translated, or refused with the right one.
+Names and error texts are those of Spark's Kafka sink.  Producer settings (``kafka.*``) go to librdkafka, which shares
+most names with Kafka's Java client; others are translated, or refused with the name to use instead.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 SINK_OPTIONS = {
     "kafka.bootstrap.servers": "the endpoint, host:port, several separated by commas",
-    "topic": "the topic of all rows; goes before a column topic",
-    "includeHeaders": "taken, and without meaning: a column headers is always written, as Spark's Kafka sink does",
+    "topic": "the topic of all rows; overrides a column topic",
+    "includeHeaders": "accepted, without effect: a column headers is always written, as in Spark's Kafka sink",
 }
 _OTHERS = frozenset(("checkpointlocation", "queryname", "path"))
-"""Spark's own, which it hands to the sink of a streaming query."""
+"""Spark's own options, which it passes to the sink of a streaming query."""
 
 _HEADERS = "array<struct<key:string,value:binary>>"
 TYPES: Mapping[str, Sequence[str]] = {
@@ -41,9 +41,9 @@ DEFAULTS: Mapping[str, str] = {
     "message.max.bytes": "1048576",
     "partitioner": "murmur2_random",
 }
-"""Kafka's Java client's, where librdkafka's differ: keys are hashed alike, so that both clients put a key into the same
-partition; 32 MB of buffer to a task; rows of up to 1 MB (max.request.size); two minutes until a row counts as not
-written."""
+"""The defaults of Kafka's Java client, where librdkafka's differ: keys are hashed alike, so that both clients put a key
+into the same partition; 32 MB of buffer to a task; rows of up to 1 MB (max.request.size); two minutes until a row
+counts as not written."""
 
 _REFUSED = {
     "key.serializer": "keys are written as the bytes that they are: cast them in the query",
@@ -61,7 +61,8 @@ _RENAMED = {"max.request.size": "message.max.bytes"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """``topic`` None: each row's own.  ``config`` is the producer's; ``columns`` are those written."""
+    """The parsed options of one write.  ``topic`` None: each row has its own.  ``config`` is the producer's;
+    ``columns`` are those that are written."""
 
     topic: str | None
     columns: tuple[str, ...]
@@ -69,7 +70,8 @@ class SinkOptions:
 
 
 def sink_of(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
-    """OptionError for whatever cannot be meant."""
+    """Return the options of a write of ``schema``.  Raises OptionError if an option or a column is unknown, invalid or
+    missing."""
     if overwrite:
         raise OptionError("a topic is appended to and never overwritten: use mode('append')")
     options = {name.casefold(): value for name, value in given.items()}
@@ -88,13 +90,13 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
     known = {name.casefold() for name in SINK_OPTIONS} | _OTHERS
     for name in options:
         if name not in known and not name.startswith(("kafka.", "asyncprogresstracking")):
-            hint = "the sink writes through kafka.bootstrap.servers" if name == "root" else "there is no such option"
+            hint = "the sink writes through kafka.bootstrap.servers" if name == "root" else "unknown option"
             names = "\n".join(f"  {each}: {text}" for each, text in SINK_OPTIONS.items())
             raise OptionError(f"option {name!r}: {hint}. The options of the sink, beside kafka.*:\n{names}")
 
 
 def _columns(types: Mapping[str, str], *, has_topic_option: bool) -> tuple[str, ...]:
-    """As in Spark's Kafka sink, others are passed over."""
+    """Return the columns to write; others are ignored, as in Spark's Kafka sink.  Raises OptionError."""
     if "topic" not in types and not has_topic_option:
         raise OptionError(
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."

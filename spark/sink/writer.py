@@ -1,7 +1,8 @@
 """The sink: rows of a query to a topic, through the Kafka endpoint, on executors.
 
-A task is done when every row of it is acknowledged.  The producer is idempotent: what it sends again itself is stored
-once.  What Spark does again (a task that failed or was run twice, a micro-batch after a restart) is written again.
+A task is done when every row of it is acknowledged.  The producer is idempotent: a row that it sends again itself is
+stored once.  Rows that Spark sends again (of a task that failed or ran twice, of a micro-batch after a restart) are
+stored again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bmq.spark.sink.options import SinkOptions
 _log = logging.getLogger("bmq.spark")
 
 ROWS_BETWEEN_LOOKS = 1000
-"""Rows handed to the producer before it is asked whether one has failed."""
+"""Rows given to the producer between two checks for a row that failed."""
 WAIT_S = 1.0
 ANY_PARTITION = -1
 NOW = 0
@@ -35,13 +36,13 @@ class SinkError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A finished task's message to the driver."""
 
     rows: int
 
 
 class BmqWriter(DataSourceArrowWriter):
-    """Of a batch query."""
+    """The sink of a batch query."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -54,7 +55,7 @@ class BmqWriter(DataSourceArrowWriter):
 
 
 class BmqStreamWriter(DataSourceStreamArrowWriter):
-    """Of a streaming query."""
+    """The sink of a streaming query."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -67,13 +68,16 @@ class BmqStreamWriter(DataSourceStreamArrowWriter):
 
 
 def tell_left(messages: Sequence[WriterCommitMessage | None]) -> None:
-    """What was acknowledged stays: a topic takes nothing back."""
+    """Log how many acknowledged rows of an aborted write stay: a topic takes nothing back."""
     rows = sum(each.rows for each in messages if isinstance(each, Acknowledged))
-    _log.warning("the write was given up; %d rows of finished tasks, and some of failed ones, are in the topic", rows)
+    _log.warning("the write was aborted; %d rows of finished tasks, and some of failed ones, stay in the topic", rows)
 
 
 def write(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Acknowledged:
-    """Every row of ``batches``, acknowledged.  SinkError; the producer is given up with it."""
+    """Write every row of ``batches`` and return when all are acknowledged.
+
+    Raises SinkError if one cannot be; the producer is then dropped with the rows that it holds.
+    """
     sending = _Sending(_kept.producer(options.config))
     try:
         for batch in batches:
@@ -86,7 +90,7 @@ def write(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Acknowledg
 
 
 class _Sending:
-    """One task's rows on their way."""
+    """One task's rows in the producer, not all of them acknowledged."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -127,7 +131,7 @@ class _Sending:
             raise SinkError(self._failed)
 
     def _reported(self, error: Any, message: Any) -> None:
-        """Of rows that were not acknowledged only; the first one tells what is wrong."""
+        """Take the delivery report of a row that was not acknowledged, and keep the first one's error."""
         if error is not None and self._failed is None:
             partition = message.partition()  # None before one was chosen
             place = message.topic() if partition is None or partition < 0 else f"{message.topic()}-{partition}"
@@ -135,7 +139,7 @@ class _Sending:
 
 
 class _Kept:
-    """This process's producer, kept for the next task: Spark uses its Python processes again."""
+    """The producer of this process, kept for its next task: Spark reuses its Python processes."""
 
     def __init__(self) -> None:
         self._pid = 0
@@ -143,7 +147,7 @@ class _Kept:
         self._producer: Producer | None = None
 
     def producer(self, config: dict[str, str]) -> Producer:
-        """SinkError for settings that librdkafka does not take."""
+        """Return the producer for ``config``.  Raises SinkError if librdkafka refuses a setting."""
         if self._producer is None or self._pid != os.getpid() or self._config != config:
             try:
                 self._producer = Producer({**config, "delivery.report.only.error": True}, logger=_log)
@@ -153,7 +157,7 @@ class _Kept:
         return self._producer
 
     def give_up(self) -> None:
-        """With what it still holds; after some errors it would take nothing more."""
+        """Drop the producer and the rows that it holds: after some errors it takes no more."""
         if self._producer is not None:
             self._producer.purge()
             self._producer = None
@@ -167,7 +171,10 @@ Row = tuple[Any, Any, Any, Any, Any, Any]
 
 
 def rows_of(options: SinkOptions, batch: pa.RecordBatch) -> Iterator[Row]:
-    """(topic, key, value, partition, timestamp, headers) of each row, as the producer takes them.  SinkError."""
+    """Return (topic, key, value, partition, timestamp, headers) of each row, as the producer takes them.
+
+    Raises SinkError if a row has a value that cannot be written.
+    """
     columns = {name: batch.column(name) for name in options.columns}
     count = batch.num_rows
     topics = columns["topic"].to_pylist() if "topic" in columns else [options.topic] * count
@@ -201,7 +208,7 @@ def _milliseconds(column: pa.Array | None, count: int) -> list[int]:
     least = pc.min(times).as_py()
     if least is not None and least < 0:
         raise SinkError(f"a timestamp of {-least} ms before 1970 cannot be written")
-    if least == NOW:  # it would be written as the present
+    if least == NOW:  # librdkafka would write the present
         raise SinkError(
             "a timestamp of 1970-01-01 00:00:00.000 UTC cannot be written, because librdkafka takes it for none: use"
             " null for the present, or the next millisecond"

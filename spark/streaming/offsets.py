@@ -12,15 +12,15 @@ from typing import Any
 
 TopicPartition = tuple[str, int]
 Offsets = dict[TopicPartition, int]
-"""The next offset to be read of each partition."""
+"""The offset of the next record to read, by partition."""
 
 
 class OffsetError(ValueError):
-    """A checkpoint that holds something else."""
+    """A checkpoint that does not hold offsets."""
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """What Spark writes down."""
+    """Return the form that Spark writes down: topics and partitions in order."""
     by_topic: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(offsets):
         by_topic.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
@@ -28,7 +28,7 @@ def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
 
 
 def from_json(raw: Any) -> Offsets:
-    """OffsetError."""
+    """Return the offsets of ``to_json``'s form.  Raises OffsetError if ``raw`` has another form."""
     try:
         offsets = {
             (str(topic), int(partition)): _offset(offset)
@@ -36,11 +36,11 @@ def from_json(raw: Any) -> Offsets:
             for partition, offset in partitions.items()
         }
     except (AttributeError, ValueError) as error:
-        raise OffsetError(f'{raw!r} are no offsets, which look like {{"topic": {{"0": 123}}}}') from error
+        raise OffsetError(f'{raw!r} are not offsets, which have the form {{"topic": {{"0": 123}}}}') from error
     return offsets
 
 
 def _offset(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no offset")
+        raise ValueError(f"{value!r} is not an offset")
     return value

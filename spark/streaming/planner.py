@@ -1,4 +1,5 @@
-"""What a streaming query reads next, and the tasks that read it: decided on the driver, from storage alone."""
+"""The plan of a streaming query: how far each micro-batch reads, and its tasks, found on the driver from storage
+alone."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ T = TypeVar("T")
 
 
 class Undecided(Exception):
-    """A micro-batch that was begun by a reader of open transactions cannot be read again as committed data yet."""
+    """A micro-batch that read open transactions cannot be read again as committed data yet."""
 
 
 class StreamPlanner:
-    """One streaming query's.  ``now_ms`` is a clock that never goes back."""
+    """The planner of one streaming query.  ``now_ms`` is a clock in milliseconds that never goes back."""
 
     def __init__(self, fs: FileSystem, options: ReadOptions, limits: Limits, now_ms: Callable[[], float]) -> None:
         self._options = options
@@ -31,15 +32,15 @@ class StreamPlanner:
         self._now_ms = now_ms
         self._last_batch_ms: float | None = None
         self._target: Offsets | None = None
-        self._reported: set[str] = set()  # of the follower's texts on what is missing
+        self._reported: set[str] = set()  # the texts of ``follower.missing`` that were reported
         self.follower = Follower(fs, options)
         self.seen: Offsets = {}
 
     # ---- offsets
 
     async def initial(self) -> Offsets:
-        """Where a new query begins.  NoSuchTopic, OptionError, DataLoss, StorageError."""
-        await self.follower.look()
+        """Return the offsets where a new query begins.  Raises NoSuchTopic, OptionError, DataLoss or StorageError."""
+        await self.follower.refresh()
         for missing in self.follower.missing.values():
             raise NoSuchTopic(missing)
         views = self.follower.views
@@ -54,13 +55,16 @@ class StreamPlanner:
         return found
 
     async def settle_target(self) -> None:
-        """What is there now is all that will be read, whatever comes later."""
-        await self.follower.look()
+        """Fix the end of the query (Trigger.AvailableNow) at the ends of the logs now."""
+        await self.follower.refresh()
         self._target = self._ends({})
 
     async def latest(self, start: Offsets, *, is_limited: bool) -> Offsets:
-        """Where the micro-batch that begins at ``start`` ends; ``start`` itself when there is nothing to read."""
-        await self.follower.look()
+        """Return the end of the micro-batch that begins at ``start``; ``start`` itself if there is nothing to read.
+
+        Without ``is_limited`` it takes all that is there.  Raises DataLoss, StorageError, OptionError.
+        """
+        await self.follower.refresh()
         ends = self._ends(start)
         losses = [*self._check(start, ends), *self._missing()]
         raise_or_warn(losses, fail_on_data_loss=self._options.fail_on_data_loss)
@@ -72,8 +76,11 @@ class StreamPlanner:
         return await self._admitted(start, ends)
 
     def _ends(self, start: Offsets) -> Offsets:
-        """Of all partitions.  One that shows less than was read shows it because open transactions are left out now,
-        which is nothing new; or because it lost it, which is left for ``_check`` to see."""
+        """Return the ends of all partitions.
+
+        A partition may end before the offset that was read, because open transactions are left out now: then its end is
+        that offset.  If it ends there because it lost records, its end stays, for ``_check`` to find.
+        """
         ends = {}
         for at, view in sorted(self.follower.views.items()):
             end = view.log.end
@@ -85,16 +92,16 @@ class StreamPlanner:
         losses = [f"{topic}-{partition} is gone" for topic, partition in sorted(start.keys() - ends.keys())]
         for at in sorted(start.keys() & ends.keys()):
             label = f"{at[0]}-{at[1]}"
-            if at in self.follower.anew:
+            if at in self.follower.recreated:
                 ends[at] = min(start[at], self.follower.views[at].log.start)
                 losses.append(f"{label}: the topic was deleted and created again")
             elif ends[at] < start[at]:
                 losses.append(f"{label} ends at {ends[at]}, but was read up to {start[at]}")
-        self.follower.anew.clear()
+        self.follower.recreated.clear()
         return losses
 
     def _missing(self) -> list[str]:
-        """Return what does not exist of what is asked for, each once in a run."""
+        """Return a text for each selected topic or partition that does not exist; each is returned once in a run."""
         new = [text for text in self.follower.missing.values() if text not in self._reported]
         self._reported.update(new)
         return new
@@ -128,23 +135,23 @@ class StreamPlanner:
     # ---- tasks
 
     async def tasks(self, start: Offsets, end: Offsets, *, is_first: bool = False) -> list[list[Slice]]:
-        """Of the micro-batch [start, end).  DataLoss, Undecided, StorageError.
+        """Return the tasks of the micro-batch [start, end).  Raises DataLoss, Undecided or StorageError.
 
         ``is_first``: ``start`` is where a new query would begin now.  A query that was killed in its first micro-batch
-        has settled ``end`` before, and goes on from there.
+        has written down ``end`` before, and continues from there.
         """
         views = self.follower.views
         if any(at not in views or views[at].log.end < until for at, until in end.items()):
-            await self.follower.look()
+            await self.follower.refresh()
         return await self._over_what_is_there(lambda: self._tasks(start, end, is_first=is_first))
 
     async def _over_what_is_there(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Once more if a file was joined with its neighbour or deleted since it was listed (rule 10)."""
+        """Await ``work``, again after a new listing if a file was merged or deleted since it was listed (rule 10)."""
         try:
             return await work()
         except NoSuchFile:
             self.follower.forget()
-            await self.follower.look()
+            await self.follower.refresh()
             return await work()
 
     async def _tasks(self, start: Offsets, end: Offsets, *, is_first: bool) -> list[list[Slice]]:
@@ -181,8 +188,11 @@ class StreamPlanner:
 
 
 def _require_decided(view: LogView, end: int) -> None:
-    """Only another isolationLevel settles on an end past the last stable offset.  To leave out what lies behind it
-    would be to lose it: the next micro-batch begins at ``end``."""
+    """Raise Undecided if ``end`` lies past the last stable offset.
+
+    Only a query with another isolationLevel chooses such an end.  The records past that offset must not be left out:
+    they would be lost, because the next micro-batch begins at ``end``.
+    """
     if view.log.end < end <= view.flushed:
         raise Undecided(
             f"{view.log.label}: the micro-batch up to {end} was begun with isolationLevel=read_uncommitted, and"
@@ -192,10 +202,10 @@ def _require_decided(view: LogView, end: int) -> None:
 
 
 def _up_to(target: Offsets, start: Offsets, ends: Offsets) -> Offsets:
-    """``ends``, nothing past ``target``.
+    """Return ``ends``, none of them past ``target``.
 
-    An earlier run of the query may have read further: then there is nothing to read.  A log that lost what was read
-    goes back, whatever the target.
+    An earlier run of the query may have read further: then there is nothing to read.  A log that lost records that were
+    read keeps its end, whatever the target.
     """
     clipped = {}
     for at, end in ends.items():
@@ -206,12 +216,13 @@ def _up_to(target: Offsets, start: Offsets, ends: Offsets) -> Offsets:
 
 
 def range_of(log: PartitionLog, start: int | None, end: int) -> tuple[Range, list[str]]:
-    """What of a micro-batch is there, and what is not.  ``start`` None: the partition is new."""
+    """Return the range of a micro-batch that is in the log, and a text for each loss.  ``start`` None: the partition is
+    new."""
     if start is None:
         wanted = resolve(log, 0, end)  # all its records are new: one that is gone already was never read
-    elif start > end:  # the log was made anew, and is read from its beginning
+    elif start > end:  # the log was created again, and is read from its beginning
         wanted = Range(log.start, max(log.start, min(end, log.end)))
-        return wanted, [f"{log.label} was read up to {start}, and goes on up to {end}"]
+        return wanted, [f"{log.label} was read up to {start}, but this micro-batch ends at {end}"]
     elif start == end:
         return Range(start, start), []
     else:
@@ -227,12 +238,12 @@ def _size(log: PartitionLog, wanted: Range) -> int:
 
 
 async def weight(view: LogView, start: int, end: int) -> int:
-    """About how many bytes hold [start, end): indexes are read of the segments at both ends only."""
+    """Return about how many bytes hold [start, end).  Only indexes of the segments at both ends are read."""
     return sum([await _weigh(view, segment, start, end) for segment in view.log.between(start, end)])
 
 
 async def reach(view: LogView, start: int, end: int, budget: int) -> int:
-    """The offset up to which ``budget`` bytes reach from ``start``; past it in any case, and ``end`` at most."""
+    """Return the offset that ``budget`` bytes reach from ``start``: past it in any case, and ``end`` at most."""
     reached = start
     for segment in view.log.between(start, end):
         size = await _weigh(view, segment, start, end)

@@ -1,8 +1,8 @@
-"""How much a micro-batch takes of what is there: limits in, end offsets out.  Pure.
+"""Limits of a micro-batch: how much it takes of the records that are there.  Pure.
 
-Limits are shared out among the partitions by how much each has pending, as Spark's Kafka source does it.  No partition
-with anything pending is starved: each gets one record at least, or what lies between two index entries, so that the
-whole may exceed its limit by so much for each partition.
+A limit is divided among the partitions by how much each has pending, as Spark's Kafka source does it.  No partition
+with anything pending is starved: each gets one record at least, or the records between two index entries.  The whole
+may exceed its limit by so much for each partition.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from bmq.storage.index import ENTRY, SegmentIndex
 LIMITS = {
     "maxOffsetsPerTrigger": "records to a micro-batch at most, over all partitions",
     "maxBytesPerTrigger": "bytes of log to a micro-batch at most, over all partitions, as in 64m",
-    "minOffsetsPerTrigger": "a micro-batch waits for so many records",
-    "maxTriggerDelay": "and no longer than this after the last one, as in 30s; default 15m",
+    "minOffsetsPerTrigger": "records that a micro-batch waits for",
+    "maxTriggerDelay": "longest wait for them after the last micro-batch, as in 30s; default 15m",
 }
 MAX_DELAY_MS = 15 * 60 * 1000
 _UNITS_MS = {"ms": 1.0, "s": 1e3, "m": 6e4, "min": 6e4, "h": 3.6e6, "d": 8.64e7, "us": 1e-3, "": 1.0}
@@ -30,7 +30,7 @@ _DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a micro-batch may take; None: whatever is there."""
+    """Limits of a micro-batch; None: all that is there."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -39,7 +39,8 @@ class Limits:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Limits:
-        """From a reader's options, others among them.  OptionError."""
+        """Return the limits among a reader's options; other options are ignored.  Raises OptionError if one is
+        invalid."""
         folded = {name.casefold(): value for name, value in given.items()}
         options = {name: folded[name.casefold()] for name in LIMITS if name.casefold() in folded}
         most = positive(options, "maxOffsetsPerTrigger", 1) if "maxOffsetsPerTrigger" in options else None
@@ -54,7 +55,10 @@ class Limits:
         )
 
     def is_worth_waiting(self, pending: int, waited_ms: float | None) -> bool:
-        """Whether so few records are to wait for more.  ``waited_ms`` since the last batch, None before the first."""
+        """Return whether ``pending`` records are too few for a micro-batch and are to wait for more.
+
+        ``waited_ms``: milliseconds since the last micro-batch, None before the first, which does not wait.
+        """
         if self.min_offsets is None or waited_ms is None or waited_ms >= self.max_delay_ms:
             return False
         return pending < self.min_offsets
@@ -72,18 +76,18 @@ def _milliseconds(text: str) -> int:
 
 
 def pending(begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> int:
-    """Records between them, counted by offsets."""
+    """Return the number of records between ``begins`` and ``ends``, counted by offsets."""
     return sum(max(0, end - begins[key]) for key, end in ends.items())
 
 
 def shares(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """``limit`` by size; at least 1 of what is not empty, never more than there is."""
+    """Divide ``limit`` by size: at least 1 for each that is not empty, and never more than its size."""
     total = sum(sizes.values())
     return {key: min(size, max(1, limit * size // total)) for key, size in sizes.items() if size > 0}
 
 
 def admit_offsets(limit: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Offsets:
-    """Ends of a batch of about ``limit`` records."""
+    """Return the ends of a micro-batch of about ``limit`` records."""
     granted = shares(limit, {key: end - begins[key] for key, end in ends.items()})
     return {key: begins[key] + granted[key] if key in granted else end for key, end in ends.items()}
 
@@ -92,7 +96,7 @@ def admit_offsets(limit: int, begins: Mapping[TopicPartition, int], ends: Mappin
 
 
 def position_at(facts: SegmentFacts, offset: int) -> int:
-    """Where reading for ``offset`` would begin; where the segment ends when it lies past it."""
+    """Return the position at which reading for ``offset`` begins; the segment's end if ``offset`` is past it."""
     assert facts.position is not None
     if offset >= facts.segment.end:
         return facts.position
@@ -100,7 +104,7 @@ def position_at(facts: SegmentFacts, offset: int) -> int:
 
 
 def cut_within(facts: SegmentFacts, start: int, end: int, budget: int, *, must_advance: bool) -> int:
-    """The last index entry in (start, end) that ``budget`` bytes reach, counted from ``start``.
+    """Return the offset of the last index entry in (start, end) that ``budget`` bytes reach from ``start``.
 
     Without one: ``start``, or the next entry or ``end`` if it ``must_advance``.
     """

@@ -1,7 +1,7 @@
-"""The stream reader: offsets and plans on the driver, reads on executors.
+"""The stream reader: it chooses offsets and plans on the driver, and reads on executors.
 
-Spark keeps one reader in a Python process beside the driver for as long as a query runs, so what a look at storage has
-found serves the next one.  Another copy of it is sent to executors, and only reads.
+Spark keeps one reader in a Python process beside the driver for as long as a query runs, so it keeps what it has read
+of storage for the next micro-batch.  Another copy of it is sent to executors, and only reads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 
 class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what ``options`` ask for into ``schema``, whose names are ``columns``' keys, in micro-batches."""
+    """A reader of the records that ``options`` select into ``schema``, in micro-batches.
+
+    ``columns`` maps the schema's names to the source's own, in order.
+    """
 
     def __init__(self, options: ReadOptions, limits: Limits, schema: StructType, columns: dict[str, str]) -> None:
         self._options = options
@@ -50,7 +53,7 @@ class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAv
         return to_json(self._on_driver().initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One of them stands for all: Spark takes one, hands it back, and does not look into it."""
+        """Return one limit for all of them: Spark takes one, passes it back, and does not read it."""
         limits = self._limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -69,7 +72,7 @@ class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAv
         self._on_driver().settle_target()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        if start == end:  # asked of each restarted query, and of batches that have nothing of this source
+        if start == end:  # called for each restarted query, and for batches with nothing of this source
             return []
         return [BmqPartition(task) for task in self._on_driver().tasks(from_json(start), from_json(end))]
 
@@ -84,7 +87,7 @@ class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAv
     # ---- on executors
 
     def __reduce__(self) -> tuple[Any, ...]:
-        assert self._driver is None, "the reader that plans stays where it is"
+        assert self._driver is None, "the reader that plans is not sent to executors"
         return super().__reduce__()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -96,7 +99,7 @@ class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAv
 
 
 class _Driver:
-    """What the planning reader knows: storage's loop and the planner, and where the query began."""
+    """The state of the reader that plans: storage's loop, the planner, and the offsets at which the query began."""
 
     def __init__(self, options: ReadOptions, limits: Limits) -> None:
         self._io: StorageLoop = storage_loop()
@@ -111,16 +114,18 @@ class _Driver:
         return self.planner.seen
 
     def initial(self) -> Offsets:
-        """The same all through one run: Spark asks more than once."""
+        """Return the offsets at which a new query begins, the same all through one run: Spark calls it more than
+        once."""
         if self._initial is None:
             self._initial = self._io.run(self.planner.initial())
         return self._initial
 
     def latest(self, start: Offsets, *, is_limited: bool) -> Offsets:
-        """The first micro-batch of a query that begins at ``latest`` is empty.
+        """Return the end of the micro-batch that begins at ``start``.
 
-        Spark writes down where a micro-batch ends, never where the first one began: a query killed in it would begin
-        at another ``latest`` when restarted, past what it had taken on.  Thus its beginning is written down first.
+        The first one of a query that begins at ``latest`` is empty.  Spark writes down where a micro-batch ends, never
+        where the first one began: a query killed in it would begin at another ``latest`` when restarted, past records
+        that it had taken.  An empty first micro-batch writes the beginning down.
         """
         if not self._is_begun:
             self._is_begun = True

@@ -1,8 +1,8 @@
-"""Topics as they grow: a streaming query's view of storage, brought up to date by what changed.
+"""Topics as they grow: a streaming query's view of storage, updated by what changed.
 
-A look lists each topic's folder, reads what journals have gained (``spark.planning.journal_follower``), and lists each
-partition behind the last segment known.  What lies below the offsets that the query has committed is dropped.  So a
-look costs the same however old a topic is; only a query's first one lists partitions from the beginning.
+A refresh lists each topic's folder, reads what was added to journals (``spark.planning.journal_follower``), and lists
+each partition from the last known segment on.  Segments below the offsets that the query has committed are dropped.  So
+a refresh costs the same however old a topic is; only a query's first one lists partitions from the beginning.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from bmq.storage.log_segments import Listed, walk
 class Follower:
     """A streaming query's partitions.
 
-    ``views`` has each of them as it stood at the last ``look``; ``anew`` those whose topic was deleted and created
-    again since the look before.  ``missing`` has a text for each topic that is asked for and does not exist, or lacks a
-    partition that is.
+    ``views`` holds each of them as it was at the last ``refresh``; ``recreated`` those whose topic was deleted and
+    created again since the planner last cleared it.  ``missing`` holds a text for each selected topic that does not
+    exist, or lacks a selected partition.
     """
 
     def __init__(self, fs: FileSystem, options: ReadOptions) -> None:
@@ -40,25 +40,25 @@ class Follower:
         self._cache = IndexCache()
         self._partitions: dict[TopicPartition, _Partition] = {}
         self.views: dict[TopicPartition, LogView] = {}
-        self.anew: set[TopicPartition] = set()
+        self.recreated: set[TopicPartition] = set()
         self.missing: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"<Follower {len(self._partitions)} partitions, {self._journals!r}, {self._cache!r}>"
 
-    async def look(self) -> None:
-        """Bring ``views``, ``anew`` and ``missing`` up to date.  Raises OptionError, StorageError."""
+    async def refresh(self) -> None:
+        """Bring ``views``, ``recreated`` and ``missing`` up to date.  Raises OptionError, StorageError."""
         topics = await self._topics()
         paths = self._paths(topics)
         compacted = {topic.name for topic in topics if is_compacted(topic)}
-        checkpoints = await self._journals.look(frozenset(map(_key, paths)))  # before listing: see spark.discover
+        checkpoints = await self._journals.refresh(frozenset(map(_key, paths)))  # before listing: see planning.discover
         before = self._partitions
         self._partitions = {}
         for path in paths:
             at = path.topic, path.partition
             known = before.get(at)
             if known is not None and known.path != path:
-                self.anew.add(at)
+                self.recreated.add(at)
                 known = None
             self._partitions[at] = known or _Partition(self._fs, path)
         found = await in_windows(
@@ -97,12 +97,12 @@ class Follower:
         return await view.over(await partition.listed(), committed=self._options.committed)
 
     def forget(self) -> None:
-        """List all partitions from the beginning at the next look: a file that was known is gone."""
+        """List all partitions from the beginning at the next refresh: a known file is gone."""
         for partition in self._partitions.values():
             partition.forget()
 
     def trim(self, committed: Mapping[TopicPartition, int]) -> None:
-        """What lies below will not be asked for again."""
+        """Drop the segments below ``committed``, the offsets that will not be read again."""
         for at, offset in committed.items():
             if at in self._partitions:
                 self._partitions[at].trim(offset)
@@ -113,7 +113,7 @@ def _key(path: PartitionPath) -> PartitionKey:
 
 
 class _Partition:
-    """The live segments of one partition that are still to be read, and the one before them."""
+    """One partition's live segments that are still to be read, and the segment before them."""
 
     def __init__(self, fs: FileSystem, path: PartitionPath) -> None:
         self._fs = fs
@@ -121,7 +121,8 @@ class _Partition:
         self._listed: list[Listed] = []
 
     async def listed(self) -> list[Listed]:
-        """Brought up to date from the oldest on that may have changed: the last, or one that had no index yet."""
+        """Return the live segments, listed again from the oldest that may have changed: the last, or one without an
+        index."""
         at = next((n for n, each in enumerate(self._listed) if not each.has_idx), len(self._listed) - 1)
         if self._listed:
             after = self._listed[at].name
@@ -129,7 +130,7 @@ class _Partition:
             if fresh and fresh[0].name == after:
                 self._listed[at:] = fresh
                 return self._listed
-        # The first look; or it is gone: joined with its neighbour, deleted, or superseded by one of the same base.
+        # The first listing; or that one is gone: merged with its neighbour, deleted, or superseded by one of its base.
         self._listed = [each async for each in walk(self._fs, self.path) if each.is_live]
         return self._listed
 
@@ -137,6 +138,7 @@ class _Partition:
         self._listed = []
 
     def trim(self, offset: int) -> None:
-        """The segment before the first one needed stays: its index tells which transactions that one begins with."""
+        """Drop the segments below ``offset`` but the last, whose index shows the transactions open where the next
+        begins."""
         needed = next((n for n, each in enumerate(self._listed) if each.end is None or each.end > offset), 0)
         del self._listed[: max(0, needed - 1)]

@@ -401,7 +401,7 @@ def test_options(spark: SparkSession, topics: str, options: dict[str, str], expe
     ("options", "text"),
     [
         ({"topic": "none"}, "there is no topic none"),
-        ({"topic": "orders", "speed": "fast"}, "there is no such option"),
+        ({"topic": "orders", "speed": "fast"}, "unknown option"),
         ({"topic": "orders", "subscribe": "other"}, "exactly one of"),
         ({"topic": "orders", "startingOffsets": '{"orders":{"0":1}}'}, "missing are orders-1"),
         ({"topic": "orders", "endingOffsets": '{"orders":{"0":51,"1":-1}}'}, "ending offset 51 is past the end"),

@@ -85,7 +85,7 @@ def test_bytes(value: str, expected: int) -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"topicc": "t"}, "'topicc': there is no such option"),
+        ({"topicc": "t"}, "'topicc': unknown option"),
         ({"kafka.bootstrap.servers": "h:1"}, "no broker is asked"),
         ({"kafka.isolation.level": "read_committed"}, "use isolationLevel"),
         ({"path": "/x"}, "load\\(\\) without a path"),
@@ -106,7 +106,7 @@ def test_bytes(value: str, expected: int) -> None:
         ({"includeHeaders": "1"}, "expected false or true"),
         ({"isolationLevel": "serializable"}, "read_committed or read_uncommitted"),
         ({"consistency": "strong"}, "committed or latest"),
-        ({"consistency": "latest", "isolationLevel": "read_committed"}, "cannot be promised"),
+        ({"consistency": "latest", "isolationLevel": "read_committed"}, "cannot be kept"),
         ({"mode": "DROPMALFORMED"}, "FAILFAST or PERMISSIVE"),
         ({"maxPartitionBytes": "0"}, "expected bytes"),
         ({"maxPartitionBytes": "1.5g"}, "expected bytes"),
@@ -125,7 +125,7 @@ def test_refused(given: dict[str, str], text: str) -> None:
         ({"topic": "t"}, "'root' is missing"),
         ({"root": "file:///r"}, "exactly one of .* there is none"),
         ({"root": "file:///r", "subscribe": " , "}, "names no topic"),
-        ({"root": "file:///r", "subscribePattern": "a("}, "no regular expression"),
+        ({"root": "file:///r", "subscribePattern": "a("}, "not a regular expression"),
         ({"root": "file:///r", "subscribePattern": ""}, "names no topic"),
         ({"root": "file:///r", "assign": "t"}, "assign='t' is not of the form"),
         ({"root": "file:///r", "assign": '["t"]'}, "is not of the form"),

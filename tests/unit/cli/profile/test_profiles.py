@@ -274,7 +274,7 @@ def test_segments(tmp_path: Path, capsys: Told) -> None:
 
 def test_a_job_takes_its_root_from_a_profile(tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["job", "audit", "--topic", "orders"]) == 2
-    assert "which root? Give --root URL, or set BMQ_ROOT" in capsys.readouterr().err
+    assert "no root is given: use --root URL, or set BMQ_ROOT" in capsys.readouterr().err
     monkeypatch.setenv("BMQ_ROOT", "file:///environment")
     assert main(["profile", "set", "prod", "--root", f"file://{tmp_path}/nowhere"]) == 0
     assert main(["job", "audit", "--topic", "orders", "--profile", "prod"]) == 2

@@ -33,7 +33,7 @@ def test_records_that_went_before_they_came_are_told() -> None:
 def test_a_log_that_ends_before_the_table_is_told() -> None:
     ranges = plan({0: 60}, {0: bounds(0, 50, log_end=50)})
     assert ranges.by_partition == {}
-    assert ranges.losses == ("partition 0: the table goes on at 60, but the log ends at 50",)
+    assert ranges.losses == ("partition 0: the table continues at 60, but the log ends at 50",)
 
 
 @given(

@@ -85,8 +85,8 @@ def test_avro() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "no Avro schema"),
-        ('{"type": "recod"}', "no Avro schema"),
+        ("{", "not an Avro schema"),
+        ('{"type": "recod"}', "not an Avro schema"),
         ('"string"', "must be Avro records"),
         (record(["string", "int"]), "f0 is a union of several types"),
         (record(["null", "R"]), "f0 is a R within a R"),
@@ -106,7 +106,7 @@ def test_protobuf_that_no_table_can_hold() -> None:
     for message, says in (("p.Tree", "may hold another one"), ("p.Bush", "has p.Tree"), (None, "--message is missing")):
         with pytest.raises(JobError, match=says):
             protobuf_schema(data, message)
-    with pytest.raises(JobError, match="no whole descriptor set"):
+    with pytest.raises(JobError, match="not a complete descriptor set"):
         protobuf_schema(b"\xff", "p.Tree")
 
 
@@ -114,7 +114,7 @@ def test_a_registry_s_head() -> None:
     assert unframed(b"value", "none") == b"value"
     assert unframed(b"\0\0\0\0\x09value", "confluent") == b"value"
     for wrong in (b"", b"\0\0\0", b"\x01\0\0\0\x09value"):
-        with pytest.raises(ValueError, match="no registry's head"):
+        with pytest.raises(ValueError, match="no schema registry's head"):
             unframed(wrong, "confluent")
     assert past_message_path(b"\0value") == b"value"
     assert past_message_path(b"\x04\x02\x80\x02value") == b"value"  # two indexes: 1 and 128

@@ -394,7 +394,7 @@ def test_open_transactions_end_the_log_whoever_tells_of_them(journal: str, witho
         expected = (7, 7) if journal == "newer" else (1, 5)
         assert ((await only(fs)).log.end, (await only(fs, isolationLevel="read_uncommitted")).log.end) == expected
         follow = Follower(fs, ReadOptions.parse_stream({"root": "memory:", "topic": "orders"}))
-        await follow.look()
+        await follow.refresh()
         assert [view.log.end for view in follow.views.values()] == [expected[0]]
         view = await only(fs)
         pieces = await all_slices(view)

@@ -74,7 +74,7 @@ def options(ddl: str = "value string", **given: str) -> SinkOptions:
         ("value string", {"topic": " "}, "names no topic"),
         ("value string", {"topic": "t", "includeHeaders": "perhaps"}, "includeHeaders='perhaps'"),
         ("value string", {"topic": "t", "root": "file:///x"}, "the sink writes through kafka.bootstrap.servers"),
-        ("value string", {"topic": "t", "speed": "1"}, "there is no such option"),
+        ("value string", {"topic": "t", "speed": "1"}, "unknown option"),
         ("value string", {"topic": "t", "kafka.key.serializer": "x"}, "'key.serializer' is not supported"),
         ("value string", {"topic": "t", "kafka.ssl.truststore.location": "x"}, "give kafka.ssl.ca.location"),
         ("value string", {"topic": "t", "kafka.buffer.memory": "x"}, "expected bytes"),

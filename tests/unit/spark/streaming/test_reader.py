@@ -82,7 +82,7 @@ def test_spark_is_told_that_there_are_limits(options: dict[str, str], expected: 
         ({"endingOffsets": "latest"}, "endingOffsets has no meaning"),
         ({"endingTimestamp": "1"}, "endingTimestamp has no meaning"),
         ({"consistency": "latest"}, "not in a streaming query"),
-        ({"maxFilesPerTrigger": "1"}, "there is no such option"),
+        ({"maxFilesPerTrigger": "1"}, "unknown option"),
         ({"maxOffsetsPerTrigger": "none"}, "maxOffsetsPerTrigger"),
     ],
 )

@@ -134,14 +134,14 @@ def test_only_what_was_written_since_is_read() -> None:
         key = PartitionKey(store.topic_id, 0)
         followed = FollowedJournals(cast(FileSystem, counting))
         await journal.write(*[said(store, end) for end in range(1, 500)])
-        assert (await followed.look(frozenset([key])))[key].end_offset == 499
+        assert (await followed.refresh(frozenset([key])))[key].end_offset == 499
         counting.reset()
-        assert (await followed.look(frozenset([key])))[key].end_offset == 499
+        assert (await followed.refresh(frozenset([key])))[key].end_offset == 499
         assert counting.bytes["jnl"] == 0
         await journal.write(said(store, 600, is_full=False), tail=frame(CHECKPOINT, encode(said(store, 700)))[:20])
-        assert (await followed.look(frozenset([key])))[key].end_offset == 600
+        assert (await followed.refresh(frozenset([key])))[key].end_offset == 600
         assert counting.bytes["jnl"] < 300
-        assert (await followed.look(frozenset([key])))[key] == (await read_journals(fs, "0-a"))[key]
+        assert (await followed.refresh(frozenset([key])))[key] == (await read_journals(fs, "0-a"))[key]
 
     run(test)
 
@@ -154,9 +154,9 @@ def test_partitions_wanted_later_are_told_of_too() -> None:
         first, second = (PartitionKey(store.topic_id, partition) for partition in range(2))
         followed = FollowedJournals(fs)
         await journal.write(said(store, 5), said(store, 7, partition=1))
-        assert set(await followed.look(frozenset([first]))) == {first}
+        assert set(await followed.refresh(frozenset([first]))) == {first}
         await journal.write(said(store, 8, partition=1, is_full=False))
-        found = await followed.look(frozenset([first, second]))
+        found = await followed.refresh(frozenset([first, second]))
         assert {key: each.end_offset for key, each in found.items()} == {first: 5, second: 8}
 
     run(test)
@@ -172,10 +172,10 @@ def test_a_checkpoint_that_cannot_be_decoded_is_none() -> None:
         bad = frame(CHECKPOINT, b"X" + encode(said(store, 9))[1:])
         await journal.write(said(store, 5), said(store, 7, partition=1), tail=frame(CHECKPOINT, b"short") + bad)
         await journal.write(said(store, 10, is_full=False), said(store, 8, partition=1, is_full=False))
-        found = await followed.look(frozenset([first, second]))
+        found = await followed.refresh(frozenset([first, second]))
         assert {key: each.end_offset for key, each in found.items()} == {first: 5, second: 8}
         await journal.write(said(store, 11))
-        assert (await followed.look(frozenset([first, second])))[first].end_offset == 11
+        assert (await followed.refresh(frozenset([first, second])))[first].end_offset == 11
 
     run(test)
 
@@ -187,15 +187,15 @@ def test_a_file_with_a_successor_is_read_to_its_end_and_then_no_more() -> None:
         key = PartitionKey(store.topic_id, 0)
         followed = FollowedJournals(cast(FileSystem, counting))
         await old.write(said(store, 5))
-        await followed.look(frozenset([key]))
+        await followed.refresh(frozenset([key]))
         await old.write(said(store, 6, is_full=False))  # the partition went to another broker before the roll
         await new.write()
-        assert (await followed.look(frozenset([key])))[key].end_offset == 6
+        assert (await followed.refresh(frozenset([key])))[key].end_offset == 6
         counting.reset()
-        await followed.look(frozenset([key]))
+        await followed.refresh(frozenset([key]))
         assert counting.reads["jnl"] == 1, "the open one alone"
         await fs.delete(old.path)
-        assert (await followed.look(frozenset([key])))[key].end_offset == 6, "true for ever"
+        assert (await followed.refresh(frozenset([key])))[key].end_offset == 6, "true for ever"
 
     run(test)
 
@@ -212,17 +212,17 @@ def test_a_look_costs_what_changed() -> None:
         for n in range(300):
             await store.segment(series(2 * n, 2), n=n)
         follow = follower(cast(FileSystem, counting))
-        await follow.look()
+        await follow.refresh()
         assert ends(follow) == {("orders", 0): 600}
         follow.trim({("orders", 0): 600})
         for n in range(300, 303):
             counting.reset()
-            await follow.look()
+            await follow.refresh()
             assert counting.names < 10
             assert counting.count("idx") == 0, "known"
             await store.segment(series(2 * n, 2), n=n)
             counting.reset()
-            await follow.look()
+            await follow.refresh()
             assert ends(follow) == {("orders", 0): 2 * n + 2}
             assert counting.names < 10
             assert counting.count("idx") == 1
@@ -237,11 +237,11 @@ def test_an_open_segment_grows_with_its_checkpoints() -> None:
         store, journal = await Store(fs).create(), Journal(fs)
         await store.segment(series(0, 50), has_idx=False)
         follow = follower(fs)
-        await follow.look()
+        await follow.refresh()
         assert ends(follow) == {("orders", 0): 0}
         for end in (10, 20, 50):
             await journal.write(said(store, end))
-            await follow.look()
+            await follow.refresh()
             assert ends(follow) == {("orders", 0): end}
 
     run(test)
@@ -255,11 +255,11 @@ def test_a_segment_that_had_no_index_is_looked_at_again() -> None:
         written = await store.segment(series(0, 5), has_idx=False)
         await store.segment(series(5, 5), n=1)
         follow = follower(fs)
-        await follow.look()
+        await follow.refresh()
         assert [each.has_idx for each in follow.views["orders", 0].log.segments] == [False, True]
         await fs.delete(store.path().log(written.name))
         await store.segment(series(0, 5))
-        await follow.look()
+        await follow.refresh()
         assert [each.has_idx for each in follow.views["orders", 0].log.segments] == [True, True]
 
     run(test)
@@ -270,16 +270,16 @@ def test_segments_joined_or_deleted_under_it() -> None:
         store = await Store(fs).create()
         written = [await store.segment(series(5 * n, 5), n=n) for n in range(3)]
         follow = follower(fs)
-        await follow.look()
+        await follow.refresh()
         for gone in written[1:]:  # their bytes went into the first
             await fs.delete(store.path().log(gone.name))
             await fs.delete(store.path().idx(gone.name))
         await store.segment(series(15, 5), n=3)
-        await follow.look()
+        await follow.refresh()
         assert [each.name.base for each in follow.views["orders", 0].log.segments] == [0, 15]
         await fs.delete(store.path().log(written[0].name))
         follow.forget()
-        await follow.look()
+        await follow.refresh()
         assert follow.views["orders", 0].log.start == 15
 
     run(test)
@@ -291,10 +291,10 @@ def test_the_segment_before_the_first_one_needed_is_kept() -> None:
         for n in range(5):
             await store.segment(series(5 * n, 5), n=n)
         follow = follower(fs)
-        await follow.look()
+        await follow.refresh()
         for committed, first in ((0, 0), (7, 0), (10, 5), (14, 5), (25, 15)):
             follow.trim({("orders", 0): committed, ("gone", 3): 9})
-            await follow.look()
+            await follow.refresh()
             assert follow.views["orders", 0].log.segments[0].name.base == first
 
     run(test)
@@ -307,12 +307,12 @@ def test_new_partitions_and_new_topics() -> None:
     async def test(fs: FileSystem) -> None:
         store = await Store(fs).create()
         follow = follower(fs, subscribePattern="or.*")
-        await follow.look()
+        await follow.refresh()
         assert set(follow.views) == {("orders", 0)}
         await store.resize(2)
         await Store(fs, "organs", uuid.uuid4()).create()
         await Store(fs, "piano", uuid.uuid4()).create()
-        await follow.look()
+        await follow.refresh()
         assert set(follow.views) == {("orders", 0), ("orders", 1), ("organs", 0)}
 
     run(test)
@@ -323,15 +323,15 @@ def test_a_topic_deleted_and_one_made_anew() -> None:
         await Store(fs).create()
         await Store(fs, "other", uuid.uuid4()).create()
         follow = Follower(fs, ReadOptions.parse_stream({"root": "memory:", "subscribe": "orders,other"}))
-        await follow.look()
+        await follow.refresh()
         await fs.delete(layout.topic_folder("orders"), recursive=True)
-        await follow.look()
+        await follow.refresh()
         assert set(follow.views) == {("other", 0)}
-        assert not follow.anew
+        assert not follow.recreated
         await fs.delete(layout.topic_folder("other"), recursive=True)
         await Store(fs, "other", uuid.uuid4()).create()
-        await follow.look()
-        assert follow.anew == {("other", 0)}
+        await follow.refresh()
+        assert follow.recreated == {("other", 0)}
 
     run(test)
 
