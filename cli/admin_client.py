@@ -1,8 +1,8 @@
-"""What ``bmq topic``, ``bmq group`` and ``bmq cluster`` share: options, the connection, and what errors say.
+"""The common part of ``bmq topic``, ``bmq group`` and ``bmq cluster``: options, the connection, and error texts.
 
-They are ordinary Kafka clients (kafka-python's admin client), so they work on any Kafka cluster; but for those of
-``bmq cluster`` that only a cluster of ours can do (``console_client``).  A command is a function from the connection
-and the parsed arguments to the exit status; whatever goes wrong becomes one line that says what to do.
+They are ordinary Kafka clients (kafka-python's admin client), so they work on any Kafka cluster, except those of ``bmq
+cluster`` that need a BMQ cluster (``cluster.http_client``).  A command is a function from the connection and the parsed
+arguments to the exit status; any error becomes one line that says what to do.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ EXIT_USAGE = 2
 
 EPILOG = """\
 exit status:
-  0  done      1  refused, or not found: standard error says why      2  wrong usage, or no answer from the server
+  0  done      1  refused, or not found: standard error says why      2  wrong usage, or no response from the server
 """
 
 _ADVICE = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition; `bmq topic list` shows what there is",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition; `bmq topic list` shows what exists",
     ErrorCode.TOPIC_ALREADY_EXISTS: "there is a topic of that name already",
-    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group; `bmq group list` shows what there is",
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group; `bmq group list` shows what exists",
     ErrorCode.NON_EMPTY_GROUP: "the group has members; stop its consumers first",
     ErrorCode.UNKNOWN_MEMBER_ID: "the group has members; stop its consumers first",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "this user may not do that",
@@ -60,7 +60,7 @@ _ADVICE = {
 
 
 class Admin(Protocol):
-    """The part of kafka-python's admin client that commands use; it documents what they return."""
+    """The methods of kafka-python's admin client that commands use, with the types that they return."""
 
     def describe_topics(self, topics: Sequence[str] | None = None) -> list[dict[str, Any]]: ...
     def create_topics(
@@ -88,10 +88,10 @@ class Admin(Protocol):
 
 _ERROR_TEXT = re.compile(r"\[Error (?P<code>-?\d+)\] \w+(?:: (?P<message>.*))?", re.DOTALL)
 COORDINATOR_ERRORS = (CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError)
-"""The group's coordinator is being found, or loaded."""
+"""Errors of a group's coordinator that is being found or loaded."""
 RETRY_WAIT_S = 0.2
 PROBE_S = 2.0
-"""How long the first bytes of a response are waited for, to see that a port is not Kafka's."""
+"""Longest wait, in seconds, for the first bytes of a response that shows that a port is not Kafka's."""
 _API_VERSIONS = struct.pack(">ihh4sh3s", 13, 18, 0, b"\r\n\r\n", 3, b"bmq")
 """Length, API key, version, correlation id, client id.  The correlation id ends a line: a web server waits for one."""
 
@@ -102,11 +102,11 @@ Connect = Callable[[str, float], "contextlib.AbstractContextManager[Admin]"]
 
 
 class Unreachable(Exception):
-    """No server answers; ``str`` says which, and what to do."""
+    """No server responds; ``str`` says which, and what to do."""
 
 
 class Refused(Exception):
-    """The server said no, or does not have what was asked for."""
+    """The server refused the request, or does not have the object that it names."""
 
 
 # ---------------------------------------------------------------------------------------------------- command line
@@ -115,7 +115,7 @@ class Refused(Exception):
 def add_command(
     actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: Command, text: str, example: str
 ) -> argparse.ArgumentParser:
-    """A sub-command over Kafka's protocol, with the options that all have."""
+    """Add a sub-command over Kafka's protocol, with the options that all have, and return its parser."""
     parser = add_bare_command(actions, name, text, example)
     parser.add_argument(
         "--bootstrap-server",
@@ -134,10 +134,11 @@ def add_bare_command(
     text: str,
     example: str,
     *,
-    timeout: str = "give up after so many seconds without an answer",
+    timeout: str = "give up after so many seconds without a response",
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> argparse.ArgumentParser:
-    """A sub-command that does not say yet how it reaches the cluster.  ``timeout`` says what ``--timeout`` is."""
+    """Add a sub-command without options for a connection and return its parser.  ``timeout`` is the help of
+    ``--timeout``."""
     parser = actions.add_parser(
         name,
         help=text,
@@ -157,6 +158,7 @@ def add_bare_command(
 
 
 def seconds(text: str) -> float:
+    """Return a number of seconds between 0 and a day.  Raises argparse.ArgumentTypeError if ``text`` is not one."""
     try:
         value = float(text)
     except ValueError:
@@ -167,7 +169,10 @@ def seconds(text: str) -> float:
 
 
 def config_pair(text: str) -> tuple[str, str]:
-    """``name=value``; the value may be empty and may hold more equals signs."""
+    """Split ``name=value``, whose value may be empty and may hold more equals signs.
+
+    Raises argparse.ArgumentTypeError if there is no name or no equals sign.
+    """
     name, equals, value = text.partition("=")
     if not name.strip() or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, as in retention.ms=3600000")
@@ -179,7 +184,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def perform(arguments: argparse.Namespace, connect: Connect) -> int:
-    """The exit status of the command on a Kafka connection; every error that is to be expected is told in one line."""
+    """Run the command on a Kafka connection and return its exit status; expected errors are printed in one line."""
 
     def work() -> int:
         servers = arguments.bootstrap_server = profiles.value(arguments, "bootstrap_server") or DEFAULT_SERVER
@@ -192,7 +197,7 @@ def perform(arguments: argparse.Namespace, connect: Connect) -> int:
 
 @contextlib.contextmanager
 def explained(servers: str, timeout_s: float) -> Iterator[None]:
-    """Raise what kafka-python raises within as Unreachable or Refused, with a text that says what to do."""
+    """Raise errors of kafka-python from within as Unreachable or Refused, with a text that says what to do."""
     try:
         yield
     except (KafkaTimeoutError, KafkaConnectionError, RequestTimedOutError, TimeoutError) as error:
@@ -203,9 +208,9 @@ def explained(servers: str, timeout_s: float) -> Iterator[None]:
 
 
 def tell(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
-    """Return the exit status of ``work``; print what it raises of this module's errors in one line.
+    """Return the exit status of ``work``; print an error of this module that it raises in one line.
 
-    ``work`` is not begun if one of the ``arguments`` is not text.
+    ``work`` is not called if one of the ``arguments`` is not text.
     """
     try:
         check_text(arguments)
@@ -226,7 +231,7 @@ def _told(text: str, status: int) -> int:
 
 @contextlib.contextmanager
 def connect(servers: str, timeout_s: float) -> Iterator[Admin]:
-    """A connection to the first of ``servers`` that answers.  UsageError, Unreachable."""
+    """Yield a connection to the first of ``servers`` that responds.  Raises UsageError or Unreachable."""
     admin = open_client(KafkaAdminClient, servers, timeout_s)
     try:
         yield admin
@@ -235,9 +240,9 @@ def connect(servers: str, timeout_s: float) -> Iterator[Admin]:
 
 
 def open_client(make: Callable[..., Client], servers: str, timeout_s: float, **configs: object) -> Client:
-    """Make a client of kafka-python that has reached one of `servers`.  Raises UsageError, Unreachable."""
+    """Return a client of kafka-python that has reached one of `servers`.  Raises UsageError or Unreachable."""
     knock(servers, timeout_s)
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters of its warnings is in the errors below
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # the errors below hold the useful part of its warnings
     timeout_ms = int(timeout_s * 1000)
     given = {"client_id": "bmq", "bootstrap_timeout_ms": timeout_ms, "request_timeout_ms": timeout_ms, **configs}
     try:
@@ -259,7 +264,7 @@ def _addresses(servers: str) -> list[tuple[str, int]]:
 def knock(servers: str, timeout_s: float) -> None:
     """Raise Unreachable if none of `servers` listens, or if one that does speaks HTTP.
 
-    At once, in plain words, where a Kafka client tries for long.
+    It does so at once, in plain words; a Kafka client tries for long.
     """
     addresses = _addresses(servers)
     causes = []
@@ -277,19 +282,19 @@ def knock(servers: str, timeout_s: float) -> None:
 
 
 def _speaks_http(connection: socket.socket, timeout_s: float) -> bool:
-    """Return whether the peer answers a request of Kafka's, ApiVersions, as a web server does."""
+    """Return whether the peer responds to a Kafka request, ApiVersions, as a web server does."""
     connection.settimeout(timeout_s)
     try:
         connection.sendall(_API_VERSIONS)
         return connection.recv(5).startswith(b"HTTP/")
-    except OSError:  # no answer yet, or the connection is closed: the Kafka client finds out what it is
+    except OSError:  # no response yet, or the connection is closed: the Kafka client finds out what it is
         return False
 
 
 def of_coordinator(arguments: argparse.Namespace, call: Callable[..., Result], *values: object) -> Result:
-    """``call(*values)``, again until ``--timeout`` while the group's coordinator is being found or loaded.
+    """Return ``call(*values)``, repeated until ``--timeout`` while the group's coordinator is being found or loaded.
 
-    A new cluster has none before the first that asks for one.
+    A new cluster has no coordinator before the first request for one.
     """
     deadline = time.monotonic() + arguments.timeout
     while True:
@@ -305,13 +310,13 @@ def of_coordinator(arguments: argparse.Namespace, call: Callable[..., Result], *
 
 
 def check(code: int, message: str | None, what: str) -> None:
-    """Refused unless ``code`` is NONE."""
+    """Raise Refused, with ``what`` before the reason, unless ``code`` is NONE."""
     if code != ErrorCode.NONE:
         raise Refused(f"{what}: {describe_code(code, message)}")
 
 
 def describe_code(code: int, message: str | None = None) -> str:
-    """Kafka's name of the error, what the server said, and what to do about it."""
+    """Return Kafka's name of the error, with what to do about it, or else with the server's message."""
     try:
         known = ErrorCode(code)
     except ValueError:
@@ -323,13 +328,13 @@ def describe_code(code: int, message: str | None = None) -> str:
 
 
 def read_error(text: str) -> tuple[int, str]:
-    """(code, message) of an error that kafka-python hands on as a text only."""
+    """Return (code, message) of an error that kafka-python passes on as a text only."""
     found = _ERROR_TEXT.fullmatch(text)
     return (int(found["code"]), found["message"] or "") if found else (ErrorCode.UNKNOWN_SERVER_ERROR, text)
 
 
 def explain(error: KafkaError) -> str:
-    """An error that kafka-python raised, in our words where it carries a code of Kafka's."""
+    """Return the text of an error of kafka-python: this module's if it carries a Kafka code, else the error's own."""
     if isinstance(error, BrokerResponseError) and error.errno is not None:
         return describe_code(error.errno)
     return f"{_name(error)}: {error}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 class Value(enum.Enum):
-    """What a shell can offer for an argument, besides a list of choices."""
+    """The values that a shell can offer for an argument, besides a list of choices."""
 
     OTHER = "nothing"
     FILE = "names of files"
@@ -40,17 +40,17 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The words that lead to it."""
+        """The words that lead to the command, separated by spaces."""
         return " ".join(self.path)
 
     def help_of(self, argument: Argument) -> str:
-        """Return an argument's help in one line, with its default and the like filled in."""
+        """Return an argument's help in one line, with its default and other placeholders filled in."""
         expanded = self.parser._get_formatter()._expand_help(argument.action) if argument.action.help else ""
         return " ".join(expanded.split())
 
 
 def walk(parser: argparse.ArgumentParser) -> Iterator[Command]:
-    """Yield every command, each before its sub-commands, by all its names."""
+    """Yield every command, each before its sub-commands, once for each of its names."""
     return _walk((parser.prog,), parser)
 
 

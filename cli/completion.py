@@ -21,12 +21,12 @@ Print a script that lets the shell complete bmq's commands, options and their va
   zsh    source <(bmq completion zsh)               in ~/.zshrc after compinit, or once:
          bmq completion zsh > "${fpath[1]}/_bmq"
 """
-# Of names that `bmq` accepts only: bash expands the words that it offers, `$(...)` in them too.
+# Only names that `bmq` accepts: bash expands the words that it offers, `$(...)` in them too.
 _PROFILES = r"""sed -n 's/^\[profiles\."\{0,1\}\([A-Za-z0-9._-]*\)"\{0,1\}\]$/\1/p' \
         "${XDG_CONFIG_HOME:-$HOME/.config}/bmq/profiles.toml" 2>/dev/null"""
 _HELP_MAX = 100
 
-# Words before the cursor lead to a command; the value of an option is no command, whatever it is called.
+# Words before the cursor lead to a command; the value of an option is not a command, whatever its text.
 _BASH = r"""# bash completion of bmq: source <(bmq completion bash)
 
 __bmq_commands() {
@@ -206,12 +206,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wh
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("shell", choices=("bash", "zsh"), metavar="bash|zsh", help="of which shell")
+    parser.add_argument("shell", choices=("bash", "zsh"), metavar="bash|zsh", help="the shell")
     parser.set_defaults(run=partial(run, whole=whole))
 
 
 def run(arguments: argparse.Namespace, *, whole: argparse.ArgumentParser) -> int:
-    """Print the script."""
+    """Print the script and return exit status 0."""
     commands = list(walk(whole))
     print(bash(commands) if arguments.shell == "bash" else zsh(commands), end="")
     return 0
@@ -278,7 +278,7 @@ def _values(commands: Iterable[Command]) -> list[tuple[str, list[str]]]:
 
 
 def _arguments(commands: Iterable[Command]) -> list[tuple[str, list[str]]]:
-    """Return what the first positional argument that has something to offer may be."""
+    """Return, for each command, the values of its first positional argument that has any to offer."""
     rows = []
     for command in commands:
         offers = [_offered(each) for each in command.positionals if each.choices or each.value is not Value.OTHER]
@@ -292,6 +292,6 @@ def _offered(argument: Argument) -> list[str]:
 
 
 def _short(text: str) -> str:
-    """Return a line for a menu; colons separate a name from its text there."""
+    """Return a line for a menu, in which colons separate a name from its text."""
     text = text.replace(":", " -")
     return text if len(text) <= _HELP_MAX else f"{text[: _HELP_MAX - 3]}..."

@@ -16,9 +16,9 @@ from bmq.cli.serve import load_settings
 from bmq.core.config import ConfigError, parse_address
 
 TEXT_BYTES_MAX = 64 << 10
-"""Of a response's text, which names what does not work."""
+"""Most bytes that are read of a response's text, which names the failed checks."""
 LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where to ask a server that listens on every address."""
+"""The address to use for a server that listens on every address."""
 # Calls stay on this machine, whatever proxy the environment names.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -27,9 +27,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = commands.add_parser(
         "health",
-        help="ask a server on this machine whether it is well; for health checks that run a command",
-        description="Ask the server with the same settings (BMQ_HTTP, --config) whether it lives, or with --ready"
-        " whether clients may be sent to it. Exit status 0: yes; 1: no, or no answer; 2: wrong settings.",
+        help="check the health of a server on this machine; for health checks that run a command",
+        description="Ask the server with the same settings (BMQ_HTTP, --config) whether it is healthy, or with --ready"
+        " whether it is ready for clients. Exit status 0: yes; 1: no, or no response; 2: wrong settings.",
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="the server's HTTP address (BMQ_HTTP)")
     parser.add_argument("--config", metavar="FILE.toml", help="the server's settings (BMQ_CONFIG)")

@@ -1,7 +1,7 @@
 """``bmq job``: Spark applications over topics, on this machine's own Spark or on a cluster.
 
-Spark is imported when a job runs, not before: help needs none, and a machine without ``bmq[spark]`` says what it
-lacks.
+Spark is imported when a job runs, not before: help works without it, and on a machine without ``bmq[spark]`` the error
+names what is missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bmq.spark.jobs import JOBS
 from bmq.spark.jobs.session import add_session_arguments, run_job
 
 _DESCRIPTION = """\
-Run a Spark application over a topic. It reads the segments on storage; no broker is asked, and none needs to run.
+Run a Spark application over a topic. It reads the segments on storage, without a broker.
 By default it runs in this process and its children; --master names a cluster.
 """
 
@@ -50,7 +50,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(job)
-        job.set_defaults(root=None)  # the environment's is not stronger than a profile that is named
+        job.set_defaults(root=None)  # the environment's root must not override that of a profile that is named
         profiles.add_profile(job)
         add_session_arguments(job)
         job.set_defaults(run=partial(_run, module_name))

@@ -33,18 +33,18 @@ Without any setting `bmq serve` serves Kafka clients on 127.0.0.1:9092, with its
 class _Parser(argparse.ArgumentParser):
     """A parser that takes files and names before, between and after flags, and refuses unknown arguments itself.
 
-    argparse takes all positional arguments from one place, so that `bmq produce TOPIC --format raw FILE` would not
-    know FILE, and passes what a sub-command does not know up to `bmq`, whose usage the error would then show.  Parsers
+    argparse takes all positional arguments from one place, so that `bmq produce TOPIC --format raw FILE` would refuse
+    FILE.  And it passes a sub-command's unknown arguments up to `bmq`, whose usage the error would then show.  Parsers
     of sub-commands are of the same class.
     """
 
     _is_within = False
-    """Whether argparse calls back from parse_known_intermixed_args."""
+    """True while argparse calls back from parse_known_intermixed_args."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self._is_within:
             return super().parse_known_args(args, namespace)
-        if not self._takes_several_names() or "--" in args:  # after `--` everything is positional, as argparse has it
+        if not self._takes_several_names() or "--" in args:  # after `--` everything is positional, as in argparse
             parsed, unknown = super().parse_known_args(args, namespace)
         else:
             self._is_within = True
@@ -87,11 +87,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status of the command."""
+    """Run the command line ``argv`` (None: the process's) and return the exit status."""
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that knows no UTF-8 still gets every line
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 still gets every line
     try:
         arguments = build_parser().parse_args(argv)
         run: Callable[[argparse.Namespace], int] = arguments.run
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Give standard output somewhere to go: Python flushes it once more at exit."""
+    """Point standard output to /dev/null: Python flushes it once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

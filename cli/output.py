@@ -1,4 +1,4 @@
-"""Lines for people and lines for programs."""
+"""Output for people and for programs: single lines, tables printed row by row, errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMESTAMP_MS_MAX = 253_402_300_799_999  # the year 9999, where datetime ends
 def printable(text: str) -> str:
     """Return `text` with control characters, line ends and changes of the text's direction escaped.
 
-    Names of groups, clients and members are anybody's: an escape sequence in one must not reach the terminal.
+    Anybody may choose names of groups, clients and members: an escape sequence in one must not reach the terminal.
     """
     if text.isprintable():
         return text
@@ -29,18 +29,20 @@ def _escaped(character: str) -> str:
 
 
 def print_json(fields: Mapping[str, object]) -> None:
+    """Print ``fields`` as one JSON object on a line."""
     print(json.dumps(fields, separators=(",", ":")))
 
 
 class Table:
-    """A table printed row by row: columns are as wide as said, wider cells push the rest of their row."""
+    """A table printed row by row: columns have fixed widths, and a wider cell moves the rest of its row."""
 
     def __init__(self, columns: Sequence[tuple[str, int]]) -> None:
-        """``columns``: title and width; a negative width aligns to the left."""
+        """Take title and width of each column; a negative width aligns to the left."""
         self._columns = columns
         self._has_titles = False
 
     def row(self, *cells: object) -> None:
+        """Print one row, after the titles if it is the first."""
         if not self._has_titles:
             self._has_titles = True
             print(self._line([title for title, _ in self._columns]))
@@ -55,14 +57,14 @@ class Table:
 
 
 def format_time(timestamp_ms: int) -> str:
-    """ISO 8601 in UTC; the bare number when it is no time of ours."""
+    """Return ISO 8601 in UTC; "-" for -1, and the bare number for any other time outside the years 1970 to 9999."""
     if not 0 <= timestamp_ms <= _TIMESTAMP_MS_MAX:
         return "-" if timestamp_ms == -1 else str(timestamp_ms)
     return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def json_bytes(data: bytes | None) -> object:
-    """UTF-8 as a string, other bytes as ``{"base64": ...}``, null as null."""
+    """Return UTF-8 as a string, other bytes as ``{"base64": ...}``, None as None (JSON's null)."""
     if data is None:
         return None
     try:
@@ -72,7 +74,8 @@ def json_bytes(data: bytes | None) -> object:
 
 
 def text_bytes(data: bytes | None) -> str:
-    """One line without tabs: UTF-8 with control characters escaped, other bytes as ``base64:...``."""
+    """Return one line without tabs: UTF-8 with control characters escaped, other bytes as ``base64:...``, None as
+    "null"."""
     if data is None:
         return "null"
     try:

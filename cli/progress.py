@@ -15,7 +15,7 @@ from typing import Self, TextIO
 TERMINAL_S = 0.2
 LOG_S = 30.0
 RATE_S = 1.0
-"""Before this much time a rate is a guess."""
+"""Seconds before which no rate is shown: it would be a guess."""
 _CLEAR = "\r\x1b[K"
 
 
@@ -25,7 +25,7 @@ def count_text(number: int) -> str:
 
 
 class Progress:
-    """How much of some work is done; `show` may be called as often as there is news."""
+    """The progress of some work; `show` may be called at any rate."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin now.  `text` writes a number of what is counted, `unit` follows it; `total` is None if unknown."""
+        """Begin now.  `text` formats a count, `unit` follows it; `total` is None if unknown."""
         self._text = text
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
@@ -48,7 +48,7 @@ class Progress:
         self.begin(what, total=total, unit=unit)
 
     def begin(self, what: str, *, total: int | None = None, unit: str = "") -> None:
-        """Go on to the next part of the work; it is counted from 0."""
+        """Begin the next part of the work, which is counted from 0."""
         self._what = what
         self._total = total
         self._unit = f" {unit}" if unit else ""
@@ -63,7 +63,7 @@ class Progress:
         self.clear()
 
     def show(self, done: int, note: str = "") -> None:
-        """Write the line, with `note` at its end, if it is time to."""
+        """Write the line, with `note` at its end, if it is due."""
         now = self._clock()
         if now < self._due:
             return
@@ -77,7 +77,7 @@ class Progress:
         self._stream.flush()
 
     def clear(self) -> None:
-        """Take the line off the terminal, before something else is written there."""
+        """Remove the line from the terminal, before something else is written there."""
         if self._is_shown:
             self._stream.write(_CLEAR)
             self._stream.flush()

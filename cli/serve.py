@@ -1,6 +1,6 @@
 """``bmq serve``: from flags, environment and file to the settings of a server.
 
-The server itself is in ``server.process``, imported when it is started: other commands need none of the roles.
+The server itself is in ``server.process``, imported when it is started: other commands do not need the roles' code.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from bmq.meta.open import is_shared, normal_store_url
 from bmq.storage.open import WRITABLE_SCHEMES, unknown_root
 
 ANY_ID = -1
-"""A proxy that was given no id takes the lowest free one; a process that is alone, 0."""
+"""Stands for no id: a proxy then takes the lowest free one, a process without a shared store takes 0."""
 DEFAULTS = NodeConfig(node_id=ANY_ID)
 FILE_BYTES_MAX = 64 << 10
-"""Of a file of settings: many times what all of them take."""
+"""Largest file of settings: many times what all of them take."""
 DATA = "bmq-data"
-"""The folder, below the working directory, of a server that was told no place for its data."""
+"""The folder, below the working directory, of a server without a setting for its data."""
 
 _DESCRIPTION = """\
 Serve Kafka clients. Without flags: every role in this process, data in ./bmq-data.
@@ -62,7 +62,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _other_settings() -> str:
-    """The settings without a flag, as the end of ``--help``."""
+    """Return the settings without a flag, as the end of ``--help``."""
     lines = ["settings without a flag, for the file or the environment (dots become underscores: BMQ_NUM_PARTITIONS):"]
     for option in OPTIONS:
         if not option.metadata["flag"]:
@@ -72,7 +72,7 @@ def _other_settings() -> str:
 
 
 def default_text(option: Field[Any]) -> str:
-    """The default of a setting of ``bmq serve``, as it would be given."""
+    """Return the default of a setting of ``bmq serve``, in the form of its value on the command line."""
     value = getattr(DEFAULTS, option.name)
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 def load_settings(file: str | None, flags: Mapping[str, object], defaults: NodeConfig | None = None) -> NodeConfig:
     """Return the settings of a server or of a command that works on its store, from all four layers.
 
-    Raises ConfigError naming a wrong one.
+    Raises ConfigError, which names the setting, if one is wrong.
     """
     file = file or os.environ.get("BMQ_CONFIG")
     values = read_file(file)
@@ -109,7 +109,8 @@ def load_settings(file: str | None, flags: Mapping[str, object], defaults: NodeC
 def read_file(path: str | None) -> dict[str, object]:
     """Return the file's keys; a table's keys are joined to its name with a dot, as in Kafka's names.
 
-    A byte order mark, which editors of Windows write, is passed over.  Raises ConfigError naming the file.
+    A byte order mark, which editors of Windows write, is ignored.  Raises ConfigError, which names the file, if it
+    cannot be read.
     """
     if not path:
         return {}
@@ -135,7 +136,10 @@ def _flat(table: dict[str, object], prefix: str) -> dict[str, object]:
 
 
 def _with_places(config: NodeConfig) -> NodeConfig:
-    """Fill in where data lies; a local folder is made if it is missing."""
+    """Fill in the root and the store, and make the default folder if one of them is left out.
+
+    Raises ConfigError if one of them cannot be used.
+    """
     data = Path.cwd() / DATA
     root = config.root or f"file://{quote(str(data / 'log'))}"
     meta = config.meta or f"sqlite://{quote(str(data / 'meta.db'))}"
@@ -148,7 +152,7 @@ def _with_places(config: NodeConfig) -> NodeConfig:
         _check_alone(config, meta)
     if root.startswith("webhdfs:"):
         raise ConfigError(
-            f"root: {without_userinfo(root)} can be read and not written; give the same cluster's hdfs:// address"
+            f"root: {without_userinfo(root)} can be read but not written; give the same cluster's hdfs:// address"
         )
     if scheme_of(root) not in ("file", "hdfs", "memory"):
         raise ConfigError(f"root: {unknown_root(root, WRITABLE_SCHEMES)}")
@@ -162,7 +166,7 @@ def _with_places(config: NodeConfig) -> NodeConfig:
 
 
 def _check_alone(config: NodeConfig, meta: str) -> None:
-    """Without a shared store this process is all there is."""
+    """Raise ConfigError if the settings need more than one process: without a shared store there is only this one."""
     meta = without_userinfo(meta)
     if set(config.roles) != set(ROLES):
         raise ConfigError(f"roles: with {meta} one process has all roles; leave --roles out, or give --meta etcd://...")

@@ -1,6 +1,6 @@
-"""Commands that read or write a cluster's root and metadata store themselves, without any server: what they share.
+"""The common part of commands that read or write a cluster's root and metadata store themselves, without any server.
 
-Their modules with the work (``..._run``) import the roles' code, and are imported when the command runs.
+The modules that do the work import the roles' code, and are imported when the command runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def add_command(
     root: str = ROOT,
     meta: str = META,
 ) -> argparse.ArgumentParser:
-    """Add a command that `module`'s ``perform(arguments)`` carries out, with the options that say where things are."""
+    """Add a command that `module`'s ``perform(arguments)`` carries out, with the options for root, store and
+    cluster."""
     parser = actions.add_parser(
         name,
         help=text,
@@ -46,7 +47,8 @@ def add_command(
 
 
 def add_places(parser: argparse._ActionsContainer, *, root: str = ROOT, meta: str = META) -> None:
-    """Add the options that say where a cluster's data is; `root` and `meta` say which root and store are meant."""
+    """Add the options for a cluster's root, store, name and settings; `root` and `meta` are the help of the first
+    two."""
     parser.add_argument("--root", metavar="URL", help=f"{root} (BMQ_ROOT)")
     parser.add_argument("--meta", metavar="URL", help=f"{meta} (BMQ_META)")
     parser.add_argument("--cluster", metavar="NAME", help="name of the cluster: the prefix of its keys (BMQ_CLUSTER)")
@@ -59,15 +61,15 @@ def _run(module: str, arguments: argparse.Namespace) -> int:
 
 
 def settings(arguments: argparse.Namespace, *, root: str, meta: str) -> NodeConfig:
-    """Return the servers' settings, with a root that can be written and a store; `root` and `meta` say which ones.
+    """Return the servers' settings, with a root that can be written and a store; `root` and `meta` describe them.
 
-    Raises UsageError, ConfigError.
+    Raises UsageError if one is missing or cannot be used, ConfigError if a setting is wrong.
     """
     config = load_settings(arguments.config, {name: getattr(arguments, name) for name in PLACES})
     for name, which in (("root", root), ("meta", meta)):
         if not getattr(config, name):
             raise UsageError(
-                f"give --{name}, {which}: a server that is given none has ./bmq-data/log and ./bmq-data/meta.db"
+                f"give --{name}, {which}: without the setting, a server has ./bmq-data/log and ./bmq-data/meta.db"
             )
     check_root(config.root)
     if config.meta == "memory:":
@@ -80,7 +82,7 @@ def check_root(url: str) -> None:
     parts = split_url(url)
     if parts.scheme == "webhdfs":
         raise UsageError(
-            f"{without_userinfo(url)} can be read and not written; give the same cluster's hdfs:// address"
+            f"{without_userinfo(url)} can be read but not written; give the same cluster's hdfs:// address"
         )
     if parts.scheme == "file" and not os.path.isdir(unquote(parts.path)):
         raise UsageError(f"{without_userinfo(url)}: there is no such folder")

@@ -1,4 +1,4 @@
-"""Tables whose rows are all known before the first is printed: columns are as wide as what they hold."""
+"""Tables whose rows are all known before the first is printed: columns are as wide as their widest cell."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]], *, if_none: str = "") -> None:
-    """``titles`` over ``rows``; numbers to the right, None as ``-``.
+    """Print ``titles`` over ``rows``; numbers to the right, None as ``-``.
 
-    Nothing at all when there are no rows, but for ``if_none`` on standard error: it is for people.
+    Without rows nothing is printed, except ``if_none`` on standard error: it is for people.
     """
     if not rows and if_none:
         print(if_none, file=sys.stderr)
@@ -37,7 +37,7 @@ def _cell(value: object) -> str:
 
 
 def format_size(size: int | None) -> str:
-    """``1.5 MiB``; exact below a KiB."""
+    """Return a size in bytes as in ``1.5 MiB``; exact below a KiB, "-" for None."""
     if size is None:
         return "-"
     if size < 1024:

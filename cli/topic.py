@@ -59,7 +59,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_alter(actions)
     deleting = add_command(actions, "delete", delete, "delete topics with all their records", "bmq topic delete orders")
     deleting.add_argument("names", nargs="+", metavar="NAME", help="which topics")
-    deleting.add_argument("--if-exists", action="store_true", help="no error for a topic that is not there")
+    deleting.add_argument("--if-exists", action="store_true", help="no error for a topic that does not exist")
 
 
 def _add_create(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -77,7 +77,7 @@ def _add_create(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--config", type=config_pair, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
     )
     parser.add_argument("--if-not-exists", action="store_true", help="no error when there is a topic of that name")
-    parser.add_argument("--validate-only", action="store_true", help="ask whether it would be created; create nothing")
+    parser.add_argument("--validate-only", action="store_true", help="check whether it could be created, only")
 
 
 def _add_alter(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -137,7 +137,7 @@ def create(admin: Admin, arguments: argparse.Namespace) -> int:
     )
     (result,) = answer["topics"]
     if arguments.if_not_exists and result["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS:
-        return _say(arguments, f"topic {arguments.name} is there already", topic=arguments.name, created=False)
+        return _say(arguments, f"topic {arguments.name} exists already", topic=arguments.name, created=False)
     check(result["error_code"], result.get("error_message"), f"topic {arguments.name} was not created")
     is_created = not arguments.validate_only
     configs = _values(result.get("configs") or {})
@@ -163,7 +163,7 @@ def create(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 def describe(admin: Admin, arguments: argparse.Namespace) -> int:
-    """One block a topic.  1 when one of those named could not be described; the others are."""
+    """Print one block a topic.  Returns 1 if one of those named could not be described; the others are printed."""
     status = 0
     topics = admin.describe_topics(arguments.names or None)
     is_first, is_bmq = True, None
@@ -188,7 +188,7 @@ def describe(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 def _partitions(admin: Admin, topic: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """By number; offsets and sizes are None of a partition without a leader."""
+    """Return the partitions by number; of one without a leader, offsets and size are None."""
     name = topic["name"]
     led = [TopicPartition(name, each["partition_index"]) for each in topic["partitions"] if each["leader_id"] >= 0]
     ends = ends_of(admin, led)
@@ -212,13 +212,13 @@ def _partitions(admin: Admin, topic: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _leader_epoch(listed: int, ends: Ends | None) -> int | None:
-    """Return the epoch that Metadata has; where it has none, as of BMQ, the one that the leader gives; else None."""
+    """Return the epoch that Metadata has; if it has none, as with BMQ, the one that the leader sends; else None."""
     epoch = ends.leader_epoch if listed < 0 and ends is not None else listed
     return epoch if epoch >= 0 else None
 
 
 def _sizes(answers: Iterable[Mapping[str, Any]]) -> dict[tuple[int, str, int], int]:
-    """(broker, topic, partition) to bytes; a broker may hold a partition in one folder and a move's copy in another."""
+    """Return (broker, topic, partition) to bytes; the copy of a move, in another folder, is left out."""
     sizes: dict[tuple[int, str, int], int] = {}
     for answer in answers:
         for folder in answer["log_dirs"]:
@@ -231,7 +231,7 @@ def _sizes(answers: Iterable[Mapping[str, Any]]) -> dict[tuple[int, str, int], i
 
 
 def _overrides(admin: Admin, name: str) -> dict[str, str | None]:
-    """The configs that were set for this topic; None for one whose value the server keeps to itself."""
+    """Return the configs that were set for this topic; None for a value that the server does not show."""
     return _configs(admin, name, "modified")
 
 
@@ -245,7 +245,7 @@ def _values(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
 
 
 def _keeps_everything(configs: Mapping[str, str | None]) -> bool:
-    """Return whether a topic with all these configs asks for compaction and nothing else, of servers that do none.
+    """Return whether a topic with all these configs has compaction alone as its policy, on servers that do not compact.
 
     Those are BMQ's.
     """
@@ -255,7 +255,7 @@ def _keeps_everything(configs: Mapping[str, str | None]) -> bool:
 def _is_bmq(configs: Mapping[str, str | None]) -> bool:
     """Return whether a topic with all these configs is served by BMQ: this command works on any Kafka cluster.
 
-    BMQ is known by a topic config of its own.
+    BMQ is recognized by a topic config of its own.
     """
     return "flush.mode" in configs
 
@@ -265,8 +265,8 @@ def _print(
 ) -> None:
     servers = _replication(topic)
     replication = f"replication factor {servers}"
-    if is_bmq:  # its replicas, as Kafka names them, are servers; the copies are storage's
-        replication = f"each served by {_count(servers, 'server')}; /api/v1/topics tells the copies of its files"
+    if is_bmq:  # its replicas, in Kafka's sense, are servers; the copies are storage's
+        replication = f"each served by {_count(servers, 'server')}; /api/v1/topics shows the copies of its files"
     print(printable(f"topic {topic['name']}{' (internal)' if topic['is_internal'] else ''}"))
     print(f"  id           {topic['topic_id']}")
     print(f"  partitions   {len(partitions)}, {replication}")
@@ -303,7 +303,10 @@ def _print_json(topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]
 
 
 def alter(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Configs first: they can be undone, partitions cannot."""
+    """Change configs and the number of partitions, configs first: they can be undone, partitions cannot.
+
+    Raises UsageError or Refused.
+    """
     configs: dict[str, tuple[AlterConfigOp, str | None]] = {
         name: (AlterConfigOp.SET, value) for name, value in arguments.config
     }
@@ -312,7 +315,7 @@ def alter(admin: Admin, arguments: argparse.Namespace) -> int:
         raise UsageError(f"{', '.join(sorted(twice))}: either --config or --delete-config")
     configs.update(dict.fromkeys(arguments.delete_config, (AlterConfigOp.DELETE, None)))
     if not configs and arguments.partitions is None:
-        raise UsageError("what shall change? Give --partitions, --config or --delete-config")
+        raise UsageError("nothing to change: give --partitions, --config or --delete-config")
     done = []
     if configs:
         resource = ConfigResource(ConfigResourceType.TOPIC, arguments.name, configs)
@@ -339,7 +342,7 @@ def alter(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 def delete(admin: Admin, arguments: argparse.Namespace) -> int:
-    """1 when one of them could not be deleted; the others are."""
+    """Delete the topics.  Returns 1 if one of them could not be deleted; the others are."""
     status = 0
     answer = admin.delete_topics(arguments.names, timeout_ms=_timeout_ms(arguments), raise_errors=False)
     for result in answer["topics"]:
@@ -347,14 +350,14 @@ def delete(admin: Admin, arguments: argparse.Namespace) -> int:
         if code == ErrorCode.NONE:
             _say(arguments, f"topic {name} deleted", topic=name, deleted=True)
         elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and arguments.if_exists:
-            _say(arguments, f"topic {name} was not there", topic=name, deleted=False)
+            _say(arguments, f"topic {name} did not exist", topic=name, deleted=False)
         else:
             status = fail(f"topic {name} was not deleted: {describe_code(code, result.get('error_message'))}")
     return status
 
 
 def _say(arguments: argparse.Namespace, text: str, **fields: object) -> int:
-    """What was done, for people or for programs; status 0."""
+    """Print what was done, for people or for programs, and return status 0."""
     if arguments.json:
         print_json(fields)
     else:

@@ -1,4 +1,4 @@
-"""What every command line shares: the error of one that makes no sense, and the types of its numbers."""
+"""The common part of command lines: the error of an invalid one, and the types of its numbers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import argparse
 from collections.abc import Iterator
 
 DIGITS_MAX = 19
-"""Those of a 64-bit offset; Python refuses to read numbers of thousands of digits with an error of its own."""
+"""Digits of a 64-bit offset; Python refuses to read numbers of thousands of digits with an error of its own."""
 
 
 class UsageError(Exception):
-    """The command line asks for what makes no sense; the text says what would."""
+    """An invalid command line; the text says what to give instead."""
 
 
 def check_text(arguments: argparse.Namespace) -> None:
     """Raise UsageError for an argument whose bytes are not UTF-8: neither Kafka's protocol nor JSON can carry it.
 
-    Those that a command takes as bytes, as a file's name, are named by its default ``as_bytes``.
+    A command names arguments that it takes as bytes, such as a file's name, in its default ``as_bytes``.
     """
     as_bytes = getattr(arguments, "as_bytes", ())
     for name, value in vars(arguments).items():
@@ -28,7 +28,7 @@ def check_text(arguments: argparse.Namespace) -> None:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield the texts in an argument's value; of options that may be repeated it is a list, perhaps of pairs."""
+    """Yield the texts in an argument's value; that of an option that may be repeated is a list, perhaps of pairs."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple):
@@ -37,14 +37,14 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def whole_number(text: str) -> int:
-    """Return a number from 0 up.  Raises argparse.ArgumentTypeError."""
+    """Return a number from 0 up.  Raises argparse.ArgumentTypeError if ``text`` is not one."""
     if not _is_number(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
     return int(text)
 
 
 def positive(text: str) -> int:
-    """Return a number from 1 up.  Raises argparse.ArgumentTypeError."""
+    """Return a number from 1 up.  Raises argparse.ArgumentTypeError if ``text`` is not one."""
     if not (_is_number(text) and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
     return int(text)

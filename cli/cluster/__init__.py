@@ -1,1 +1,1 @@
-"""``bmq cluster``: its commands."""
+"""The commands of ``bmq cluster``."""

@@ -19,9 +19,9 @@ _DESCRIPTION = """\
 Show a running cluster as a whole, and act on it: drain, balance, move or log-level.
 
 status, drain, balance, move and log-level ask a server's HTTP address (--http), any of the cluster's. A MEMBER is one
-process of it: its incarnation as `bmq cluster status` prints it, the beginning of that if no other begins so, or one of
+process of it: its incarnation as `bmq cluster status` prints it, the beginning of that if it is unique, or one of
 its addresses as HOST:PORT. configs, and status with --bootstrap-server, work on any Kafka cluster. doctor looks
-at root, store and members from outside, whatever runs. rebuild and merge-root ask no server: none may run then.
+at root, store and members from outside, whatever runs. rebuild and merge-root need all servers stopped.
 """
 
 
@@ -45,7 +45,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         actions, "configs", configs, "print the servers' settings that are not defaults", "bmq cluster configs --all"
     )
     showing.add_argument("--node", type=int, metavar="ID", help="only of this server")
-    showing.add_argument("--all", action="store_true", help="also those that are defaults")
+    showing.add_argument("--all", action="store_true", help="also defaults")
 
 
 def configs(admin: Admin, arguments: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def configs(admin: Admin, arguments: argparse.Namespace) -> int:
 def _configs(
     admin: Admin, nodes: Iterable[int], *, with_defaults: bool
 ) -> Iterable[tuple[int, str, str | None, str, bool]]:
-    """The value of a secret is None."""
+    """Yield (node, config, value, source, is read-only); the value of a secret is None."""
     resources = [ConfigResource(ConfigResourceType.BROKER, str(node)) for node in nodes]
     answer = admin.describe_configs(resources, config_filter="all")
     for node, by_name in sorted((int(name), found) for name, found in answer["broker"].items()):

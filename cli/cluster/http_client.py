@@ -1,7 +1,7 @@
-"""What ``bmq cluster`` asks of servers' HTTP addresses.
+"""The client of servers' HTTP addresses, for ``bmq cluster``.
 
-The process that is asked may be the very one that is told to leave, so the others' addresses are remembered: when one
-is gone, another is asked, if it is of the same cluster.
+The process that is asked may be the very one that is to be drained, so the other members' addresses are kept: if one
+does not respond, another of the same cluster is asked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bmq.cli.usage import UsageError
 from bmq.core.urls import split_url
 
 ANSWER_BYTES_MAX = 16 << 20
-"""An answer that is larger comes from no console of ours."""
+"""Largest response in bytes; a console's is smaller."""
 CONSOLES_MAX = 100
 
 
@@ -28,7 +28,8 @@ class Console:
     """The consoles of one cluster.  Every call takes at most ``timeout_s``."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        """Ask `url`; `http://` may be left out, as in `bmq serve --http`.  Raises UsageError."""
+        """Use `url`; `http://` may be left out, as in `bmq serve --http`.  Raises UsageError if it is not an HTTP
+        address."""
         if "://" not in url:
             url = f"http://{url}"
         try:
@@ -43,7 +44,7 @@ class Console:
         self._cluster_id: str | None = None
 
     def status(self, timeout_s: float | None = None) -> Mapping[str, Any]:
-        """The cluster's status.  Unreachable when no console of the cluster answers within the time."""
+        """Return the cluster's status.  Raises Unreachable if no console of the cluster responds within the time."""
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         failed: Unreachable | None = None
         for url in tuple(self._urls):
@@ -53,7 +54,7 @@ class Console:
             except Unreachable as error:
                 failed = failed or error
                 self._urls.remove(url)
-                self._urls.append(url)  # the next time others are asked first
+                self._urls.append(url)  # the next call asks others first
                 continue
             self._remember(url, status)
             return status
@@ -61,15 +62,15 @@ class Console:
         raise failed
 
     def act(self, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An operator's act, asked once.  Refused, Unreachable."""
+        """Send an operator's request once, to one console, and return the response.  Raises Refused or Unreachable."""
         return _call(f"{self._urls[0]}/api/v1/cluster/{name}", body, self._timeout_s)
 
     def log_levels(self, member: str) -> Mapping[str, Any]:
-        """Return a member's loggers.  Raises Refused, Unreachable."""
+        """Return a member's loggers.  Raises Refused or Unreachable."""
         return _call(self._log_level(member), None, self._timeout_s)
 
     def set_log_level(self, member: str, logger: str, level: str) -> Mapping[str, Any]:
-        """Set the level of one, asked once.  Raises Refused, Unreachable."""
+        """Set the level of a member's logger, by one request.  Raises Refused or Unreachable."""
         body = {"logger": logger, "level": level}
         return _call(self._log_level(member), body, self._timeout_s, method="PUT")
 
@@ -77,7 +78,10 @@ class Console:
         return f"{self._urls[0]}/api/v1/members/{urllib.parse.quote(member, safe='')}/log-level"
 
     def _check(self, url: str, status: Mapping[str, Any]) -> None:
-        """An address that was another machine's, or is by now another cluster's, may lead anywhere."""
+        """Raise Unreachable unless this is a status of the same cluster.
+
+        An address may by now be another machine's or another cluster's.
+        """
         if "members" not in status or "cluster_id" not in status:
             raise Unreachable(f"{url} answers, but not as `bmq serve`")
         if self._cluster_id not in (None, status["cluster_id"]):
@@ -85,7 +89,7 @@ class Console:
         self._cluster_id = status["cluster_id"]
 
     def _remember(self, url: str, status: Mapping[str, Any]) -> None:
-        """The one that answered first, then the others."""
+        """Keep the address that responded first, then the others'."""
         others = [
             f"http://{member['http']}"
             for member in status["members"]
@@ -95,7 +99,8 @@ class Console:
 
 
 def _call(url: str, body: Mapping[str, Any] | None, timeout_s: float, method: str | None = None) -> Mapping[str, Any]:
-    """GET, or send ``body`` by POST or `method`.  Raises Refused with the server's words, Unreachable."""
+    """GET, or send ``body`` by POST or `method`, and return the response.  Raises Refused with the server's text, or
+    Unreachable."""
     data = None if body is None else json.dumps(body).encode()
     headers = {} if data is None else {"Content-Type": "application/json"}
     request = urllib.request.Request(url, data, headers, method=method)
@@ -104,7 +109,7 @@ def _call(url: str, body: Mapping[str, Any] | None, timeout_s: float, method: st
             told = json.loads(answer.read(ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         raise _refusal(url, error) from error
-    except (OSError, ValueError, http.client.HTTPException) as error:  # no connection, no answer; no JSON, no HTTP
+    except (OSError, ValueError, http.client.HTTPException) as error:  # no connection, no response; no JSON, no HTTP
         if isinstance(getattr(error, "reason", error), TimeoutError):
             text = f"{url} did not answer within {timeout_s:.3g} s"
             raise Unreachable(f"{text}; try again, or give it longer with --timeout") from error
@@ -115,7 +120,7 @@ def _call(url: str, body: Mapping[str, Any] | None, timeout_s: float, method: st
 
 
 def _refusal(url: str, error: urllib.error.HTTPError) -> Refused | Unreachable:
-    """Refused only in our console's own words: whatever else is no answer of a cluster."""
+    """Return Refused for a console's own error; Unreachable for any other body, which is not a cluster's response."""
     try:
         with error:
             told = json.loads(error.read(ANSWER_BYTES_MAX))

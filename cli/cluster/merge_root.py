@@ -1,5 +1,5 @@
-"""``bmq cluster merge-root``: the command line.  ``cli.cluster.merge_root_run`` does it, and is imported when it is
-wanted."""
+"""``bmq cluster merge-root``: the command line.  The work is in ``cli.cluster.merge_root_run``, imported when it
+runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bmq.cli import store_command
 _DESCRIPTION = """\
 Put a cluster together again whose processes were given different roots, and make --root the cluster's.
 
-What the roots given by --from hold of topics and journals is moved to where the same lies below --root, file by file. A
-file of which --root has another is left where it is, and named. All roots lie on the same file system: on one
+Topics and journals in the roots given by --from are moved to the same places below --root, file by file. A
+file is left where it is, and named, if --root has another in its place. All roots lie on the same file system: on one
 NameNode, or on local folders of one disk. Files are moved, not copied, so that an unfinished segment stays the
-file that the metadata store knows.
+file that the metadata store names.
 
-Without --from it says which root is the cluster's: for a root that has lost its root.json or cluster.json.
+Without --from it marks --root as the cluster's: for a root that has lost its root.json or cluster.json.
 
 Stop every process of the cluster first, and keep it stopped until this has ended. Killed at any moment, it may be run
 again. Then start the servers, all with this --root.
@@ -25,7 +25,7 @@ example:
   bmq cluster merge-root --root hdfs://namenode:8020/bmq --from hdfs://namenode:8020/bqm --meta etcd://etcd1:2379
 
 exit status:
-  0  done      1  refused, or files are left in a wrong root: standard error says which      2  wrong usage, no answer
+  0  done      1  refused, or files are left in a wrong root: standard error says which      2  wrong usage, no response
 """
 
 

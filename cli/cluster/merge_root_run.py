@@ -36,12 +36,15 @@ from bmq.storage.root_id import make_root_id
 
 _MERGED = (layout.TOPICS, layout.JOURNALS)
 _COMPARED_BYTES_MAX = 1 << 20
-"""A file of both roots up to this size may be the same one: topics' facts are written to every root in use."""
+"""Largest file that may be the same in two roots: topics' descriptions are written to every root in use."""
 
 
 @dataclass(slots=True)
 class Merged:
-    """Paths as seen from the folder that all roots lie in.  ``moved`` are whole folders where nothing was there yet."""
+    """The files that were moved and left, as paths in the folder that all roots lie in.
+
+    ``moved`` names a whole folder if the right root had nothing in its place.
+    """
 
     moved: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -49,7 +52,10 @@ class Merged:
 
 
 async def merge(fs: FileSystem, right: str, wrong: str, *, is_dry: bool = False) -> Merged:
-    """Move what is in folder `wrong` into folder `right`; what is in both and the same is left without a word."""
+    """Move the content of folder `wrong` into folder `right`; files that are the same in both are left and not listed.
+
+    With ``is_dry`` nothing is moved.  Raises StorageError.
+    """
     merged = Merged()
     for folder in _MERGED:
         if await _is_folder(fs, wrong + folder) is not None:
@@ -75,14 +81,14 @@ async def _merge(fs: FileSystem, source: str, target: str, merged: Merged, *, is
 def _is_index_alone(name: str, names: Sequence[str]) -> bool:
     """Return whether `name` is the index of a segment that its root does not have.
 
-    The process with the wrong root wrote it of what it took for an empty file: beside the segment it would be wrong.
+    The process with the wrong root wrote it for a file that it took for empty: beside the segment it would be wrong.
     """
     segment = layout.parse_segment(name)
     return segment is not None and segment[1] == "idx" and f"{segment[0]}.log" not in names
 
 
 async def _is_folder(fs: FileSystem, path: str) -> bool | None:
-    """None when there is nothing."""
+    """Return whether ``path`` is a folder; None if nothing is there."""
     try:
         return (await fs.status(path)).is_dir
     except NoSuchFile:
@@ -106,7 +112,7 @@ def _is_same_topic(*files: tuple[str, bytes]) -> bool:
     try:
         one, other = (parse_topic(path, data) for path, data in files)
     except FormatError:
-        return False  # an unreadable file is not known to be the same: the command names it
+        return False  # an unreadable file counts as another one: the command names it
     if None in (one.replication_factor, other.replication_factor):
         one, other = (replace(each, replication_factor=None) for each in (one, other))
     return one == other
@@ -116,9 +122,9 @@ def _is_same_topic(*files: tuple[str, bytes]) -> bool:
 
 
 async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Sequence[FileSystem]) -> ClusterFile:
-    """Return what the right root's `cluster.json` says, or is to say if it is missing.
+    """Return the content of the right root's `cluster.json`, or the content to write if it is missing.
 
-    Raises NotLost when a process runs, Refused when a root or the store is not this cluster's.
+    Raises NotLost if a process runs, Refused if a root or the store is not this cluster's.
     """
     await check_nobody(kv, cluster)
     if await kv.get(mark_key(cluster)) is not None:
@@ -142,7 +148,8 @@ async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Seq
 
 
 async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile) -> RootRecord:
-    """Make `right` the cluster's root.  Raises NotLost when a process has come up meanwhile."""
+    """Make `right` the cluster's root.  Raises NotLost if a process has started meanwhile, Refused if another one wrote
+    the root."""
     await check_cluster(right, file.cluster_id, incarnation=file.incarnation)
     record = RootRecord(root_id=await make_root_id(right), url=without_userinfo(right.url))
     await check_nobody(kv, cluster)
@@ -161,7 +168,7 @@ async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile)
 
 
 def perform(arguments: argparse.Namespace) -> int:
-    """Return the exit status; errors go to standard error in one line."""
+    """Run the command and return its exit status; errors go to standard error in one line."""
     try:
         return asyncio.run(_run(arguments))
     except (Refused, NotLost) as error:
@@ -213,7 +220,7 @@ def _settings(arguments: argparse.Namespace) -> NodeConfig:
 def common_folder(urls: Sequence[str]) -> tuple[str, list[str]]:
     """Return the URL of the folder that all roots lie in, and each root's path in it.
 
-    Raises UsageError when they lie on different file systems, or one in another.
+    Raises UsageError if they lie on different file systems, or one in another.
     """
     parts = [split_url(url) for url in urls]
     if len({(each.scheme, each.netloc) for each in parts}) > 1:

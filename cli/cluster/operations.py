@@ -1,4 +1,4 @@
-"""``bmq cluster drain|balance|move``: operators' acts, at any server's HTTP address."""
+"""``bmq cluster drain|balance|move|log-level``: operators' requests, to any server's HTTP address."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from bmq.cli.usage import whole_number
 from bmq.server.member_names import Ambiguous, NoSuchMember, find_member
 
 ACT_S = 30.0
-"""Some more than a server goes on looking for a leader."""
+"""Seconds for a request, somewhat more than a server searches for a leader."""
 DRAIN_S = 60.0
 LOOK_S = 0.2
 ANSWER_S = 10.0
-"""For one answer, while a process that drains is waited for."""
+"""Seconds for one response, while the command waits for a process that drains."""
 
 Act = Callable[[Console, argparse.Namespace], int]
 _DRAIN_NOTE = """
-What the process has is handed over to others, then the process ends. Whatever runs it (systemd, Kubernetes,
-`bmq serve --workers`) must not start it again, or is to do so on purpose: it then is a new member.
+Others take over the process's partitions and shards, then it ends. Whatever runs it (systemd, Kubernetes,
+`bmq serve --workers`) must not start it again, or only on purpose: it then is a new member.
 """
 
 _LEVEL_NOTE = """
-A level holds for a logger and for those below it that have none of their own, until the process ends: then the setting
-log_level counts again. `default` takes it back before.
+A level holds for a logger and for those below it without a level of their own, until the process ends. Then the setting
+log_level counts again. `default` removes it before that.
 """
 
 
@@ -40,20 +40,20 @@ def add_parsers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     draining = add_bare_command(
         actions,
         "drain",
-        "have a process hand over what it has and end, and wait until it has",
+        "hand a process's partitions and shards over to others, end it, and wait until it has ended",
         "bmq cluster drain broker-3f9a",
-        timeout="wait so many seconds for it to go; it goes on when they are over",
+        timeout="seconds to wait for its end; it continues to drain after them",
         timeout_s=DRAIN_S,
     )
     draining.description = f"{draining.description}\n{_DRAIN_NOTE}"
     draining.add_argument("member", metavar="MEMBER", help="which one: see `bmq cluster --help`")
     draining.add_argument(
-        "--force", action="store_true", help="also the last one of a role, whose work nobody can take over"
+        "--force", action="store_true", help="also the last one of a role, whose work no process can take over"
     )
     balancing = add_bare_command(
         actions,
         "balance",
-        "even the brokers out now, not only when they differ much",
+        "move partitions now until the brokers are even, not only if they differ much",
         "bmq cluster balance",
         timeout_s=ACT_S,
     )
@@ -146,7 +146,10 @@ def log_level(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def drain(console: Console, arguments: argparse.Namespace) -> int:
-    """1 when it has gone and partitions are left without an owner, or it has not gone in time."""
+    """Drain a member and wait for its end.
+
+    Returns 1 if partitions are left without an owner.  Raises Refused if it has not ended in time.
+    """
     deadline = time.monotonic() + arguments.timeout
     status = console.status()
     name = _meant(arguments.member, status["members"])
@@ -177,7 +180,7 @@ def _meant(named: str, members: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _check_others(name: str, members: Sequence[Mapping[str, Any]]) -> None:
-    """Refused when it is the last of a role that stays."""
+    """Raise Refused if no other member that stays has a role of this one."""
     (leaving,) = (member for member in members if member["incarnation"] == name)
     stay = {
         role for member in members if member is not leaving and not member["is_draining"] for role in member["roles"]
@@ -190,16 +193,16 @@ def _check_others(name: str, members: Sequence[Mapping[str, Any]]) -> None:
 def _wait_gone(console: Console, name: str, deadline: float, on_left: Callable[[int], None]) -> int:
     """Wait until it is not a member, and return how many partitions have no owner then.
 
-    `on_left` is called with how many partitions and shards it still has.  Raises Refused when the time is over.
+    `on_left` is called with the number of partitions and shards that it still has.  Raises Refused if it is a member
+    when the time is over, Unreachable if no console responds then.
     """
     left: Mapping[str, Any] | None = None
     lost: Unreachable | None = None
     while (left_s := deadline - time.monotonic()) > 0:
         try:
             status = console.status(min(left_s, ANSWER_S))
-        except (
-            Unreachable
-        ) as error:  # the one that was asked may be the one that goes, and others not reachable from here
+        except Unreachable as error:
+            # The console may be of the process that ends, and the others not reachable from here.
             lost = error
         else:
             lost, left = None, next((each for each in status["members"] if each["incarnation"] == name), None)
@@ -208,6 +211,6 @@ def _wait_gone(console: Console, name: str, deadline: float, on_left: Callable[[
             on_left(left["partitions"] + left["shards"])
         time.sleep(min(LOOK_S, left_s))
     if lost is not None:
-        raise Unreachable(f"{name} was asked to leave; whether it has, nobody tells: {lost}")
+        raise Unreachable(f"{name} was told to drain; no server shows whether it has ended: {lost}")
     has = f" and has {left['partitions']} partitions and {left['shards']} shards" if left is not None else ""
-    raise Refused(f"{name} was asked to leave and is still there{has}; it goes on: look with `bmq cluster status`")
+    raise Refused(f"{name} was told to drain and is still there{has}; it continues: see `bmq cluster status`")

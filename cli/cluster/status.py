@@ -1,4 +1,4 @@
-"""``bmq cluster status``: the processes of a cluster of ours over HTTP, or any Kafka cluster over Kafka's protocol."""
+"""``bmq cluster status``: the processes of a BMQ cluster over HTTP, or any Kafka cluster over Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     where.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT",
-        help="ask over Kafka's protocol instead, for what any Kafka cluster tells; $BMQ_BOOTSTRAP, or the profile's, "
+        help="ask over Kafka's protocol instead, as any Kafka cluster allows; $BMQ_BOOTSTRAP, or the profile's, "
         "where there is no HTTP address",
     )
     profiles.add_profile(parser)
@@ -62,12 +62,12 @@ def add_http(parser: argparse._ActionsContainer) -> None:
 
 
 def http_url(arguments: argparse.Namespace) -> str:
-    """Return the address to ask.  Raises UsageError if the profile cannot be read."""
+    """Return the address of a server's console.  Raises UsageError if the profile cannot be read."""
     return profiles.value(arguments, "http") or DEFAULT_HTTP
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask over HTTP, or over Kafka's protocol if only such an address is given.  Returns the exit status."""
+    """Print the status over HTTP, or over Kafka's protocol if only such an address is given; return the exit status."""
     return tell(arguments, lambda: _run(arguments))
 
 
@@ -84,13 +84,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def over_http(console: Console, arguments: argparse.Namespace) -> int:
-    """Print the status.  Return 1 when something is not served, or cannot be used."""
+    """Print the status.  Returns 1 if something is not served, or cannot be used."""
     status = console.status()
     if arguments.json:
         print_json(status)
     else:
         _print_status(status)
-    troubles = ("shards_not_loaded", "quarantined", "partitions_not_served_total")  # an earlier server has not all
+    troubles = ("shards_not_loaded", "quarantined", "partitions_not_served_total")  # earlier servers lack some
     is_stalled = any(member.get("storage_trouble") for member in status["members"])
     return 1 if status["unassigned"] or is_stalled or any(status.get(name) for name in troubles) else 0
 
@@ -101,7 +101,7 @@ def _print_status(status: Mapping[str, Any]) -> None:
     print(f"  partitions   {status['partitions']}, {status['unassigned'] or 'none'} without an owner")
     print(printable(f"  leader       {status['leader'] or 'none'}"))
     if not status["is_from_leader"]:
-        print(printable(f"  the leader does not answer: this is what {status['asked']} has heard"))
+        print(printable(f"  the leader does not answer: this is the view of {status['asked']}"))
     if status["is_balancing"]:
         print("  balancing")
     print_table(_MEMBERS, [_row(member) for member in status["members"]])
@@ -117,7 +117,7 @@ def _print_status(status: Mapping[str, Any]) -> None:
             ("TOPIC", "PARTITION", "BROKER", "WHY"),
             [[each[name] for name in ("topic", "partition", "broker", "why")] for each in partitions],
         )
-    failures = status.get("shards_not_loaded")  # a server of an earlier version does not tell
+    failures = status.get("shards_not_loaded")  # servers of earlier versions lack it
     if failures:
         print(f"{len(failures)} shards of __consumer_offsets are not loaded: their groups are not served")
         print_table(
@@ -175,7 +175,8 @@ def _state(member: Mapping[str, Any]) -> str:
 
 
 def over_kafka(admin: Admin, arguments: argparse.Namespace) -> int:
-    """1 when a partition has no leader: its records can be neither read nor written."""
+    """Print the status that any Kafka cluster has.  Returns 1 if a partition has no leader: it can be neither read nor
+    written."""
     cluster = admin.describe_cluster()
     topics = admin.describe_topics(None)
     partitions = [partition for topic in topics for partition in topic["partitions"]]

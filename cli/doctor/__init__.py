@@ -1,1 +1,1 @@
-"""``bmq cluster doctor``: facts gathered, findings, remedies."""
+"""The parts of ``bmq cluster doctor``: the gathering of facts, and findings with remedies."""

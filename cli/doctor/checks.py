@@ -1,4 +1,4 @@
-"""Findings of ``bmq cluster doctor``: from facts that were gathered to what is wrong, and its remedy.  No I/O.
+"""Findings of ``bmq cluster doctor``: from facts that were gathered to faults, each with its remedy.  No I/O.
 
 | area | found when |
 |---|---|
@@ -24,17 +24,17 @@ from bmq.meta.maintenance import LeaseLeft, StoreMember, StoreStatus
 
 NAMES_MAX = 5
 BEHIND_MOST = 1_000
-"""Entries of etcd's log: a second of a busy cluster."""
+"""Entries of etcd's log that a server may lag: a second of a busy cluster."""
 CLOCK_S = 5.0
-"""A clock is told in whole seconds, and a response may take some time."""
+"""Seconds of difference that are ignored: a clock is read in whole seconds, and a response may take some time."""
 LEASE_LEAST = 1 / 3
-"""Of a lease: it is renewed each third, so two renewals were missed."""
+"""Part of a lease that must be left: it is renewed each third, so below this two renewals were missed."""
 VERSION_MIN = (3, 5, 8)
-"""Of etcd, see ``meta.etcd.store``."""
+"""The oldest etcd that is supported, see ``meta.etcd.store``."""
 
 
 class Finding(NamedTuple):
-    """Something that is wrong, and what to do about it."""
+    """A fault, and what to do about it."""
 
     area: str
     subject: str
@@ -43,9 +43,9 @@ class Finding(NamedTuple):
 
 
 class Health(NamedTuple):
-    """A response of ``/readyz``: `status` 0 when there was none, then `message` says why.
+    """A response of ``/readyz``: `status` 0 if there was none, then `message` is the reason.
 
-    `clock_ahead_s`: how far its clock is before this machine's; None where it does not tell.
+    `clock_ahead_s`: seconds that its clock is ahead of this machine's; None if the response does not show it.
     """
 
     status: int
@@ -54,7 +54,7 @@ class Health(NamedTuple):
 
 
 def check_store(url: str, status: StoreStatus) -> list[Finding]:
-    """Return what is wrong with etcd's room."""
+    """Return a finding if etcd's database is full or nearly full."""
     remedy = "compact and defragment it (etcdctl compaction, etcdctl defrag), or raise --quota-backend-bytes"
     if status.is_full:
         what = f"it takes no writes (NOSPACE): its database has {status.bytes} bytes, {status.bytes_in_use} in use"
@@ -66,7 +66,7 @@ def check_store(url: str, status: StoreStatus) -> list[Finding]:
 
 
 def check_servers(url: str, servers: Sequence[StoreMember]) -> list[Finding]:
-    """Return what is wrong with the servers of the store, one by one."""
+    """Return the faults of the store's servers, one by one."""
     findings = []
     for each in servers:
         if each.error:
@@ -75,12 +75,12 @@ def check_servers(url: str, servers: Sequence[StoreMember]) -> list[Finding]:
             continue
         if not each.has_leader:
             remedy = "a majority of the members must be up and reach each other (etcdctl endpoint status --cluster)"
-            findings.append(Finding("store", each.address, "it knows no leader", remedy))
+            findings.append(Finding("store", each.address, "it has no leader", remedy))
         if each.is_learner:
-            remedy = "promote it (etcdctl member promote), or take it out of --meta: a learner serves nobody"
+            remedy = "promote it (etcdctl member promote), or take it out of --meta: a learner serves no clients"
             findings.append(Finding("store", each.address, "it is a learner", remedy))
         if each.behind > BEHIND_MOST:
-            remedy = "look at its disk (etcd_disk_wal_fsync_duration_seconds) and its network"
+            remedy = "check its disk (etcd_disk_wal_fsync_duration_seconds) and its network"
             findings.append(Finding("store", each.address, f"it has {each.behind} entries to apply", remedy))
         if _version(each.version) < VERSION_MIN:
             needed = ".".join(map(str, VERSION_MIN))
@@ -96,17 +96,17 @@ def check_clock(area: str, subject: str, ahead_s: float | None) -> list[Finding]
     """Return a finding for a clock that is too far from this machine's."""
     if ahead_s is None or abs(ahead_s) <= CLOCK_S:
         return []
-    what = f"its clock is {abs(ahead_s):.0f} s {'before' if ahead_s > 0 else 'behind'} this machine's"
+    what = f"its clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine's"
     remedy = "run an NTP client (chrony) on both: timestamps of records, retention by time and logs go by the clock"
     return [Finding(area, subject, what, remedy)]
 
 
 def check_lease(name: str, left: LeaseLeft) -> list[Finding]:
-    """Return a finding for a member that does not renew its lease, each third of it."""
+    """Return a finding for a member that does not renew its lease."""
     if left.left_s >= left.granted_s * LEASE_LEAST:
         return []
     what = f"its lease of {left.granted_s:g} s ends in {max(left.left_s, 0):g} s: it is not renewed"
-    remedy = "the process stands still, or does not reach the store; its partitions move when the lease ends"
+    remedy = "the process is suspended, or does not reach the store; its partitions move when the lease ends"
     return [Finding("members", name, what, remedy)]
 
 
@@ -135,7 +135,7 @@ def check_copies(url: str, live: int, copies: Mapping[str, int]) -> list[Finding
 
 
 def check_members(members: Sequence[Member], leader: str | None) -> list[Finding]:
-    """Return what is wrong with the processes as the store has them."""
+    """Return the faults of the processes that the store has as members."""
     if not members:
         return [Finding("members", "-", "no process is registered", "start the servers: `bmq serve --meta ...`")]
     findings = []
@@ -145,7 +145,7 @@ def check_members(members: Sequence[Member], leader: str | None) -> list[Finding
             remedy = f"start a process with this role: `bmq serve --roles {role} ...`"
             findings.append(Finding("members", role, "no process that stays has this role", remedy))
     if leader is None:
-        remedy = "an election takes seconds: look again; if it stays so, look at the log of the controllers"
+        remedy = "an election takes seconds: run this again; if it stays so, read the log of the controllers"
         findings.append(Finding("members", "controller", "no controller leads", remedy))
     versions = sorted({member.version for member in members if member.version})
     if len(versions) > 1:
@@ -153,13 +153,13 @@ def check_members(members: Sequence[Member], leader: str | None) -> list[Finding
         findings.append(Finding("members", "-", what, "finish the upgrade"))
     for member in members:
         if member.is_draining:
-            remedy = "it ends by itself; if it does not, look at its log, and end it with SIGTERM"
+            remedy = "it ends by itself; if it does not, read its log, and end it with SIGTERM"
             findings.append(Finding("members", member.incarnation, "it is draining", remedy))
     return findings
 
 
 def check_health(name: str, url: str, health: Health) -> list[Finding]:
-    """Return what a process says of itself."""
+    """Return the faults that a process itself reports, and its clock's."""
     findings = _check_state(name, url, health)
     return findings + check_clock("members", name, health.clock_ahead_s)
 

@@ -1,4 +1,4 @@
-"""``bmq cluster doctor``: the command line.  ``cli.doctor.run`` looks, and is imported when it is wanted."""
+"""``bmq cluster doctor``: the command line.  The work is in ``cli.doctor.run``, imported when it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bmq.cli import store_command
 from bmq.cli.profile import profiles
 
 _DESCRIPTION = """\
-Look at everything that a cluster needs, and print what is wrong with its remedy.
+Check everything that a cluster needs, and print each fault with its remedy.
 
 It asks the metadata store (reachable, each of its servers with version, leader and clock, room, keys that can be read),
 the root (the cluster's own, a probe written and deleted), storage (each NameNode's HA state, safe mode, room, the
@@ -20,7 +20,7 @@ example:
   bmq cluster doctor --root hdfs://namenode:8020/bmq --meta etcd://etcd1:2379,etcd2:2379
 
 exit status:
-  0  all is well      1  something is wrong: it is printed with its remedy      2  wrong usage or settings
+  0  no fault found      1  faults found: each is printed with its remedy      2  wrong usage or settings
 """
 
 
@@ -30,11 +30,11 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         actions,
         "doctor",
         "bmq.cli.doctor.run",
-        text="look at root, store, storage and members; print what is wrong with its remedy",
+        text="check root, store, storage and members; print each fault with its remedy",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="HTTP address of a single process (BMQ_HTTP)")
     profiles.add_profile(parser)
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds for each look [%(default)g]")
+    parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds for each check [%(default)g]")
     parser.add_argument("--json", action="store_true", help="one JSON object a finding")

@@ -1,4 +1,4 @@
-"""``bmq cluster doctor``, carried out: each look by itself, bounded in time, whatever became of the others."""
+"""``bmq cluster doctor``, carried out: each check by itself, bounded in time, whatever the result of the others."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class _Stored:
-    """What the store has of the cluster."""
+    """The cluster's data in the store."""
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
@@ -71,7 +71,7 @@ class _Stored:
         self.copies: dict[str, int] = {}
         self.unreadable: dict[str, str] = {}
         self.servers: list[str] = []
-        """Of the store, ``host:port``."""
+        """Addresses of the store's servers, ``host:port``."""
 
 
 def perform(arguments: argparse.Namespace) -> int:
@@ -79,7 +79,7 @@ def perform(arguments: argparse.Namespace) -> int:
     try:
         config = _settings(arguments)
         if not config.root or not config.meta:
-            raise ConfigError("doctor looks at the servers' places: give --root and --meta, --config or --profile")
+            raise ConfigError("root and meta are needed: give --root and --meta, --config or --profile")
         findings = asyncio.run(examine(config, arguments.timeout))
     except (UsageError, ConfigError, ValueError) as error:
         return fail(str(error), status=EXIT_USAGE)
@@ -97,14 +97,15 @@ def perform(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace) -> NodeConfig:
-    """Return the servers' settings; a profile stands in for flags, or for defaults.  Raises UsageError, ConfigError."""
+    """Return the servers' settings; a profile stands in for flags, or for defaults.  Raises UsageError or
+    ConfigError."""
     chosen = _places(profiles.named(arguments))
     flags = {name: getattr(arguments, name) or chosen.get(name) for name in (*PLACES, "http")}
     return load_settings(arguments.config, flags, replace(NodeConfig(), **_places(profiles.implied(arguments))))
 
 
 def _places(profile: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that a profile gives; `http` is an address there."""
+    """Return the settings that a profile gives; its `http` is a URL, the setting an address."""
     given = {name: profile[name] for name in PLACES if name in profile}
     if "http" in profile:
         given["http"] = profile["http"].rpartition("://")[2].rstrip("/")
@@ -112,7 +113,7 @@ def _places(profile: Mapping[str, str]) -> dict[str, Any]:
 
 
 async def examine(config: NodeConfig, timeout_s: float) -> list[Finding]:
-    """Return all findings.  Raises ValueError when an address is none of a store or root."""
+    """Return all findings.  Raises ValueError if an address is not one of a store or root."""
     findings, stored = await _look_at_store(config, timeout_s)
     findings += await _look_at_root(config, stored, timeout_s)
     return findings + await _look_at_members(config, stored, timeout_s)
@@ -122,10 +123,10 @@ async def examine(config: NodeConfig, timeout_s: float) -> list[Finding]:
 
 
 async def _look_at_store(config: NodeConfig, timeout_s: float) -> tuple[list[Finding], _Stored | None]:
-    """Return the findings, and what the store has; None when it cannot be read, or is a running server's own."""
+    """Return the findings, and the store's data; None if it cannot be read, or is a running server's own."""
     url = without_userinfo(config.meta)
     if not is_shared(config.meta) and (await _ask_health(_own_url(config), timeout_s)).status:
-        return [], None  # one process has the file, and answers for it
+        return [], None  # one process has the file open, and its /readyz reports for it
     try:
         kv = await _bounded(open_keyvalue(config.meta, password_file=config.meta_password_file), timeout_s)
     except (KvError, TimeoutError) as error:
@@ -140,7 +141,7 @@ async def _look_at_store(config: NodeConfig, timeout_s: float) -> tuple[list[Fin
 
 
 async def _look_at_clocks(config: NodeConfig, servers: Sequence[str], timeout_s: float) -> list[Finding]:
-    """Return the store's servers whose clocks are not this machine's."""
+    """Return findings for the store's servers whose clocks differ from this machine's."""
     context = etcd_tls(config.meta) if servers else None
     ahead = await asyncio.gather(*(asyncio.to_thread(clock_of, each, context, timeout_s) for each in servers))
     return [finding for name, each in zip(servers, ahead, strict=True) for finding in check_clock("store", name, each)]
@@ -231,7 +232,7 @@ async def _check_health(fs: FileSystem, url: str, timeout_s: float) -> list[Find
     try:
         return check_storage(url, await _bounded(fs.health(), timeout_s))
     except Unsupported:
-        return []  # this user may not ask
+        return []  # this user may not read it
     except (StorageError, TimeoutError) as error:
         return [_no_root(url, error, timeout_s)]
 
@@ -248,7 +249,7 @@ def _no_root(url: str, error: Exception, timeout_s: float) -> Finding:
 
 
 async def _check_root(fs: FileSystem, url: str, stored: _Stored | None, timeout_s: float) -> list[Finding]:
-    """Compare the root's identity with what the store says of it."""
+    """Compare the root's identity with the store's record of it."""
     try:
         file = await _bounded(read_cluster(fs), timeout_s)
         root_id = await _bounded(read_root_id(fs), timeout_s)
@@ -271,7 +272,7 @@ async def _check_root(fs: FileSystem, url: str, stored: _Stored | None, timeout_
 
 
 async def _check_write(fs: FileSystem, url: str, timeout_s: float) -> list[Finding]:
-    """Write a small file and delete it."""
+    """Write a small file and delete it; return a finding for what fails."""
     path = f"/.doctor-{uuid.uuid4().hex}"
     try:
         await _bounded(write_once(fs, path, b"bmq cluster doctor\n"), timeout_s)
@@ -293,7 +294,7 @@ async def _check_nodes(fs: FileSystem, url: str, stored: _Stored, timeout_s: flo
     try:
         live = await _bounded(fs.replicas_max(), timeout_s)
     except Unsupported:
-        return []  # HDFS tells its superusers only
+        return []  # HDFS shows it to superusers only
     except (StorageError, TimeoutError) as error:
         return [_no_root(url, error, timeout_s)]
     return check_copies(url, live, stored.copies)

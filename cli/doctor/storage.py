@@ -1,4 +1,4 @@
-"""Findings of ``bmq cluster doctor`` about storage: from what it says of its health to what is wrong.  No I/O.
+"""Findings of ``bmq cluster doctor`` about storage: from its own report of its health to faults.  No I/O.
 
 | subject | found when |
 |---|---|
@@ -22,17 +22,17 @@ QUOTA_MOST = 0.9
 
 
 def check_namenodes(states: Sequence[NameNodeState]) -> list[Finding]:
-    """Return what is wrong with the NameNodes of the root."""
+    """Return the faults of the root's NameNodes."""
     findings = []
     for each in states:
         if each.error:
-            remedy = "start it, or take it out of the root's URL or hdfs-site.xml; until then nobody can take over"
+            remedy = "start it, or take it out of the root's URL or hdfs-site.xml; until then no NameNode can take over"
             findings.append(Finding("storage", each.address, f"the NameNode does not answer: {each.error}", remedy))
     known = [each for each in states if each.state]
     active = [each.address for each in known if each.state == "active"]
     if known and not active and len(known) == len(states):
         told = ", ".join(f"{each.address} {each.state}" for each in known)
-        remedy = "look at the ZKFCs and JournalNodes; hdfs haadmin -getAllServiceState shows what Hadoop sees"
+        remedy = "check the ZKFCs and JournalNodes; hdfs haadmin -getAllServiceState shows what Hadoop sees"
         findings.append(Finding("storage", "NameNodes", f"none is active: {told}", remedy))
     if len(active) > 1:
         remedy = "stop one at once: check fencing (dfs.ha.fencing.methods), and that the URL names one name service"
@@ -41,7 +41,7 @@ def check_namenodes(states: Sequence[NameNodeState]) -> list[Finding]:
 
 
 def check_storage(url: str, health: StorageHealth) -> list[Finding]:
-    """Return what is wrong with storage as it tells itself."""
+    """Return the faults in storage's report of its health."""
     findings = []
     if health.is_in_safe_mode:
         what = "the NameNode is in safe mode: nothing can be created, moved or deleted"

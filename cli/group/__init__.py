@@ -1,1 +1,1 @@
-"""``bmq group``: its commands."""
+"""The commands of ``bmq group``."""

@@ -56,8 +56,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def list_groups(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Each server lists a part of the groups.  1 when some cannot list theirs now; the groups of the others are
-    printed."""
+    """Print the groups, of which each server lists a part.
+
+    Returns 1 if some servers cannot list theirs now; the groups of the others are printed.
+    """
     groups, silent = _listed(admin, arguments)
     rows = [
         (group["group_id"], group.get("group_state", ""), group.get("group_type", ""), group["protocol_type"])
@@ -73,7 +75,7 @@ def list_groups(admin: Admin, arguments: argparse.Namespace) -> int:
         servers = ", ".join(map(str, sorted(silent)))
         return fail(
             f"groups may be missing: {len(silent)} of the cluster's servers cannot list theirs now ({servers}), since "
-            "some of the groups' shards are not loaded; `bmq cluster status` says which and why"
+            "some of the groups' shards are not loaded; `bmq cluster status` shows which and why"
         )
     return 0
 
@@ -99,7 +101,7 @@ def _listed(admin: Admin, arguments: argparse.Namespace) -> tuple[list[dict[str,
 
 
 def describe(admin: Admin, arguments: argparse.Namespace) -> int:
-    """One block a group.  1 when one of them could not be described; the others are."""
+    """Print one block a group.  Returns 1 if one of them could not be described; the others are printed."""
     status, is_first = 0, True
     for group_id in arguments.groups:
         try:
@@ -129,9 +131,9 @@ def describe(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 def _existing(admin: Admin, arguments: argparse.Namespace, group_id: str) -> Mapping[str, Any]:
-    """What the group's coordinator says of it.  Refused when there is none.
+    """Return the coordinator's description of a group.  Raises Refused if the group does not exist.
 
-    Before version 6 of DescribeGroups there is no error for a group that is not there: it is Dead then.
+    Before version 6 of DescribeGroups there is no error for a group that does not exist: it is Dead then.
     """
     group = of_coordinator(arguments, admin.describe_groups, [group_id])[group_id]
     code, message = read_error(group["error"]) if group["error"] is not None else (ErrorCode.NONE, "")
@@ -142,7 +144,7 @@ def _existing(admin: Admin, arguments: argparse.Namespace, group_id: str) -> Map
 
 
 def _member(member: Mapping[str, Any]) -> dict[str, Any]:
-    """``partitions`` is what was assigned, empty when it is not in the consumers' format."""
+    """Return a member; ``partitions`` is its assignment, empty if that is not in the consumers' format."""
     assignment = member["member_assignment"]
     assigned = assignment["assigned_partitions"] if isinstance(assignment, dict) else []
     return {
@@ -159,7 +161,8 @@ def _member(member: Mapping[str, Any]) -> dict[str, Any]:
 def _offsets(
     admin: Admin, arguments: argparse.Namespace, group_id: str, members: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """By topic and partition: what is committed, where the partition ends, and whose it is."""
+    """Return, by topic and partition, the committed offset, the partition's end, the lag, and the member that has
+    it."""
     committed = of_coordinator(arguments, admin.list_group_offsets, [group_id])[group_id]
     holders = {
         TopicPartition(each["topic"], each["partition"]): member["member_id"]
@@ -215,7 +218,7 @@ def _print(
 
 
 def delete(admin: Admin, arguments: argparse.Namespace) -> int:
-    """1 when one of them could not be deleted; the others are."""
+    """Delete the groups.  Returns 1 if one of them could not be deleted; the others are."""
     status = 0
     for group_id, result in of_coordinator(arguments, admin.delete_groups, arguments.groups).items():
         if result == "OK":
@@ -229,7 +232,7 @@ def delete(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 _REASONS = {
-    "GroupIdNotFoundError": "there is no such group; `bmq group list` shows what there is",
+    "GroupIdNotFoundError": "there is no such group; `bmq group list` shows what exists",
     "NonEmptyGroupError": "it has members; stop its consumers first",
 }
-"""In kafka-python's words, which is all that it hands on."""
+"""Reasons by the name of kafka-python's exception, which is all that it passes on."""

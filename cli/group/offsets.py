@@ -1,4 +1,4 @@
-"""Where partitions begin and end, for commands that compare other offsets with that."""
+"""The ends of partitions, for commands that compare other offsets with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bmq.cli.admin_client import Admin
 
 
 class Ends(NamedTuple):
-    """A partition's first offset and its end; ``leader_epoch`` is -1 if its leader gave none with the end."""
+    """A partition's first offset and its end; ``leader_epoch`` is -1 if its leader sent none with the end."""
 
     earliest: int
     latest: int
@@ -20,7 +20,10 @@ class Ends(NamedTuple):
 
 
 def ends_of(admin: Admin, keys: Collection[TopicPartition]) -> dict[TopicPartition, Ends]:
-    """Of those partitions that are there and have a leader; a group may have offsets of a topic that was deleted."""
+    """Return the ends of those partitions that exist and have a leader.
+
+    A group may have offsets of a topic that was deleted.
+    """
     led = led_partitions(admin, {key.topic for key in keys})
     wanted = [key for key in keys if led.get(key)]
     if not wanted:
@@ -31,7 +34,7 @@ def ends_of(admin: Admin, keys: Collection[TopicPartition]) -> dict[TopicPartiti
 
 
 def led_partitions(admin: Admin, topics: Collection[str]) -> Mapping[TopicPartition, bool]:
-    """The partitions of those topics that are there, and whether each has a leader."""
+    """Return the partitions of those topics that exist, and whether each has a leader."""
     if not topics:
         return {}
     found: list[dict[str, Any]] = admin.describe_topics(sorted(topics))

@@ -1,7 +1,7 @@
-"""``bmq group reset-offsets``: where a group without members goes on reading.
+"""``bmq group reset-offsets``: set the offsets from which a group without members continues to read.
 
-As Kafka's own tool: what would be done is printed, and done only with ``--execute``; targets outside of a partition
-are moved to its nearer end.
+As in Kafka's own tool, the result is printed, and set only with ``--execute``; targets outside of a partition are moved
+to its nearer end.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bmq.cli.usage import UsageError, whole_number
 from bmq.core.errors import ErrorCode
 
 EMPTY_STATES = ("Empty", "Dead")
-"""Of a group whose offsets may be set; Dead is what one that is not there is called."""
+"""States of a group whose offsets may be set; Dead is the state of one that does not exist."""
 
 
 class Reset(NamedTuple):
-    """What happens to one partition; ``current`` is None when nothing was committed."""
+    """The new offset of one partition; ``current`` is None if nothing was committed."""
 
     key: TopicPartition
     current: int | None
@@ -38,7 +38,7 @@ def add_action(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         actions,
         "reset-offsets",
         reset,
-        "print where a group would go on reading; with --execute, set it",
+        "print where a group would continue to read; with --execute, set it",
         "bmq group reset-offsets billing --topic orders --to-datetime 2026-01-31T12:00:00 --execute",
     )
     parser.add_argument("group", metavar="GROUP", help="which group; it must have no members")
@@ -52,8 +52,8 @@ def add_action(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     topics.add_argument("--all-topics", action="store_true", help="every topic that the group has committed")
     targets = parser.add_mutually_exclusive_group(required=True)
-    targets.add_argument("--to-earliest", action="store_true", help="the first record that there is")
-    targets.add_argument("--to-latest", action="store_true", help="behind the last record that there is")
+    targets.add_argument("--to-earliest", action="store_true", help="the first record")
+    targets.add_argument("--to-latest", action="store_true", help="after the last record")
     targets.add_argument(
         "--to-datetime",
         type=parse_datetime,
@@ -62,7 +62,7 @@ def add_action(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     targets.add_argument("--to-offset", type=whole_number, metavar="N", help="this offset, in every partition")
     targets.add_argument("--shift-by", type=int, metavar="N", help="so many records on, or back when negative")
-    parser.add_argument("--execute", action="store_true", help="do it; without, it is only printed")
+    parser.add_argument("--execute", action="store_true", help="set the offsets; without it, they are only printed")
 
 
 def _topic(text: str) -> tuple[str, list[int] | None]:
@@ -77,7 +77,10 @@ def _topic(text: str) -> tuple[str, list[int] | None]:
 
 
 def reset(admin: Admin, arguments: argparse.Namespace) -> int:
-    """1 when a partition's offset was not set; the others are."""
+    """Set the offsets, or print what would be set.  Returns 1 if a partition's offset was not set; the others are.
+
+    Raises Refused or UsageError if nothing can be set.
+    """
     _check_empty(admin, arguments)
     committed = of_coordinator(arguments, admin.list_group_offsets, [arguments.group])[arguments.group]
     keys = _keys(admin, arguments, committed)
@@ -94,7 +97,7 @@ def reset(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 def _check_empty(admin: Admin, arguments: argparse.Namespace) -> None:
-    """A group that is not there yet is empty: offsets may be set before its first member comes."""
+    """Raise Refused if the group has members.  One that does not exist yet is empty: its offsets may be set first."""
     group = of_coordinator(arguments, admin.describe_groups, [arguments.group])[arguments.group]
     if group["error"] is None and group["group_state"] not in EMPTY_STATES:
         state, members = group["group_state"], len(group["members"])
@@ -102,7 +105,7 @@ def _check_empty(admin: Admin, arguments: argparse.Namespace) -> None:
 
 
 def _keys(admin: Admin, arguments: argparse.Namespace, committed: Mapping[TopicPartition, Any]) -> list[TopicPartition]:
-    """The partitions meant, sorted.  Refused when one is not there."""
+    """Return the selected partitions, sorted.  Raises Refused if one does not exist."""
     if arguments.all_topics:
         if not committed:
             raise Refused(f"group {arguments.group} has committed nothing; name topics with --topic")
@@ -140,7 +143,7 @@ def _targets(
     current: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, Ends],
 ) -> dict[TopicPartition, int]:
-    """Where each partition shall go, not yet moved inside it."""
+    """Return each partition's target, not yet limited to the partition."""
     if arguments.to_earliest:
         return {key: ends[key].earliest for key in keys}
     if arguments.to_latest:

@@ -1,1 +1,1 @@
-"""``bmq profile``, and the file of profiles."""
+"""The command ``bmq profile``, and the file of profiles."""

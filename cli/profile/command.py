@@ -1,4 +1,4 @@
-"""``bmq profile``: name the clusters that you use, and choose one."""
+"""``bmq profile``: name clusters, and choose one for the other commands."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     using = _add(actions, "use", use, "make a profile the current one")
     chosen = using.add_mutually_exclusive_group(required=True)
     chosen.add_argument("name", nargs="?", metavar="NAME", help="which one")
-    chosen.add_argument("--none", action="store_true", help="none of them")
-    setting = _add(actions, "set", set_values, "make a profile, or change what is given of it")
+    chosen.add_argument("--none", action="store_true", help="use no profile")
+    setting = _add(actions, "set", set_values, "make a profile, or change some of its values")
     setting.add_argument("name", metavar="NAME", help="which one")
     for key, (metavar, text) in _HELP.items():
-        setting.add_argument(f"--{key.replace('_', '-')}", metavar=metavar, help=f'{text}; "" takes it out')
+        setting.add_argument(f"--{key.replace('_', '-')}", metavar=metavar, help=f'{text}; "" removes it')
     setting.add_argument("--use", action="store_true", help="and make it the current one")
     removing = _add(actions, "remove", remove, "remove profiles")
     removing.add_argument("names", nargs="+", metavar="NAME", help="which ones")
@@ -82,7 +82,7 @@ def _add(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return the exit status; errors go to standard error in one line."""
+    """Run the command and return its exit status; errors go to standard error in one line."""
     return tell(arguments, lambda: arguments.command(arguments))
 
 
@@ -106,7 +106,7 @@ def list_profiles(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print the profile that is named, or the one that commands use now."""
+    """Print the named profile, or the one that commands use now.  Raises UsageError if there is none."""
     known = profiles.read()
     name = arguments.name or profiles.chosen_name(known)
     if name is None:
@@ -139,14 +139,14 @@ def use(arguments: argparse.Namespace) -> int:
 
 
 def set_values(arguments: argparse.Namespace) -> int:
-    """Change one profile; an empty value takes the key out."""
+    """Change one profile; an empty value removes the key.  Raises UsageError if no value is given."""
     name = profiles.check_name(arguments.name)
     given = {key: text for key in profiles.KEYS if (text := getattr(arguments, key)) is not None}
     if given.get("http"):
-        Console(given["http"], timeout_s=1.0)  # checks the URL, and asks nobody
+        Console(given["http"], timeout_s=1.0)  # checks the URL, without a request
     known = profiles.read()
     if not given and not (arguments.use and name in known.by_name):
-        raise UsageError("what shall the profile hold? Give --bootstrap-server, --http, --root, --meta or --cluster")
+        raise UsageError("the profile would be empty: give --bootstrap-server, --http, --root, --meta or --cluster")
     profile = {**known.by_name.get(name, {}), **given}
     known.by_name[name] = {key: text for key, text in profile.items() if text}
     if arguments.use:

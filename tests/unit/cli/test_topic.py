@@ -50,7 +50,7 @@ def test_copies_are_not_replicas_on_bmq(admin: FakeAdmin, bmq: Run, capsys: pyte
     assert bmq("topic", "create", "orders", "--partitions", "4", "--config", "flush.mode=hsync") == 0
     assert capsys.readouterr().out == "topic orders created: 4 partitions, 2 copies of its files\n"
     assert bmq("topic", "describe", "orders") == 0
-    assert "  partitions   4, each served by 2 servers; /api/v1/topics tells the copies" in capsys.readouterr().out
+    assert "  partitions   4, each served by 2 servers; /api/v1/topics shows the copies" in capsys.readouterr().out
 
 
 def test_create_again(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,7 +176,7 @@ def test_alter(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
-        ((), 2, "what shall change?"),
+        ((), 2, "nothing to change"),
         (("--config", "a=1", "--delete-config", "a"), 2, "a: either --config or --delete-config"),
         (("--config", "nonsense=1"), 1, "Unknown topic config name: nonsense (INVALID_CONFIG)"),
         (("--partitions", "1"), 1, "would not be an increase (INVALID_PARTITIONS)"),
@@ -221,4 +221,4 @@ def test_wrong_usage(words: tuple[str, ...]) -> None:
 
 def test_names_of_topics_reach_no_terminal_as_commands(bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert bmq("topic", "delete", "--if-exists", "a\x1b[2J") == 0
-    assert capsys.readouterr().out == "topic a\\x1b[2J was not there\n"
+    assert capsys.readouterr().out == "topic a\\x1b[2J did not exist\n"

@@ -198,7 +198,7 @@ def test_status_without_a_leader_says_who_tells(cluster: FakeCluster, url: str, 
     assert ask("status", "--http", url) == 0
     out = capsys.readouterr().out
     assert "  leader       none" in out
-    assert "this is what proxy-1 has heard" in out
+    assert "this is the view of proxy-1" in out
 
 
 def test_an_address_needs_no_scheme(cluster: FakeCluster, url: str, capsys: Told) -> None:
@@ -379,7 +379,7 @@ def test_nobody_may_be_left_to_tell(cluster: FakeCluster, capsys: Told) -> None:
         cluster.members["controller-1"]["http"] = ""
         assert ask("drain", "broker-1a", "--http", own, "--timeout", "1") == 2
     err = capsys.readouterr().err
-    assert "broker-1a was asked to leave; whether it has, nobody tells" in err
+    assert "broker-1a was told to drain; no server shows whether it has ended" in err
 
 
 def test_an_answer_of_another_kind(

@@ -87,7 +87,7 @@ ALIVE = StoreMember("e1:2379", version="3.5.12", has_leader=True)
     [
         (ALIVE, "", ""),
         (ALIVE._replace(error="refused"), "it does not answer: refused", "a majority"),
-        (ALIVE._replace(has_leader=False), "it knows no leader", "endpoint status"),
+        (ALIVE._replace(has_leader=False), "it has no leader", "endpoint status"),
         (ALIVE._replace(is_learner=True), "it is a learner", "member promote"),
         (ALIVE._replace(behind=5_000), "it has 5000 entries to apply", "disk"),
         (ALIVE._replace(version="3.5.7"), "it is etcd 3.5.7", "3.5.8 or later"),
@@ -195,7 +195,7 @@ def test_health_of_storage(health: StorageHealth, told: list[str]) -> None:
         (Health(200, "shard 3"), "a part is not served: shard 3"),
         (Health(503, "draining"), "it is not ready: draining"),
         (Health(0, "refused"), "http://h does not answer: refused"),
-        (Health(200, "", 100.0), "its clock is 100 s before this machine's"),
+        (Health(200, "", 100.0), "its clock is 100 s ahead of this machine's"),
     ],
 )
 def test_health(health: Health, told: str) -> None:

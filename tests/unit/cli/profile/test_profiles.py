@@ -209,7 +209,7 @@ def test_json(file: Path, capsys: Told) -> None:
     [
         (["use", "nobody"], "there is no profile 'nobody'; there is none yet"),
         (["show"], "no profile is in use"),
-        (["set", "a"], "what shall the profile hold?"),
+        (["set", "a"], "the profile would be empty"),
         (["set", "a/b", "--root", "x"], "is not a profile's name"),
         (["set", "a", "--http", "ftp://x"], "is not like http://"),
         (["set", "a", "--root", "file:///\udcff"], "is not UTF-8"),
