@@ -7,10 +7,10 @@
     http = "http://kafka1:9080"
     root = "hdfs://namenode:8020/bmq"
 
-Commands that ask a running cluster, or look at its files, take from a profile what neither a flag nor the environment
-gives.  A profile that is named on the command line (``--profile``) counts as flags do, and so is stronger than the
+Commands that call a running cluster, or read its files, take from a profile what neither a flag nor the environment
+gives.  A profile that is named on the command line (``--profile``) counts as flags do, and so overrides the
 environment.  Servers (``bmq serve``) and commands that write a metadata store (``cluster rebuild``, ``cluster
-merge-root``) read no profile: those act on the place that their command line names.
+merge-root``) read no profile: those act on the addresses of their command line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KEYS: Mapping[str, str] = {
     "meta": "BMQ_META",
     "cluster": "BMQ_CLUSTER",
 }
-"""What a profile may hold, each with the environment's name of the same.  A key is also the flag's name."""
+"""A profile's keys, each with the name of the same setting in the environment.  A key is also the flag's name."""
 FILE_BYTES_MAX = 1 << 20
 _CURRENT, _PROFILES = "current", "profiles"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -53,10 +53,10 @@ class Profiles:
     by_name: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def get(self, name: str) -> dict[str, str]:
-        """Return one profile.  Raises ProfileError naming those that there are."""
+        """Return one profile.  Raises ProfileError, which names those that exist, if there is none of that name."""
         if name not in self.by_name:
             known = ", ".join(sorted(self.by_name)) or "none yet; `bmq profile set NAME ...` makes one"
-            raise ProfileError(f"there is no profile {name!r}; there is {known}")
+            raise ProfileError(f"there is no profile {name!r}; known: {known}")
         return self.by_name[name]
 
 
@@ -64,7 +64,7 @@ class Profiles:
 
 
 def parse(text: str) -> Profiles:
-    """Return the content of a file of profiles.  Raises ProfileError."""
+    """Return the content of a file of profiles.  Raises ProfileError if it is not one."""
     try:
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -93,14 +93,14 @@ def _parse_profile(name: str, table: Any) -> dict[str, str]:
 
 
 def check_name(name: str) -> str:
-    """Return `name`.  Raises ProfileError if no profile can be called so."""
+    """Return `name`.  Raises ProfileError if no profile can have it."""
     if not _NAME.fullmatch(name):
         raise ProfileError(f"{name!r} is not a profile's name: letters, digits, dots, dashes, underscores, at most 64")
     return name
 
 
 def render(profiles: Profiles) -> str:
-    """Return the file's text, of which `parse` makes the same again."""
+    """Return the file's text, from which `parse` returns the same profiles."""
     lines = [] if profiles.current is None else [f"{_CURRENT} = {_quoted(profiles.current)}", ""]
     for name, profile in sorted(profiles.by_name.items()):
         lines.append(f"[{_PROFILES}.{_quoted(name)}]" if "." in name else f"[{_PROFILES}.{name}]")
@@ -110,7 +110,7 @@ def render(profiles: Profiles) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a basic string of TOML: JSON's escapes are among TOML's, but for DEL, which JSON leaves as it is."""
+    """Return a basic string of TOML: JSON's escapes are among TOML's, except that JSON does not escape DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -118,7 +118,7 @@ def _quoted(text: str) -> str:
 
 
 def path(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where the file is, by the XDG Base Directory Specification: a relative XDG_CONFIG_HOME is ignored.
+    """Return the file's path, by the XDG Base Directory Specification: a relative XDG_CONFIG_HOME is ignored.
 
     Raises ProfileError if there is no home directory.
     """
@@ -132,7 +132,10 @@ def path(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def read() -> Profiles:
-    """Return the profiles; none if there is no file, or no place for one.  Raises ProfileError naming the file."""
+    """Return the profiles; none if there is no file, or no home directory.
+
+    Raises ProfileError, which names the file, if it cannot be read.
+    """
     try:
         file = path()
     except ProfileError:
@@ -154,12 +157,12 @@ def read() -> Profiles:
 def write(profiles: Profiles) -> None:
     """Replace the file as a whole; only its owner may read it, as the store's URL may hold a password.
 
-    Raises ProfileError.
+    Raises ProfileError if it cannot be written.
     """
     file = path()
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        target = os.path.realpath(file)  # a link, to a folder of dot files say, stays one
+        target = os.path.realpath(file)  # a link, for example into a folder of dot files, stays a link
         handle, name = tempfile.mkstemp(prefix=".profiles-", dir=os.path.dirname(target))  # mode 0600
         try:
             with open(handle, "w", encoding="utf-8") as stream:
@@ -176,7 +179,7 @@ def write(profiles: Profiles) -> None:
 
 
 def add_profile(parser: argparse._ActionsContainer) -> None:
-    """Add ``--profile`` to a command that takes places from one."""
+    """Add ``--profile`` to a command that takes addresses from one."""
     parser.add_argument(
         "--profile",
         metavar="NAME",
@@ -187,7 +190,7 @@ def add_profile(parser: argparse._ActionsContainer) -> None:
 def find(arguments: argparse.Namespace, *keys: str) -> tuple[str, str] | None:
     """Return the key and value of the strongest layer that has one of `keys`; in one layer, the first of them.
 
-    The file is not read if a stronger layer has one.  Raises ProfileError.
+    None if no layer has one.  The file is not read if a stronger layer has one.  Raises ProfileError.
     """
     for layer in _layers(arguments):
         for key in keys:
@@ -197,21 +200,22 @@ def find(arguments: argparse.Namespace, *keys: str) -> tuple[str, str] | None:
 
 
 def value(arguments: argparse.Namespace, key: str) -> str | None:
-    """Return what the strongest layer has of `key`.  Raises ProfileError."""
+    """Return the value of `key` in the strongest layer that has it; None if none has.  Raises ProfileError."""
     found = find(arguments, key)
     return None if found is None else found[1]
 
 
 def named(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the profile that the command line names, empty if it names none.  Raises ProfileError."""
+    """Return the profile that the command line names, empty if it names none.  Raises ProfileError if it does not
+    exist."""
     name = getattr(arguments, "profile", None)
     return read().get(name) if name else {}
 
 
 def implied(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the profile that the environment or the file chooses, empty if neither does.  Raises ProfileError.
+    """Return the profile that the environment or the file chooses, empty if neither does.
 
-    An empty $BMQ_PROFILE chooses none.
+    An empty $BMQ_PROFILE chooses none.  Raises ProfileError if the profile does not exist.
     """
     if getattr(arguments, "profile", None):
         return {}

@@ -1,1 +1,1 @@
-"""``bmq cluster rebuild``: the metadata store rebuilt from storage."""
+"""Rebuilding the metadata store from storage, for ``bmq cluster rebuild``."""

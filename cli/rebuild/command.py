@@ -1,6 +1,6 @@
-"""``bmq cluster rebuild``: a lost metadata store made anew from what lies on storage.
+"""``bmq cluster rebuild``: rebuild a lost metadata store from the files on storage.
 
-This is the command line; ``cli.rebuild.run`` does it, and is imported when it is wanted.
+This is the command line.  The work is in ``cli.rebuild.run``, imported when it runs.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import argparse
 from bmq.cli import store_command
 
 _DESCRIPTION = """\
-Make the metadata store again from what lies on storage, after its data was lost.
+Rebuild the metadata store from the files on storage, after its data was lost.
 
 Stop every process of the cluster first, and keep it stopped until this has ended. The store must have no
 topics and no partitions: none is ever overwritten. Killed at any moment, it may be run again; until it has ended no
 server starts.
 
-Then start the servers as ever: every partition is taken over as after a crash of its broker. Records and groups'
+Then start the servers as usual: every partition is taken over as after a crash of its broker. Records and groups'
 offsets are all there. Dynamic broker configs are not on storage: set them again. See docs/rebuild.md in BMQ's
 repository.
 """
@@ -25,7 +25,7 @@ example:
   bmq cluster rebuild --root hdfs://namenode:8020/bmq --meta etcd://etcd1:2379,etcd2:2379 --dry-run
 
 exit status:
-  0  done      1  refused: standard error says why      2  wrong usage, or no answer
+  0  done      1  refused: standard error says why      2  wrong usage, or no response
 """
 
 
@@ -35,7 +35,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         actions,
         "rebuild",
         "bmq.cli.rebuild.run",
-        text="make a lost metadata store again from storage",
+        text="rebuild a lost metadata store from storage",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         meta="the new store: sqlite:///file or etcd://...",
@@ -46,7 +46,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         type=_topic,
         default=[],
         metavar="TOPIC=N",
-        help="make this topic, with N partitions, though no file on storage tells of it; a dry run says of which",
+        help="make this topic, with N partitions, though no file on storage names it; a dry run lists such topics",
     )
     parser.add_argument("--dry-run", action="store_true", help="write nothing: print what would be written")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")

@@ -1,7 +1,7 @@
-"""``bmq cluster rebuild``, carried out: read storage, fill the store, say what was found.
+"""``bmq cluster rebuild``, carried out: read storage, fill the store, print what was found.
 
-What is read and what it means is told in ``broker.repair.scan`` and ``broker.repair.rebuilt_record``, in which order it
-is written in ``cli.rebuild.store``.
+What is read and what it means is in ``broker.repair.scan`` and ``broker.repair.rebuilt_record``, the order of writes in
+``cli.rebuild.store``.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _TITLES = ("TOPIC", "PARTITION", "EPOCH", "FROM", "OPEN", "HOLDERS", "JOURNALS")
 
 @dataclass(slots=True)
 class Outcome:
-    """What was found, and written unless it was a dry run."""
+    """The result: what was found, and written unless it was a dry run."""
 
     cluster: ClusterFile
     topics: int = 0
     partitions: int = 0
     open_segments: int = 0
     notes: list[str] = field(default_factory=list)
-    """What an operator should know, a line each."""
+    """Notes for the operator, a line each."""
 
 
 Tell = Callable[[FoundPartition], None]
@@ -68,20 +68,20 @@ async def rebuild(
 ) -> Outcome:
     """Read ``fs`` and fill ``kv``.  ``tell`` is called with every partition.
 
-    ``adopt``: topics, and how many partitions they have at least, that are wanted although no file tells of them.
-
-    NotLost, Refused; StorageError, KvError, FormatError: run it again when that is mended.
+    ``adopt``: topics that are wanted although no file names them, with the least number of their partitions.
+    Raises NotLost or Refused if the store or the root cannot be used, StorageError, KvError or FormatError if one of
+    them fails: run it again when that is mended.
     """
     found = await read_cluster(fs)
     if found is None:
         raise Refused(f"{fs.url} has no cluster.json: no cluster was ever served from there. Is it the right --root?")
     if found.incarnation >= INCARNATION_MAX:
-        raise Refused(f"{fs.url} has had {found.incarnation} rebuilt stores, and there are no more numbers for another")
+        raise Refused(f"{fs.url} has had {found.incarnation} rebuilt stores, the largest number that there is")
     was_begun = await check_lost(kv, config.cluster)
     risen = replace(found, incarnation=found.incarnation + 1) if is_dry else await raise_incarnation(fs, found)
     outcome = Outcome(risen)
     if was_begun:
-        outcome.notes.append("an earlier rebuilding did not end: this one begins again")
+        outcome.notes.append("an earlier rebuild did not end: this one starts over")
     store: Rebuilding | None = None
     if not is_dry:
         root = RootRecord(root_id=await make_root_id(fs), url=without_userinfo(fs.url))
@@ -114,8 +114,10 @@ async def rebuild(
 
 
 def _adoptable(config: NodeConfig, wanted: Mapping[str, int]) -> dict[str, StoredTopic]:
-    """What is known of topics whose file may be missing: those that the operator names, and the internal one, which can
-    never have been deleted."""
+    """Return the topics whose file may be missing, with what is known of them.
+
+    These are the topics that the operator names, and the internal one, which can never have been deleted.
+    """
     partitions = {**wanted, OFFSETS_TOPIC: config.offsets_topic_num_partitions}
     return {
         name: StoredTopic(
@@ -146,12 +148,12 @@ def _notes(found: Found) -> list[str]:
         notes.append(f"topic {name}: its file is missing; it gets {topic.partitions} partitions and default configs")
     elif topic is not None and topic.partitions > topic.stored.partitions:
         told = topic.stored.partitions
-        notes.append(f"topic {name}: its file tells of {told} partitions, there are {topic.partitions}: it gets these")
+        notes.append(f"topic {name}: its file has {told} partitions, storage has {topic.partitions}: it gets these")
     can_adopt = topic is None and len(found.orphans) == 1
     advice = f"; if it is wanted, run this with --adopt {name}=PARTITIONS" if can_adopt else ""
     notes += [
         f"{layout.topic_folder(name)}/{orphan}: no topic's file names this id: a topic that was deleted, or made while"
-        f" storage could not be told. It stays away, and its files stay{advice}"
+        f" storage could not be written. It is left out, and its files stay{advice}"
         for orphan in found.orphans
     ]
     return notes
@@ -169,7 +171,7 @@ def _topic(found: FoundTopic, copies: int) -> Topic:
 
 
 async def _default_replication(fs: FileSystem, config: NodeConfig) -> int:
-    """Of topics whose file does not tell it: what a new topic would get."""
+    """Return the replication factor of topics whose file does not hold it: that of a new topic."""
     try:
         return 1 if await fs.replicas_max() == 1 else config.default_replication_factor
     except Unsupported:
@@ -180,7 +182,7 @@ async def _default_replication(fs: FileSystem, config: NodeConfig) -> int:
 
 
 def perform(arguments: argparse.Namespace) -> int:
-    """The exit status; errors go to standard error in one line."""
+    """Run the command and return its exit status; errors go to standard error in one line."""
     try:
         return asyncio.run(_run(arguments))
     except (Refused, NotLost) as error:
@@ -225,7 +227,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 def _clearing(progress: Progress, tell: Tell | None) -> Tell | None:
-    """Return `tell`, with progress taken off the terminal before it prints."""
+    """Return a function that clears the progress line from the terminal before it calls `tell`."""
     if tell is None:
         return None
 

@@ -1,17 +1,17 @@
 """Writing a rebuilt metadata store.
 
-The order of writes is what makes it safe to be killed anywhere, and to run again:
+The order of writes makes it safe to be killed anywhere, and to run again:
 
-1. ``/cluster.json`` gets the next incarnation.  Whatever is made from here on cannot be mistaken for what the lost
+1. ``/cluster.json`` gets the next incarnation.  Nothing that is made from here on can be mistaken for what the lost
    store gave: producer ids have the incarnation in their high bits, topic files in their numbers, epochs a margin for
    it.
-2. A *mark* is put into the store, and the store's cluster id is taken away.  From here on no server starts on it: the
-   first thing that a server does is to make an id if there is none, and this one is not storage's.
-3. What an earlier run had written goes; then come partition records and topics, and where producer ids go on.
-4. The cluster's id and its root's are put, and the mark goes, in one commit: servers start.
+2. A *mark* is put into the store, and the store's cluster id is removed.  From here on no server starts on it: a server
+   first makes an id if there is none, and that one is not storage's.
+3. What an earlier run had written is removed; then come partition records and topics, and the next producer id.
+4. The cluster's id and its root's are put, and the mark is removed, in one commit: servers start.
 
-Every commit from the second step on compares the mark, so of two runs at once the later one wins, whole.  A run that
-dies wastes an incarnation, of which there are 16,383, and nothing else.
+Every commit from the second step on compares the mark, so of two runs at once the later one wins, as a whole.  A run
+that dies wastes an incarnation, of which there are 16,383, and nothing else.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from bmq.storage.cluster_files import ClusterFile
 
 WRITES_MAX = 100
 BYTES_MAX = 512 << 10
-"""Of one commit: half of what the store takes."""
+"""Bytes of one commit: half of the store's limit."""
 
 
 class NotLost(Exception):
-    """The store is not one to be rebuilt; ``str`` says why, and what to do."""
+    """The store must not be rebuilt; ``str`` says why, and what to do."""
 
 
 def mark_key(cluster: str) -> str:
-    """There while a rebuilding is under way."""
+    """Return the key that exists during a rebuild."""
     return f"/{cluster}/rebuilding"
 
 
 async def check_lost(kv: KeyValue, cluster: str) -> bool:
-    """NotLost when it is in use, or has something to lose; True when an earlier rebuilding did not end."""
+    """Return whether an earlier rebuild did not end.  Raises NotLost if the store is in use, or has data."""
     await check_nobody(kv, cluster)
     if await kv.get(mark_key(cluster)) is not None:
         return True
@@ -60,13 +60,13 @@ async def check_lost(kv: KeyValue, cluster: str) -> bool:
         if entry is not None:
             raise NotLost(
                 f"the metadata store has {what} already ({entry.key}): it is not lost, and nothing was done. If what is"
-                f" in it is worthless, remove its keys first: `etcdctl del --prefix /{cluster}/`, or the SQLite file"
+                f" it holds is worthless, remove its keys first: `etcdctl del --prefix /{cluster}/`, or the SQLite file"
             )
     return False
 
 
 async def check_nobody(kv: KeyValue, cluster: str) -> None:
-    """NotLost when a process of the cluster runs."""
+    """Raise NotLost if a process of the cluster runs."""
     for prefix in (members_prefix(cluster), broker_key(cluster, "")):
         entry = await _first(kv, prefix)
         if entry is not None:
@@ -84,10 +84,13 @@ async def _first(kv: KeyValue, prefix: str) -> Entry | None:
 
 
 class Rebuilding:
-    """``begin``, then ``put`` everything, then ``finish``.  KvError; NotLost when another run is faster."""
+    """A rebuild: call ``begin``, then ``put_…`` for everything, then ``finish``.
+
+    All raise KvError if the store fails, NotLost if another run has begun later.
+    """
 
     def __init__(self, kv: KeyValue, cluster: str, found: ClusterFile, root: RootRecord) -> None:
-        """``found`` has the new incarnation; ``root`` is where the cluster is served from, from now on."""
+        """Take ``found``, with the new incarnation, and ``root``, from which the cluster is served from now on."""
         self._kv = kv
         self._cluster = cluster
         self._found = found
@@ -97,6 +100,7 @@ class Rebuilding:
         self._bytes = 0
 
     async def begin(self) -> None:
+        """Mark the store, and remove its cluster id and what an earlier run wrote."""
         mark, cluster_id = mark_key(self._cluster), cluster_id_key(self._cluster)
         facts = {"format": 1, "incarnation": self._found.incarnation, "by": uuid.uuid4().hex}
         value = json.dumps(facts, separators=(",", ":")).encode()
@@ -123,7 +127,10 @@ class Rebuilding:
         await self._write(Put(topic_key(self._cluster, topic.name), encode_topic(topic)))
 
     async def finish(self) -> None:
-        """NotLost when somebody has come up meanwhile: the store stays marked."""
+        """Write the rest, then the cluster's id and root, and remove the mark: servers may start.
+
+        Raises NotLost if a process has started meanwhile: the store stays marked.
+        """
         await self._flush()
         await check_nobody(self._kv, self._cluster)
         cluster_id = self._found.cluster_id.encode("ascii")
@@ -148,7 +155,10 @@ class Rebuilding:
             self._writes, self._bytes = [], 0
 
     async def _commit(self, writes: Sequence[Write]) -> None:
-        """While the mark is ours.  An unknown outcome is settled by repeating: puts and deletes may be done twice."""
+        """Commit while the mark is ours.
+
+        An unknown outcome is settled by repeating: puts and deletes may be done twice.
+        """
         settled = await commit_settled(self._kv, [Compare(mark_key(self._cluster), self._mark)], writes)
         if settled.commit.succeeded:
             return
@@ -157,11 +167,11 @@ class Rebuilding:
         raise _overtaken()
 
     async def _is_finished(self) -> bool:
-        """Whether our last commit was done after all: it takes the mark away."""
+        """Return whether our last commit, which removes the mark, was done although its outcome was unknown."""
         entry = await self._kv.get(cluster_id_key(self._cluster))
         is_ours = entry is not None and entry.value == self._found.cluster_id.encode("ascii")
         return is_ours and await self._kv.get(mark_key(self._cluster)) is None
 
 
 def _overtaken() -> NotLost:
-    return NotLost("another `bmq cluster rebuild` is at work on this metadata store: let one of them end")
+    return NotLost("another `bmq cluster rebuild` is running on this metadata store: let one of them end")

@@ -44,7 +44,7 @@ from bmq.cli.usage import UsageError, positive
 from bmq.core.errors import ErrorCode
 
 POLL_MS = 200
-"""How long a signal, or a reader that has gone, is not noticed."""
+"""Longest time, in milliseconds, before a signal, or a reader that has gone, is noticed."""
 POLL_RECORDS_MAX = 2_000
 FETCH_BYTES_MAX = 16 << 20
 COMMIT_S = 1.0
@@ -52,7 +52,7 @@ REQUEST_MS_MIN = 30_000
 LEADER_WAIT_S = 0.2
 
 _DESCRIPTION = """\
-Print records of topics, and go on with new ones until Ctrl-C, --to or --max-records ends it.
+Print records of topics, and wait for new ones until Ctrl-C, --to or --max-records ends it.
 
   --format text     (default) values, each with a line end; with --key-separator the key before it
   --format fields   partition, offset, time, key, value and headers with tabs between, as `bmq segment cat`
@@ -60,7 +60,7 @@ Print records of topics, and go on with new ones until Ctrl-C, --to or --max-rec
   --format raw      values, and nothing between them
 
 Without --group nothing is committed, and every partition is read, or those of --partition. With --group the partitions
-are shared with the group's other members, reading goes on behind what the group has committed, and offsets are
+are shared with the group's other members, reading continues after what the group has committed, and offsets are
 committed after their records were written.
 """
 _EPILOG = f"""\
@@ -75,7 +75,7 @@ examples:
   bmq consume orders --group billing --key-separator '\\t'
 
 exit status:
-  0  done      1  refused, or not found: standard error says why      2  wrong usage, or no answer from the server
+  0  done      1  refused, or not found: standard error says why      2  wrong usage, or no response from the server
   128 + N  ended by signal N, as 130 by Ctrl-C and 143 by `timeout`: what was written is committed
 """
 
@@ -100,7 +100,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = add_command(commands, "consume", consume, "print records of topics", "")
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     parser.set_defaults(as_bytes=("null",))
-    parser.add_argument("topics", nargs="+", metavar="TOPIC", help="of which topics")
+    parser.add_argument("topics", nargs="+", metavar="TOPIC", help="the topics")
     which = parser.add_argument_group("which records")
     which.add_argument(
         "--partition", type=_partitions, action="append", metavar="P,P-P", help="only these partitions; may be repeated"
@@ -131,7 +131,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=separator,
         default=b"\n",
         metavar="SEP",
-        help=r"text: what follows each record (default: \n; \t, \0 and \xHH are known too)",
+        help=r"text: what follows each record (default: \n; \t, also \0 and \xHH)",
     )
     writing.add_argument("--key-separator", type=separator, metavar="SEP", help="text: print the key, and this")
     add_encodings(writing, "how to write the {}")
@@ -139,7 +139,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _partitions(text: str) -> list[int]:
-    """Return numbers given as ``0,2-5``."""
+    """Return numbers given as ``0,2-5``.  Raises argparse.ArgumentTypeError."""
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -156,7 +156,10 @@ def _partitions(text: str) -> list[int]:
 
 
 def consume(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Print records until the end that the command line names."""
+    """Print records until the end that the command line names.  Returns the exit status.
+
+    Raises UsageError, Refused or Unreachable.
+    """
     _check(arguments)
     writer = _writer(arguments)
     keys = _keys(admin, arguments)
@@ -194,7 +197,7 @@ def consume(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raise UsageError for options that do not go together."""
+    """Raise UsageError for options that exclude each other."""
     if arguments.json:
         if arguments.format not in (None, "json"):
             raise UsageError("--json is --format json: give one of them")
@@ -203,7 +206,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.format != "text" and (arguments.key_separator is not None or arguments.null):
         raise UsageError("--key-separator and --null belong to --format text")
     if arguments.format == "raw" and arguments.value_encoding is not Encoding.TEXT:
-        raise UsageError("--format raw writes values as they are; take --format text for an encoding")
+        raise UsageError("--format raw writes values as they are; use --format text for an encoding")
     if arguments.group is None:
         if arguments.no_commit:
             raise UsageError("--no-commit belongs to --group; without a group nothing is committed")
@@ -211,7 +214,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("a group shares all partitions among its members: leave out --partition, or --group")
     elif arguments.start is not None and arguments.start.kind not in (Kind.EARLIEST, Kind.LATEST):
         raise UsageError(
-            "a group goes on behind what it has committed; --from is earliest or latest, for where it has nothing"
+            "a group continues after what it has committed; --from is earliest or latest, for where it has nothing"
             " (`bmq group reset-offsets` sets its offsets)"
         )
     if arguments.end is not None and arguments.end.kind in (Kind.EARLIEST, Kind.LAST):
@@ -241,7 +244,10 @@ def _writer(arguments: argparse.Namespace) -> Writer:
 
 
 def _keys(admin: Admin, arguments: argparse.Namespace) -> list[TopicPartition]:
-    """Return the partitions to be read, once each has a leader.  Raises Refused if one is not there, or gets none."""
+    """Return the partitions to be read, once each has a leader.
+
+    Raises Refused if one does not exist, or has no leader until ``--timeout``.
+    """
     deadline = monotonic() + arguments.timeout
     while True:
         led = led_partitions(admin, set(arguments.topics))
@@ -267,9 +273,9 @@ def _wanted(known: Collection[TopicPartition], arguments: argparse.Namespace) ->
 
 
 class Plan(NamedTuple):
-    """Where each partition begins, and before which offset it ends: `ends` is None if it does not.
+    """The start of each partition, and the offset before which it ends: `ends` is None if it does not.
 
-    `present` are the partitions whose records up to the end are there now: no new ones are waited for.
+    `present` are the partitions whose records up to the end exist now: no new ones are waited for.
     """
 
     starts: Mapping[TopicPartition, int]
@@ -312,8 +318,9 @@ def _is_settled(
 ) -> bool:
     """Return whether `consumer` and the group's other members have all of `keys` among them.
 
-    A member may be given nothing at first, by a leader that does not have the topic's metadata yet; the group then
-    rebalances again.  The coordinator knows of the new assignment before `consumer` does, whose own word counts here.
+    A member may get no partitions at first, from a leader that does not have the topic's metadata yet; the group then
+    rebalances again.  The coordinator has the new assignment before `consumer` has it, so for this member the
+    consumer's own view counts.
     """
     group = of_coordinator(arguments, admin.describe_groups, [arguments.group])[arguments.group]
     if group["error"] is not None or group["group_state"] != "Stable":
@@ -336,14 +343,14 @@ def _always() -> bool:
 
 
 class Stopped:
-    """The number of the signal that asks to end; 0 until then."""
+    """A flag set by signals: the number of the one that asks for an end; 0 until then."""
 
     signal = 0
 
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Stopped]:
-    """Have SIGINT and SIGTERM ask for an end between two polls; a second SIGINT interrupts at once."""
+    """Make SIGINT and SIGTERM ask for an end between two polls; a second SIGINT interrupts at once."""
     stopped = Stopped()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -359,7 +366,7 @@ def stop_signals() -> Iterator[Stopped]:
 
 
 class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
-    """The loop from the consumer to standard output, and what of it is written and not committed yet."""
+    """The loop from the consumer to standard output, with the offsets that are written and not committed yet."""
 
     def __init__(
         self,
@@ -371,7 +378,8 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
         stopped: Stopped,
         is_settled: Callable[[], bool],
     ) -> None:
-        """`is_settled` tells whether every partition has a reader: one with none may get some yet."""
+        """Take `is_settled`, which returns whether every partition has a reader: if one has none, this member may get
+        it."""
         self._consumer = consumer
         self._servers: str = arguments.bootstrap_server
         self._timeout_s: float = arguments.timeout
@@ -396,14 +404,14 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
     # ------------------------------------------------------------------------------------- kafka-python's listener
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Note that the group has given this member its partitions, be it none."""
+        """Note that the group has given this member its partitions, even if there are none."""
         self.has_joined = True
         self._ended &= self._consumer.assignment()
         if self._ended:
-            self._consumer.pause(*self._ended)  # a new assignment has forgotten it
+            self._consumer.pause(*self._ended)  # a new assignment ends the pause
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Commit what was written of partitions that go to another member."""
+        """Commit what was written of partitions that another member gets."""
         self._commit()
         for key in revoked:
             self._written.pop(key, None)
@@ -411,7 +419,7 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
     # ------------------------------------------------------------------------------------------------------------- loop
 
     def run(self) -> None:
-        """Read until the end.  Raises Unreachable if an end that is there is not reached."""
+        """Read until the end.  Raises Unreachable if an end that exists is not reached."""
         found: Mapping[TopicPartition, Sequence[Consumed]] = {}
         with Progress("consume", unit="records") as progress:
             while not self._stopped.signal and not self._is_done(found.keys()):
@@ -445,7 +453,7 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
     def _is_done(self, read: Collection[TopicPartition]) -> bool:
         """Return whether the end is reached; `read` are the partitions that the last poll had records of.
 
-        A consumer's position costs some work. Those of other partitions are asked for when a poll had no records at
+        A consumer's position costs some work.  The positions of other partitions are read when a poll had no records at
         all: only then can they have moved over offsets without any.
         """
         if self._left == 0:
@@ -464,10 +472,10 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
         return mine <= self._ended and self._is_settled()
 
     def _check_moving(self, has_found: bool) -> None:
-        """Look after the servers when nothing has come for a while.
+        """Check the servers if no records have come for ``--timeout``.
 
-        Raises Unreachable if what there is is waited for, and none of them gives it; if new records are waited for, a
-        line says that the servers do not answer, and reading goes on when they do.
+        Raises Unreachable if existing records are waited for, and no server sends them.  If new records are waited for,
+        a line says that the servers do not answer, and reading continues when they do.
         """
         now = monotonic()
         if has_found:
@@ -494,8 +502,11 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
                 )
 
     def _commit(self, *, is_last: bool = False) -> None:
-        """Commit what was written.  What may succeed later is tried again, though no more records come; unless
-        ``is_last``: leaving the group does not wait for one more try."""
+        """Commit what was written.
+
+        A commit that may succeed later is tried again, even if no more records come; not if ``is_last``: leaving the
+        group does not wait for one more try.
+        """
         self._commit_due = monotonic() + COMMIT_S
         if not self._commits or not self._written:
             return
@@ -515,18 +526,18 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def write_whole(output: BinaryIO, data: bytes) -> None:
-    """Write all of `data`: with PYTHONUNBUFFERED standard output is a file that a signal has write a part only."""
+    """Write all of `data`: with PYTHONUNBUFFERED, a signal may make standard output write a part only."""
     left = memoryview(data)
     while left:
         left = left[output.write(left) :]
 
 
 def is_reader_gone(output: BinaryIO) -> bool:
-    """Return whether output goes to a pipe that nobody reads any more: nothing would be written to find it out."""
+    """Return whether output is a pipe that nothing reads any more, without writing to it."""
     try:
         descriptor = output.fileno()
     except (OSError, ValueError):
-        return False  # no file of the system's
+        return False  # not a file of the system
     if os.name != "posix":
         return False
     poll = select.poll()

@@ -14,7 +14,7 @@ RECORD_BYTES_MAX = 100 << 20
 TIMESTAMP_MAX = (1 << 63) - 1
 _FIELDS = {"key", "value", "headers", "partition", "timestamp"}
 _IGNORED = {"topic", "offset"}
-"""Also among what `bmq consume --json` and `bmq segment cat --json` write."""
+"""Fields that are ignored: `bmq consume --json` and `bmq segment cat --json` write them."""
 Headers = list[tuple[str, bytes]]
 
 
@@ -23,7 +23,7 @@ class InputError(Exception):
 
 
 class Record(NamedTuple):
-    """One record to be produced; a partition or timestamp of None is chosen by the producer."""
+    """One record to be produced; the producer chooses a partition or timestamp of None."""
 
     key: bytes | None
     value: bytes | None
@@ -40,7 +40,8 @@ class Reader(Protocol):
 
 
 def split(chunks: Iterable[bytes], delimiter: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[bytes]:
-    """Yield what stands between delimiters, the last one also without; an empty end is none.
+    """Yield the bytes between delimiters.  The last record needs no delimiter; after the last one, no bytes are no
+    record.
 
     Raises InputError for more than `bytes_max` without a delimiter.
     """
@@ -59,7 +60,7 @@ def split(chunks: Iterable[bytes], delimiter: bytes, *, bytes_max: int = RECORD_
 
 
 def join(chunks: Iterable[bytes], *, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[bytes]:
-    """Yield all of the input as one.  Raises InputError for more than `bytes_max`."""
+    """Yield all of the input as one record.  Raises InputError if it is larger than `bytes_max`."""
     data = bytearray()
     for chunk in chunks:
         data += chunk
@@ -70,7 +71,7 @@ def join(chunks: Iterable[bytes], *, bytes_max: int = RECORD_BYTES_MAX) -> Itera
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """What the command line says of every record."""
+    """The fields of every record that the command line sets."""
 
     key: bytes | None = None
     headers: Headers = field(default_factory=list)
@@ -80,7 +81,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextReader:
-    """A key, a separator and a value; or a value only."""
+    """A reader of a key, a separator and a value; or of a value only."""
 
     fixed: Fixed
     key_separator: bytes | None = None
@@ -114,7 +115,8 @@ class TextReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonReader:
-    """One JSON object a record, as `bmq consume --json` writes it; what the command line says is stronger."""
+    """A reader of one JSON object a record, as `bmq consume --json` writes it; the command line's fields override
+    it."""
 
     fixed: Fixed
     key_encoding: Encoding = Encoding.TEXT
@@ -158,7 +160,7 @@ def _bytes(found: dict[str, Any], name: str, encoding: Encoding) -> bytes | None
 
 
 def _number(found: dict[str, Any], name: str, number_max: int) -> int | None:
-    """Return a number from 0 up; -1 and null are none."""
+    """Return a number from 0 up; None for -1, null, and a missing field.  Raises InputError for anything else."""
     number = found.get(name)
     if number is None or number == -1:
         return None
@@ -168,7 +170,7 @@ def _number(found: dict[str, Any], name: str, number_max: int) -> int | None:
 
 
 def _headers(found: object) -> Iterator[tuple[str, bytes]]:
-    """Yield name and value from ``[{"key": ..., "value": ...}]`` or ``{name: value}``."""
+    """Yield name and value from ``[{"key": ..., "value": ...}]`` or ``{name: value}``.  Raises InputError."""
     if found is None:
         return
     pairs: Iterable[tuple[object, object]]

@@ -30,7 +30,7 @@ class Consumed(Protocol):
 
 
 Writer = Callable[[Consumed], bytes]
-"""A record to the bytes that are written of it."""
+"""A function from a record to the bytes that are written for it."""
 
 
 def text_writer(
@@ -42,7 +42,7 @@ def text_writer(
     null: bytes,
     is_terminal: bool,
 ) -> Writer:
-    """Write the value, with `key_separator` also the key before it.
+    """Return a writer of the value, with `key_separator` also of the key before it.
 
     On a terminal control characters but tabs and line ends are escaped: anybody may have produced them.
     """
@@ -60,7 +60,7 @@ def text_writer(
 
 
 def for_terminal(data: bytes) -> bytes:
-    """Return text with what could act on a terminal escaped."""
+    """Return text with characters that could act on a terminal escaped."""
     text = data.decode(errors="backslashreplace")
     if not text.isprintable():
         text = "".join(each if each in "\n\t" else printable(each) for each in text)
@@ -68,12 +68,15 @@ def for_terminal(data: bytes) -> bytes:
 
 
 def raw_writer(record: Consumed) -> bytes:
-    """Write the value's bytes and nothing between; nothing for null."""
+    """Return the value's bytes, without a delimiter; none for null."""
     return record.value or b""
 
 
 def fields_writer(*, has_topic: bool, key_encoding: Encoding, value_encoding: Encoding) -> Writer:
-    """Write a line of fields with tabs between: partition, offset, time, key, value, headers, as `bmq segment cat`."""
+    """Return a writer of a line of fields with tabs between: partition, offset, time, key, value, headers.
+
+    `bmq segment cat` writes the same.
+    """
 
     def cell(data: bytes | None, encoding: Encoding) -> str:
         return text_bytes(data if data is None else encode(data, encoding))
@@ -90,7 +93,8 @@ def fields_writer(*, has_topic: bool, key_encoding: Encoding, value_encoding: En
 
 
 def json_writer(*, key_encoding: Encoding, value_encoding: Encoding) -> Writer:
-    """Write one JSON object a line, as `bmq segment cat --json` does; `bmq produce --format json` reads it."""
+    """Return a writer of one JSON object a line, as `bmq segment cat --json` writes; `bmq produce --format json` reads
+    it."""
 
     def write(record: Consumed) -> bytes:
         fields: dict[str, object] = {

@@ -17,7 +17,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Kind(enum.Enum):
-    """What a place is measured by."""
+    """The measure of a place."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
 
 
 def parse_place(text: str) -> Place:
-    """Return the place that `text` names.  Raises argparse.ArgumentTypeError."""
+    """Return the place that `text` names.  Raises argparse.ArgumentTypeError if it names none."""
     for kind in (Kind.EARLIEST, Kind.LATEST):
         if text == kind.value:
             return Place(kind)
@@ -65,9 +65,9 @@ def parse_time(text: str) -> int:
 
 
 def parse_datetime(text: str) -> int:
-    """Return milliseconds since 1970, not before; a time without an offset is in UTC.
+    """Return milliseconds since 1970; a time without an offset is in UTC.
 
-    Raises argparse.ArgumentTypeError.
+    Raises argparse.ArgumentTypeError if ``text`` is not a time, or one before 1970.
     """
     try:
         when = datetime.fromisoformat(text)
@@ -80,7 +80,7 @@ def parse_datetime(text: str) -> int:
 
 
 def start_offset(place: Place, bounds: Bounds) -> int:
-    """Return where reading begins; offsets outside of the partition are moved to its nearer end."""
+    """Return the offset at which reading begins; offsets outside of the partition are moved to its nearer end."""
     match place.kind:
         case Kind.EARLIEST:
             return bounds.earliest
@@ -97,7 +97,7 @@ def start_offset(place: Place, bounds: Bounds) -> int:
 def end_offset(place: Place, bounds: Bounds) -> int:
     """Return the offset before which reading ends.
 
-    An offset behind the end is kept: its records are waited for.  For a time later than every record it is the end.
+    An offset past the end is kept: its records are waited for.  A time later than every record stands for the end.
     """
     if place.kind is Kind.OFFSET:
         return place.number

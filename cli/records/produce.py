@@ -1,8 +1,8 @@
 """``bmq produce``: records from standard input or files into a topic, over Kafka's protocol.
 
 The client is kafka-python's producer: idempotent with ``--acks all``, and pure Python with wheels for its codecs, so it
-is there wherever `bmq` is.  Records on their way are bounded by number and bytes, and settled in the order of the
-input, so that the first one that fails is told by its place.
+is there wherever `bmq` is.  Unacknowledged records are bounded by number and bytes, and settled in the order of the
+input, so that the first one that fails is reported by its place.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from bmq.core.errors import ErrorCode
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMEOUT_S = 30.0
-"""Longer than a partition needs to get another owner."""
+"""Seconds: longer than a partition needs to get another owner."""
 PENDING_RECORDS_MAX = 20_000
 PENDING_BYTES_MAX = 32 << 20
 BATCH_BYTES = 128 << 10
-"""Eight times Kafka's default: a file is one long burst."""
+"""Bytes: eight times Kafka's default, because a file is one long burst."""
 LINGER_MS = 5
 CHUNK_BYTES = 64 << 10
 EXIT_INTERRUPTED = 130
@@ -75,7 +75,7 @@ examples:
 
 exit status:
   0  all records are acknowledged      1  some are not, or a record cannot be read: standard error says which and why
-  2  wrong usage, or no answer from the server      130  interrupted: what was read before is produced
+  2  wrong usage, or no response from the server      130  interrupted: what was read before is produced
 """
 
 
@@ -92,7 +92,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = add_command(commands, "produce", produce, "produce records from standard input or files", "")
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     parser.set_defaults(timeout=TIMEOUT_S, as_bytes=("key", "null", "files"))
-    parser.add_argument("topic", metavar="TOPIC", help="where to")
+    parser.add_argument("topic", metavar="TOPIC", help="the topic")
     parser.add_argument("files", nargs="*", metavar="FILE", help="read these instead of standard input")
     reading = parser.add_argument_group("input")
     reading.add_argument("--format", choices=("text", "json", "raw"), default="text", help="default: %(default)s")
@@ -101,14 +101,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=separator,
         default=b"\n",
         metavar="SEP",
-        help=r"what ends a record (default: \n; \t, \0 and \xHH are known too)",
+        help=r"what ends a record (default: \n; \t, also \0 and \xHH)",
     )
     reading.add_argument("--key-separator", type=separator, metavar="SEP", help="text: what ends the key")
     add_encodings(reading, "how the {} is written")
     reading.add_argument(
-        "--null", metavar="TEXT", help='text: the key or value that means null; --null "" makes empty ones null'
+        "--null", metavar="TEXT", help='text: the key or value that stands for null; --null "" makes empty ones null'
     )
-    every = parser.add_argument_group("every record", "stronger than what the input says")
+    every = parser.add_argument_group("every record", "these override the input")
     every.add_argument("--key", metavar="KEY", help="its key, in --key-encoding")
     every.add_argument(
         "--header", type=_header, action="append", default=[], metavar="NAME=VALUE", help="a header; may be repeated"
@@ -118,12 +118,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--timestamp", type=parse_time, metavar="TIME", help="as 2026-01-31T12:00:00 (UTC), or @MS (default: now)"
     )
     every.add_argument("--ignore-partition", action="store_true", help="json: choose the partition by the key")
-    every.add_argument("--ignore-timestamp", action="store_true", help="json: let the timestamp be now")
+    every.add_argument("--ignore-timestamp", action="store_true", help="json: set the timestamp to now")
     sending = parser.add_argument_group("delivery")
     sending.add_argument("--acks", choices=("all", "1", "0"), default="all", help="default: %(default)s")
     sending.add_argument("--compression", choices=CODECS, default="none", help="default: %(default)s")
     sending.add_argument(
-        "--allow-auto-create-topics", action="store_true", help="let the cluster create a topic that is not there"
+        "--allow-auto-create-topics", action="store_true", help="let the cluster create a topic that does not exist"
     )
 
 
@@ -138,7 +138,8 @@ def _header(text: str) -> tuple[str, bytes]:
 
 
 def produce(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Produce all that is read; 1 when something of it is not acknowledged."""
+    """Produce all records of the input.  Returns 1 if a record is not acknowledged.  Raises UsageError, Refused or
+    Unreachable."""
     reader = _reader(arguments)
     inputs = _inputs(arguments)
     if not arguments.allow_auto_create_topics:
@@ -150,7 +151,7 @@ def produce(admin: Admin, arguments: argparse.Namespace) -> int:
         arguments.timeout,
         acks=arguments.acks if arguments.acks == "all" else int(arguments.acks),
         enable_idempotence=arguments.acks == "all",
-        # Without sequence numbers a batch that is sent again would come behind those sent after it.
+        # Without sequence numbers a batch that is sent again would follow those sent after it.
         max_in_flight_requests_per_connection=5 if arguments.acks == "all" else 1,
         compression_type=None if arguments.compression == "none" else arguments.compression,
         batch_size=BATCH_BYTES,
@@ -167,7 +168,7 @@ def produce(admin: Admin, arguments: argparse.Namespace) -> int:
         delivery = Delivery(producer, arguments.topic, partitions, arguments.timeout, tell)
         return _run(arguments, reader, inputs, delivery)
     finally:
-        with contextlib.suppress(KafkaTimeoutError):  # a second Ctrl-C leaves records on their way
+        with contextlib.suppress(KafkaTimeoutError):  # a second Ctrl-C leaves unacknowledged records
             producer.close(timeout=0)
 
 
@@ -212,11 +213,11 @@ def _print_place(place: Any) -> None:
 
 
 def _check_topic(admin: Admin, topic: str) -> None:
-    """Raise Refused if there is no such topic: a producer would go on asking for it."""
+    """Raise Refused if there is no such topic: a producer would ask for it again and again."""
     (found,) = admin.describe_topics([topic])
     if found["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise Refused(
-            f"there is no topic {topic}; `bmq topic create {topic}` makes it, or --allow-auto-create-topics has it made"
+            f"there is no topic {topic}; `bmq topic create {topic}` makes it, or use --allow-auto-create-topics"
         )
     if found["error_code"] != ErrorCode.NONE:
         raise Refused(f"topic {topic}: {describe_code(found['error_code'])}")
@@ -226,7 +227,7 @@ def _check_topic(admin: Admin, topic: str) -> None:
 
 
 def _inputs(arguments: argparse.Namespace) -> list[Path | None]:
-    """Return the files to be read, None for standard input.  Raises UsageError for one that cannot be."""
+    """Return the files to be read, None for standard input.  Raises UsageError if one cannot be read."""
     if not arguments.files:
         if sys.stdin.isatty():
             what = "one record" if arguments.format == "raw" else "records, one a line"
@@ -234,7 +235,7 @@ def _inputs(arguments: argparse.Namespace) -> list[Path | None]:
         return [None]
     for name in arguments.files:
         try:
-            if not Path(name).is_fifo():  # whoever writes to a pipe would lose what it wrote to the first who opens it
+            if not Path(name).is_fifo():  # the writer of a pipe would lose its data to the first that opens it
                 Path(name).open("rb").close()
         except OSError as error:
             raise UsageError(f"cannot read {name}: {error.strerror}") from None
@@ -242,7 +243,7 @@ def _inputs(arguments: argparse.Namespace) -> list[Path | None]:
 
 
 def _numbered(source: Path | None, arguments: argparse.Namespace) -> Iterator[tuple[str, bytes]]:
-    """Yield each record's place and bytes.  Raises InputError."""
+    """Yield each record's place and bytes.  Raises InputError if a record or a file cannot be read."""
     name = "standard input" if source is None else str(source)
     number = 0
     try:
@@ -258,7 +259,7 @@ def _numbered(source: Path | None, arguments: argparse.Namespace) -> Iterator[tu
 
 
 def _chunk(stream: BinaryIO) -> bytes:
-    """Return what there is, without waiting for more: a terminal's lines are produced as they come."""
+    """Return the bytes that are there, without waiting for more: a terminal's lines are produced as they come."""
     assert isinstance(stream, io.BufferedIOBase)
     return stream.read1(CHUNK_BYTES)
 
@@ -278,7 +279,7 @@ def _reader(arguments: argparse.Namespace) -> Reader:
     if not is_json and (arguments.ignore_partition or arguments.ignore_timestamp):
         raise UsageError("--ignore-partition and --ignore-timestamp belong to --format json")
     if arguments.key is not None and arguments.key_separator is not None:
-        raise UsageError("--key is every record's, --key-separator has each its own: give one of them")
+        raise UsageError("--key is the key of every record, --key-separator reads one from each: give one of them")
     try:
         key = None if arguments.key is None else decode(_as_bytes(arguments.key), arguments.key_encoding)
     except NotEncoded as error:
@@ -320,7 +321,7 @@ class _Pending(NamedTuple):
 
 
 class Delivery:
-    """Records on their way, settled in the order in which they were sent."""
+    """Unacknowledged records, settled in the order in which they were sent."""
 
     def __init__(
         self,
@@ -330,7 +331,7 @@ class Delivery:
         timeout_s: float,
         on_acknowledged: Callable[[Any], None] | None,
     ) -> None:
-        """`on_acknowledged` is called with kafka-python's RecordMetadata of each record."""
+        """Take `on_acknowledged`, which is called with kafka-python's RecordMetadata of each record."""
         self._producer = producer
         self._topic = topic
         self._partitions = partitions
@@ -342,7 +343,7 @@ class Delivery:
         self.failed = 0
 
     def send(self, place: str, record: Record) -> None:
-        """Send a record; waits while too much is on its way.  Raises NotDelivered, also of an earlier record."""
+        """Send a record; wait while too many are unacknowledged.  Raises NotDelivered, also for an earlier record."""
         if record.partition is not None and record.partition not in self._partitions:
             there = f"it has {len(self._partitions)}, from 0 up; --ignore-partition chooses one by the key"
             raise NotDelivered(f"{place}: topic {self._topic} has no partition {record.partition}: {there}")
@@ -369,7 +370,7 @@ class Delivery:
             self._settle()
 
     def settle_all(self) -> None:
-        """Wait for all that is on its way.  Raises NotDelivered naming the first that failed, after all have ended."""
+        """Wait for all records.  Raises NotDelivered for the first that failed, after all have ended."""
         first: NotDelivered | None = None
         while self._pending:
             try:
@@ -380,7 +381,7 @@ class Delivery:
             raise first
 
     def _settle(self) -> None:
-        """Wait for the oldest; if that is interrupted, it stays the oldest."""
+        """Wait for the oldest record; if that is interrupted, it stays the oldest."""
         oldest = self._pending[0]
         try:
             # The producer's own limit ends before: this one is against waiting for ever.

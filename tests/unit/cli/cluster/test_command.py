@@ -361,7 +361,7 @@ def test_a_drain_that_takes_too_long_goes_on(cluster: FakeCluster, url: str, cap
     cluster.drained_after = 1_000_000
     assert ask("drain", "broker-1a", "--http", url, "--timeout", "0.2") == 1
     err = capsys.readouterr().err
-    assert "is still there and has 4 partitions and 0 shards; it goes on" in err
+    assert "is still there and has 4 partitions and 0 shards; it continues" in err
 
 
 def test_the_process_that_was_asked_may_be_the_one_that_goes(cluster: FakeCluster, url: str, capsys: Told) -> None:

@@ -55,7 +55,7 @@ def test_what_is_rendered_is_parsed_again(by_name: dict[str, dict[str, str]], da
         ("[profiles.a]\nroot = 1", "profile a: root is not a string"),
         ("profiles = 1", "profiles is not a table"),
         ("profiles.a = 1", "profiles.a is not a table"),
-        ("current = 'b'\n[profiles.a]", "there is no profile 'b'; there is a"),
+        ("current = 'b'\n[profiles.a]", "there is no profile 'b'; known: a"),
         ("colour = 'red'", "unknown key 'colour'"),
         ("[profiles.'a b']", "'a b' is not a profile's name"),
         ("a = " + "[" * 5000, "not TOML"),
@@ -184,7 +184,7 @@ def test_set_use_show_list_remove(file: Path, capsys: Told) -> None:
         "  http             k:9080",
     ]
     assert main(["profile", "remove", "prod", "missing"]) == 2
-    assert "there is no profile 'missing'; there is prod, test" in capsys.readouterr().err
+    assert "there is no profile 'missing'; known: prod, test" in capsys.readouterr().err
     assert main(["profile", "remove", "prod"]) == 0
     assert profiles.read() == Profiles(None, {"test": {"root": "file:///r"}})
 
@@ -207,7 +207,7 @@ def test_json(file: Path, capsys: Told) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["use", "nobody"], "there is no profile 'nobody'; there is none yet"),
+        (["use", "nobody"], "there is no profile 'nobody'; known: none yet"),
         (["show"], "no profile is in use"),
         (["set", "a"], "the profile would be empty"),
         (["set", "a/b", "--root", "x"], "is not a profile's name"),
