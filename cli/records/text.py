@@ -1,6 +1,4 @@
-"""Keys and values as text: separators, encodings, and the JSON of a record that `bmq consume` writes and
-`bmq produce` reads.  Pure.
-"""
+"""Keys and values as text: separators, encodings, and their JSON in `bmq consume` and `bmq produce`.  Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 
 class Encoding(enum.StrEnum):
-    """How a key or a value is written: as it is, or its bytes in hexadecimal or base64."""
+    """The form of a key or a value: as it is, or its bytes in hexadecimal or base64."""
 
     TEXT = "text"
     HEX = "hex"
@@ -41,13 +39,13 @@ def add_encodings(parser: argparse._ActionsContainer, text: str) -> None:
 
 
 class NotEncoded(Exception):
-    """The text is not in the encoding that it should be in; ``str`` says why."""
+    """The text is not in the expected encoding; ``str`` says why."""
 
 
 def separator(text: str) -> bytes:
     r"""Return the bytes of a separator: ``\n``, ``\t``, ``\r``, ``\0``, ``\\`` and ``\xHH`` are escapes.
 
-    Raises argparse.ArgumentTypeError.
+    Raises argparse.ArgumentTypeError for another escape, and for a separator that is empty or too long.
     """
     data = b""
     position = 0
@@ -68,7 +66,7 @@ def separator(text: str) -> bytes:
 
 
 def decode(data: bytes, encoding: Encoding) -> bytes:
-    """Return the bytes that `data` stands for.  Raises NotEncoded."""
+    """Return the bytes that `data` stands for.  Raises NotEncoded if it is not in that encoding."""
     try:
         match encoding:
             case Encoding.TEXT:
@@ -82,7 +80,7 @@ def decode(data: bytes, encoding: Encoding) -> bytes:
 
 
 def encode(data: bytes, encoding: Encoding) -> bytes:
-    """Return `data` as it is written."""
+    """Return `data` in the encoding."""
     match encoding:
         case Encoding.TEXT:
             return data
@@ -93,14 +91,14 @@ def encode(data: bytes, encoding: Encoding) -> bytes:
 
 
 def to_json(data: bytes | None, encoding: Encoding) -> object:
-    """Return a key or a value as it stands in JSON; text that is not UTF-8 is ``{"base64": ...}``."""
+    """Return the JSON value of a key or a value; text that is not UTF-8 is ``{"base64": ...}``."""
     if data is None or encoding is Encoding.TEXT:
         return json_bytes(data)
     return encode(data, encoding).decode("ascii")
 
 
 def from_json(found: object, encoding: Encoding) -> bytes | None:
-    """Return the bytes of a key or a value that stands in JSON.  Raises NotEncoded."""
+    """Return the bytes of the JSON value of a key or a value; None for null.  Raises NotEncoded if it is not one."""
     if found is None:
         return None
     if isinstance(found, str):

@@ -1,1 +1,1 @@
-"""``bmq segment repair``: its command line."""
+"""The command line of ``bmq segment repair``, and its work without a server."""

@@ -1,4 +1,4 @@
-"""``bmq segment repair``: what is damaged of a partition, what each way out keeps and loses, and doing it."""
+"""``bmq segment repair``: show a partition's damage and what each choice keeps and loses, and repair it."""
 
 from __future__ import annotations
 
@@ -22,51 +22,53 @@ REPAIR_S = 600.0
 EXIT_DAMAGED = 1
 
 _DESCRIPTION = """\
-Show what is damaged of a partition's files, why its broker takes it OFFLINE, and what a repair keeps and loses.
-With --yes, do it: nothing is changed without.
+Show the damage of a partition's files, why its broker takes it OFFLINE, and what a repair keeps and loses.
+With --yes, repair it; without, nothing is changed.
 
 Batches that can be read are kept byte for byte, with their offsets. Offsets that are lost become a gap: consumers go
-on behind it, and no record ever gets one of them again. The old file is kept beside the new one as damaged-*.log;
-delete it when you need it no more.
+on after it, and no record ever gets one of them again. The old file is kept beside the new one as damaged-*.log;
+delete it when it is not needed any more.
 
-  wait              do nothing: bring back the datanodes, or the files, that are missing. A broker looks at an OFFLINE
+  wait              do nothing: bring back the datanodes, or the files, that are missing. A broker tries an OFFLINE
                     partition again by itself, after 10 s, 20 s, 40 s, ... and then about every ten minutes
   --choice skip     (default) skip what is lost, also at the log's end
   --choice shorter  end the log at its last record that can be read: lost offsets there are given to new records, and
                     consumers that had come further are reset
 
-A server does it that runs on the same metadata store (--http). Where none runs, as with a stopped single process, name
-root and store (--root and --meta, or --config). Whoever owns the partition is fenced first.
+A server on the same metadata store does the repair (--http). Where none runs, as with a stopped single process, name
+root and store (--root and --meta, or --config). The partition's owner is fenced first.
 """
 _EPILOG = """\
 examples:
   bmq segment repair orders 3
-  bmq segment repair orders 3 --all --records          look at the whole log, and into the batches
+  bmq segment repair orders 3 --all --records          check the whole log, and the batches' records
   bmq segment repair orders 3 --yes
   bmq segment repair orders 3 --root hdfs://namenode:8020/bmq --meta etcd://etcd1:2379 --yes
 
 exit status:
-  0  nothing is damaged, or it is repaired      1  something is damaged, or refused      2  wrong usage, or no answer
+  0  nothing is damaged, or it is repaired      1  something is damaged, or refused      2  wrong usage, or no response
 """
 
 
 def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = actions.add_parser(
         "repair",
-        help="what is damaged of a partition, and a way back when it is OFFLINE",
+        help="show the damage of a partition, and bring it back if it is OFFLINE",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("topic", metavar="TOPIC", help="its topic")
     parser.add_argument("partition", type=whole_number, metavar="PARTITION", help="its number")
-    parser.add_argument("--choice", choices=("skip", "shorter"), default="skip", help="what becomes of a lost end")
+    parser.add_argument("--choice", choices=("skip", "shorter"), default="skip", help="what to do with a lost end")
     parser.add_argument("--records", action="store_true", help="also skip batches whose records no consumer can read")
-    parser.add_argument("--all", action="store_true", help="look at all segments, not only at those not known closed")
+    parser.add_argument("--all", action="store_true", help="check all segments, not only those that may be open")
     parser.add_argument(
-        "--unreadable-is-lost", action="store_true", help="give up what no datanode gives now: it may come back"
+        "--unreadable-is-lost",
+        action="store_true",
+        help="give up data that no datanode returns now, although it may come back",
     )
-    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--yes", action="store_true", help="repair it")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--timeout", type=float, default=REPAIR_S, metavar="S", help="seconds (default: %(default)g)")
     add_http(parser)
@@ -83,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _repair(arguments: argparse.Namespace) -> int:
     is_direct = bool(arguments.root or arguments.meta or arguments.config)
     if is_direct and arguments.http:
-        raise UsageError("--http asks a server, --root, --meta and --config do without one: give one or the other")
+        raise UsageError("--http needs a server, --root, --meta and --config work without one: give one or the other")
     told = (
         _direct(arguments)
         if is_direct
@@ -109,7 +111,7 @@ def _body(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _direct(arguments: argparse.Namespace) -> Mapping[str, Any]:
-    """Return the report of a repair without a server.  Raises UsageError, Refused."""
+    """Return the report of a repair without a server.  Raises UsageError or Refused."""
     from bmq.broker.repair.repair import NotRepaired
     from bmq.cli.repair.direct import repair
     from bmq.meta.kv import KvError
@@ -129,11 +131,12 @@ def _direct(arguments: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def is_damaged(told: Mapping[str, Any]) -> bool:
+    """Return whether the report shows a partition that is OFFLINE or has damaged segments."""
     return bool(told["offline_reason"]) or any(segment["is_changed"] for segment in told["segments"])
 
 
 def lines(told: Mapping[str, Any], *, records: bool = False) -> list[str]:
-    """Return the report as text."""
+    """Return the report as lines of text."""
     name = f"{told['topic']}-{told['partition']}"
     if not is_damaged(told):
         start, end = told["log_start"], told["end_offset"]
@@ -143,7 +146,7 @@ def lines(told: Mapping[str, Any], *, records: bool = False) -> list[str]:
     for segment in told["segments"]:
         if not (segment["is_changed"] or segment["notes"]):
             continue
-        where = segment["file"] or f"{segment['segment']}.log, which is nowhere"
+        where = segment["file"] or f"{segment['segment']}.log, which is missing"
         out.append(f"  {where}: {segment['bytes']} bytes")
         for gap in segment["gaps"]:
             count = gap["last"] - gap["first"] + 1
@@ -153,12 +156,12 @@ def lines(told: Mapping[str, Any], *, records: bool = False) -> list[str]:
     out += _notes(told)
     lost = told["lost_offsets"]
     if told["is_done"]:
-        out.append(f"repaired: {lost} offsets are skipped, the log goes on at {told['end_offset']}")
+        out.append(f"repaired: {lost} offsets are skipped, the log continues at {told['end_offset']}")
         out += [f"the old file is kept as {path}" for path in told["set_aside"]]
         out.append("its broker opens the partition within ten seconds")
         return out
-    out.append(f"--choice {told['choice']} loses {lost} offsets; the log goes on at {told['end_offset']}")
-    out.append("nothing was changed; with --yes it is")
+    out.append(f"--choice {told['choice']} loses {lost} offsets; the log continues at {told['end_offset']}")
+    out.append("nothing was changed; add --yes to repair it")
     return out
 
 

@@ -1,4 +1,4 @@
-"""``bmq segment repair`` without a server: on the root and the metadata store that are named."""
+"""The work of ``bmq segment repair`` without a server: on the root and the metadata store of the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bmq.storage.root_id import read_root_id
 
 
 async def check_root(kv: KeyValue, fs: FileSystem, cluster: str) -> None:
-    """Check that root and store belong together, without writing anything.  Raises NotRepaired."""
+    """Check that root and store belong together, without writing anything.  Raises NotRepaired if they do not."""
     entry = await kv.get(cluster_id_key(cluster))
     cluster_id = entry.value.decode("ascii", "replace") if entry is not None else ""
     stored, file = await read_root(kv, cluster), await read_cluster(fs)
@@ -36,7 +36,10 @@ async def check_root(kv: KeyValue, fs: FileSystem, cluster: str) -> None:
 
 
 async def repair(arguments: argparse.Namespace, body: Mapping[str, Any], holder: str) -> Mapping[str, Any]:
-    """Return the report.  Raises UsageError, ConfigError, NotRepaired, StorageError, KvError."""
+    """Repair the partition, or only report without ``apply`` in ``body``; return the report.
+
+    Raises UsageError, ConfigError, NotRepaired, StorageError or KvError.
+    """
     config = settings(arguments, root="where the segments lie", meta="the cluster's store")
     check_store_file(config.meta)
     async with AsyncExitStack() as stack:

@@ -1,1 +1,1 @@
-"""``bmq segment``: its commands."""
+"""The commands of ``bmq segment``."""

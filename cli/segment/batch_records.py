@@ -1,8 +1,9 @@
 """A batch's records for ``bmq segment cat``: from the vectorised decoder where it pays, else one by one.
 
 The decoder takes half a second to load and is an extra of the package, so it is for large segments, where it is
-installed.  It gives Arrow's types: what those cannot tell (a name that is no UTF-8, a time out of range), what it
-leaves out (control batches), and what is wrong with a batch is the record reader's to say: nobody sees a difference.
+installed.  It returns Arrow's types.  The record reader takes over for what those cannot hold (a name that is not
+UTF-8, a time out of range), for what the decoder leaves out (control batches), and for faulty batches: the output is
+the same.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ BatchReader = Callable[[Batch], Iterable[StoredRecord]]
 
 
 def batch_reader(size: int, bytes_max: int) -> BatchReader:
-    """Reads the batches of one segment, of which ``size`` bytes are to come; ``bytes_max`` bounds each, decompressed.
+    """Return a reader of the batches of one segment, of which ``size`` bytes are to be read.
 
-    What it gives raises FormatError where the record reader does.
+    ``bytes_max`` bounds each batch, decompressed.  The reader's records raise FormatError where the record reader's do.
     """
 
     def one_by_one(batch: Batch) -> Iterator[StoredRecord]:
@@ -60,7 +61,7 @@ def _vectorised(bytes_max: int, otherwise: BatchReader) -> BatchReader:
 
 
 def _in_numbers(part: Any) -> dict[str, list[Any]]:
-    """A record batch's columns as lists, the time as Arrow keeps it: Python's own ends with the year 9999."""
+    """Return a record batch's columns as lists, the time as a number: Python's own type ends with the year 9999."""
     columns = {name: part.column(name) for name in part.schema.names}
     columns["timestamp"] = columns["timestamp"].view("int64")
     return {name: column.to_pylist() for name, column in columns.items()}

@@ -1,4 +1,4 @@
-"""``bmq segment cat``: the records themselves."""
+"""``bmq segment cat``: print records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bmq.storage.segment import decode_idx
 
 @dataclass(slots=True)
 class _Wanted:
-    """What is still to be printed."""
+    """The records that are still to be printed, and whether damage was met."""
 
     offset: int
     end_offset: int | None
@@ -39,7 +39,8 @@ class _Wanted:
 
 
 async def cat(fs: FileSystem, targets: Targets, arguments: Namespace) -> int:
-    """0, or 1 when something on the way could not be read; the rest is printed all the same."""
+    """Print the records.  Returns 1 if something on the way could not be read, else 0; the rest is printed in any
+    case."""
     wanted = _Wanted(
         offset=arguments.offset,
         end_offset=arguments.end_offset,
@@ -57,7 +58,7 @@ async def cat(fs: FileSystem, targets: Targets, arguments: Namespace) -> int:
 
 
 def _misses(segment: Segment, wanted: _Wanted) -> bool:
-    """Whether no offset that is wanted can be in the segment; its name and its successors' tell."""
+    """Return whether no wanted offset can be in the segment, by its name and its successors' names."""
     ends_before = segment.limit is not None and segment.limit <= wanted.offset
     return segment.is_superseded or ends_before or wanted.is_past(segment.name.base)
 
@@ -82,7 +83,7 @@ async def _cat_segment(fs: FileSystem, files: PartitionFiles, segment: Segment, 
 
 
 async def _start(fs: FileSystem, segment: Segment, offset: int) -> int:
-    """Where to begin reading; the index spares reading all before, and is not needed."""
+    """Return the position at which to begin reading; without an index, or with a bad one, the file's beginning."""
     if offset <= segment.name.base or not segment.has_idx:
         return 0
     try:
@@ -93,9 +94,9 @@ async def _start(fs: FileSystem, segment: Segment, offset: int) -> int:
 
 
 def _complain(segment: Segment, damage: Damage, wanted: _Wanted) -> None:
-    """A torn end is how a log may end; anything else is a hole."""
+    """Print where bytes are left out.  A torn end is a note: a log may end so.  Anything else is damage."""
     if damage.is_tail:
-        text = f"note: the last {damage.size} bytes at {damage.position} are no whole batch ({damage.fault})"
+        text = f"note: the last {damage.size} bytes at {damage.position} are not a whole batch ({damage.fault})"
     else:
         wanted.is_damaged = True
         text = f"{damage.size} bytes at {damage.position} are left out ({damage.fault})"

@@ -20,14 +20,14 @@ from bmq.storage.damage_reader import Damage, FoundBatch
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """What a journal's checkpoint says was flushed in a segment."""
+    """The end of the bytes of a segment that were flushed, by a journal's checkpoint."""
 
     position: int
     end_offset: int
 
 
 class SegmentCheck:
-    """One ``.log`` against its name, its neighbours, its ``.idx`` and its last checkpoint."""
+    """A check of one ``.log`` against its name, its neighbours, its ``.idx`` and its last checkpoint."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class SegmentCheck:
         with_records: bool = False,
         shows_open_files: bool = True,
     ) -> None:
-        """``shows_open_files``: False when an open file may hold more than ``length``.
+        """Begin the check.  ``shows_open_files`` is False if an open file may hold more than ``length``.
 
-        An index that tells of as many offsets as the checkpoint is the later word: a repair may have made the file
-        shorter since, and the index says what it is now.
+        An index that covers as many offsets as the checkpoint wins: a repair may have made the file shorter since, and
+        the index describes it as it is now.
         """
         if index is not None and covered is not None and covered.end_offset <= index.end_offset:
             covered = None
         self.segment = segment
         self.length = length
         self.batches = 0
-        self.position = 0  # where the good batches end
-        self.offset: int | None = segment.name.base  # due next; None behind damage, where any will do
+        self.position = 0  # the end of the good batches
+        self.offset: int | None = segment.name.base  # due next; None after damage, where any may follow
         self.end_offset = segment.name.base
         self._covered = covered
         self._add = add
@@ -65,16 +65,17 @@ class SegmentCheck:
 
     @property
     def is_complete(self) -> bool:
-        """The next segment's base is reached: what follows are leftovers."""
+        """True if the next segment's base is reached: what follows are leftovers."""
         return self.segment.limit is not None and self.end_offset >= self.segment.limit
 
     def on_batch(self, found: FoundBatch) -> None:
+        """Check the next batch against its neighbours, the index and the checkpoint."""
         batch = found.batch
         self._check_offset(found)
         if batch.count == 0 <= batch.last_offset_delta:
             self._note(
                 f"{batch.last_offset_delta + 1} offsets without records",
-                "A repair put this gap where records were lost; consumers go on behind it.",
+                "A repair put this gap where records were lost; consumers continue after it.",
                 found.position,
                 batch.base_offset,
             )
@@ -88,7 +89,7 @@ class SegmentCheck:
         if batch.leader_epoch < self._epoch:
             self._fault(
                 f"leader epoch {batch.leader_epoch} follows {self._epoch}",
-                "An owner of an older epoch wrote behind a newer one: its file was not fenced.",
+                "An owner of an older epoch wrote after a newer one: its file was not fenced.",
                 found.position,
                 batch.base_offset,
             )
@@ -103,6 +104,7 @@ class SegmentCheck:
         self._check_covered()
 
     def on_damage(self, damage: Damage) -> None:
+        """Report damage, unless it is the tail, which ``finish`` judges."""
         if self._index is not None:
             self._index.on_damage(damage)
         if damage.is_tail:
@@ -112,11 +114,11 @@ class SegmentCheck:
             what = damage.fault
         else:
             end = damage.position + damage.size
-            what = f"{damage.size} bytes are no batch ({damage.fault}); good batches follow at {end}"
+            what = f"{damage.size} bytes are not a batch ({damage.fault}); good batches follow at {end}"
         self._fault(
             what,
             "BROKEN in the middle: bytes were damaged after they were written, or two writers met. Another replica may"
-            " have them right. A recovery that reads this takes the partition OFFLINE; `bmq segment repair` is the way"
+            " have them right. A recovery that reads this takes the partition OFFLINE; `bmq segment repair` brings it"
             " back.",
             damage.position,
             self.offset,
@@ -128,7 +130,7 @@ class SegmentCheck:
             self._check_covered()
 
     def finish(self) -> None:
-        """Called when the file, or what counts of it, has been read."""
+        """End the check when the file, or the part of it that counts, has been read."""
         is_short = self._check_promises()
         if self._index is not None:
             self._index.finish(self.position if self.is_complete else None)
@@ -143,7 +145,7 @@ class SegmentCheck:
             )
         elif self.position < self.length:
             self._note(
-                f"{self.length - self.position} bytes behind the segment's end are ignored",
+                f"{self.length - self.position} bytes after the segment's end are ignored",
                 f"Leftovers of a failed write: the next segment begins at offset {self.segment.limit} and holds what"
                 " counts.",
                 self.position,
@@ -151,7 +153,7 @@ class SegmentCheck:
             )
 
     def _check_promises(self) -> bool:
-        """Whether something that was flushed is missing; told once, by the strongest witness."""
+        """Report flushed data that is missing, once, by the strongest evidence.  Returns whether any is."""
         end_position = self.position
         if self._covered is not None and self._covered.position > self.length:
             what = f"the file has {self.length} bytes, a checkpoint says that {self._covered.position} were flushed"
@@ -167,7 +169,7 @@ class SegmentCheck:
         else:
             return False
         if self._may_be_longer and self._tail is None:
-            meaning = "WebHDFS shows of an open file only what the NameNode knows. Verify it by the hdfs:// address."
+            meaning = "WebHDFS shows only the NameNode's length of an open file. Verify it by the hdfs:// address."
             self._note(what, meaning, end_position, self.end_offset)
             return True
         meaning = "Acknowledged data is missing: storage lost it, or the file was cut or copied in part."
@@ -185,7 +187,7 @@ class SegmentCheck:
             )
         elif due is not None and base < due:
             self._fault(
-                f"base offset {base}, expected {due}: offsets stand twice",
+                f"base offset {base}, expected {due}: offsets appear twice",
                 "A batch was written twice, or two owners wrote to this file.",
                 found.position,
                 base,
@@ -212,7 +214,7 @@ class SegmentCheck:
             )
 
     def _check_covered(self) -> None:
-        """The checkpoint's position must be a batch's end, with the checkpoint's offset."""
+        """Check that the checkpoint's position is a batch's end, with the checkpoint's offset."""
         covered = self._covered
         if covered is None or self._seen_covered or self.position < covered.position:
             return

@@ -1,4 +1,4 @@
-"""``bmq segment``: look into a root's files without any server; and ``repair``, which mends a partition.
+"""``bmq segment``: read a root's files without any server; and ``repair``, which mends a partition.
 
 The others only read, and need no running broker: they may be used on a live cluster, on a stopped one, or on a copy.
 """
@@ -29,23 +29,23 @@ EXIT_USAGE = 2
 Command = Callable[[FileSystem, Targets, argparse.Namespace], Awaitable[int]]
 
 _DESCRIPTION = """\
-Look into the files of a root: segments (.log), their indexes (.idx) and brokers' journals (.jnl).
-But for `repair`, nothing is written and no broker is asked: this works on a live cluster, on a stopped one and on a
+Read the files of a root: segments (.log), their indexes (.idx) and brokers' journals (.jnl).
+Except for `repair`, nothing is written and no broker is needed: this works on a live cluster, on a stopped one and on a
 copy.
 
-  dump    what the files say: batch headers, index entries, checkpoints
-  verify  whether everything is there and right; what is wrong, where, and what it means
+  dump    the content of files: batch headers, index entries, checkpoints
+  verify  whether all data is there and valid; each fault, its place, and what it means
   cat     the records, decompressed
-  repair  what is damaged of one partition, and a way back when it is OFFLINE
+  repair  show the damage of one partition, and bring it back if it is OFFLINE
 """
 
 _EPILOG = """\
-files to look at:
+files to read:
   Either paths within the root, as in /topics/orders/<id>/0/00000000000000000000-00000001-0000.log, or a topic by
-  --topic, with all its partitions or one: its segments are taken in the order in which they were registered.
+  --topic, with all its partitions or one: its segments are read in the order of their creation.
 
 exit status:
-  0  all is well      1  faults or damage were found      2  wrong usage, or the storage cannot be read
+  0  no faults      1  faults or damage were found      2  wrong usage, or the storage cannot be read
 
 A log that is being written may end in bytes that its owner has not acknowledged yet.
 """
@@ -66,11 +66,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(dest="action", metavar="dump|verify|cat|repair", required=True)
-    dumping = _add_action(actions, "dump", dump, "what the files say: batch headers, index entries, checkpoints")
+    dumping = _add_action(actions, "dump", dump, "the content of files: batch headers, index entries, checkpoints")
     dumping.add_argument(
         "--entries", action="store_true", help="of a journal, also the index entries and producers of each checkpoint"
     )
-    verifying = _add_action(actions, "verify", verify, "whether everything is there and right, and what is not")
+    verifying = _add_action(actions, "verify", verify, "whether all data is there and valid, and print each fault")
     verifying.add_argument("--records", action="store_true", help="also decompress every batch and parse its records")
     repair.add_parser(actions)
     _add_cat(_add_action(actions, "cat", cat, "the records: key, value, headers, timestamp, offset"))
@@ -93,9 +93,9 @@ def _add_action(
         help="file:///folder, hdfs://host:port/folder or webhdfs://host:port/folder; default: $BMQ_ROOT, the profile's",
     )
     profiles.add_profile(parser)
-    parser.add_argument("--topic", help="look at this topic instead of paths")
+    parser.add_argument("--topic", help="read this topic instead of paths")
     parser.add_argument("--partition", type=whole_number, metavar="P", help="only this partition of the topic")
-    parser.add_argument("--topic-id", metavar="ID", help="which one, when a name was deleted and used again")
+    parser.add_argument("--topic-id", metavar="ID", help="the topic's id, if a name was deleted and used again")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run, command=command)
     return parser
@@ -117,7 +117,7 @@ def _add_cat(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The exit status; errors go to standard error in one line."""
+    """Run the command and return its exit status; errors go to standard error in one line."""
     try:
         return asyncio.run(_run(arguments))
     except (UsageError, StorageError, FormatError) as error:
@@ -132,7 +132,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     try:
         check_folder(root)
         fs = await open_filesystem(root, holder=f"bmq-segment-{uuid.uuid4().hex}")
-    except ValueError as error:  # hosts or a port that are none
+    except ValueError as error:  # invalid hosts or port
         raise UsageError(f"--root: {error}") from None
     try:
         targets = await find_targets(fs, arguments)
@@ -145,5 +145,5 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 def _describe(error: Exception) -> str:
-    """Its text; with its kind when the text is no sentence."""
+    """Return the error's text; its type's name if it has none."""
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""``bmq segment dump``: what the files say, item by item, without a judgement of the whole."""
+"""``bmq segment dump``: print the content of files, item by item, without a judgement of the whole."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RECORD_KINDS = {SNAPSHOT_BEGIN: "snapshot begin", SNAPSHOT_END: "snapshot end",
 
 
 async def dump(fs: FileSystem, targets: Targets, arguments: Namespace) -> int:
-    """0, or 1 when a part of a file could not be understood."""
+    """Print the files' content.  Returns 1 if a part of a file could not be read, else 0."""
     is_damaged = False
     for _, segments in targets.partitions:
         for segment in segments:
@@ -85,7 +85,7 @@ async def _dump_log(fs: FileSystem, path: str, base: int, *, as_json: bool) -> b
 
 
 def batch_fields(batch: Batch, position: int, *, is_crc_ok: bool) -> dict[str, object]:
-    """A batch's header under the names of Kafka's documentation."""
+    """Return a batch's header under the names of Kafka's documentation."""
     return {
         "position": position,
         "size": batch.size,
@@ -144,7 +144,7 @@ async def _dump_idx(fs: FileSystem, path: str, *, as_json: bool) -> bool:
 
 
 def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, object]:
-    """What a checkpoint says, its lists as counts."""
+    """Return a checkpoint's fields, its lists as counts."""
     return {
         "topicId": str(checkpoint.key.topic_id),
         "partition": checkpoint.key.partition,

@@ -1,4 +1,4 @@
-"""What ``bmq segment verify`` has to say of a place in a file."""
+"""The findings of ``bmq segment verify``, each about a place in a file, and their output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bmq.cli.output import print_json, printable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A fault, or (``is_fault`` False) a note: something that looks odd and is as it should be."""
+    """A fault, or (``is_fault`` False) a note: something that looks odd and is correct."""
 
     file: str
     what: str
@@ -40,10 +40,10 @@ class Finding:
 
 
 class Report:
-    """Prints findings as they come and counts them."""
+    """A printer of findings, which also counts them."""
 
     def __init__(self, *, as_json: bool, before_line: Callable[[], None] | None = None) -> None:
-        """`before_line` is called before each line, to take progress off the terminal."""
+        """Take `before_line`, which is called before each line, to clear progress from the terminal."""
         self._before_line = before_line or _nothing
         self.as_json = as_json
         self.files = 0
@@ -57,7 +57,7 @@ class Report:
         finding.print(as_json=self.as_json)
 
     def file_done(self, fields: dict[str, object], text: str) -> None:
-        """One line for a file that was read to its end."""
+        """Print one line for a file that was read to its end."""
         self.files += 1
         self._before_line()
         if self.as_json:

@@ -1,4 +1,4 @@
-"""An ``.idx`` against the batches of its ``.log``: pure, fed in order of position."""
+"""A check of an ``.idx`` against the batches of its ``.log``: pure, called in order of position."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _REBUILD = "The index does not describe this file. The log itself is not touched
 
 
 class IndexCheck:
-    """Follows the entries while the batches go by."""
+    """A check of the entries, one batch of the log after the other."""
 
     def __init__(self, segment: Segment, index: Checkpoint, length: int, add: Callable[[Finding], None]) -> None:
         self._segment = segment
         self._index = index
         self._length = length
         self._add = add
-        self._next = 0  # entry to be met
+        self._next = 0  # the entry to be checked next
         self._is_whole = True  # every batch so far was seen
         self._max_timestamp = -1
         self._max_timestamp_offset = -1
@@ -34,7 +34,7 @@ class IndexCheck:
     def on_batch(self, found: FoundBatch) -> None:
         batch = found.batch
         if found.position >= self._index.position:
-            return  # joined to the segment later, or leftovers: not what this index describes
+            return  # merged into the segment later, or leftovers: not what this index describes
         self._meet(found)
         if batch.max_timestamp > self._max_timestamp:
             self._max_timestamp, self._max_timestamp_offset = batch.max_timestamp, batch.base_offset
@@ -44,7 +44,7 @@ class IndexCheck:
             self._end = (found.end, batch.next_offset)
 
     def on_damage(self, damage: Damage) -> None:
-        """What the index says of these bytes cannot be judged, nor what it says of the whole."""
+        """Skip the entries of damaged bytes: they cannot be checked, nor can the sums over the whole segment."""
         self._is_whole = False
         entries, end = self._index.index, damage.position + damage.size
         while self._next < len(entries) and entries[self._next + 1] < end:
@@ -53,7 +53,8 @@ class IndexCheck:
             self._end = (self._index.position, self._index.end_offset)
 
     def finish(self, segment_end: int | None) -> None:
-        """``segment_end``: where the segment ends because the next one's base is reached, else None."""
+        """End the check.  ``segment_end`` is the position where the next segment's base is reached, None if it is
+        not."""
         index = self._index
         if self._end is None:
             if segment_end is not None:
@@ -63,7 +64,7 @@ class IndexCheck:
                     segment_end,
                     None,
                 )
-            return  # else the log ends or is damaged before it: the segment's check has told
+            return  # else the log ends or is damaged before it: the segment's check has reported it
         if self._end != (index.position, index.end_offset):
             self._fault(
                 f"says that offset {index.end_offset} is at position {index.position}; in the log a batch ends at"
@@ -80,21 +81,21 @@ class IndexCheck:
             self._check_sums()
 
     def _check_sums(self) -> None:
-        """What is known of the segment when all its batches were seen."""
+        """Check the fields that depend on all batches of the segment."""
         index = self._index
         said = (index.max_timestamp, index.max_timestamp_offset)
         if said != (self._max_timestamp, self._max_timestamp_offset):
             self._fault(
                 f"largest timestamp {said[0]} at offset {said[1]}; in the log it is {self._max_timestamp} at"
                 f" {self._max_timestamp_offset}",
-                "A look-up of the largest timestamp, and retention by time, are answered wrongly.",
+                "A look-up of the largest timestamp, and retention by time, go wrong.",
                 None,
                 said[1],
             )
         if tuple(self._epochs) != index.epochs:
             self._fault(
                 f"leader epochs {list(index.epochs)}; in the log they are {self._epochs}",
-                "OffsetForLeaderEpoch is answered wrongly: a consumer that checks for lost data is misled.",
+                "OffsetForLeaderEpoch returns wrong offsets: a consumer that checks for lost data is misled.",
                 None,
                 None,
             )
@@ -112,7 +113,7 @@ class IndexCheck:
                 self._fault(f"its {name} do not ascend", _READERS, None, None)
 
     def _meet(self, found: FoundBatch) -> None:
-        """Entries up to this batch's place: each must be it."""
+        """Check the entries up to this batch's position: each must be of this batch."""
         entries = self._index.index
         while self._next < len(entries) and entries[self._next + 1] <= found.position:
             offset, position, timestamp = entries[self._next : self._next + ENTRY]

@@ -1,4 +1,4 @@
-"""Which files a command line means: paths within the root, or a topic's partitions found by listing."""
+"""Targets: the files that a command line names, by paths within the root, or by a topic whose partitions are listed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from bmq.storage.recovery import ends
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment in its folder.  ``limit`` is the offset where the ones after it take over (rule 5)."""
+    """A segment in its folder.  ``limit`` is the offset at which later segments take over (rule 5), None if none
+    does."""
 
     folder: str
     name: SegmentName
@@ -36,20 +37,20 @@ class Segment:
 
     @property
     def is_superseded(self) -> bool:
-        """Later segments begin at or below its base: nothing of it counts."""
+        """True if later segments begin at or below its base: nothing of it counts."""
         return self.limit is not None and self.limit <= self.name.base
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFiles:
-    """One partition's segments in registration order."""
+    """One partition's segments, in the order of their creation."""
 
     folder: str
     segments: tuple[Segment, ...] = ()
 
     @property
     def key(self) -> PartitionKey | None:
-        """The partition, when the folder lies where a partition's folder belongs."""
+        """The partition; None if the folder is not in a partition's place."""
         parts = self.folder.split("/")
         if len(parts) != 5 or f"/{parts[1]}" != layout.TOPICS or not parts[4].isdecimal():
             return None
@@ -60,11 +61,12 @@ class PartitionFiles:
 
     @property
     def label(self) -> tuple[str, int]:
-        """Topic and partition number as far as the folder tells."""
+        """Topic and partition number; the folder and -1 if it is not in a partition's place."""
         parts = self.folder.split("/")
         return (parts[2], int(parts[4])) if self.key is not None else (self.folder, -1)
 
     def find(self, name: SegmentName) -> Segment:
+        """Return the segment of that name.  Raises NoSuchFile if there is none."""
         for segment in self.segments:
             if segment.name == name:
                 return segment
@@ -73,7 +75,7 @@ class PartitionFiles:
 
 @dataclass(slots=True)
 class Targets:
-    """``partitions``: whose chosen segments are wanted; ``indexes`` and ``journals`` were named as paths."""
+    """The files of a command: chosen segments by partition; ``indexes`` and ``journals`` were named as paths."""
 
     partitions: list[tuple[PartitionFiles, list[Segment]]] = field(default_factory=list)
     indexes: list[tuple[PartitionFiles, Segment]] = field(default_factory=list)
@@ -81,7 +83,7 @@ class Targets:
 
 
 async def find_targets(fs: FileSystem, arguments: Namespace) -> Targets:
-    """UsageError or NoSuchFile with what to do about it."""
+    """Return the files that the command line names.  Raises UsageError or NoSuchFile if one cannot be found."""
     if bool(arguments.paths) == (arguments.topic is not None):
         raise UsageError("name either files (paths within the root) or --topic, one of the two")
     if arguments.topic is None:
@@ -120,7 +122,7 @@ async def _by_path(fs: FileSystem, paths: list[str]) -> Targets:
 
 
 async def list_partition(fs: FileSystem, folder: str) -> PartitionFiles:
-    """Only a ``.log`` counts as registered; an ``.idx`` alone is kept to be told of."""
+    """Return a folder's segments, of which only those with a ``.log`` count; a lone ``.idx`` is kept to be reported."""
     found: dict[SegmentName, set[str]] = {}
     async for status in fs.list(folder):
         parsed = layout.parse_segment(layout.base_name(status.path))
@@ -145,7 +147,7 @@ async def _topic_folder(fs: FileSystem, topic: str, topic_id: str | None) -> str
         raise UsageError(f"{topic} exists under {len(ids)} ids, choose one by --topic-id: {', '.join(ids)}")
     chosen = ids[0] if topic_id is None else topic_id
     if chosen not in ids:
-        raise NoSuchFile(f"{topic} has no id {chosen}; there is {', '.join(ids)}")
+        raise NoSuchFile(f"{topic} has no id {chosen}; known: {', '.join(ids)}")
     return f"{layout.TOPICS}/{topic}/{chosen}"
 
 
@@ -164,7 +166,7 @@ async def _folders(fs: FileSystem, path: str) -> list[str]:
 
 
 def check_folder(root: str) -> None:
-    """A mistyped local root must not become a new, empty one."""
+    """Raise UsageError if a local root does not exist: a mistyped one must not become a new, empty one."""
     parts = split_url(root)
     if parts.scheme == "file" and not os.path.isdir(unquote(parts.path)):
         raise UsageError(f"{without_userinfo(root)}: there is no such folder")

@@ -1,4 +1,4 @@
-"""``bmq segment verify``: is everything that should be in these files in them, and right?"""
+"""``bmq segment verify``: check that all that should be in these files is in them, and valid."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Checkpoints = dict[tuple[PartitionKey, SegmentName], Covered]
 
 
 async def verify(fs: FileSystem, targets: Targets, arguments: Namespace) -> int:
-    """Return 0 when all is well (notes are well), 1 when there are faults."""
+    """Print all findings.  Returns 1 if there are faults, else 0; notes are not faults."""
     with Progress("verify", text=format_size) as progress:
         report = Report(as_json=arguments.json, before_line=progress.clear)
         await _verify(fs, targets, report, progress, with_records=arguments.records)
@@ -50,7 +50,7 @@ async def _verify(fs: FileSystem, targets: Targets, report: Report, progress: Pr
 
 
 class _BytesRead:
-    """How many bytes of all files were read."""
+    """The number of bytes read of all files, shown as progress."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -58,16 +58,16 @@ class _BytesRead:
         self.note = ""
 
     def reached(self, position: int) -> None:
-        """Note how far the file that is being read was read."""
+        """Show that the current file was read up to ``position``."""
         self._progress.show(self._before + position, self.note)
 
     def finish_file(self, length: int) -> None:
-        """Go on to the next file."""
+        """Begin the next file."""
         self._before += length
 
 
 async def _checkpoints(fs: FileSystem, topics: set[uuid.UUID]) -> Checkpoints:
-    """The furthest checkpoint of each segment of ``topics``, from every broker's journal.
+    """Return the furthest checkpoint of each segment of ``topics``, from every broker's journal.
 
     Every readable record is true, so one that a newer file repeats does no harm.
     """
@@ -80,7 +80,7 @@ async def _checkpoints(fs: FileSystem, topics: set[uuid.UUID]) -> Checkpoints:
         try:
             await _read_checkpoints(fs, status.path, topics, found)
         except NoSuchFile:
-            continue  # rolled away meanwhile: a newer file holds its snapshot
+            continue  # deleted meanwhile: a newer file holds its snapshot
     return found
 
 
@@ -95,7 +95,7 @@ async def _read_checkpoints(fs: FileSystem, path: str, topics: set[uuid.UUID], f
                     continue
                 checkpoint = decode(record.payload)
             except FormatError:
-                continue  # told of when the journal itself is verified
+                continue  # reported when the journal itself is verified
             known = found.get((key, checkpoint.segment))
             if known is None or known.position < checkpoint.position:
                 found[key, checkpoint.segment] = Covered(checkpoint.position, checkpoint.end_offset)
@@ -175,7 +175,7 @@ async def _verify_segment(
 def _check_superseded(
     segment: Segment, length: int, index: Checkpoint | None, covered: Covered | None, report: Report
 ) -> None:
-    """A later segment begins at or below this one's base: right only if nothing here was ever acknowledged."""
+    """Check a segment that a later one supersedes: nothing in it may have been acknowledged."""
     flushed = max(covered.position if covered else 0, index.position if index else 0)
     if flushed:
         what = f"a later segment begins at {segment.limit}, below data that was flushed here ({flushed} bytes)"
@@ -202,7 +202,7 @@ async def _read_index(fs: FileSystem, segment: Segment, report: Report) -> Check
 
 
 async def read_index_file(fs: FileSystem, path: str) -> bytes:
-    """An index whole: it is as large as 24 bytes for each 64 KB of its log, and its producers."""
+    """Return a whole index: it has 24 bytes for each 64 KB of its log, and its producers."""
     return await fs.read(path, 0, await fs.visible_length(path))
 
 
@@ -235,7 +235,7 @@ async def _verify_journal(fs: FileSystem, path: str, report: Report, read: _Byte
                 try:
                     decode(record.payload)
                 except FormatError as error:
-                    meaning = "The record is whole but no checkpoint: it was written by another version, or wrongly."
+                    meaning = "The record is whole but not a checkpoint: it was written by another version, or wrongly."
                     report.add(Finding(file=path, what=str(error), meaning=meaning, position=record.position))
     read.finish_file(length)
     if not (counts.has_begin and counts.has_end):
@@ -258,12 +258,12 @@ async def _verify_journal(fs: FileSystem, path: str, report: Report, read: _Byte
 def _journal_damage(path: str, damage: Damage) -> Finding:
     if damage.is_tail and damage.fault.startswith("the file ends"):
         what = f"the last {damage.size} bytes are a torn write ({damage.fault})"
-        meaning = "Harmless: the broker died in this record; what it would have said was not relied on."
+        meaning = "Harmless: the broker died in this record; nothing relied on this record."
     elif damage.is_tail:
-        what = f"the last {damage.size} bytes are no record ({damage.fault})"
+        what = f"the last {damage.size} bytes are not a record ({damage.fault})"
         meaning = "Bytes were damaged, or the write was torn. Recovery steps over them and reads further back."
     else:
-        what = f"{damage.size} bytes are no record ({damage.fault}); good records follow"
+        what = f"{damage.size} bytes are not a record ({damage.fault}); good records follow"
         meaning = "Bytes were damaged after they were written. Recovery steps over them: it may read more log for it."
     is_torn = damage.is_tail and damage.fault.startswith("the file ends")
     return Finding(file=path, what=what, meaning=meaning, is_fault=not is_torn, position=damage.position)

@@ -150,7 +150,7 @@ def test_damage_in_the_middle(root: Root, at: int) -> None:
     spoil(path, at)
     status, (line,) = root.verify()
     assert status == 1
-    assert line.startswith(f"fault 000000-00000001-0000.log @{SIZE} #3: {SIZE} bytes are no batch (")
+    assert line.startswith(f"fault 000000-00000001-0000.log @{SIZE} #3: {SIZE} bytes are not a batch (")
     assert line.endswith(f"good batches follow at {2 * SIZE}")
 
 
@@ -242,7 +242,7 @@ def test_leftovers_behind_the_next_segments_base_are_ignored(root: Root) -> None
     status, (line,) = root.verify()
     assert status == 0
     assert line == (
-        f"note 000000-00000001-0000.log @{2 * SIZE} #6: {SIZE + 7} bytes behind the segment's end are ignored"
+        f"note 000000-00000001-0000.log @{2 * SIZE} #6: {SIZE + 7} bytes after the segment's end are ignored"
     )
 
 
@@ -281,7 +281,7 @@ def test_a_segment_that_reaches_into_the_next_one(root: Root) -> None:
     ("data", "what"),
     [
         ([batch(0), batch(4)], f"@{SIZE} #3: base offset 4, expected 3: 1 offsets are missing"),
-        ([batch(0), batch(0)], f"@{SIZE} #0: base offset 0, expected 3: offsets stand twice"),
+        ([batch(0), batch(0)], f"@{SIZE} #0: base offset 0, expected 3: offsets appear twice"),
         ([batch(1)], "@0 #0: base offset 1, expected 0"),
         ([batch(0, epoch=3), batch(3, epoch=2)], f"@{SIZE} #3: leader epoch 2 follows 3"),
     ],
@@ -372,7 +372,7 @@ def test_journals(root: Root) -> None:
     spoil(path, len(records[0]) + 30)
     status, lines = root.verify(root.within(path))
     assert status == 1
-    assert f"@{len(records[0])} #None: {len(records[1])} bytes are no record" in lines[0]
+    assert f"@{len(records[0])} #None: {len(records[1])} bytes are not a record" in lines[0]
     root.journal(frame(CHECKPOINT, b"no checkpoint"))
     status, lines = root.verify(root.within(path))
     assert status == 1
