@@ -77,7 +77,7 @@ def _add_create(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--config", type=config_pair, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
     )
     parser.add_argument("--if-not-exists", action="store_true", help="no error when there is a topic of that name")
-    parser.add_argument("--validate-only", action="store_true", help="check whether it could be created, only")
+    parser.add_argument("--validate-only", action="store_true", help="only check that it could be created")
 
 
 def _add_alter(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

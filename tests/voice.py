@@ -13,7 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS: tuple[str, ...] = ("broker", "console", "coordinator", "core", "endpoint", "meta", "proxy", "server")
+ROOMS: tuple[str, ...] = (
+    "broker",
+    "cli",
+    "console",
+    "coordinator",
+    "core",
+    "endpoint",
+    "meta",
+    "proxy",
+    "server",
+    "spark",
+)
 """Folders whose every docstring and log line was read by this rule."""
 OPENERS = frozenset({
     "As", "For", "How", "If", "It", "Its", "Of", "That", "Them", "These", "They", "This", "Those", "Until", "What",

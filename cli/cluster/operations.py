@@ -53,7 +53,7 @@ def add_parsers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     balancing = add_bare_command(
         actions,
         "balance",
-        "move partitions now until the brokers are even, not only if they differ much",
+        "even the brokers out now, also if they differ little",
         "bmq cluster balance",
         timeout_s=ACT_S,
     )

@@ -38,7 +38,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser = add_bare_command(
         actions,
         "status",
-        "print the cluster's processes with what they have and carry, and whether all partitions can be used",
+        "print the cluster's processes with their partitions and load, and whether all partitions can be used",
         "bmq cluster status --http http://127.0.0.1:9080",
     )
     where = parser.add_mutually_exclusive_group()

@@ -108,7 +108,7 @@ def test_servers_of_two_versions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "told"), [(None, ""), (5.0, ""), (-5.0, ""), (61.0, "61 s before"), (-7.2, "7 s behind")]
+    ("ahead", "told"), [(None, ""), (5.0, ""), (-5.0, ""), (61.0, "61 s ahead of"), (-7.2, "7 s behind")]
 )
 def test_clocks(ahead: float | None, told: str) -> None:
     found = check_clock("store", "e1:2379", ahead)
