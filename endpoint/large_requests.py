@@ -33,7 +33,8 @@ PARTITIONS_MAX = 2 * PARTITIONS
 """Partitions, at up to a kilobyte each, of all large produces under way, or of all large parked fetches without a
 session; one request is always admitted."""
 FULL_COLLECTION_AFTER = 1_000
-"""Large requests without a pause between them after which full collections are possible again for a moment."""
+"""Steps of large requests (a request has several), without a moment in which none is under way, after which a full
+collection is possible again."""
 _NEVER = 1 << 30
 T = TypeVar("T")
 

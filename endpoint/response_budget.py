@@ -38,7 +38,7 @@ class ResponseBudget:
         return self._pool.waiting
 
     async def take(self, size: int) -> Reservation:
-        """Reserve ``size`` bytes; waits for room, in the order of arrival.  The caller must release the reservation."""
+        """Reserve ``size`` bytes; waits for room as in ``MemoryPool.take``.  The caller must release them."""
         reservation = await self._pool.take(size)
         reservation.resize(size)
         return reservation

@@ -61,6 +61,7 @@ class Reservation:
         return Reservation(self._pool, size)
 
     def release(self) -> None:
+        """Give all bytes back to the pool."""
         self.resize(0)
 
 
