@@ -1,1 +1,1 @@
-"""The log on storage: the file-system seam, segments, journals, recovery and reading."""
+"""The log on storage: the file systems, segments, journals, recovery and reading."""

@@ -249,7 +249,7 @@ class FileSystem(Protocol):
     async def replicas_max(self) -> int:
         """Return how many copies of a block storage can hold now: its live datanodes; 1 for a local folder.
 
-        Raises Unsupported where the root does not report it: HDFS does to its superusers only, WebHDFS to nobody.
+        Raises Unsupported where the root does not report it: HDFS does to its superusers only, WebHDFS never.
         """
 
     async def block_places(self, path: str) -> Sequence[BlockPlace]:

@@ -1,4 +1,4 @@
-"""HDFS: what no library does (hflush pipelines, takeover, open-block reads), and the seam over it."""
+"""The adapter for HDFS: its client (hflush pipelines, takeover, reads of open blocks) and its ``FileSystem``."""
 
 from bmq.storage.hdfs.filesystem import HdfsFileSystem
 from bmq.storage.hdfs.settings import HdfsSettings

@@ -1,6 +1,7 @@
-"""``hdfs://`` URLs: one or several NameNodes and the folder that is this root.
+"""The parts of ``hdfs://`` URLs: one or several NameNodes, and the folder that is this root.
 
-What a URL leaves to Hadoop's configuration, ``name_service`` finds there."""
+``name_service`` completes a URL by Hadoop's configuration.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from bmq.storage.paths import split
 
 DEFAULT_RPC_PORT = 8020
 USE_DATANODE_HOSTNAME = "dfs.client.use.datanode.hostname"
-"""Hadoop's property, and the one that a URL may have as its query."""
+"""Hadoop's name of the property; a URL may have it as its query."""
 _QUERIES: Mapping[str, bool | None] = {
     "": None, f"{USE_DATANODE_HOSTNAME}=true": True, f"{USE_DATANODE_HOSTNAME}=false": False,
 }  # fmt: skip
@@ -20,9 +21,11 @@ _QUERIES: Mapping[str, bool | None] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HdfsAddress:
-    """``namenodes`` in the order given; ``root`` without a trailing slash, empty for the file system's own root.
+    """The parsed URL of a root on HDFS.
 
-    ``use_datanode_hostname``: whether datanodes are reached by name instead of address; None: the URL does not say.
+    ``namenodes`` are (host, port) in the order given.  ``root`` is a path without a trailing slash, empty for the root
+    folder of HDFS.  ``use_datanode_hostname``: datanodes are reached by host name, not by address; None: the URL does
+    not say.
     """
 
     namenodes: tuple[tuple[str, int], ...]
@@ -31,9 +34,9 @@ class HdfsAddress:
 
     @classmethod
     def parse(cls, url: str) -> HdfsAddress:
-        """From ``hdfs://nn1[:port][,nn2[:port]...][/folder][?dfs.client.use.datanode.hostname=true]``.
+        """Parse ``hdfs://nn1[:port][,nn2[:port]...][/folder][?dfs.client.use.datanode.hostname=true]``.
 
-        ValueError says what is wrong with it.
+        Raises ValueError that says what is wrong with it.
         """
         parts = split_url(url)
         if parts.scheme != "hdfs":
@@ -44,7 +47,10 @@ class HdfsAddress:
         return cls(namenodes=namenodes, root=_normal_root(parts.path, url), use_datanode_hostname=_QUERIES[parts.query])
 
     def full_path(self, path: str) -> str:
-        """The HDFS path of a path within the root.  Unsupported when it is no path, or would leave the root."""
+        """Return the HDFS path of a path within the root.
+
+        Raises Unsupported if it is not a path, or would leave the root.
+        """
         split(path)
         return (self.root + path).rstrip("/") or "/"
 

@@ -1,4 +1,4 @@
-"""Who we say that we are.  Simple authentication only; SASL (Kerberos, tokens) would be a second implementation."""
+"""The authentication of RPC connections: simple only.  SASL (Kerberos, tokens) would be a second implementation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ AUTH_SASL = 0xDF  # -33 as a signed byte (SaslRpcServer.AuthMethod)
 
 
 class Authenticator(Protocol):
-    """What an RPC connection needs to introduce itself.
+    """The identity with which an RPC connection begins.
 
-    A SASL implementation would answer ``AUTH_SASL`` here and add the negotiation, which comes between the preamble
-    and the connection context, and would wrap the stream if privacy is asked for.
+    A SASL implementation would have ``AUTH_SASL`` here and add the negotiation, which comes between the preamble and
+    the connection context, and would wrap the stream if privacy is required.
     """
 
     @property
@@ -31,16 +31,16 @@ class Authenticator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SimpleAuthenticator:
-    """The server believes the name."""
+    """Simple authentication: the server trusts the name."""
 
     user: str
     auth_byte: int = AUTH_SIMPLE
 
     @classmethod
     def for_user(cls, name: str = "") -> SimpleAuthenticator:
-        """``name``, else HADOOP_USER_NAME, else the operating system's user: Hadoop's order.
+        """Return the identity ``name``, else HADOOP_USER_NAME, else the operating system's user: Hadoop's order.
 
-        Raises StorageError if that one has no name, as in a container with a user id of its own.
+        Raises StorageError if that user has no name, as in a container with a user id of its own.
         """
         name = name or os.environ.get("HADOOP_USER_NAME", "")
         if name:

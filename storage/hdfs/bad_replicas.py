@@ -1,12 +1,13 @@
-"""Replicas whose checksums are wrong, reported to the NameNode (ClientProtocol.reportBadBlocks).
+"""Reports of replicas with wrong checksums to the NameNode (ClientProtocol.reportBadBlocks).
 
-A datanode checks its own replicas once in three weeks (dfs.datanode.scan.period.hours).  Until then damage that readers
-read around stays hidden, and the last good replica may go meanwhile.  The rule is that of Java's client
+A datanode checks its own replicas once in three weeks (dfs.datanode.scan.period.hours).  Until then damage stays hidden
+if readers use another replica, and the last good replica may be lost meanwhile.  The rule is that of Java's client
 (DFSInputStream.reportCheckSumFailure): bad replicas are reported if another one was not found bad, or if there is one
 only.  A client that finds all of several bad may be damaged itself.
 
-Those of an open block are not reported: the NameNode makes no other replica of a block that is being written, and may
-have one deleted that the pipeline writes to (BlockManager.markBlockAsCorrupt).  A read after it is closed reports them.
+Replicas of an open block are not reported: the NameNode makes no other replica of a block that is being written, and
+may have one deleted to which the pipeline writes (BlockManager.markBlockAsCorrupt).  A read after it is closed reports
+them.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from bmq.storage.hdfs.namenode import NameNode
 
 log = logging.getLogger(__name__)
 REMEMBERED_MAX = 4096
-"""Replicas that were reported, and are not again."""
+"""Replicas that were reported and are not reported again."""
 REPORTS_MAX = 60
-"""In a minute: a whole bad disk is the datanode's to report, not ours."""
+"""Reports in a minute, at most: a whole bad disk is reported by its datanode."""
 MINUTE_S = 60.0
 
 
 class BadReplicas:
-    """One root's.  ``start`` runs a coroutine as a task that somebody owns."""
+    """The reports of one root.  ``start`` runs a coroutine as a task that has an owner."""
 
     def __init__(self, namenode: NameNode, start: Callable[..., object]) -> None:
         self._namenode = namenode
@@ -75,7 +76,7 @@ class BadReplicas:
 
 
 def _on(located: pb.LocatedBlock, nodes: Sequence[pb.Node]) -> pb.LocatedBlock:
-    """The block, located on these nodes alone."""
+    """Return the block, located on these nodes alone."""
     names = {node_name(node.id) for node in nodes}
     kept = [number for number, node in enumerate(located.nodes) if node_name(node.id) in names]
     only = pb.LocatedBlock(
@@ -85,7 +86,7 @@ def _on(located: pb.LocatedBlock, nodes: Sequence[pb.Node]) -> pb.LocatedBlock:
         corrupt=False,
         token=located.token,
     )
-    if located.storage_ids:  # older NameNodes do not tell them
+    if located.storage_ids:  # older NameNodes do not send them
         only.storage_ids.extend(located.storage_ids[number] for number in kept)
     if located.storage_types:
         only.storage_types.extend(located.storage_types[number] for number in kept)

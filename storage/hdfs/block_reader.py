@@ -1,8 +1,8 @@
 """Reads of a block straight from its datanodes (op 81; BlockSender), open ones above all, checksums verified.
 
-What an open block holds differs from node to node; each shows what has passed through it as acknowledged
-(``getReplicaVisibleLength``).  A read is bounded by what the node it goes to shows.  The answer begins on the chunk
-boundary at or before the wanted position.
+The length of an open block differs from node to node: each shows the bytes that have passed through it as acknowledged
+(``getReplicaVisibleLength``).  A read is bounded by the length that its node shows.  The response begins on the chunk
+boundary at or before the requested position.
 """
 
 from __future__ import annotations
@@ -44,27 +44,26 @@ T = TypeVar("T")
 
 
 class ReplicaFailed(Exception):
-    """This replica could not be read; another may do.  Never leaves this package."""
+    """One replica cannot be read; another may be.  Never leaves this package."""
 
 
 class BadChecksum(ReplicaFailed):
-    """This replica's bytes are not what was written."""
+    """A replica's bytes do not have the checksum that came with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes of a replica, and the chunk its checksums cover."""
+    """Bytes of a replica, and the size of the chunks that its checksums cover."""
 
     data: bytes
     chunk_bytes: int
 
 
 async def read_block(client: HdfsClient, located: pb.LocatedBlock, offset: int, length: int, *, is_open: bool) -> bytes:
-    """Up to ``length`` bytes at ``offset`` of the block, from the first replica that gives them right.
+    """Return up to ``length`` bytes at ``offset`` of the block, from the first replica that returns them undamaged.
 
-    Raises CorruptData if all that answered were wrong, StorageUnavailable if none answered.  An open block is empty
-    only if no node has a replica of it and the NameNode knows no length: it knows one before anything is acknowledged
-    (rule 1).
+    Raises CorruptData if none did and a replica was damaged, StorageUnavailable otherwise.  An open block is empty only
+    if no node has a replica of it and the NameNode has no length: it has one before anything is acknowledged (rule 1).
     """
 
     async def take(node: pb.NodeId, wanted: int) -> bytes:
@@ -76,9 +75,10 @@ async def read_block(client: HdfsClient, located: pb.LocatedBlock, offset: int, 
 async def read_block_into(
     client: HdfsClient, located: pb.LocatedBlock, offset: int, out: memoryview, *, is_open: bool
 ) -> int:
-    """As ``read_block``, to the beginning of ``out``, which must not be used until this returns; how many bytes.
+    """Read as ``read_block``, but to the beginning of ``out``, by a thread, and return how many bytes it is.
 
-    When it is cancelled or fails, ``out`` may be written to for a while yet.
+    ``out`` must not be used until this returns.  After a failure or a cancellation it may still be written to for a
+    while.
     """
 
     async def take(node: pb.NodeId, wanted: int) -> int:
@@ -91,7 +91,7 @@ async def read_block_into(
 async def read_block_by_thread(
     client: HdfsClient, located: pb.LocatedBlock, offset: int, length: int, *, is_open: bool
 ) -> bytes:
-    """As ``read_block``, for much at once: a thread receives it and checks the checksums."""
+    """Read as ``read_block``, for many bytes at once: a thread receives them and checks the checksums."""
 
     async def take(node: pb.NodeId, wanted: int) -> bytes:
         out = io.BytesIO()  # unlike a bytearray's, its bytes become an object of their own without a copy
@@ -114,7 +114,7 @@ async def _from_any_replica(
     *,
     is_open: bool,
 ) -> T | None:
-    """What ``take`` gets from the first replica that it can be had from; None when there is nothing to be had."""
+    """Return the result of ``take`` for the first replica for which it succeeds; None if there are no such bytes."""
     failures: list[Exception] = []
     bad: list[pb.Node] = []
     for node in _by_trust(client, located):
@@ -134,7 +134,7 @@ async def _from_any_replica(
             client.suspect([node_name(node.id)])
             failures.append(error)
         except BadChecksum as error:
-            if not is_open:  # a fence judges those of an open block
+            if not is_open:  # a fence checks the replicas of an open block
                 bad.append(node)
             failures.append(error)
         except (ReplicaFailed, NoReplica, ReplicaNotReady) as error:
@@ -147,9 +147,10 @@ async def _from_any_replica(
 
 
 async def visible_length(client: HdfsClient, located: pb.LocatedBlock) -> int:
-    """The smallest length that the reachable replicas of an open block show; StorageUnavailable if none answers.
+    """Return the smallest length that the reachable replicas of an open block show.
 
-    Nodes found silent a moment ago are asked only when there is no other: a fence reads right after it met them.
+    Raises StorageUnavailable if none responds.  Nodes found silent a moment ago are asked only if there is no other: a
+    fence reads right after it has found them.
     """
 
     async def shown(node: pb.Node) -> int | Exception:
@@ -160,19 +161,22 @@ async def visible_length(client: HdfsClient, located: pb.LocatedBlock) -> int:
 
     suspected = client.suspected()
     trusted = [node for node in located.nodes if node_name(node.id) not in suspected]
-    answers = await asyncio.gather(*map(shown, trusted or located.nodes))
-    lengths = [answer for answer in answers if isinstance(answer, int)]
+    responses = await asyncio.gather(*map(shown, trusted or located.nodes))
+    lengths = [response for response in responses if isinstance(response, int)]
     if lengths:
         return min(lengths)
-    failures = [answer for answer in answers if isinstance(answer, Exception)]
+    failures = [response for response in responses if isinstance(response, Exception)]
     if _is_unwritten(located, failures):
         return 0
     raise _unreadable(located, failures)
 
 
 async def _shown_length(client: HdfsClient, node: pb.Node, located: pb.LocatedBlock, timeout_s: float) -> int:
-    """Bytes of an open block that one node shows.  Raises as ``Datanodes.visible_length``; ReplicaNotReady also for a
-    replica that is shorter than the NameNode knows the block to be."""
+    """Return the bytes of an open block that one node shows.
+
+    Raises what ``Datanodes.visible_length`` raises, and ReplicaNotReady also for a replica that is shorter than the
+    NameNode's length of the block.
+    """
     shown = await client.datanodes.visible_length(node.id, located.block, timeout_s)
     if shown < located.block.length:
         raise ReplicaNotReady(f"{node_name(node.id)}: {shown} of {located.block.length} acknowledged bytes")
@@ -180,13 +184,18 @@ async def _shown_length(client: HdfsClient, node: pb.Node, located: pb.LocatedBl
 
 
 def _is_unwritten(located: pb.LocatedBlock, failures: list[Exception]) -> bool:
-    """Whether an open block was allocated and no pipeline opened yet: the nodes have no replica of it, and nothing
-    was ever acknowledged, since the NameNode would know the length."""
+    """Return whether an open block was allocated and no pipeline opened yet.
+
+    The nodes have no replica of it then, and nothing was ever acknowledged, since the NameNode would have the length.
+    """
     return located.block.length == 0 and bool(failures) and all(isinstance(error, NoReplica) for error in failures)
 
 
 async def replica_chunk_bytes(client: HdfsClient, located: pb.LocatedBlock) -> int:
-    """The checksum chunk that a finished block was written with: its last byte is read to hear of it."""
+    """Return the size in bytes of a finished block's checksum chunks; its last byte is read to get it.
+
+    Raises CorruptData or StorageUnavailable as ``read_block``.
+    """
     failures: list[Exception] = []
     for node in _by_trust(client, located):
         try:
@@ -200,7 +209,7 @@ async def replica_chunk_bytes(client: HdfsClient, located: pb.LocatedBlock) -> i
 async def read_replica(
     client: HdfsClient, node: pb.NodeId, block: pb.Block, token: pb.Token, offset: int, length: int
 ) -> Piece:
-    """Exactly ``length`` bytes from one datanode; ReplicaFailed says why not."""
+    """Return exactly ``length`` bytes from one datanode.  Raises ReplicaFailed with the reason why it cannot."""
     reading = _Reading(client, node)
     try:
         async with asyncio.timeout(client.settings.read_timeout_s) as limit:
@@ -218,7 +227,7 @@ async def read_replica(
 async def _read_replica_into(
     client: HdfsClient, node: pb.NodeId, located: pb.LocatedBlock, offset: int, out: memoryview
 ) -> None:
-    """Fill ``out`` from one datanode by a thread.  Raises ReplicaFailed."""
+    """Fill ``out`` from one datanode by a thread.  Raises ReplicaFailed, or its BadChecksum, if that fails."""
     wanted = BlockRange(
         address=(client.datanodes.host(node), node.data_port),
         block=located.block,
@@ -231,7 +240,7 @@ async def _read_replica_into(
 
     try:
         reads = client.threads.submit(reading.run)
-    except RuntimeError as error:  # a read that outlives its client
+    except RuntimeError as error:  # the client was closed during the read
         raise ReplicaFailed(f"{node_name(node)}: the HDFS client is closed") from error
     try:
         await asyncio.wrap_future(reads)
@@ -244,11 +253,11 @@ async def _read_replica_into(
         FAILURES.note(error)
         raise ReplicaFailed(f"{node_name(node)}: {error!r}") from error
     finally:
-        reading.stop()  # the thread of a read that was cancelled goes on otherwise
+        reading.stop()  # otherwise the thread of a cancelled read would go on
 
 
 class _Reading:
-    """One op 81 on a connection of its own.  The time-out is of each step: every packet puts it off."""
+    """One read (op 81) on a connection of its own.  The time-out is that of each step: every packet begins it again."""
 
     def __init__(self, client: HdfsClient, node: pb.NodeId) -> None:
         self._host = client.datanodes.host(node)
@@ -320,12 +329,12 @@ async def _read_delimited(reader: asyncio.StreamReader) -> bytes:
 
 
 def _by_trust(client: HdfsClient, located: pb.LocatedBlock) -> list[pb.Node]:
-    """The NameNode's order (nearest first), those that failed lately last."""
+    """Return the block's nodes in the NameNode's order (nearest first), but those that failed lately last."""
     suspected = client.suspected()
     return sorted(located.nodes, key=lambda node: node_name(node.id) in suspected)
 
 
 def _unreadable(located: pb.LocatedBlock, failures: list[Exception]) -> StorageError:
-    reasons = "; ".join(map(str, failures)) or "the NameNode knows no replica"
+    reasons = "; ".join(map(str, failures)) or "the NameNode has no replica of it"
     kind = CorruptData if located.corrupt or any(isinstance(f, BadChecksum) for f in failures) else StorageUnavailable
     return kind(f"block {located.block.id}: {reasons}")

@@ -1,11 +1,11 @@
-"""Long reads of a block into memory of the caller's, by a thread with a blocking socket.
+"""Long reads of a block into a buffer of the caller, by a thread with a blocking socket.
 
-For whoever reads a lot and counts processor time.  The kernel puts each packet's data straight where it shall lie, with
-one call a packet, and nothing is copied after; most of the time the thread does not hold the interpreter's lock.  That
-is a third of what a read through hdfs-native costs, which checks CRCs without the processor's help and copies twice;
-figures are in docs/design/hdfs-client.md.
+This is for readers of many bytes, to which processor time matters.  The kernel puts each packet's data straight into
+the buffer, with one call a packet, and nothing is copied later; most of the time the thread does not hold the
+interpreter's lock.  That is a third of the cost of a read through hdfs-native, which checks CRCs without the
+processor's help and copies twice; figures are in docs/design/hdfs-client.md.
 
-A packet on the wire (PacketReceiver): lengths, header, checksums, data.  Behind the last one comes an empty one.
+A packet on the wire (PacketReceiver): lengths, header, checksums, data.  An empty packet follows the last one.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _TIMEVAL = struct.Struct("@ll")
 
 
 class Refused(Exception):
-    """The datanode answered that it will not.  Never leaves this package."""
+    """The datanode's response refuses the read.  Never leaves this package."""
 
 
 class WrongChecksum(Exception):
-    """Bytes that are not what was written.  Never leaves this package."""
+    """The bytes do not have the checksum that came with them.  Never leaves this package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRange:
-    """Whom to ask for which bytes of a block: as many as ``out`` holds, from ``offset`` on."""
+    """The bytes of a block to read, ``len(out)`` from ``offset`` on, and the datanode to read them from."""
 
     address: tuple[str, int]
     block: pb.Block
@@ -56,10 +56,13 @@ class BlockRange:
 
 
 class BulkRead:
-    """One op 81.  ``run`` is for a thread; ``stop`` may come from any other, and makes it end with an OSError."""
+    """One read of a block (op 81).
+
+    A thread calls ``run``; any other may call ``stop``, which ends it with an OSError.  ``step_s`` is the longest wait
+    for any one packet.
+    """
 
     def __init__(self, wanted: BlockRange, step_s: float) -> None:
-        """``step_s``: the longest wait for any one packet."""
         self._wanted = wanted
         self._step_s = step_s
         self._socket: socket.socket | None = None
@@ -68,12 +71,17 @@ class BulkRead:
         self._aside = bytearray()  # a packet that holds more than is wanted
 
     def run(self) -> None:
-        """Fill ``out``.  OSError (TimeoutError among them), Refused, WrongChecksum, WireError, DecodeError."""
+        """Fill ``out``.
+
+        Raises OSError if the connection breaks or was stopped (TimeoutError if a packet is late), Refused if the
+        datanode does not serve the read, WrongChecksum if the bytes are damaged, and WireError or DecodeError if the
+        datanode breaks the protocol.
+        """
         with socket.create_connection(self._wanted.address, timeout=self._step_s) as connection:
             self._socket = connection
             if self._is_stopped:
                 raise ConnectionAbortedError("stopped")
-            # A time-out of Python's would make the socket one that does not wait for all that it is asked for.
+            # With a time-out of Python's the socket would not wait for all of the requested bytes.
             connection.settimeout(None)
             patience = _TIMEVAL.pack(int(self._step_s), int(self._step_s % 1 * 1e6))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
@@ -81,12 +89,13 @@ class BulkRead:
             self._read(connection)
 
     def stop(self) -> None:
+        """End ``run``, now or as soon as it begins.  Idempotent."""
         self._is_stopped = True
         connection = self._socket
         if connection is not None and connection.fileno() >= 0:
             try:
                 connection.shutdown(socket.SHUT_RDWR)
-            except OSError:  # ended by itself: then there is nothing to stop
+            except OSError:  # the connection has ended already
                 self._socket = None
 
     # ---- within the thread
@@ -129,12 +138,12 @@ class BulkRead:
             due += size
 
     def _place(self, at: int, size: int, chunk_bytes: int) -> memoryview:
-        """Where the packet's data shall lie: in ``out``, unless it begins before or ends behind what is wanted."""
+        """Return the memory for a packet's data: in ``out``, unless it begins before or ends behind the range."""
         start = at - self._wanted.offset
         if start >= 0 and start + size <= len(self._wanted.out):
             return self._wanted.out[start : start + size]
         if start >= len(self._wanted.out) + chunk_bytes:
-            raise WireError(f"a packet at {at}, behind all that was asked for")
+            raise WireError(f"a packet at {at}, behind the requested bytes")
         if len(self._aside) < size:
             self._aside = bytearray(size)
         return memoryview(self._aside)[:size]
@@ -149,19 +158,22 @@ class BulkRead:
 
 
 def _receive(connection: socket.socket, places: list[memoryview]) -> None:
-    """Fill all of ``places``, with one call unless a signal cuts it short.  ConnectionError, TimeoutError."""
+    """Fill all of ``places``, with one call unless a signal cuts it short.
+
+    Raises ConnectionError if the datanode closes the connection, TimeoutError if it sends nothing in time.
+    """
     while places:
         try:
             got = connection.recvmsg_into(places, 0, socket.MSG_WAITALL)[0]
         except BlockingIOError as error:
             raise TimeoutError("no packet in time") from error
         if not got:
-            raise ConnectionResetError("the datanode hung up")
+            raise ConnectionResetError("the datanode closed the connection")
         places = _rest(places, got)
 
 
 def _rest(places: list[memoryview], filled: int) -> list[memoryview]:
-    """What is left of ``places`` behind the first ``filled`` bytes."""
+    """Return the rest of ``places`` behind the first ``filled`` bytes."""
     rest = []
     for place in places:
         if filled < len(place):
@@ -171,7 +183,7 @@ def _rest(places: list[memoryview], filled: int) -> list[memoryview]:
 
 
 def _receive_delimited(connection: socket.socket) -> bytes:
-    """A message with its length before it."""
+    """Receive a message that has its length before it."""
     prefix = bytearray()
     while not prefix or prefix[-1] & 0x80:
         byte = bytearray(1)

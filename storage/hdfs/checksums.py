@@ -1,4 +1,4 @@
-"""The checksums that come with a block's bytes, whoever wrote it."""
+"""The checksums that come with a block's bytes, also of blocks that other clients wrote."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _CHECKSUM_CRC32 = 1
 
 
 def crc_function(checksum: pb.Checksum) -> Callable[[memoryview], list[int]] | None:
-    """Files of other writers may have other checksums, or none."""
+    """Return the function from bytes to the checksums of their chunks; None if the block has none.
+
+    Files of other writers may have another type than CRC-32C.  Raises WireError for an unknown type.
+    """
     chunk_bytes = checksum.chunk_bytes
     if checksum.type == CHECKSUM_CRC32C:
         return lambda data: chunk_crcs(data, chunk_bytes)

@@ -1,4 +1,4 @@
-"""What the parts of this package share for one root: connections, clock, lease, and the tasks they start."""
+"""The state that the parts of this package share for one root: connections, timer, lease, and their tasks."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ _COMPLETE_PAUSE_MAX_S = 0.4
 
 
 class Tasks:
-    """Owner of short tasks that callbacks start.  ``close`` cancels what is left and awaits all of it."""
+    """The owner of short tasks that callbacks start.  ``close`` cancels those still running and awaits them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run ``work`` as a task with this name."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
     async def close(self) -> None:
+        """Cancel the tasks, and return when they have ended."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -45,7 +47,7 @@ class Tasks:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # Tasks handle what can be expected: this is a bug, and must be heard of.
+            # Tasks handle all expected errors: this one is a bug, and must be reported.
             context = {"message": f"task {task.get_name()} failed", "exception": error, "task": task}
             task.get_loop().call_exception_handler(context)
 
@@ -76,7 +78,7 @@ class HdfsClient:
         settings: HdfsSettings,
         authenticator: Authenticator,
     ) -> HdfsClient:
-        """Within a running loop.  Connects to nobody yet."""
+        """Make the client, within a running loop.  It does not connect yet."""
         namenode = NameNode(namenodes, settings, authenticator)
         datanodes = Datanodes(settings, authenticator)
         tasks = Tasks()
@@ -104,7 +106,7 @@ class HdfsClient:
         )
 
     async def close(self) -> None:
-        """Open pipelines are dropped, their files left to be fenced."""
+        """Abort the open pipelines, whose files must be fenced, and end tasks, threads and connections."""
         self.clock.close()
         await self.lengths.close()
         await self.tasks.close()
@@ -115,19 +117,23 @@ class HdfsClient:
         await asyncio.sleep(0)  # sockets are closed at the loop's next turn
 
     def suspect(self, names: tuple[str, ...] | list[str] | set[str]) -> None:
+        """Note that these nodes failed now."""
         self.suspects.suspect(names, asyncio.get_running_loop().time())
 
     def suspected(self) -> set[str]:
+        """Return the names of the nodes that failed lately."""
         return self.suspects.suspected(asyncio.get_running_loop().time())
 
     @property
     def are_most_silent(self) -> bool:
-        """Whether more than half of the known datanodes did not answer when they were last probed."""
+        """True if more than half of the known datanodes did not respond when they were last probed."""
         return 2 * len(self.datanodes.silent_lately()) > len(self.suspects.known())
 
     async def complete(self, path: str, holder: str, file_id: int, last: pb.Block | None) -> None:
-        """Close the file in the namespace; waits until a datanode has reported the last block.  LeaseLost when the
-        file is somebody else's, StorageUnavailable after ``complete_timeout_s``."""
+        """Close the file in the namespace, and return once a datanode has reported the last block.
+
+        Raises LeaseLost if another holder has the file, StorageUnavailable after ``complete_timeout_s``.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.complete_timeout_s
         pause_s = _COMPLETE_PAUSE_MIN_S

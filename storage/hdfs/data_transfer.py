@@ -1,4 +1,4 @@
-"""Bytes on the wire that are not worth a protobuf object: lengths, packets, acknowledgements.  No I/O here.
+"""Bytes of the data transfer protocol that are built by hand: lengths, packets, acknowledgements.  No I/O.
 
 A packet (PacketReceiver.java)::
 
@@ -7,7 +7,7 @@ A packet (PacketReceiver.java)::
     +-------------+---------------+--------------+------------------+------------------+
       4 + CRCs + data
 
-All chunks but the last are full.  A packet may begin inside a chunk only if it ends inside it (or at its end).
+All chunks except the last are full.  A packet may begin inside a chunk only if it ends inside it (or at its end).
 """
 
 from __future__ import annotations
@@ -41,14 +41,17 @@ _LENGTHS = struct.Struct(">IH")
 
 
 class WireError(Exception):
-    """Bytes that the protocol does not allow.  Never leaves this package."""
+    """The server sent bytes that the protocol does not allow.  Never leaves this package."""
 
 
 class Message(Protocol):
+    """A protobuf message, as far as it is needed to send it."""
+
     def SerializeToString(self) -> bytes: ...
 
 
 def encode_varint(value: int) -> bytes:
+    """Return protobuf's encoding of a length."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -58,7 +61,10 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes | memoryview, start: int) -> tuple[int, int]:
-    """(value, position after it); position -1 when the bytes end too early."""
+    """Return (value, position after it); the position is -1 if the bytes end too early.
+
+    Raises WireError for a value of more than 64 bits.
+    """
     value = shift = 0
     for position in range(start, len(data)):
         byte = data[position]
@@ -72,18 +78,18 @@ def decode_varint(data: bytes | memoryview, start: int) -> tuple[int, int]:
 
 
 def delimited(message: Message) -> bytes:
-    """A message with its length before it."""
+    """Return a message with its length before it."""
     body = message.SerializeToString()
     return encode_varint(len(body)) + body
 
 
 def operation(code: int, message: Message) -> bytes:
-    """The request that opens a data transfer."""
+    """Return the request that opens a data transfer."""
     return struct.pack(">HB", OP_VERSION, code) + delimited(message)
 
 
 def packet_head(seqno: int, offset: int, data_length: int, crc_length: int, *, last: bool, sync: bool) -> bytes:
-    """Lengths and header of a packet.  ``sync`` is sent only when set, as Hadoop does."""
+    """Return lengths and header of a packet.  ``sync`` is sent only if set, as by Hadoop's client."""
     if sync:
         header = _HEADER_SYNC.pack(0x09, offset, 0x11, seqno, 0x18, last, 0x25, data_length, 0x28, 1)
     else:
@@ -92,7 +98,7 @@ def packet_head(seqno: int, offset: int, data_length: int, crc_length: int, *, l
 
 
 def chunk_crcs(data: bytes | memoryview, chunk_bytes: int) -> list[int]:
-    """A CRC-32C for each chunk of ``data``, which begins on a chunk boundary (or is less than a chunk)."""
+    """Return a CRC-32C for each chunk of ``data``, which begins on a chunk boundary (or is less than a chunk)."""
     length = len(data)
     if length <= chunk_bytes:
         return [crc32c(data)] if length else []
@@ -100,17 +106,20 @@ def chunk_crcs(data: bytes | memoryview, chunk_bytes: int) -> list[int]:
 
 
 def pack_crcs(crcs: Sequence[int]) -> bytes:
+    """Return the CRCs as they are in a packet."""
     return struct.pack(f">{len(crcs)}I", *crcs)
 
 
 def unpack_crcs(data: bytes | memoryview) -> tuple[int, ...]:
+    """Return the CRCs of a packet, whose bytes are ``data``."""
     return struct.unpack(f">{len(data) // CRC_BYTES}I", data)
 
 
 def decode_ack(body: bytes | memoryview) -> tuple[int, int]:
-    """(seqno, index of the first node that did not say SUCCESS or -1) of a PipelineAck.
+    """Return (seqno, index of the first node whose status is not SUCCESS, or -1) of a PipelineAck.
 
-    One is decoded for each flush, hence by hand.  The flags (field 4: congestion, slow) are not looked at.
+    One is decoded for each flush, hence by hand.  The flags (field 4: congestion, slow) are ignored.  Raises WireError
+    if it is cut off, or has a field that a PipelineAck cannot have.
     """
     seqno = 0
     bad = -1
@@ -138,4 +147,5 @@ def decode_ack(body: bytes | memoryview) -> tuple[int, int]:
 
 
 def status_name(status: int) -> str:
+    """Return Hadoop's name of a data transfer status."""
     return STATUS_NAMES[status] if 0 <= status < len(STATUS_NAMES) else f"status {status}"

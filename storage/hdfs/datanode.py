@@ -1,7 +1,7 @@
-"""Datanodes: their names, their IPC port, and which of them to leave alone for a while.
+"""Datanodes: their names, calls to their IPC port, and which of them to avoid for a while.
 
-A node's name, as ``CreateOptions.exclude`` and ``PipelineFailed.suspects`` carry it, is its transfer address
-``ip:port``, which is also what datanodes call one another (DatanodeID.getXferAddr).
+A node's name, as ``CreateOptions.exclude`` and ``PipelineFailed.suspects`` have it, is its transfer address
+``ip:port``, which is also the name that datanodes use for one another (DatanodeID.getXferAddr).
 """
 
 from __future__ import annotations
@@ -19,36 +19,43 @@ from bmq.storage.hdfs.rpc import DATANODE_PROTOCOL, ConnectionLost, RpcConnectio
 from bmq.storage.hdfs.settings import HdfsSettings
 
 _KNOWN_NODES_MAX = 16384
-# A time-out that comes later than this was late by our own stop, not by the datanode's.
+# A time-out that fires later than this is late because this process was stopped, not because of the datanode.
 _OWN_STOP_S = 0.1
 # A replica that waits for recovery has no visible length: the datanode says -1 in an unsigned field.
 _NO_LENGTH = 1 << 63
 
 
 class NoReplica(Exception):
-    """The datanode answers, and has no replica of the block, or an older one.  Never leaves this package."""
+    """The datanode responds, and has no replica of the block, or an older one.  Never leaves this package."""
 
 
 class ReplicaNotReady(Exception):
-    """The datanode answers, and cannot give the replica's length yet: it has not registered after its own restart, or
-    the replica waits for recovery.  The replica may hold acknowledged bytes.  Never leaves this package."""
+    """The datanode responds, and cannot give the replica's length yet.
+
+    It has not registered after its own restart, or the replica waits for recovery.  The replica may hold acknowledged
+    bytes.  Never leaves this package.
+    """
 
 
 class NodeUnreachable(Exception):
-    """The datanode does not answer in time, or refuses.  Never leaves this package."""
+    """The datanode does not respond in time, or refuses the connection.  Never leaves this package."""
 
 
 def node_name(node: pb.NodeId) -> str:
+    """Return the node's name: its transfer address."""
     return f"{node.ip}:{node.data_port}"
 
 
 def _has_no_replica(error: RemoteError) -> bool:
-    """Whether FsDatasetImpl.getReplicaVisibleLength found no replica of this generation; all else may pass."""
+    """Return whether FsDatasetImpl.getReplicaVisibleLength found no replica of this generation.
+
+    Any other exception may be temporary.
+    """
     return error.short_class == "ReplicaNotFoundException" or "getGenerationStamp() <" in error.first_line
 
 
 class Datanodes:
-    """IPC to the datanodes of one cluster, over at most ``datanode_connections_max`` idle connections."""
+    """The IPC calls to the datanodes of one cluster, over at most ``datanode_connections_max`` idle connections."""
 
     def __init__(self, settings: HdfsSettings, authenticator: Authenticator) -> None:
         self._settings = settings
@@ -60,14 +67,15 @@ class Datanodes:
         self._silent_until: dict[str, float] = {}
 
     def host(self, node: pb.NodeId) -> str:
+        """Return the host name or the address by which the settings have a node reached."""
         return node.host if self._settings.use_datanode_hostname else node.ip
 
     async def visible_length(self, node: pb.NodeId, block: pb.Block, timeout_s: float) -> int:
-        """Bytes of the block that this datanode shows: all of a finished replica, the acknowledged ones of an open
-        one (ReplicaInPipeline.bytesAcked).
+        """Return how many bytes of the block this datanode shows.
 
-        Raises NoReplica if it certainly has none, ReplicaNotReady if it cannot give the length now, and NodeUnreachable
-        without a response.
+        They are all bytes of a finished replica, and the acknowledged ones of an open one
+        (ReplicaInPipeline.bytesAcked).  Raises NoReplica if it certainly has none, ReplicaNotReady if it cannot give
+        the length now, and NodeUnreachable without a response.
         """
         request = pb.GetReplicaVisibleLengthRequest(block=block)
         try:
@@ -85,7 +93,7 @@ class Datanodes:
             kind = NoReplica if _has_no_replica(error) else ReplicaNotReady
             raise kind(f"{node_name(node)}: {error}") from error
         except (ConnectionLost, TimeoutError) as error:
-            raise NodeUnreachable(f"{node_name(node)}: {error or 'no answer'}") from error
+            raise NodeUnreachable(f"{node_name(node)}: {error or 'no response'}") from error
         if response.length >= _NO_LENGTH:
             raise ReplicaNotReady(f"{node_name(node)}: replica of block {block.id} waits for recovery after a restart")
         return response.length
@@ -93,14 +101,14 @@ class Datanodes:
     async def silent(self, nodes: Sequence[pb.NodeId], block: pb.Block, *, again: bool = False) -> list[str]:
         """Return the names of those that do not respond within ``probe_timeout_s``: dead, stopped or cut off.
 
-        Each node is asked once for all who want to know.  One that did not respond is asked again only after
+        Callers at the same time share one probe of a node.  A node that did not respond is probed again only after
         ``silent_s``, since many pipelines meet a dead node at once, or with ``again``.
         """
-        answers = await asyncio.gather(*(self._is_silent(node, block, again=again) for node in nodes))
-        return [node_name(node) for node, silent in zip(nodes, answers, strict=True) if silent]
+        outcomes = await asyncio.gather(*(self._is_silent(node, block, again=again) for node in nodes))
+        return [node_name(node) for node, silent in zip(nodes, outcomes, strict=True) if silent]
 
     def silent_lately(self) -> list[str]:
-        """Return the names of those that were silent when they were last asked, at most ``silent_s`` ago."""
+        """Return the names of those that were silent when they were last probed, at most ``silent_s`` ago."""
         now = asyncio.get_running_loop().time()
         return [name for name, until in self._silent_until.items() if until > now]
 
@@ -119,8 +127,10 @@ class Datanodes:
         return is_silent
 
     async def _probe(self, node: pb.NodeId, block: pb.Block) -> bool:
-        """Whether it is silent.  A process that was stopped itself while it waited asks again: the response may have
-        come meanwhile."""
+        """Probe a node, and return whether it is silent.
+
+        If this process was stopped itself while it waited, it probes again: the response may have come meanwhile.
+        """
         loop, timeout_s = asyncio.get_running_loop(), self._settings.probe_timeout_s
         while True:
             began = loop.time()
@@ -135,6 +145,7 @@ class Datanodes:
             return False
 
     def close(self) -> None:
+        """Cancel the probes and close the connections."""
         for probe in self._probes.values():
             probe.cancel()
         for connection in self._connections.values():
@@ -172,10 +183,10 @@ class Datanodes:
 
 
 class SuspectNodes:
-    """Datanodes that failed lately, and how to name them to the NameNode.
+    """The datanodes that failed lately, and those that can be named to the NameNode.
 
     The NameNode compares excluded nodes by UUID and address (DatanodeID.equals), so a name alone is not enough: the
-    nodes seen in block locations are remembered.  Time is an argument.
+    nodes seen in block locations are kept.  ``now`` is in seconds of a monotonic clock.
     """
 
     def __init__(self, suspect_s: float) -> None:
@@ -184,6 +195,7 @@ class SuspectNodes:
         self._suspected_until: dict[str, float] = {}
 
     def learn(self, nodes: Iterable[pb.Node]) -> None:
+        """Keep nodes that a block location names; the oldest make room."""
         for node in nodes:
             name = node_name(node.id)
             self._known[name] = node
@@ -192,19 +204,23 @@ class SuspectNodes:
             self._known.popitem(last=False)
 
     def suspect(self, names: Iterable[str], now: float) -> None:
+        """Note that these nodes failed: they are suspected for ``suspect_s`` from now on."""
         for name in names:
             self._suspected_until[name] = now + self._suspect_s
 
     def suspected(self, now: float) -> set[str]:
+        """Return the nodes that failed lately."""
         for name in [name for name, until in self._suspected_until.items() if until <= now]:
             del self._suspected_until[name]
         return set(self._suspected_until)
 
     def clear(self, names: Iterable[str]) -> None:
+        """Stop suspecting nodes: they responded."""
         for name in names:
             self._suspected_until.pop(name, None)
 
     def known(self) -> set[str]:
+        """Return the names of the nodes that `resolve` finds."""
         return set(self._known)
 
     def latest(self, most: int, *, besides: set[str]) -> list[pb.Node]:
@@ -219,5 +235,8 @@ class SuspectNodes:
             self._known.pop(name, None)
 
     def resolve(self, names: Iterable[str]) -> list[pb.Node]:
-        """What the NameNode can exclude; a name never seen is left out until addBlock hands the node out once."""
+        """Return the nodes of these names, for the NameNode to exclude.
+
+        A name never seen in a block location is left out; it is kept once addBlock has chosen that node.
+        """
         return [self._known[name] for name in sorted(names) if name in self._known]

@@ -1,7 +1,7 @@
-"""Foreign errors become the seam's, once, here.
+"""The translation of Hadoop's exceptions into storage errors, in one place.
 
-Java's exception class decides; a plain ``IOException`` says what it means in its text only, so a few texts are known
-(FSNamesystem, BlockManager).  What nobody knows stays a ``StorageError`` with class and text.
+Java's exception class decides.  A plain ``IOException`` has its meaning in its text only, so a few texts are listed
+(FSNamesystem, BlockManager).  Any other exception becomes a ``StorageError`` with class and text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bmq.storage.filesystem import (
 
 
 class RemoteError(Exception):
-    """A server answered a call with a Java exception.  Never leaves this package."""
+    """The response to a call is a Java exception.  Never leaves this package."""
 
     def __init__(self, exception_class: str, message: str) -> None:
         self.exception_class = exception_class
@@ -28,10 +28,10 @@ class RemoteError(Exception):
 
 
 TRY_ANOTHER_NAMENODE = frozenset({"StandbyException", "ObserverRetryOnActiveException"})
-"""This NameNode is not the active one."""
+"""Exceptions of a NameNode that is not the active one."""
 
 TRY_AGAIN = frozenset({"RetriableException", "SafeModeException", "RetryStartFileException"})
-"""The right NameNode, too early: safe mode, start-up, overload (Server, FSNamesystem)."""
+"""Exceptions of the active NameNode, called too early: safe mode, start-up, overload (Server, FSNamesystem)."""
 
 _BY_CLASS: dict[str, type[StorageError]] = {
     "FileNotFoundException": NoSuchFile,
@@ -63,15 +63,14 @@ _HINTS = {
     "delete topics",
     "DSQuotaExceededException": "the folder's quota of space is used up: raise it with hdfs dfsadmin -setSpaceQuota,"
     " or delete records",
-    "AccessControlException": "the user may not do this, or the cluster demands Kerberos, which is not served yet",
+    "AccessControlException": "the user may not do this, or the cluster demands Kerberos, which is not supported yet",
 }
 
 
 def translate(error: RemoteError, what: str) -> StorageError:
-    """The seam's error for what a server answered to ``what`` ("create /path")."""
-    if (
-        "(is not a directory)" in error.first_line
-    ):  # a file on the way is an AccessControlException (FSPermissionChecker)
+    """Return the storage error for a server's exception.  ``what`` is the call, as in "create /path"."""
+    # A file in the place of a folder is an AccessControlException (FSPermissionChecker).
+    if "(is not a directory)" in error.first_line:
         return NoSuchFile(f"{what}: {error}")
     kind = _BY_CLASS.get(error.short_class) or _by_text(error.first_line) or StorageError
     hint = _HINTS.get(error.short_class)
@@ -79,13 +78,13 @@ def translate(error: RemoteError, what: str) -> StorageError:
 
 
 def is_no_nodes(error: StorageError) -> bool:
-    """Whether addBlock failed for want of datanodes: perhaps only because too many were excluded."""
+    """Return whether addBlock failed for want of datanodes: perhaps only because too many were excluded."""
     return "could only be written to" in str(error) or "could only be replicated to" in str(error)
 
 
 def _by_text(text: str) -> type[StorageError] | None:
     if "could only be written to" in text or "could only be replicated to" in text:
-        # BlockPlacementPolicy found no room: either nobody is up, or those who are have no space.
+        # BlockPlacementPolicy found no room: either no datanode is up, or those that are have no space.
         return StorageUnavailable if "There are 0 datanode" in text else OutOfSpace
     if "No lease on" in text or "is not the lease owner" in text:
         return LeaseLost

@@ -1,6 +1,6 @@
-"""``HdfsFileSystem``: the seam over HDFS.
+"""The ``FileSystem`` of HDFS.
 
-All of it over asyncio, but for large reads: these are threads' work.  See docs/design/hdfs-client.md.
+All of it runs on asyncio, except large reads, which threads do.  See docs/design/hdfs-client.md.
 """
 
 from __future__ import annotations
@@ -39,14 +39,17 @@ from bmq.storage.health import StorageHealth
 T = TypeVar("T")
 
 READ_AGAIN_S = 0.1
-"""Before a read that all replicas refused is tried once more: a datanode renames a replica within milliseconds."""
+"""The wait before a read that all replicas refused is repeated: a datanode renames a replica within milliseconds."""
 REFUSED_WITHIN_S = 1.0
-"""A read that took longer waited for datanodes that do not respond."""
+"""The time within which a failed read counts as refused: a longer one waited for datanodes that do not respond."""
 _DEFAULTS = CreateOptions()
 
 
 class HdfsFileSystem:
-    """One root on HDFS.  Make it with ``open``, within the loop that is to use it."""
+    """The ``FileSystem`` of a root on HDFS (``bmq.storage.filesystem``).
+
+    Make it with ``open``, within the loop that is to use it.
+    """
 
     def __init__(self, address: HdfsAddress, client: HdfsClient, closed_files: ClosedFiles) -> None:
         self._address = address
@@ -57,13 +60,13 @@ class HdfsFileSystem:
     async def open(
         cls, url: str, *, holder: str, settings: HdfsSettings | None = None, conf_folder: str = ""
     ) -> HdfsFileSystem:
-        """``hdfs://nn1:port,nn2:port/folder``.  ``holder`` is unique per process start: takeover depends on it.
+        """Open the root at ``hdfs://nn1:port,nn2:port/folder``.
 
-        ``conf_folder`` has Hadoop's configuration, for a URL with a name service or without any NameNode; when empty
-        HADOOP_CONF_DIR has.
+        ``holder`` is unique per process start: takeover depends on it.  ``conf_folder`` has Hadoop's configuration, for
+        a URL with a name service or without any NameNode; if empty, HADOOP_CONF_DIR is used.
 
-        Asks the NameNode for its defaults, so that a wrong address or a cluster that demands SASL shows here:
-        StorageUnavailable, Unsupported, ValueError for a malformed URL.
+        The NameNode is asked for its defaults, so that errors show at once: raises StorageUnavailable if none responds,
+        Unsupported for a cluster that demands SASL, ValueError for a malformed URL.
         """
         settings = settings or HdfsSettings()
         settings.validate()
@@ -75,7 +78,9 @@ class HdfsFileSystem:
         try:
             defaults = await client.namenode.server_defaults()
             if defaults.encrypt_data:
-                raise Unsupported(f"{address}: dfs.encrypt.data.transfer needs SASL towards datanodes, not served yet")
+                raise Unsupported(
+                    f"{address}: dfs.encrypt.data.transfer needs SASL towards datanodes, not supported yet"
+                )
             return cls(address, client, ClosedFiles(settings))
         except BaseException:
             await client.close()
@@ -93,7 +98,7 @@ class HdfsFileSystem:
         return self._client.holder
 
     async def close(self) -> None:
-        """Ends lease renewal, connections and tasks; open files are left to be fenced."""
+        """End lease renewal, connections and tasks; open files must then be fenced."""
         await self._client.close()
 
     # ---- writing
@@ -111,7 +116,7 @@ class HdfsFileSystem:
             return await append_file(self._client, full, path, options)
 
     async def fence(self, lease: Lease, *, sync: bool = False) -> int:
-        """A file that somebody else has closed is taken to be on disk."""
+        """Fence as ``FileSystem.fence``.  A file that another process has closed is taken to be on disk."""
         paths = [self._address.full_path(path) for path in lease.paths]
         fenced = await fence(self._client, paths, lease.holder, lease.file_id, sync=sync)
         if not fenced.is_synced and fenced.length:
@@ -119,7 +124,7 @@ class HdfsFileSystem:
         return fenced.length
 
     async def _sync_closed(self, lease: Lease) -> None:
-        """Put on disk what a recovery of the lease has closed: datanodes do not sync then."""
+        """Put a file on disk that a recovery of the lease has closed: datanodes do not sync it then."""
         for path in lease.paths:
             full = self._address.full_path(path)
             info = await self._client.namenode.file_info(full)
@@ -135,20 +140,23 @@ class HdfsFileSystem:
         raise NoSuchFile(f"fence: none of {', '.join(lease.paths)} is the file {lease.file_id}")
 
     async def probe(self, node: str) -> bool:
-        """Whether the datanode's IPC answers within ``probe_timeout_s``; a node never seen does not."""
+        """Return whether the datanode's IPC responds within ``probe_timeout_s``; False for a node never seen."""
         known = self._client.suspects.resolve([node])
-        nobody = pb.Block(pool="", id=0, generation=0)  # any answer will do, "no such replica" too
+        no_block = pb.Block(pool="", id=0, generation=0)  # any response counts, "no such replica" too
         if not known:
             return False
-        if await self._client.datanodes.silent([known[0].id], nobody):
-            self._client.suspect([node])  # whatever is opened from here on avoids it
+        if await self._client.datanodes.silent([known[0].id], no_block):
+            self._client.suspect([node])  # files opened from now on avoid it
             return False
         self._client.suspects.clear([node])
         return True
 
     async def replicas_max(self) -> int:
-        """As the NameNode sees it: it misses a dead datanode after 10.5 minutes, and one that has yet to register
-        after its own restart at once."""
+        """Return the number of live datanodes in service, as the NameNode has it.
+
+        The NameNode counts a dead datanode for another 10.5 minutes, and does not count one that has yet to register
+        after the NameNode's own restart.
+        """
         return sum(node.admin_state == IN_SERVICE for node in await self._client.namenode.live_datanodes())
 
     async def block_places(self, path: str) -> Sequence[BlockPlace]:
@@ -159,9 +167,10 @@ class HdfsFileSystem:
         ]
 
     async def copies(self, path: str) -> int:
-        """Ask the NameNode for the nodes of each block, and these nodes whether they answer.
+        """Count copies as ``FileSystem.copies``; 0 for a file without a block.
 
-        The NameNode notices a dead node after 10.5 minutes.  It lists the nodes of a corrupt block too.
+        The NameNode names the nodes of each block, and these are probed, since the NameNode detects a dead node only
+        after 10.5 minutes.  The nodes of a corrupt block, which it names too, do not count.
         """
         blocks = _blocks(await self._client.namenode.block_locations(self._address.full_path(path)))
         if not blocks:
@@ -185,12 +194,12 @@ class HdfsFileSystem:
         if known is not None:
             try:
                 return await self._read_located(known, position, length)
-            except StorageError:  # blocks may have moved: those of now are asked for below
+            except StorageError:  # blocks may have moved: their locations are requested below
                 self._closed_files.forget(full)
         return await _again_if_refused(lambda: self._read_now(full, position, length))
 
     async def _read_now(self, full: str, position: int, length: int) -> bytes:
-        """Read from where the NameNode says that the blocks are, and remember that for a closed file."""
+        """Read from the block locations that the NameNode has now, and keep them for a large closed file."""
         locations = await self._client.namenode.block_locations(full, position, length)
         if self._closed_files.is_worth_it(locations):
             everything = await self._client.namenode.block_locations(full)
@@ -204,7 +213,7 @@ class HdfsFileSystem:
             raise
 
     async def read_into(self, path: str, position: int, out: memoryview) -> int:
-        """As ``read``, for much at once: see ``bmq.storage.bulk``."""
+        """Read many bytes into a buffer: see ``bmq.storage.bulk.read_into``."""
         full = self._address.full_path(path)
         return await _again_if_refused(lambda: self._read_into_now(full, position, out))
 
@@ -288,12 +297,12 @@ class HdfsFileSystem:
 
 
 async def _again_if_refused(read: Callable[[], Awaitable[T]]) -> T:
-    """Read, and once more with the block locations of then if all replicas refuse at once.
+    """Read, and if all replicas refuse at once, read again with new block locations.
 
     A datanode has no file at the replica's place for a moment while it finalizes or moves it ("No data exists for
-    block"), and just after a file was closed the NameNode may know of one replica only.  HDFS's own client asks for
-    the locations again, too (DFSInputStream.refetchLocations).  A read that failed slowly, since datanodes do not
-    respond, fails.
+    block"), and just after a file was closed the NameNode may have one replica only.  HDFS's own client requests the
+    locations again, too (DFSInputStream.refetchLocations).  A read that failed slowly, since datanodes do not respond,
+    is not repeated.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -309,9 +318,9 @@ async def _again_if_refused(read: Callable[[], Awaitable[T]]) -> T:
 def _stretches(
     locations: pb.LocatedBlocks, position: int, end: int
 ) -> Iterator[tuple[pb.LocatedBlock, int, int, bool]]:
-    """(block, start, stop, whether it is open) of what [position, end) consists of, as places in the file.
+    """Give (block, start, stop, whether it is open) of each part of [position, end), as positions in the file.
 
-    An open block comes last, and may show fewer bytes than that.
+    An open block comes last, and may show fewer bytes than its part.
     """
     open_block = _open_block(locations)
     for located in locations.blocks:

@@ -1,8 +1,8 @@
-"""The health of an HDFS as its NameNodes tell any user: HA state, safe mode, room, the root's quota.
+"""The health of an HDFS as its NameNodes report it to any user: HA state, safe mode, room, the root's quota.
 
-`getHAServiceState` and `setSafeMode` with the action GET need no superuser and are answered by a standby too
-(NameNodeRpcServer).  `getQuotaUsage` falls back to a content summary where no quota is set, which counts the root's
-files as `hdfs dfs -count` does.
+`getHAServiceState` and `setSafeMode` with the action GET need no superuser, and a standby serves them too
+(NameNodeRpcServer).  `getQuotaUsage` falls back to a content summary if no quota is set, which counts the root's files
+as `hdfs dfs -count` does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ HA_STATES = ("initializing", "active", "standby", "observer")
 
 
 async def ask_namenodes(address: HdfsAddress, timeout_s: float) -> Sequence[NameNodeState]:
-    """Ask each NameNode of an address for its HA state, all at once."""
+    """Return the HA state of each NameNode of an address; all are called at once, for ``timeout_s`` at most.
+
+    The result of one that does not respond has an `error`.
+    """
     settings = HdfsSettings()
     timeout_s = min(timeout_s, settings.call_timeout_s)
     settings = replace(settings, call_timeout_s=timeout_s, call_deadline_s=timeout_s)
@@ -35,7 +38,7 @@ async def _ask_namenode(host: str, port: int, settings: HdfsSettings) -> NameNod
     try:
         state = await namenode.ha_state()
     except Unsupported:
-        return NameNodeState(name)  # the only one, before Hadoop 3.3, or it demands Kerberos: it answers
+        return NameNodeState(name)  # it responds: it is the only one, or is older than Hadoop 3.3, or demands Kerberos
     except StorageError as error:
         return NameNodeState(name, error=str(error))
     finally:
@@ -44,7 +47,10 @@ async def _ask_namenode(host: str, port: int, settings: HdfsSettings) -> NameNod
 
 
 async def read_health(namenode: NameNode, root: str) -> StorageHealth:
-    """Return what the active NameNode says.  Raises StorageError."""
+    """Return the health that the active NameNode reports.  Raises StorageError if it does not respond.
+
+    The quotas are those of the folder ``root``; they are left out if it does not exist yet.
+    """
     is_in_safe_mode = await namenode.is_in_safe_mode()
     stats = await namenode.stats()
     usage = await namenode.quota_usage(root) if await namenode.file_info(root) is not None else None

@@ -1,16 +1,17 @@
-"""From the URL of a root to NameNodes, by Hadoop's configuration where the URL does not name them itself.
+"""The way from a root's URL to NameNodes, by Hadoop's configuration if the URL does not name them itself.
 
 =====================================  =========================================================================
 URL                                    NameNodes
 =====================================  =========================================================================
-``hdfs://nn1:8020,nn2:8020/dir``       these; the configuration names nobody
+``hdfs://nn1:8020,nn2:8020/dir``       these; the configuration names none
 ``hdfs://host/dir``                    those of the name service `host` if `dfs.nameservices` has it, else host:8020
 ``hdfs:///dir``                        those of `fs.defaultFS`
 =====================================  =========================================================================
 
 A name service has one NameNode (`dfs.namenode.rpc-address.NS`), or several (`dfs.ha.namenodes.NS`, and
-`dfs.namenode.rpc-address.NS.NN` of each).  Settings of the client's behaviour are this project's own: of the
-configuration only what says how HDFS is reached counts.  Names and defaults: `HdfsClientConfigKeys`, `DFSUtilClient`.
+`dfs.namenode.rpc-address.NS.NN` of each).  The client's behaviour has settings of this project: of the configuration
+only the properties that say how to reach HDFS are used.  Names and defaults are those of `HdfsClientConfigKeys` and
+`DFSUtilClient`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError, conf_folder, 
 
 _log = logging.getLogger(__name__)
 
-_DEFAULT_FS = ("fs.defaultFS", "fs.default.name")  # the second one was its name before Hadoop 0.23
+_DEFAULT_FS = ("fs.defaultFS", "fs.default.name")  # the second was the first one's name before Hadoop 0.23
 _EMPTY = SiteConfig({})
 
 
@@ -51,10 +52,10 @@ def resolve(url: str, config: SiteConfig = _EMPTY) -> HdfsAddress:
 
 
 def read_config(url: str, folder: str = "") -> SiteConfig:
-    """Return the configuration in `folder`, or where the environment says; an empty one if there is none.
+    """Return the configuration in `folder`, or in the environment's folder; an empty one if there is none.
 
-    Raises SiteFileError if it cannot be read; only logs that where `url` names the NameNodes itself and nobody named
-    the folder for us.
+    Raises SiteFileError if it cannot be read.  If `url` names the NameNodes itself and `folder` is empty, that is only
+    logged.
     """
     found = conf_folder(folder)
     if found is None:
@@ -88,7 +89,10 @@ def _default_authority(url: str, config: SiteConfig) -> str:
 
 
 def _is_name_service(authority: str, config: SiteConfig) -> bool:
-    """Return whether it is the name of a service, and no host: as in Hadoop, one that is configured as such."""
+    """Return whether `authority` is a name service and not a host, which, as in Hadoop, the configuration says.
+
+    Raises ValueError for a name service with a port.
+    """
     if authority in config.list("dfs.nameservices") or f"dfs.ha.namenodes.{authority}" in config:
         return True
     service, _, port = authority.rpartition(":")
@@ -105,14 +109,14 @@ def _rpc_address(service: str, node: str, config: SiteConfig) -> str:
     if not address:
         raise ValueError(f"{config.source}: {name} is missing: the address of a NameNode of {service}")
     if "${" in address:
-        raise ValueError(f"{config.source}: {name}={address} has a variable that stands for nothing")
+        raise ValueError(f"{config.source}: {name}={address} has a variable without a value")
     if address.endswith("]") or ":" not in address:
         address = f"{address}:{DEFAULT_RPC_PORT}"
     return address
 
 
 def _require_supported(config: SiteConfig) -> None:
-    """Refuse what this client would fail at later, with a text that says less."""
+    """Raise ValueError for a cluster at which this client would fail later, with a text that says less."""
     authentication = config.get("hadoop.security.authentication", "simple").lower()
     if authentication != "simple":
         raise ValueError(

@@ -1,9 +1,9 @@
-"""The NameNode's calls, retried and failed over.
+"""The calls to the NameNode, retried and failed over.
 
-A call keeps its client id and call id through all attempts and raises its retry count; the NameNode's retry cache then
-answers a repetition of what it has done with the first answer (RetryCache.java), so that every call here is safe to
-repeat.  With several NameNodes the one that answered last is asked first, and StandbyException or a refused connection
-moves on to the next.  After ``call_deadline_s`` it is ``StorageUnavailable``.
+A call keeps its client id and call id through all attempts and raises its retry count.  If the NameNode has already
+done the call, its retry cache returns the first response again (RetryCache.java), so every call is safe to repeat.
+With several NameNodes the one that responded last is called first; a StandbyException or a refused connection moves on
+to the next.  After ``call_deadline_s`` the call raises StorageUnavailable.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ Response = TypeVar("Response", bound=Message)
 
 
 class NameNode:
-    """ClientProtocol, for one user, towards one or several NameNodes of one name service.
+    """The client of ClientProtocol, for one user and the NameNodes of one name service.
 
-    ``holder`` in the calls below is the lease's; paths are HDFS paths, ``/.reserved/.inodes/<id>`` among them.
+    ``holder`` in the calls below is the lease's; paths are HDFS paths, ``/.reserved/.inodes/<id>`` among them.  Every
+    call raises a StorageError, as ``errors.translate`` chooses it, and StorageUnavailable if no NameNode responds.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class NameNode:
         self._is_closed = False
 
     async def close(self) -> None:
+        """Close the connection; calls under way raise StorageUnavailable."""
         self._is_closed = True
         if self._connection is not None:
             self._connection.close()
@@ -65,6 +67,7 @@ class NameNode:
     # ---- files being written
 
     async def create(self, path: str, holder: str, *, block_bytes: int, replication: int) -> pb.FileInfo:
+        """Create an open, empty file, with missing parents, and never over another one."""
         request = pb.CreateRequest(
             path=path,
             permission=pb.Permission(mode=_FILE_MODE),
@@ -77,30 +80,34 @@ class NameNode:
         return (await self._call("create", path, request, pb.CreateResponse)).file
 
     async def append(self, path: str, holder: str) -> pb.AppendResponse:
+        """Open a closed file again; the response has its last block, unless that is full."""
         request = pb.AppendRequest(path=path, holder=holder, flags=APPEND)
         return await self._call("append", path, request, pb.AppendResponse)
 
     async def add_block(
         self, path: str, holder: str, file_id: int, exclude: Iterable[pb.Node], previous: pb.Block | None = None
     ) -> pb.LocatedBlock:
+        """Allocate the file's next block, on nodes that are not excluded."""
         request = pb.AddBlockRequest(path=path, holder=holder, file_id=file_id, exclude=exclude, previous=previous)
         return (await self._call("addBlock", path, request, pb.AddBlockResponse)).block
 
     async def abandon_block(self, path: str, holder: str, file_id: int, block: pb.Block) -> None:
+        """Give back a block that was allocated and not written."""
         request = pb.AbandonBlockRequest(block=block, path=path, holder=holder, file_id=file_id)
         await self._call("abandonBlock", path, request, pb.VoidResponse)
 
     async def complete(self, path: str, holder: str, file_id: int, last: pb.Block | None) -> bool:
-        """False: the last block has not been reported by a datanode yet, ask again."""
+        """Close the file; return False if no datanode has reported the last block yet: call it again then."""
         request = pb.CompleteRequest(path=path, holder=holder, file_id=file_id, last=last)
         return (await self._call("complete", path, request, pb.BoolResponse)).result
 
     async def fsync(self, path: str, holder: str, file_id: int, last_block_length: int) -> None:
+        """Store the length of an open file's last block; -1 stores none, but still checks the lease."""
         request = pb.FsyncRequest(path=path, holder=holder, file_id=file_id, last_block_length=last_block_length)
         await self._call("fsync", path, request, pb.VoidResponse)
 
     async def update_block_for_pipeline(self, block: pb.Block, holder: str) -> pb.LocatedBlock:
-        """A new generation stamp and token for an open block; nothing changes at the NameNode yet."""
+        """Get a new generation stamp and token for an open block; the block itself does not change yet."""
         request = pb.UpdateBlockForPipelineRequest(block=block, holder=holder)
         what = f"block {block.id}"
         return (await self._call("updateBlockForPipeline", what, request, pb.UpdateBlockForPipelineResponse)).block
@@ -108,16 +115,18 @@ class NameNode:
     async def update_pipeline(
         self, holder: str, old: pb.Block, new: pb.Block, nodes: Iterable[pb.NodeId], storage_ids: Iterable[str]
     ) -> None:
+        """Replace an open block's generation stamp, length and nodes."""
         request = pb.UpdatePipelineRequest(
             holder=holder, old_block=old, new_block=new, nodes=nodes, storage_ids=storage_ids
         )
         await self._call("updatePipeline", f"block {old.id}", request, pb.VoidResponse)
 
     async def renew_lease(self, holder: str) -> None:
+        """Renew the lease of all files that ``holder`` has open."""
         await self._call("renewLease", holder, pb.RenewLeaseRequest(holder=holder), pb.VoidResponse)
 
     async def recover_lease(self, path: str, holder: str) -> bool:
-        """True when the file is closed; False when that has been set in motion."""
+        """Recover the lease of a file; return True if it is closed, False if the recovery has only begun."""
         request = pb.RecoverLeaseRequest(path=path, holder=holder)
         return (await self._call("recoverLease", path, request, pb.BoolResponse)).result
 
@@ -129,6 +138,7 @@ class NameNode:
     # ---- the namespace
 
     async def block_locations(self, path: str, offset: int = 0, length: int = 1 << 62) -> pb.LocatedBlocks:
+        """Return the blocks of [offset, offset + length) of a file.  Raises NoSuchFile if there is no file."""
         request = pb.GetBlockLocationsRequest(path=path, offset=offset, length=length)
         response = await self._call("getBlockLocations", path, request, pb.GetBlockLocationsResponse)
         if not response.HasField("locations"):
@@ -136,52 +146,62 @@ class NameNode:
         return response.locations
 
     async def file_info(self, path: str) -> pb.FileInfo | None:
+        """Return the entry of a file or folder, None if there is none."""
         response = await self._call("getFileInfo", path, pb.PathRequest(path=path), pb.GetFileInfoResponse)
         return response.file if response.HasField("file") else None
 
     async def is_file_closed(self, path: str) -> bool:
+        """Return whether a file is closed."""
         return (await self._call("isFileClosed", path, pb.PathRequest(path=path), pb.BoolResponse)).result
 
     async def listing(self, path: str, start_after: bytes) -> pb.DirectoryListing | None:
-        """One page (dfs.ls.limit, 1,000), without locations; None when there is no such folder."""
+        """Return one page (dfs.ls.limit, 1,000 names) of a folder, without locations; None if there is no folder."""
         request = pb.GetListingRequest(path=path, start_after=start_after, need_location=False)
         response = await self._call("getListing", path, request, pb.GetListingResponse)
         return response.listing if response.HasField("listing") else None
 
     async def mkdirs(self, path: str) -> None:
+        """Make a folder and its parents, unless they are there."""
         permission = pb.Permission(mode=_FOLDER_MODE)
         request = pb.MkdirsRequest(path=path, permission=permission, create_parent=True)
         await self._call("mkdirs", path, request, pb.BoolResponse)
 
     async def rename(self, source: str, target: str, *, overwrite: bool) -> None:
+        """Rename atomically.  The target's folder must exist."""
         request = pb.RenameRequest(source=source, target=target, overwrite=overwrite)
         await self._call("rename2", f"{source} to {target}", request, pb.VoidResponse)
 
     async def delete(self, path: str, *, recursive: bool) -> bool:
+        """Delete a file or folder, and return False if there is none."""
         request = pb.DeleteRequest(path=path, recursive=recursive)
         return (await self._call("delete", path, request, pb.BoolResponse)).result
 
     async def concat(self, target: str, sources: Iterable[str]) -> None:
+        """Move the blocks of closed files of one folder to the end of another one of it."""
         await self._call("concat", target, pb.ConcatRequest(target=target, sources=sources), pb.VoidResponse)
 
     async def server_defaults(self) -> pb.GetServerDefaultsResponse.Defaults:
+        """Return the settings that the NameNode has for clients."""
         request = pb.GetServerDefaultsRequest()
         return (await self._call("getServerDefaults", "", request, pb.GetServerDefaultsResponse)).defaults
 
     async def live_datanodes(self) -> Sequence[pb.GetDatanodeReportResponse.Datanode]:
-        """Those heard of lately, decommissioned ones too.  Unsupported unless the user is an HDFS superuser; no other
-        call tells the number of datanodes."""
+        """Return the datanodes that the NameNode takes for live, decommissioned ones too.
+
+        Raises Unsupported unless the user is an HDFS superuser; no other call returns the number of datanodes.
+        """
         request = pb.GetDatanodeReportRequest(type=_LIVE)
         return (await self._call("getDatanodeReport", "", request, pb.GetDatanodeReportResponse)).datanodes
 
     # ---- its health
 
     async def ha_state(self) -> int:
-        """Return the number of Hadoop's HAServiceState.  Unsupported before Hadoop 3.3, or without HA."""
+        """Return the number of Hadoop's HAServiceState.  Raises Unsupported before Hadoop 3.3, or without HA."""
         response = await self._call("getHAServiceState", "", pb.HAServiceStateRequest(), pb.HAServiceStateResponse)
         return response.state
 
     async def is_in_safe_mode(self) -> bool:
+        """Return whether the NameNode is in safe mode, in which it refuses writes."""
         request = pb.SetSafeModeRequest(action=_SAFE_MODE_GET, checked=False)
         return (await self._call("setSafeMode", "get", request, pb.SetSafeModeResponse)).result
 
@@ -190,6 +210,7 @@ class NameNode:
         return await self._call("getFsStats", "", pb.GetFsStatusRequest(), pb.GetFsStatsResponse)
 
     async def quota_usage(self, path: str) -> pb.GetQuotaUsageResponse.Usage:
+        """Return the names and bytes of a folder, and their quotas, -1 for none."""
         request = pb.PathRequest(path=path)
         return (await self._call("getQuotaUsage", path, request, pb.GetQuotaUsageResponse)).usage
 
@@ -222,7 +243,7 @@ class NameNode:
                 failure = error
             except TimeoutError:
                 self._leave(connection)
-                failure = TimeoutError(f"no answer within {self._settings.call_timeout_s:g} s")
+                failure = TimeoutError(f"no response within {self._settings.call_timeout_s:g} s")
             pause_s = self._pause_s(attempt)
             if self._is_closed or loop.time() + pause_s > deadline:
                 raise StorageUnavailable(
@@ -245,7 +266,7 @@ class NameNode:
             if self._connection is not None and self._connection.is_open:
                 return self._connection
             if self._is_closed:
-                raise ConnectionLost("this file system was closed")
+                raise ConnectionLost("the HDFS client was closed")
             host, port = self._namenodes[self._current]
             try:
                 self._connection = await RpcConnection.connect(
@@ -262,7 +283,7 @@ class NameNode:
             return self._connection
 
     def _leave(self, connection: RpcConnection | None) -> None:
-        """Ask the next NameNode from now on, unless another call has already turned away from this one."""
+        """Call the next NameNode from now on, unless another call has already left this one."""
         if connection is not None and connection is self._connection:
             self._connection = None
             self._current = (self._current + 1) % len(self._namenodes)

@@ -1,7 +1,7 @@
-"""Block locations of large closed files, kept for a while: the next read of such a file asks the NameNode nothing.
+"""The block locations of large closed files, kept for a while: the next read of such a file needs no NameNode call.
 
-That is worth it, and safe, for files that no longer change: large ones.  They are forgotten after ``reader_ttl_s`` or
-on any doubt.
+That is worthwhile, and safe, for files that no longer change: large ones.  The locations are dropped after
+``reader_ttl_s``, and by any call that may change the file.
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ class _Known:
 
 
 class ClosedFiles:
-    """Those of one root, the least recently used ones dropped.  ``now``: seconds on a monotonic clock."""
+    """The locations of one root's files, without the least recently used ones.
+
+    ``now`` is in seconds of a monotonic clock.
+    """
 
     def __init__(self, settings: HdfsSettings) -> None:
         self._settings = settings
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     def is_worth_it(self, locations: pb.LocatedBlocks) -> bool:
+        """Return whether a file's locations are to be kept: it is closed, and large."""
         return not locations.under_construction and locations.file_length >= self._settings.reader_file_min_bytes
 
     def get(self, path: str, end: int, now: float) -> pb.LocatedBlocks | None:
-        """Return where the file's blocks are; None if that must be asked for, as for bytes behind its end."""
+        """Return the locations of the file's blocks; None if they are not kept, are old, or end before ``end``."""
         known = self._known.get(path)
         if known is None:
             return None
@@ -47,8 +51,10 @@ class ClosedFiles:
             self._known.popitem(last=False)
 
     def forget(self, path: str) -> None:
+        """Drop a file's locations."""
         self._known.pop(path, None)
 
     def forget_all_under(self, path: str) -> None:
+        """Drop the locations of a file, or of all files in a folder and below it."""
         for known in [known for known in self._known if known == path or known.startswith(path + "/")]:
             del self._known[known]

@@ -14,9 +14,9 @@ async def wait_for_enough(
 ) -> list[T | None]:
     """Return the result of each attempt, None for one that is late and was cancelled.
 
-    Wait ``soon_s`` for all of them; if fewer than ``enough`` have succeeded by then, until so many have, no longer than
-    ``late_s`` in all.  Raises what an attempt raises, at once.  All attempts have ended then, too: the others are
-    cancelled, as when the caller is.
+    Wait ``soon_s`` for all of them; if fewer than ``enough`` have succeeded by then, wait until so many have, no longer
+    than ``late_s`` in all.  Raises what an attempt raises, at once.  All attempts have ended in any case: the others
+    are cancelled, also if the caller is.
     """
 
     def successes() -> int:
@@ -28,7 +28,7 @@ async def wait_for_enough(
         _, pending = await asyncio.wait(attempts, timeout=soon_s, return_when=asyncio.FIRST_EXCEPTION)
         while pending and successes() < enough and (left_s := latest - loop.time()) > 0:
             _, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        successes()  # raises what one has raised
+        successes()  # raises what an attempt has raised
     finally:
         for attempt in attempts:
             attempt.cancel()

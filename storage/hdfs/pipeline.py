@@ -115,7 +115,7 @@ class Pipeline(asyncio.Protocol):
         self._in_flight_bytes = 0
         self._is_paused = False
         self._seqno = 0
-        self.has_sent_since_look = False
+        self.has_sent_since_check = False
         self.start_at(length)
 
     def __repr__(self) -> str:
@@ -300,14 +300,14 @@ class Pipeline(asyncio.Protocol):
         self._in_flight.append(Packet(self._seqno, end, size, sync, last))
         self._in_flight_bytes += size
         self._seqno += 1
-        self.has_sent_since_look = True
+        self.has_sent_since_check = True
         if sync:
             self._sync_sent = end
 
     # ---- receiving
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         if self.failure is not None:  # given up while connecting
             self._transport.abort()
 

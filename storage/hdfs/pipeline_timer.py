@@ -78,9 +78,9 @@ class PipelineClock:
         for pipeline in list(self._waiting):
             self._check_waiting(pipeline)
         for pipeline in list(self._wheel[self._next_slot]):
-            if not pipeline.has_sent_since_look:
+            if not pipeline.has_sent_since_check:
                 pipeline.heartbeat()
-            pipeline.has_sent_since_look = False
+            pipeline.has_sent_since_check = False
         self._next_slot = (self._next_slot + 1) % len(self._wheel)
 
     def _check_waiting(self, pipeline: Pipeline) -> None:

@@ -1,19 +1,19 @@
-"""Live datanodes that refuse blocks for want of room, and since when."""
+"""The live datanodes that refuse blocks for want of room, and the times since when they do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 FORGET_S = 600.0
-"""A refusal that nothing followed for so long is another matter than the next one."""
+"""Seconds after which a node's last refusal is forgotten: the next one has another cause."""
 
 
 class RefusingNodes:
-    """One process's view.  Every time is in seconds of one monotonic clock.
+    """One process's view of them.  Every time is in seconds of one monotonic clock.
 
-    A datanode does not say what takes its room: open files, which will be closed, or what other users of the disk have
-    written.  So it is given ``hope_s`` in which the brokers close files; if it has taken no block in that time, closing
-    more does not help.
+    A datanode does not say what takes its room: open files, which will be closed, or files of other users of the disk.
+    So it is given ``hope_s`` in which the brokers close files; if it has accepted no block in that time, closing more
+    does not help.
     """
 
     def __init__(self, hope_s: float) -> None:
@@ -24,7 +24,7 @@ class RefusingNodes:
         return f"<RefusingNodes {sorted(self._refused)}>"
 
     def refused(self, names: Iterable[str], now: float) -> list[str]:
-        """Note that these nodes refused a block.  Return those that may take one when other files are closed."""
+        """Note that these nodes refused a block; return those that may accept one when other files are closed."""
         for name in [name for name, (_, last) in self._refused.items() if now - last > FORGET_S]:
             del self._refused[name]
         hopeful = []
@@ -36,7 +36,7 @@ class RefusingNodes:
         return hopeful
 
     def took(self, names: Iterable[str]) -> None:
-        """Note that these nodes took a block."""
+        """Note that these nodes accepted a block."""
         if self._refused:
             for name in names:
                 self._refused.pop(name, None)

@@ -1,9 +1,8 @@
-"""One Hadoop RPC connection (``hrpc``, version 9; ipc.Client and ipc.Server): calls go out as they come, answers
-come back in any order and find their caller by call id.
+"""One Hadoop RPC connection (``hrpc``, version 9; ipc.Client and ipc.Server).
 
-Frames are a 4-byte length and delimited messages: request header, call header, request; response header, response.
-The connection knows nothing of retries: a call that it could not finish fails with ``ConnectionLost`` and whoever
-made it decides, with the same call id.
+Calls are sent at once; responses come in any order and have the call id of their call.  Frames are a 4-byte length and
+delimited messages: request header, call header, request; response header, response.  The connection does not retry: a
+call that it could not finish raises ``ConnectionLost``, and the caller may repeat it with the same call id.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _CONTEXT_CALL_ID = -3
 _RPC_PROTOBUF = 2
 _PROTOCOL_VERSION = 1
 _LENGTH = struct.Struct(">I")
-# ipc.maximum.data.length is 128 MB: more is not an answer but garbage.
+# ipc.maximum.data.length is 128 MB: a longer frame is not a response but garbage.
 FRAME_BYTES_MAX = 128 << 20
 
 Response = TypeVar("Response", bound=Message)
 
 
 class ConnectionLost(Exception):
-    """The connection ended, or spoke something else, before the answer.  Never leaves this package."""
+    """The connection ended, or broke the protocol, before the response.  Never leaves this package."""
 
 
 class RpcConnection(asyncio.Protocol):
@@ -62,7 +61,7 @@ class RpcConnection(asyncio.Protocol):
         client_id: bytes,
         timeout_s: float,
     ) -> RpcConnection:
-        """ConnectionLost when nobody answers in time."""
+        """Open a connection.  Raises ConnectionLost if the server does not accept it within ``timeout_s``."""
         loop = asyncio.get_running_loop()
         name = f"{host}:{port}"
         try:
@@ -80,10 +79,12 @@ class RpcConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
+        """True until the connection ends."""
         return self._transport is not None and self._lost is None
 
     @property
     def is_idle(self) -> bool:
+        """True while no call waits for its response."""
         return not self._calls
 
     async def call(
@@ -96,7 +97,11 @@ class RpcConnection(asyncio.Protocol):
         retry_count: int,
         timeout_s: float,
     ) -> Response:
-        """RemoteError, ConnectionLost or TimeoutError; after a time-out the answer, should it come, is dropped."""
+        """Send a call, and return its response.
+
+        Raises RemoteError if the response is an exception, ConnectionLost if the connection ends first, TimeoutError
+        after ``timeout_s``; a response that comes later is dropped.
+        """
         if self._lost is not None or self._transport is None:
             raise ConnectionLost(str(self._lost or f"{self.name} is closed"))
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -110,16 +115,16 @@ class RpcConnection(asyncio.Protocol):
         try:
             return response_type.FromString(body)
         except DecodeError as error:
-            raise ConnectionLost(f"{self.name} answered {method} with something else: {error}") from error
+            raise ConnectionLost(f"{self.name} sent another message than the response to {method}: {error}") from error
 
     def close(self) -> None:
-        """Calls still waiting fail with ConnectionLost."""
+        """Close the connection; calls that wait for a response raise ConnectionLost."""
         self._fail(ConnectionLost(f"{self.name} was closed"))
 
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         header = pb.RpcRequestHeader(
             rpc_kind=_RPC_PROTOBUF, rpc_op=0, call_id=_CONTEXT_CALL_ID, client_id=self._client_id, retry_count=-1
         )
@@ -166,7 +171,7 @@ class RpcConnection(asyncio.Protocol):
         if header.status == pb.RpcResponseHeader.FATAL:
             self._fail(RemoteError(header.exception_class, header.error_message))
         elif future is None or future.done():
-            return  # its caller gave up
+            return  # its caller has given up
         elif header.status == pb.RpcResponseHeader.SUCCESS:
             length, position = decode_varint(frame, position)
             future.set_result(frame[position : position + length])
@@ -182,4 +187,4 @@ class RpcConnection(asyncio.Protocol):
         for future in calls.values():
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # its caller may have been cancelled: then nobody is to hear of it
+                future.exception()  # retrieved: no warning if the caller was cancelled

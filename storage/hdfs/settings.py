@@ -1,4 +1,4 @@
-"""Every number the HDFS client depends on, each with its reason."""
+"""The numbers on which the HDFS client depends, each with its reason."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HdfsSettings:
-    """How this process speaks to one HDFS.  Seconds unless the name says otherwise."""
+    """The settings of this process's client of one HDFS."""
 
     user: str = ""
     """The user of simple authentication; empty: HADOOP_USER_NAME, else the operating system's."""
 
     use_datanode_hostname: bool = False
-    """Reach datanodes by host name, not by address: for clusters behind address translation."""
+    """True to reach datanodes by host name, not by address: for clusters behind address translation."""
 
     # ---- NameNode and datanode calls
 
     connect_timeout_s: float = 2.0
-    """A TCP connection inside one network takes microseconds; two lost SYNs take 3 s and are not worth waiting for."""
+    """Bound of one connection attempt.  A TCP connection inside one network takes microseconds; two lost SYNs take 3 s
+    and are not worth waiting for."""
 
     call_timeout_s: float = 5.0
-    """One NameNode call, one attempt.  A NameNode under a long garbage collection answers in seconds."""
+    """Bound of one attempt of a NameNode call.  A NameNode under a long garbage collection responds within seconds."""
 
     call_deadline_s: float = 15.0
-    """All attempts of one call together.  A failover to a standby took 1.8 s; safe mode after a restart takes 41 s
-    and is answered with StorageUnavailable, the caller being better placed to wait."""
+    """Bound of all attempts of one call together.  A failover to a standby took 1.8 s; safe mode after a restart takes
+    41 s and is reported as StorageUnavailable, since the caller is better placed to wait."""
 
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0
@@ -33,11 +34,11 @@ class HdfsSettings:
     once."""
 
     lease_renewal_s: float = 20.0
-    """Soft limit 60 s: two renewals may be lost."""
+    """Interval of lease renewals.  The soft limit is 60 s: two renewals may be lost."""
 
     length_told_s: float = 30.0
-    """The NameNode is told so often how long an open file is: an HDFS snapshot holds as much of it.  A segment that
-    is written has its file looked for every 5 s, six times as many calls."""
+    """Interval in which the NameNode is sent the length of an open file: an HDFS snapshot holds as much of it.  A
+    segment that is written has its file's entry read every 5 s, which is six times as many calls."""
 
     # ---- write path
 
@@ -46,93 +47,93 @@ class HdfsSettings:
     refuse more than 16 MB."""
 
     window_bytes: int = 16 << 20
-    """Bytes sent and not acknowledged, per pipeline; what is more stays with the caller's buffers."""
+    """Bytes sent and not acknowledged, per pipeline; further bytes stay in the caller's buffers."""
 
     window_packets: int = 80
     """Packets sent and not acknowledged, per pipeline: Hadoop's dfs.client.write.max-packets-in-flight.  When it is
     full, waiting flushes share the next packet."""
 
     setup_timeout_s: float = 5.0
-    """Opening a pipeline takes 5 ms; a datanode that must first warm up takes a second."""
+    """Bound of a pipeline's set-up.  It takes 5 ms; a datanode that must first warm up takes a second."""
 
     ack_timeout_s: float = 5.0
-    """An unacknowledged packet this long and the pipeline is given up.  Longer than a datanode's usual garbage
+    """A pipeline is given up if a packet is not acknowledged for so long.  Longer than a datanode's usual garbage
     collection or a busy disk's queue, shorter than a producer's patience."""
 
     probe_timeout_s: float = 0.5
-    """A datanode asked whether it lives: the question takes a millisecond.  Asked when an opening has taken this
+    """Bound of a probe of a datanode, which takes a millisecond.  Datanodes are probed when a set-up has taken this
     long too, or an acknowledgement half of its time-out."""
 
     silent_s: float = 2.0
-    """A datanode that did not answer a probe is not probed again so soon: openings that follow would each wait
+    """A datanode that did not respond to a probe is not probed again for so long: set-ups that follow would each wait
     ``probe_timeout_s`` for it."""
 
     heartbeat_s: float = 20.0
-    """Datanodes drop a pipeline that is silent for dfs.client.socket-timeout, 60 s.  A pipeline is looked at once in
-    this time and may be skipped once, so the longest silence is twice this."""
+    """Interval in which a pipeline is checked for a heartbeat.  Datanodes drop a pipeline that is silent for
+    dfs.client.socket-timeout, 60 s.  One check may be skipped, so the longest silence is twice this."""
 
     block_attempts: int = 4
-    """Blocks asked for and abandoned while a file is being created, before giving up."""
+    """Blocks requested and abandoned while a file is being created, before giving up."""
 
     opens_max: int = 16
     """Pipelines being opened at once: 200 at once took 5.5 s and starved the flushes beside them."""
 
     suspect_s: float = 30.0
-    """A datanode that failed here is avoided this long by new files: the NameNode hands out a dead one for minutes
-    (10.5 by default).  Short, since a wrong suspicion wastes capacity."""
+    """A datanode that failed is avoided by new files for so long: the NameNode chooses a dead one for minutes (10.5 by
+    default).  It is short, since a wrong suspicion wastes capacity."""
 
     full_node_s: float = 30.0
     """A live datanode that has refused every block for so long is not waited for: files with fewer copies are opened
-    beside it.  Longer than brokers take to close files for one another (docs/design/places.md), about 20 s."""
+    without it.  Longer than brokers take to close files for one another (docs/design/places.md), about 20 s."""
 
     complete_timeout_s: float = 10.0
-    """``complete`` answers false until one datanode has reported the block, normally 3 ms."""
+    """Bound of ``complete``, which returns false until one datanode has reported the block, normally for 3 ms."""
 
     # ---- take-over
 
     takeover_node_timeout_s: float = 0.5
-    """Datanodes, asked to stop a file's writer and send its length, or to close it.  It takes 5 ms; a stopped datanode
-    must not hold up the take-over of a file that others have two copies of."""
+    """Wait for the datanodes that are to stop a file's writer and send its length, or to close it.  It takes 5 ms; a
+    stopped datanode must not delay the take-over of a file of which others have two copies."""
 
     takeover_copies_timeout_s: float = 2.0
-    """The same while fewer than two have done so.  A busy machine takes half a second for 5 ms of work, and what was
-    acknowledged would be on one disk until HDFS has copied it."""
+    """The same wait while fewer than two have responded.  A busy machine takes half a second for 5 ms of work, and
+    acknowledged bytes would be on one disk until HDFS has copied them."""
 
     takeover_rounds: int = 4
-    """Rounds tried before lease recovery: each failed one means that somebody else acted on the file meanwhile."""
+    """Rounds tried before lease recovery: each failed one means that another process acted on the file meanwhile."""
 
     recovery_interval_s: float = 1.0
-    """Between recoverLease calls.  One call alone may never finish, if the datanode it chose is dead."""
+    """Interval of recoverLease calls.  One call alone may never finish, if the datanode that it chose is dead."""
 
     fence_timeout_s: float = 120.0
-    """All of a fence.  recoverLease with a dead datanode took up to 94 s."""
+    """Bound of a whole fence.  recoverLease with a dead datanode took up to 94 s."""
 
     # ---- reads
 
     read_timeout_s: float = 5.0
-    """One step of reading from one datanode, before the next replica is tried."""
+    """Bound of one step of a read from one datanode; then the next replica is tried."""
 
     readers_max: int = 512
-    """Closed files whose block locations are remembered."""
+    """Closed files whose block locations are kept."""
 
     reader_ttl_s: float = 30.0
-    """How long they are trusted: blocks move, and a path may be replaced."""
+    """Time for which they are trusted: blocks move, and a path may be replaced."""
 
     reader_file_min_bytes: int = 1 << 20
-    """Smaller files are asked for anew each time: those are metadata that may be replaced."""
+    """The locations of smaller files are requested for each read: those are metadata that may be replaced."""
 
     thread_read_min_bytes: int = 256 << 10
-    """Reads of so much of a block are a thread's, smaller ones the event loop's: passing one on costs 0.1 ms, and the
-    loop is not to check megabytes of checksums."""
+    """Reads of so many bytes of a block are done by a thread, smaller ones by the event loop: passing one on costs
+    0.1 ms, and the loop must not check megabytes of checksums."""
 
     read_threads_max: int = 16
-    """Threads for such reads; more wait for their turn."""
+    """Threads for such reads; further reads wait for a thread."""
 
     datanode_connections_max: int = 64
     """Idle IPC connections to datanodes that are kept."""
 
     def validate(self) -> None:
-        """Relations between the numbers; ValueError names the one that is wrong."""
+        """Check the relations between the numbers.  Raises ValueError that names the wrong one."""
         if not 0 < self.packet_bytes <= 15 << 20:
             raise ValueError("packet_bytes must be between 1 and 15 MB (datanodes refuse packets above 16 MB)")
         if self.window_bytes < self.packet_bytes:

@@ -1,8 +1,8 @@
 """Hadoop's configuration files: `core-site.xml` and `hdfs-site.xml` as a dictionary, and the variables in their values.
 
-As `org.apache.hadoop.conf.Configuration` reads them: later files win, except over what an earlier one calls final;
-`${name}` in a value is another property, `${env.NAME}` a variable of the environment, `${user.name}` and `${user.home}`
-the user's; an `xi:include` is read in its place.  A document type, and with it entities, is refused.
+They are read as `org.apache.hadoop.conf.Configuration` does: later files win, except over properties that an earlier
+one calls final; `${name}` in a value is another property, `${env.NAME}` a variable of the environment, `${user.name}`
+and `${user.home}` the user's; an `xi:include` is read in its place.  A document type, and with it entities, is refused.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any
 from xml.parsers import expat
 
 SITE_FILES = ("core-site.xml", "hdfs-site.xml")
-"""In the order in which Hadoop's clients of HDFS read them."""
+"""The files' names, in the order in which Hadoop's clients of HDFS read them."""
 FILE_BYTES_MAX = 16 << 20
 INCLUDE_DEPTH_MAX = 10
 EXPANSIONS_MAX = 20
-"""Variables replaced in one value: `Configuration.MAX_SUBST`."""
+"""Variables replaced in one value, at most: `Configuration.MAX_SUBST`."""
 _INCLUDE = "http://www.w3.org/2001/XInclude"
 _VARIABLE = re.compile(r"\$\{([^}$\s]+)\}")
 _ENVIRONMENT = re.compile(r"env\.([^:-]+)(?:(:?-)(.*))?", re.DOTALL)
 
 
 class SiteFileError(ValueError):
-    """A file cannot be read as Hadoop's configuration; ``str`` names it, and what would be right."""
+    """A file cannot be read as Hadoop's configuration.  The message names the file, and what would be right."""
 
 
 def conf_folder(named: str = "", environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return where the files are: `named`, else HADOOP_CONF_DIR, else etc/hadoop in HADOOP_HOME; None if nowhere."""
+    """Return the folder of the files: `named`, else HADOOP_CONF_DIR, else etc/hadoop in HADOOP_HOME; else None."""
     if named:
         return Path(named)
     if folder := environment.get("HADOOP_CONF_DIR"):
@@ -43,14 +43,20 @@ def conf_folder(named: str = "", environment: Mapping[str, str] = os.environ) ->
 
 
 def read_folder(folder: Path) -> SiteConfig:
-    """Return what the files in `folder` say; one that is not there says nothing.  Raises SiteFileError."""
+    """Return the configuration of the files in `folder`, of which any may be missing.
+
+    Raises SiteFileError if `folder` is not a folder, or if a file cannot be read.
+    """
     if not folder.is_dir():
         raise SiteFileError(f"{folder} is not a folder: name the one with core-site.xml and hdfs-site.xml")
     return read_files([folder / name for name in SITE_FILES if (folder / name).exists()], str(folder))
 
 
 def read_files(files: Sequence[Path], source: str) -> SiteConfig:
-    """Return what these files say together, the later ones over the earlier.  Raises SiteFileError."""
+    """Return the configuration of these files together: later ones win over earlier ones.
+
+    `source` names them in errors.  Raises SiteFileError if one cannot be read.
+    """
     raw: dict[str, str] = {}
     final: set[str] = set()
     for file in files:
@@ -65,10 +71,9 @@ def read_files(files: Sequence[Path], source: str) -> SiteConfig:
 
 
 class SiteConfig:
-    """Properties by name, with their variables replaced."""
+    """Properties by name, with their variables replaced.  `source` names their files in errors."""
 
     def __init__(self, raw: Mapping[str, str], source: str = "", environment: Mapping[str, str] = os.environ) -> None:
-        """`source` is named in errors."""
         self.source = source
         self._raw = dict(raw)
         self._environment = environment
@@ -77,7 +82,11 @@ class SiteConfig:
         return name in self._raw
 
     def get(self, name: str, default: str = "") -> str:
-        """Return the value without spaces around it.  A variable that stands for nothing is left as it is written."""
+        """Return the value without spaces around it, `default` if it is missing.
+
+        A variable without a value is left as it is written.  Raises SiteFileError if there are too many variables, or
+        one that refers to itself.
+        """
         value = self._raw.get(name)
         if value is None:
             return default
@@ -124,7 +133,10 @@ def _user_name() -> str | None:
 
 
 class _File:
-    """One file, and what it includes, read by events: `properties` has value and finality by name."""
+    """One file and the files that it includes, read by events.
+
+    `properties` has, by name, the value and whether it is final.  Raises SiteFileError if a file cannot be read.
+    """
 
     def __init__(self, path: Path, depth: int) -> None:
         self.properties: dict[str, tuple[str, bool]] = {}
@@ -133,9 +145,9 @@ class _File:
         self._property: dict[str, str] | None = None
         self._text: list[str] | None = None
         self._skips = 0
-        """Depth of elements inside a fallback that is not wanted."""
+        """Depth of elements inside a fallback that is not needed."""
         self._missing: list[str | None] = []
-        """Of each include that is open: the file that could not be read, until a fallback is found."""
+        """For each open include: the error of a file that could not be read, until a fallback is found; else None."""
         parser = expat.ParserCreate(namespace_separator=" ")
         parser.buffer_text = True
         parser.StartElementHandler = self._start
@@ -195,7 +207,7 @@ class _File:
                 self.properties[name] = (found["value"], found.get("final", "").strip() == "true")
 
     def _include(self, attributes: Mapping[str, str]) -> str | None:
-        """Take over the properties of another file; return what is wrong with it if it cannot be read."""
+        """Add the properties of another file; return an error's text if it is not there, for a fallback may follow."""
         href = attributes.get("href", "")
         if not href or attributes.get("parse", "xml") != "xml" or "://" in href:
             raise SiteFileError(f"{self._path}: an xi:include names a file by href, not {href!r}")

@@ -1,7 +1,7 @@
-"""``WebHdfsFileSystem``: a read-only root over WebHDFS, for readers that reach a cluster by HTTP only.
+"""A read-only root over WebHDFS, for readers that reach a cluster by HTTP only.
 
-The ``hdfs`` package is synchronous and reads about 20 MB/s: its calls run in threads.  An open file shows what the
-NameNode knows of it, which may be less than was acknowledged.
+The ``hdfs`` package is synchronous and reads about 20 MB/s: its calls run in threads.  An open file shows the length
+that the NameNode has of it, which may be less than was acknowledged.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ from bmq.storage.paths import split
 
 _DEFAULTS = CreateOptions()
 _TIMEOUT_S = 30.0
-# The package knows no listing by pages; its own way of making calls serves.
+# The package has no listing by pages, so its class for calls is used.
 _list_page = _Request("GET").to_method("LISTSTATUS_BATCH")
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 
 class WebHdfsFileSystem:
-    """``webhdfs://host:port/folder``, reading only."""
+    """The ``FileSystem`` of ``webhdfs://host:port/folder`` (``bmq.storage.filesystem``).
+
+    It only reads: all other calls raise Unsupported.
+    """
 
     def __init__(self, url: str, holder: str, client: hdfs.InsecureClient, root: str) -> None:
         self._url = url
@@ -48,7 +51,7 @@ class WebHdfsFileSystem:
 
     @classmethod
     async def open(cls, url: str, *, holder: str, user: str = "") -> WebHdfsFileSystem:
-        """ValueError for a malformed URL.  Asks nobody yet."""
+        """Make the file system, without a connection yet.  Raises ValueError for a malformed URL."""
         parts = split_url(url)
         if parts.scheme != "webhdfs" or not parts.hostname or not parts.port:
             raise ValueError(f"{without_userinfo(url)!r}: expected webhdfs://host:port/folder")
@@ -75,7 +78,7 @@ class WebHdfsFileSystem:
             return b""
         size = (await self.status(path)).length
         if position >= size:
-            return b""  # WebHDFS answers an error
+            return b""  # WebHDFS would return an error
         return await self._ask(read)
 
     async def status(self, path: str) -> FileStatus:
@@ -86,7 +89,7 @@ class WebHdfsFileSystem:
         return (await self.status(path)).length
 
     async def list(self, path: str, *, after: str = "") -> AsyncIterator[FileStatus]:
-        """One page of the NameNode at a time (LISTSTATUS_BATCH)."""
+        """List as ``FileSystem.list``, one page of the NameNode at a time (LISTSTATUS_BATCH)."""
         last = after
         while True:
             page, remaining = await self._page(path, last)
@@ -126,14 +129,14 @@ class WebHdfsFileSystem:
         self._refuse("concat")
 
     async def probe(self, node: str) -> bool:
-        """WebHDFS names no nodes."""
+        """Return True: WebHDFS names no nodes."""
         return True
 
     async def replicas_max(self) -> int:
         self._refuse("replicas_max")
 
     async def block_places(self, path: str) -> Sequence[BlockPlace]:
-        raise Unsupported(f"block_places: {self._url} does not tell datanodes; use its hdfs:// address")
+        raise Unsupported(f"block_places: {self._url} does not name datanodes; use its hdfs:// address")
 
     async def copies(self, path: str) -> int:
         self._refuse("copies")
@@ -149,9 +152,9 @@ class WebHdfsFileSystem:
 
     async def _page(self, path: str, after: str) -> tuple[Sequence[dict[str, Any]], int]:
         def ask() -> tuple[Sequence[dict[str, Any]], int]:
-            # NameNodes differ in how they spell it: 3.5 lowers the names of all parameters before it looks for one.
-            answer = _list_page(self._client, self._full(path), startAfter=after, startafter=after)
-            listing = answer.json()["DirectoryListing"]
+            # NameNodes spell the parameter differently: 3.5 lowers the names of all parameters before it finds one.
+            response = _list_page(self._client, self._full(path), startAfter=after, startafter=after)
+            listing = response.json()["DirectoryListing"]
             return listing["partialListing"]["FileStatuses"]["FileStatus"], listing["remainingEntries"]
 
         try:
@@ -159,7 +162,7 @@ class WebHdfsFileSystem:
         except NoSuchFile:
             return [], 0
 
-    async def _ask(self, call: Callable[[], Answer]) -> Answer:
+    async def _ask(self, call: Callable[[], Response]) -> Response:
         try:
             return await asyncio.to_thread(call)
         except hdfs.HdfsError as error:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-EPOCH_MS = 1_700_000_000_000  # wall time of loop time 0, so that modification times look like such and replay
+EPOCH_MS = 1_700_000_000_000  # wall time of loop time 0, so that modification times are plausible and replay
 
 
 class Opened:

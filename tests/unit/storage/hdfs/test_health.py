@@ -32,7 +32,7 @@ def test_each_namenode_is_asked_for_its_state() -> None:
                 NameNodeState(names[4]),
             ]
             assert (states[5].address, states[5].state) == (names[5], "")
-            assert "no answer within 0.5 s" in states[5].error
+            assert "no response within 0.5 s" in states[5].error
             assert {call.method for fake in fakes for call in fake.calls} == {"getHAServiceState"}
 
     run(test)

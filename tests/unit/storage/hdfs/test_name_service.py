@@ -55,7 +55,7 @@ def test_the_namenodes(url: str, properties: dict[str, str], told: str) -> None:
         ("hdfs://other/b", {"dfs.namenode.rpc-address.other"}, {}, "conf: dfs.namenode.rpc-address.other is missing"),
         (
             "hdfs://mycluster/b", set(), {"dfs.namenode.rpc-address.mycluster.nn1": "${nowhere}:8020"},
-            "conf: dfs.namenode.rpc-address.mycluster.nn1=${nowhere}:8020 has a variable that stands for nothing",
+            "conf: dfs.namenode.rpc-address.mycluster.nn1=${nowhere}:8020 has a variable without a value",
         ),
         (
             "hdfs://mycluster/b", set(), {"hadoop.security.authentication": "kerberos"},
