@@ -245,7 +245,7 @@ class Peers:
             async with asyncio.timeout_at(deadline):
                 return PingResponse.decode(await peer.call(InternalKey.PING, _VERSION, PingRequest().encode()))
         except (TimeoutError, FormatError) as error:
-            raise PeerLost(f"{member.incarnation}: {error or 'no response to a ping'}", was_sent=True) from None
+            raise PeerLost(f"{member.incarnation}: {str(error) or 'no response to a ping'}", was_sent=True) from None
         finally:
             peer.close()
 

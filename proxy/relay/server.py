@@ -146,7 +146,7 @@ class Relay:
                 pong = await peer.call(InternalKey.PING, 0, PingRequest().encode())
         except (PeerLost, TimeoutError) as error:
             relayed.end()
-            return _refusal(f"{member.incarnation} is not reached from here either: {error or 'no response'}")
+            return _refusal(f"{member.incarnation} is not reached from here either: {str(error) or 'no response'}")
         return RelayResponse(ErrorCode.NONE, body=pong).encode()
 
     async def _pass_on(self, relayed: _Relayed, size: int, answer: asyncio.Future[memoryview]) -> list[Buffer]:

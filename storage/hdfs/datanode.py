@@ -93,7 +93,7 @@ class Datanodes:
             kind = NoReplica if _has_no_replica(error) else ReplicaNotReady
             raise kind(f"{node_name(node)}: {error}") from error
         except (ConnectionLost, TimeoutError) as error:
-            raise NodeUnreachable(f"{node_name(node)}: {error or 'no response'}") from error
+            raise NodeUnreachable(f"{node_name(node)}: {str(error) or 'no response'}") from error
         if response.length >= _NO_LENGTH:
             raise ReplicaNotReady(f"{node_name(node)}: replica of block {block.id} waits for recovery after a restart")
         return response.length

@@ -71,7 +71,7 @@ class RpcConnection(asyncio.Protocol):
                 )
         except (OSError, TimeoutError) as error:
             FAILURES.note(error)
-            raise ConnectionLost(f"cannot connect to {name}: {error or 'timed out'}") from error
+            raise ConnectionLost(f"cannot connect to {name}: {str(error) or 'timed out'}") from error
         return connection
 
     def __repr__(self) -> str:

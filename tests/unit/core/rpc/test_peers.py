@@ -593,6 +593,19 @@ def test_a_probe_needs_no_other_connection() -> None:
     play(story)
 
 
+def test_a_probe_without_a_response_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def story(world: World) -> None:
+        await up(world)
+        monkeypatch.setattr(Peer, "call", hang)
+        with pytest.raises(PeerLost, match="no response to a ping"):
+            await world.peers.probe(B, 2)
+
+    play(story)
+
+
 def test_a_connection_of_its_callers_own() -> None:
     """Beside the others, as alive as they are, made once, and gone with the member or with us."""
 

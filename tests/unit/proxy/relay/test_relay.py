@@ -390,6 +390,19 @@ def test_a_way_begins_with_a_ping() -> None:
     play(story)
 
 
+def test_a_broker_that_does_not_respond_there_is_said_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def time_out(*_: object) -> None:
+        raise TimeoutError
+
+    async def story(world: Cluster) -> None:
+        caller = Caller(world)
+        monkeypatch.setattr(caller.relay._peers, "open", time_out)
+        response = await caller.ping()
+        assert response.message == "b1 is not reached from here either: no response"
+
+    play(story)
+
+
 @pytest.mark.parametrize("to", ["p2", "p3", "nobody", ""])
 def test_only_brokers_are_relayed_to(to: str) -> None:
     """Neither this process nor another proxy, so that nothing goes two steps round."""

@@ -329,3 +329,18 @@ def test_renewals_go_on_after_a_bug(caplog: pytest.LogCaptureFixture) -> None:
     run(test)
     text = "bug: cannot renew the HDFS lease of holder, trying again in 0.001 s"
     assert [record.message for record in caplog.records] == [text]
+
+
+def test_a_connection_that_is_not_accepted_in_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def test() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", hang)
+        settings = HdfsSettings(connect_timeout_s=0.01, call_timeout_s=0.01, call_deadline_s=0.01)
+        namenode = NameNode((("127.0.0.1", 1),), settings, SimpleAuthenticator("alice"))
+        with pytest.raises(StorageUnavailable, match=r"cannot connect to 127\.0\.0\.1:1: timed out"):
+            await namenode.server_defaults()
+        await namenode.close()
+
+    run(test)

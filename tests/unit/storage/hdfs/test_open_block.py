@@ -106,6 +106,15 @@ def test_a_block_that_was_never_written_is_empty(answers: Sequence[str | int | N
     run(test)
 
 
+def test_a_silent_datanode_is_said_to_be_silent() -> None:
+    async def test() -> None:
+        async with datanodes(2330, None) as (client, located):
+            with pytest.raises(StorageUnavailable, match=r"127\.0\.0\.1:1: no response"):
+                await visible_length(client, located)
+
+    run(test)
+
+
 def test_one_replica_that_can_be_asked_is_enough() -> None:
     async def test() -> None:
         async with datanodes(2330, WAITS_FOR_RECOVERY, 2400, 2330) as (client, located):
