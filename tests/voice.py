@@ -24,6 +24,7 @@ ROOMS: tuple[str, ...] = (
     "proxy",
     "server",
     "spark",
+    "storage",
 )
 """Folders whose every docstring and log line was read by this rule."""
 OPENERS = frozenset({
