@@ -43,7 +43,7 @@ class OpenPartition(Protocol):
 
     @property
     def has_files(self) -> bool:
-        """True while it has a file open."""
+        """True while the partition has a file open."""
 
     @property
     def is_under_replicated(self) -> bool:
@@ -51,7 +51,7 @@ class OpenPartition(Protocol):
 
     @property
     def unflushed_bytes(self) -> int:
-        """Bytes that are accepted, and not acknowledged."""
+        """Bytes accepted and not yet acknowledged by storage."""
 
     def has_node(self, nodes: Set[str]) -> bool:
         """Return whether the open segment is on one of these datanodes, and may be rolled for slowness now."""
@@ -66,13 +66,13 @@ class OpenPartition(Protocol):
         """Have the partition's machine handle an event."""
 
     async def is_in_place(self, entry: SegmentEntry) -> bool:
-        """Return whether the segment's file stands under its final name.  Raises StorageError."""
+        """Return whether the segment's file has its final name.  Raises StorageError."""
 
     async def is_ours(self) -> bool:
         """Return whether the store names this broker as the owner.  Raises KvError."""
 
     async def abandon(self) -> None:
-        """Stop without handing over."""
+        """Stop without handing the partition over."""
 
 
 class CheckpointSource(Protocol):

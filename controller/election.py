@@ -86,7 +86,7 @@ class Leadership:
 
 
 class Election:
-    """This process as a candidate: ``campaign`` until elected, ``keep`` the term, ``resign`` to end it early."""
+    """One process's candidacy: ``campaign`` until elected, ``keep`` the term, ``resign`` to end it early."""
 
     def __init__(
         self,

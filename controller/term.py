@@ -1,8 +1,9 @@
-"""One term of a leader: events in, one at a time; a plan when something has changed; its writes.
+"""One term of a leader: it handles events one at a time, makes a plan when something has changed, and writes it.
 
-The thin shell around ``failures`` (who is dead) and ``planner`` (who is to own what).  News of who lives is taken
-before everything else, also between two transactions of one plan, which is then made anew.  The end of the term is a
-cancellation, and nothing is lost by it: all that a leader knows stands in the store or is measured again.
+This is the thin shell around ``failures`` (which members are dead) and ``planner`` (which member owns what).  Events
+about the liveness of members come before all others, also between two transactions of one plan, which is then made
+again.  The end of the term is a cancellation, and nothing is lost by it: all that a leader knows is in the store or is
+measured again.
 """
 
 from __future__ import annotations
@@ -61,19 +62,23 @@ from bmq.meta.prefix_watch import PrefixWatcher
 _log = logging.getLogger(__name__)
 
 LOAD_S = 5.0
-"""How often members are asked what they carry, and whether they serve."""
+"""Time between two requests to brokers for their load and whether they serve."""
 LOADS_PARALLEL = 16
+"""Brokers asked at once."""
 SHARE_ROUND_S = 1.0
-"""Between rounds while storage lacks room for open files; else ``LOAD_S``."""
+"""Time between rounds of shares while storage lacks room for open files; otherwise ``LOAD_S``."""
 AGAIN_S = 0.1
-"""Until a plan is made anew that could not be written."""
+"""Pause before a plan that could not be written is made again."""
 MOVES_PER_WRITE = 5_000
+"""Moves that are planned before they are written."""
 MOVES_PER_STEP = 500
+"""Moves that are planned in one turn of the event loop."""
 COMMITS_PARALLEL = 4
+"""Transactions in flight."""
 
 
 class Term:
-    """``run`` until cancelled, or until a write has shown that another leads."""
+    """The work of a leader.  ``run`` it until cancelled, or until a write has shown that another process leads."""
 
     def __init__(
         self,
@@ -89,14 +94,15 @@ class Term:
         store_back_at: float = float("-inf"),
         member_ttl_s: float = MEMBER_TTL_S,
     ) -> None:
-        """``shards``: how many there are.  ``store_back_at``: when the store answered again after it had not."""
+        """``shards``: returns the number of shards.  ``store_back_at``: monotonic time at which the store last answered
+        again after an outage."""
         self.leadership = leadership
         self.own = view.own
         self.queue = EventQueue()
         self._partitions = PartitionTable()
         self._feed = TableFeed(self._partitions, catalog, view, clock)
         self._planning = asyncio.Lock()
-        """Held while the table changes, or a plan goes through it: both take many turns of the loop."""
+        """Held while the table changes, or a plan reads it: both take many turns of the loop."""
         self._idle = IdlePartitions()
         self.loads = Loads(self._partitions)
         self.serving = StalledBrokers()
@@ -112,8 +118,8 @@ class Term:
         self._shards = shards
         self._store_back_at = store_back_at
         self._assignments = Assignments(kv, cluster, view, leadership)
-        self._members: dict[str, Member] = {}  # also those that are gone and count as alive yet
-        self._dead: dict[str, int] = {}  # declared dead, and the revision of the key that is to be deleted
+        self._members: dict[str, Member] = {}  # also those that are gone and still count as alive
+        self._dead: dict[str, int] = {}  # declared dead, with the revision of the key that is to be deleted
         self._unreachable: dict[str, frozenset[str]] = {}
         self._reports = PrefixWatcher(kv, unreachable_prefix(cluster), self._take_reports, what="unreachable brokers")
         self._moved_at: dict[PartitionKey, float] = {}
@@ -126,7 +132,10 @@ class Term:
         return f"<Term {self.leadership!r} {self.failures!r} under_way={len(self.under_way)}>"
 
     async def run(self) -> None:
-        """The view shows everything that earlier leaders wrote when it shows the election."""
+        """Wait until the view shows this election, and so all that earlier leaders wrote, then lead.
+
+        Returns when another process leads; raises the failure of any of its tasks.
+        """
         await self._view.wait_revision(self.leadership.revision)
         forget = self._view.subscribe(self._view_changed)
         self._feed.begin()
@@ -140,7 +149,7 @@ class Term:
                 tasks.create_task(self._follow_reports(), name="unreachable")
                 await self._work()
         except* Deposed:
-            _log.info("another leads: this term ends")
+            _log.info("another process leads: this term ends")
         finally:
             forget()
             self._requested.end()
@@ -162,8 +171,10 @@ class Term:
     # -------------------------------------------------------------------------------------------------------- events
 
     def _begin(self) -> None:
-        """What was the case before this term, as events.  Everybody is probed: a member may have died with the former
-        leader, and who reported it reported it to him."""
+        """Handle the state before this term as events.
+
+        Every member is probed: one may have died with the former leader, which alone received the reports.
+        """
         self._handle_failures(StoreAway(), self._store_back_at)
         self._handle_failures(StoreBack(), self._store_back_at)
         assigned = self._view.owners | {owner.incarnation for owner in self._view.shards.values()}
@@ -201,8 +212,11 @@ class Term:
             self._handle_failures(event)
 
     def _seen(self, member: Member) -> None:
-        """News says only that there is some: of a dead one whose key went and came again, this may be all that is
-        heard.  Another key is another life; whether it is one, a probe tells."""
+        """Handle that the member is registered.
+
+        For a dead member whose key was deleted and written again, this may be the only event.  A key of another
+        revision means that it has joined again; a probe shows whether it is alive.
+        """
         name = member.incarnation
         has_returned = name in self._dead and self._dead[name] != self._view.revision_of(self._member_key(name))
         if has_returned:
@@ -218,13 +232,15 @@ class Term:
         return member_key(self._cluster, incarnation)
 
     def _is_starting(self, incarnation: str) -> bool:
-        """It has joined, and does not listen yet: nothing can be asked of it, or given to it."""
+        """Return whether the member has joined and does not listen yet: it can neither be asked nor given anything."""
         member = self._view.members.get(incarnation)
         return member is not None and not member.internal.port
 
     def _keep(self, member: Member) -> None:
-        """A process that dies breaks its connections: so the death of any member is noticed long before its lease
-        ends, of a proxy too, which nobody else connects to."""
+        """Keep a connection to the member, so that its death is noticed long before its lease ends.
+
+        That also holds for a proxy, to which no other process connects.
+        """
         if member.incarnation != self._view.own:
             self._asking.keep(member)
 
@@ -233,7 +249,7 @@ class Term:
         event: MemberSeen | MemberGone | StoreAway | StoreBack | Tick | Queued,
         now: float | None = None,
     ) -> None:
-        assert not isinstance(event, MemberNews | Look), "those are not for it"
+        assert not isinstance(event, MemberNews | Look), "the failure detector does not take these"
         for effect in self.failures.handle(event, self._clock.monotonic() if now is None else now):
             self._do(effect)
 
@@ -246,19 +262,24 @@ class Term:
                 self._declared_dead(incarnation)
 
     def _declared_dead(self, incarnation: str) -> None:
-        """Whose key is gone already may have left by his own wish, for which he drains first."""
+        """Forget a member that was declared dead, and have its partitions and shards assigned to others.
+
+        A member that was draining and whose key is deleted has left as requested.
+        """
         member = self._members.get(incarnation)
         if self.failures.state(incarnation) is State.DEAD:
             self._dead[incarnation] = self._view.revision_of(self._member_key(incarnation))
             _log.warning(
-                "a member does not answer and is declared dead: what it had is given to others",
+                "a member does not answer and is declared dead: its partitions and shards are given to others",
                 extra=fields(member=incarnation),
             )
         elif member is not None and member.is_draining:
             _log.info("a member has left", extra=fields(member=incarnation))
         else:
-            _log.warning("a member is gone: what it had is given to others", extra=fields(member=incarnation))
-        if incarnation not in self._view.members:  # else its key is deleted first, of which there will be news
+            _log.warning(
+                "a member is gone: its partitions and shards are given to others", extra=fields(member=incarnation)
+            )
+        if incarnation not in self._view.members:  # else its key is deleted first, which is another event
             self._members.pop(incarnation, None)
         self.loads.leave(incarnation)
         self.serving.leave(incarnation)
@@ -266,10 +287,10 @@ class Term:
         self._is_dirty = True
 
     async def _probe(self, incarnation: str) -> None:
-        """One at a time for each member, as ``failures`` sees to."""
+        """Probe the member and queue the result.  ``failures`` requests one probe at a time of each member."""
         member = self._members.get(incarnation)
         if member is None:
-            return  # where it was is not known: its time to join again decides
+            return  # its address is not known: it is declared dead when its time to join again is over
         is_alive = incarnation == self._view.own or await self._asking.is_alive(member)
         self.queue.put(ProbeAnswered(incarnation) if is_alive else ProbeFailed(incarnation))
 
@@ -281,7 +302,7 @@ class Term:
             self.queue.put(LOOK)
 
     def topic_changed(self, change: TopicChange) -> None:
-        """For the catalog's changes."""
+        """Handle a change of the catalog."""
         self._feed.note_topic(change)
         self.queue.put(LOOK)
 
@@ -290,7 +311,9 @@ class Term:
             try:
                 await self._reports.start()
             except KvError as error:
-                _log.info("what proxies cannot reach is not known yet", extra=fields(error=error))
+                _log.info(
+                    "could not read the members that proxies cannot reach, trying again", extra=fields(error=error)
+                )
         try:
             await asyncio.get_running_loop().create_future()  # until cancelled
         finally:
@@ -305,7 +328,7 @@ class Term:
                     self._unreachable[proxy] = decode_unreachable(event.entry.value)
                 except FormatError as error:
                     _log.error(
-                        "a proxy's list of unreachable members cannot be read, and does not count",
+                        "a proxy's list of unreachable members cannot be read, and is ignored",
                         extra=fields(member=proxy, error=error),
                     )
         self.queue.put(LOOK)
@@ -339,7 +362,7 @@ class Term:
             await asyncio.sleep(LOAD_S)
 
     async def _share_files(self) -> None:
-        """Divide what storage has room for: each round sends the shares of the last one and takes reports."""
+        """Divide the open files that storage has room for: each round sends the last one's shares and takes reports."""
         shares = self.file_shares
         turns = asyncio.Semaphore(LOADS_PARALLEL)
 
@@ -364,7 +387,7 @@ class Term:
             await asyncio.sleep(SHARE_ROUND_S if shares.is_divided else LOAD_S)
 
     def _waits_for_time(self) -> bool:
-        """Whether a plan may be another one for the time alone that has passed."""
+        """Return whether a plan made now may differ only because time has passed."""
         resting = self.serving.resting(self._clock.monotonic())
         return bool(self._moved_at or self._feed.has_unknown or resting or self._has_resting) or self.is_balancing
 
@@ -373,12 +396,13 @@ class Term:
             if is_serving:
                 _log.warning("a broker serves again", extra=fields(member=incarnation))
             else:
-                _log.warning("a broker lives and reports that it cannot serve", extra=fields(member=incarnation))
+                _log.warning("a broker is alive and reports that it cannot serve", extra=fields(member=incarnation))
             self.queue.put(LOOK)
 
     # ------------------------------------------------------------------------------------------------------ planning
 
     def planner_view(self) -> PlannerView:
+        """Return the planner's input for partitions, with owners as of the last plan."""
         brokers = self._as_brokers(BROKER)
         proxies = {member.incarnation for member in self._living(PROXY)}
         return PlannerView(
@@ -395,20 +419,21 @@ class Term:
         )
 
     def shards_view(self) -> PlannerView:
+        """Return the planner's input for shards, with owners as the view shows them now."""
         return PlannerView(brokers=self._as_brokers(COORDINATOR), owners=self._assignments.shard_owners(self._shards()))
 
     def without_owner(self) -> tuple[int, int]:
-        """Return how many partitions, and how many shards, no live member is to serve, as of the last plan."""
+        """Return how many partitions, as of the last plan, and how many shards have no live owner."""
         brokers = {member.incarnation for member in self._living(BROKER)}
         coordinators = {member.incarnation for member in self._living(COORDINATOR)}
         return _unowned(self._partitions, brokers), _unowned(self.shards_view().owners, coordinators)
 
     def partitions_of(self, incarnation: str) -> int:
-        """How many it is to own by what is written; ``planner_view`` is as of the last plan."""
+        """Return how many partitions the store assigns to the member; ``planner_view`` is as of the last plan."""
         return self._view.owned_count(incarnation)
 
     def members(self) -> Mapping[str, Member]:
-        """Those that count as alive."""
+        """Return the members that count as alive, by incarnation."""
         return {name: member for name, member in self._members.items() if self.failures.is_living(name)}
 
     def _living(self, role: str) -> list[Member]:
@@ -418,7 +443,7 @@ class Term:
         return [Broker(member.incarnation, member.zone, member.is_draining) for member in self._living(role)]
 
     async def _round(self) -> bool:
-        """Plan, and write; True when there is nothing more to do now."""
+        """Plan and write.  Returns True if there is nothing more to do now."""
         async with self._planning:
             await run_in_steps(self._feed.catch_up())
             now = self._clock.monotonic()
@@ -426,11 +451,14 @@ class Term:
             try:
                 return await self._plan_and_write(now)
             except KvError as error:
-                _log.info("the assignment cannot be written yet", extra=fields(error=error))
+                _log.info("could not write the assignment, trying again", extra=fields(error=error))
                 return False
 
     async def _plan_and_write(self, now: float) -> bool:
-        """Moves are written some thousands at a time, the first before the last are planned."""
+        """Plan the moves and write them, some thousands at a time: the first before the last are planned.
+
+        Returns False if the rest was not written.
+        """
         view = self.planner_view()
         self._has_resting = bool(view.resting)
         moves = [*self._requested.moves(view), *plan(self.shards_view(), now).moves]
@@ -446,7 +474,10 @@ class Term:
         return True
 
     async def _plan_some(self, steps: Generator[list[Move], None, bool], moves: list[Move]) -> bool:
-        """Add some of the plan's moves to ``moves``; True when these are the last, False also when there is news."""
+        """Add some of the plan's moves to ``moves``.
+
+        Returns True if these are the last ones, False if there are more or an urgent event is queued.
+        """
         since_pause = 0
         while len(moves) < MOVES_PER_WRITE and not self.queue.has_urgent:
             try:
@@ -462,8 +493,12 @@ class Term:
         return False
 
     async def _write(self, batches: Iterator[Batch]) -> bool:
-        """False when the rest is not written: there is news, or something was decided on what is no more."""
-        together = 1  # the first takes the dead out of the members: nothing is to be seen of the others before that
+        """Commit the transactions.
+
+        Returns False if the rest is not written: an urgent event is queued, or one was decided on values that have
+        changed since.
+        """
+        together = 1  # the first deletes dead members: no process may see the others before that
         while some := await self._encode(batches, together):
             if self.queue.has_urgent or not all(await asyncio.gather(*(self._commit(batch) for batch in some))):
                 return False
@@ -493,21 +528,25 @@ class Term:
         for key in [key for key, moved_at in self._moved_at.items() if now - moved_at > COOL_DOWN_S]:
             del self._moved_at[key]
 
-    # ---------------------------------------------------------------------------------------------- operators' wishes
+    # -------------------------------------------------------------------------------------------- operators' requests
 
     async def move(self, key: PartitionKey, target: str) -> None:
-        """Until it is written.  INVALID_REPLICA_ASSIGNMENT; NOT_CONTROLLER when the term ends before."""
+        """Move a partition to a broker, and return once the move is written.
+
+        Raises RequestError INVALID_REPLICA_ASSIGNMENT if it cannot be moved there, NOT_CONTROLLER if the term ends
+        before, THROTTLING_QUOTA_EXCEEDED if too many requests wait.
+        """
         done = self._requested.add(key, target)
         self.queue.put(LOOK)
         await done
 
     async def balance(self) -> int:
-        """Begin to balance, also what would be left alone; how many moves that is to begin with."""
+        """Begin to balance, even what is within ``START``.  Returns the number of the first moves."""
         async with self._planning:
             self._moved_at.clear()
             self.is_balancing = True
             moves: list[Move] = []
-            view = replace(self.planner_view(), idle=IdlePartitions())  # what it takes there is not moved
+            view = replace(self.planner_view(), idle=IdlePartitions())  # the partitions that it takes are not moved
             steps = plan_in_steps(view, self._clock.monotonic())
             while True:
                 try:

@@ -17,6 +17,7 @@ ROOMS: tuple[str, ...] = (
     "broker",
     "cli",
     "console",
+    "controller",
     "coordinator",
     "core",
     "endpoint",

@@ -1,4 +1,4 @@
-"""Admin acts, wherever the controller is: in this process (``TopicAdmin``) or at the leader (``RemoteAdmin``)."""
+"""Interfaces of administration, wherever the leader is: in this process (``TopicAdmin``) or not (``RemoteAdmin``)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from bmq.meta.config_changes import Changes
 
 
 class Admin(Protocol):
-    """Every method returns when this process's catalog shows the result, and raises RequestError with Kafka's code.
+    """Changes of topics and configs.
 
-    What is answered with an error was not done, but for REQUEST_TIMED_OUT, whose text says whether that is known.
+    Every method returns when this process's catalog shows the result, and raises RequestError with Kafka's code.  A
+    change that ends with an error was not done, except for REQUEST_TIMED_OUT, whose text says whether that is known.
+    With ``validate_only`` a change is checked and not done.
     """
 
     async def create_topic(
@@ -26,36 +28,41 @@ class Admin(Protocol):
         validate_only: bool = False,
         assignments: Mapping[int, Sequence[int]] | None = None,
     ) -> Topic:
-        """The new topic.  -1 takes the default.  TOPIC_ALREADY_EXISTS."""
+        """Create a topic and return it.  -1 takes the default.
+
+        ``assignments``: node ids of the replicas, by partition.  Raises RequestError TOPIC_ALREADY_EXISTS if there is
+        one of this name.
+        """
 
     async def ensure_topic(self, name: str) -> Topic:
-        """The topic, made with the defaults when it is not there."""
+        """Return the topic, and create it with the defaults if it does not exist."""
 
     async def delete_topic(self, name: str, topic_id: uuid.UUID | None = None) -> int:
-        """The revision under which it is gone."""
+        """Delete the topic, if it has this id, and return the revision of the store from which on it does not exist."""
 
     async def add_partitions(
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
     ) -> Topic:
-        """The topic with ``count`` partitions in all."""
+        """Add partitions, so that the topic has ``count`` in all, and return the topic."""
 
-    async def alter_topic_configs(self, name: str, changes: Changes, *, validate_only: bool = False) -> Topic: ...
+    async def alter_topic_configs(self, name: str, changes: Changes, *, validate_only: bool = False) -> Topic:
+        """Change the topic's configs and return the topic."""
 
     async def alter_broker_configs(self, node_id: int | None, changes: Changes, *, validate_only: bool = False) -> int:
-        """One node's, or (None) the cluster's defaults.  The revision of what is there."""
+        """Change one node's configs, or the cluster's defaults (None), and return the revision of the result."""
 
 
 class ClusterAdmin(Protocol):
-    """Acts on the cluster itself, for its operators."""
+    """Operators' requests about the cluster itself.  All methods raise RequestError."""
 
     async def drain(self, incarnation: str) -> None:
-        """Have a member give up what it has, and end."""
+        """Have a member hand over its partitions and shards, and end."""
 
     async def move(self, topic: str, partition: int, incarnation: str) -> None:
-        """Assign one partition to a broker.  Balance may move it again when its time comes."""
+        """Assign one partition to a broker.  Balancing may move it again after a while."""
 
     async def balance(self) -> int:
-        """Even the brokers out now, below what would begin it by itself; the moves that this begins with."""
+        """Balance the brokers now, also below the difference that begins it.  Returns the number of first moves."""
 
     async def status(self) -> dict[str, Any]:
-        """Members, leader, load and what is assigned, for people and as JSON."""
+        """Return members, leader, load and assignment, as a JSON object for operators."""

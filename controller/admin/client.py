@@ -1,15 +1,17 @@
-"""``Admin`` and ``ClusterAdmin`` for a process that does not lead: asks the one that does.
+"""``Admin`` and ``ClusterAdmin`` for a process that does not lead: it sends requests to the leader.
 
-A leader may change, or be lost with a question under way, while a client waits.  Then the question is asked again, of
-whoever leads, within its time; and because the first may have been done (*in doubt*), in a way that cannot be done
-twice or answered wrongly:
+The leader may change, or be lost with a request under way, while a client waits.  Then the request is sent again, to
+the leader of that time, until its time is over.  The first one may have been done (it is *in doubt*), so it is repeated
+in a way that neither does it twice nor returns a wrong result:
 
-* a topic is created under an id that is made up here, so the one that is there already is known for ours;
-* a deletion is repeated for the id that was to go, which being gone is what was asked for;
-* more partitions: the topic having as many as was asked for is the answer;
-* configs are set to what they shall be, however often.
+| request | when repeated |
+|---|---|
+| create a topic | it has an id that is made here: a topic that exists with this id is the result |
+| delete a topic | the deletion is repeated by id: a topic that does not exist any more is the result |
+| add partitions | a topic that has the requested number is the result |
+| alter configs | setting them again changes nothing |
 
-When the time is over in doubt the client hears that it is not known.
+If the time is over in doubt, the client gets an error that says so.
 """
 
 from __future__ import annotations
@@ -33,16 +35,17 @@ from bmq.meta.config_changes import Changes
 from bmq.meta.kv import KvError
 
 TIME_S = 25.0
-"""For one act, a change of leader included; Kafka's admin clients wait 30 s for an answer."""
+"""Time for one change, with a change of the leader; Kafka's admin clients wait 30 s for a response."""
 TRY_S = 12.0
-"""For one question: what a leader takes to learn what became of a commit, and some."""
+"""Time for one request: longer than a leader takes to find out the outcome of a commit."""
 VIEW_S = 5.0
+"""How long a change waits until this process's catalog shows it."""
 AGAIN_S = 0.1
-"""Before a question is asked again, if no other leader is heard of before."""
+"""Pause before a request is sent again, if no other leader is seen before."""
 
 
 class _Doubted(Exception):
-    """What was answered to a repeated question, the first of which may have been done."""
+    """The error response to a repeated request, of which an earlier try may have been done."""
 
     def __init__(self, error: RequestError) -> None:
         super().__init__(str(error))
@@ -50,7 +53,11 @@ class _Doubted(Exception):
 
 
 class RemoteAdmin:
-    """``local`` is this process's own service, if it has the controller's role: the short way when it leads."""
+    """Administration through the leader.
+
+    ``local``: this process's own service, if it has the controller's role: called directly while it leads.  ``time_s``:
+    time for one change.
+    """
 
     def __init__(
         self,
@@ -81,6 +88,7 @@ class RemoteAdmin:
         validate_only: bool = False,
         assignments: Mapping[int, Sequence[int]] | None = None,
     ) -> Topic:
+        """Create a topic; see ``Admin``."""
         arguments = {
             "name": name,
             "partitions": partitions,
@@ -93,16 +101,17 @@ class RemoteAdmin:
         return await self._topic("create_topic", arguments)
 
     async def ensure_topic(self, name: str) -> Topic:
+        """Return the topic, and create it if it does not exist; see ``Admin``."""
         topic = self._catalog.topics.get(name)
         return topic if topic is not None else await self._topic("ensure_topic", {"name": name})
 
     async def delete_topic(self, name: str, topic_id: uuid.UUID | None = None) -> int:
-        """0 when the revision is not known."""
+        """Delete the topic; see ``Admin``.  Returns 0 if the revision is not known, after a leader was lost."""
         known = self._catalog.topics.get(name)
         pinned = topic_id or (known.topic_id if known is not None else None)
 
         def arguments(in_doubt: bool) -> dict[str, Any]:
-            """By name only while nothing was done: what has the name later may be another's."""
+            """Return the arguments: by name only while nothing was done, since a later topic may have the same name."""
             if in_doubt and pinned is None:
                 raise _unknown_outcome()
             wanted = pinned if in_doubt else topic_id
@@ -114,13 +123,14 @@ class RemoteAdmin:
             gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
             if doubted.error.code not in gone or pinned is None:
                 raise doubted.error from None
-            await self._until(lambda: self._catalog.by_id(pinned) is None)
+            await self._wait_until(lambda: self._catalog.by_id(pinned) is None)
             return 0
         return await self._shown(asked["revision"])
 
     async def add_partitions(
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
     ) -> Topic:
+        """Add partitions; see ``Admin``."""
         added = None if assignments is None else [list(nodes) for nodes in assignments]
         arguments = {"name": name, "count": count, "assignments": added, "validate_only": validate_only}
         try:
@@ -128,7 +138,7 @@ class RemoteAdmin:
         except _Doubted as doubted:
             if doubted.error.code is not ErrorCode.INVALID_PARTITIONS:
                 raise doubted.error from None
-            await self._until(lambda: self._partitions(name) >= count)
+            await self._wait_until(lambda: self._partitions(name) >= count)
             if self._partitions(name) != count:
                 raise doubted.error from None
             return self._catalog.topics[name]
@@ -140,10 +150,12 @@ class RemoteAdmin:
     # ------------------------------------------------------------------------------------------------------- configs
 
     async def alter_topic_configs(self, name: str, changes: Changes, *, validate_only: bool = False) -> Topic:
+        """Change the topic's configs; see ``Admin``."""
         arguments = {"name": name, "changes": from_changes(changes), "validate_only": validate_only}
         return await self._topic("alter_topic_configs", arguments)
 
     async def alter_broker_configs(self, node_id: int | None, changes: Changes, *, validate_only: bool = False) -> int:
+        """Change one node's configs, or the cluster's defaults; see ``Admin``."""
         arguments = {"node_id": node_id, "changes": from_changes(changes), "validate_only": validate_only}
         asked = await self._ask_plainly("alter_broker_configs", arguments)
         return await self._shown(asked["revision"])
@@ -151,21 +163,28 @@ class RemoteAdmin:
     # --------------------------------------------------------------------------------------------------- the cluster
 
     async def drain(self, incarnation: str) -> None:
+        """Have a member hand over everything, and end; see ``ClusterAdmin``."""
         await self._ask_plainly("drain", {"incarnation": incarnation})
 
     async def move(self, topic: str, partition: int, incarnation: str) -> None:
+        """Assign one partition to a broker; see ``ClusterAdmin``."""
         await self._ask_plainly("move", {"topic": topic, "partition": partition, "incarnation": incarnation})
 
     async def balance(self) -> int:
+        """Balance the brokers now; see ``ClusterAdmin``."""
         return int((await self._ask_plainly("balance", {}))["moves"])
 
     async def status(self) -> dict[str, Any]:
+        """Return the cluster's status; see ``ClusterAdmin``."""
         return dict(await self._ask_plainly("status", {}))
 
     # -------------------------------------------------------------------------------------------------------- asking
 
     async def _topic(self, method: str, arguments: Mapping[str, Any]) -> Topic:
-        """_Doubted only from ``add_partitions``, whose repetition is refused by what it has done itself."""
+        """Send a request whose result is a topic, and wait until the catalog shows it.
+
+        Raises _Doubted for ``add_partitions`` only: if it was done, its repetition is refused.
+        """
         if method == "add_partitions":
             result = await self._ask(method, lambda in_doubt: arguments)
         else:
@@ -175,14 +194,18 @@ class RemoteAdmin:
         return topic
 
     async def _ask_plainly(self, method: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What may be done twice, or is known for our own."""
+        """Send a request that may be done twice, or whose earlier try is recognized."""
         try:
             return await self._ask(method, lambda in_doubt: arguments)
         except _Doubted as doubted:
             raise doubted.error from None
 
     async def _ask(self, method: str, arguments: Callable[[bool], Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Ask until it is answered or the time is over.  _Doubted for an error after a try that may have been done."""
+        """Send the request until it has a response or the time is over.
+
+        ``arguments`` is called for each try, with whether an earlier one may have been done.  Raises _Doubted for an
+        error response after such a try, RequestError otherwise.
+        """
         deadline = self._clock.monotonic() + self._time_s
         in_doubt, hint = False, ""
         while (left_s := deadline - self._clock.monotonic()) > 0:
@@ -213,14 +236,18 @@ class RemoteAdmin:
         if leader is None:
             raise RequestError(ErrorCode.NOT_CONTROLLER, "")
         request = AdminRequest(method, encode(arguments))
-        answer = await self._while_leading(leader, request, timeout_s)
+        response = await self._while_leading(leader, request, timeout_s)
         try:
-            return decode(answer.result)
+            return decode(response.result)
         except FormatError as error:
-            raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the controller's answer: {error}") from error
+            text = f"the controller's response cannot be read: {error}"
+            raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, text) from error
 
     async def _while_leading(self, leader: Member, request: AdminRequest, timeout_s: float) -> AdminResponse:
-        """TimeoutError also when another leads: the one that was asked may never answer."""
+        """Send the request to the leader.
+
+        Raises TimeoutError also when another process leads: the former leader may never respond.
+        """
         async with asyncio.timeout(timeout_s) as limit:
 
             def changed(change: ViewChange) -> None:
@@ -235,7 +262,7 @@ class RemoteAdmin:
                 forget()
 
     async def _another_leader(self, timeout_s: float) -> None:
-        """Until there is news of who leads, or the time is over."""
+        """Wait until the leader changes, or the time is over."""
         news = asyncio.Event()
         forget = self._view.subscribe(lambda change: news.set() if change.is_controller else None)
         try:
@@ -243,7 +270,7 @@ class RemoteAdmin:
         finally:
             forget()
 
-    # ------------------------------------------------------------------------------------------------ seen here too
+    # --------------------------------------------------------------------------------------- waiting for the catalog
 
     async def _shown(self, revision: int) -> int:
         try:
@@ -253,8 +280,8 @@ class RemoteAdmin:
             raise _not_seen() from error
         return revision
 
-    async def _until(self, is_shown: Callable[[], bool]) -> None:
-        """For what has no known revision: looked at now and then, after a leader was lost with a question."""
+    async def _wait_until(self, is_shown: Callable[[], bool]) -> None:
+        """Wait for a result whose revision is not known, because a leader was lost: check it every ``AGAIN_S``."""
         deadline = self._clock.monotonic() + VIEW_S
         while not is_shown():
             if self._clock.monotonic() > deadline:
@@ -263,14 +290,14 @@ class RemoteAdmin:
 
 
 def _doubtful(error: RequestError) -> RequestError:
-    """The leader speaks of the last try only."""
+    """Return the error for the whole request: a leader's REQUEST_TIMED_OUT is about the last try only."""
     return _unknown_outcome() if error.code is ErrorCode.REQUEST_TIMED_OUT else error
 
 
 def _unknown_outcome() -> RequestError:
     return RequestError(
         ErrorCode.REQUEST_TIMED_OUT,
-        "the controller was lost while it was asked: whether this was done is not known, look before doing it again",
+        "the controller was lost before it responded: whether this was done is not known, check before doing it again",
     )
 
 

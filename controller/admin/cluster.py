@@ -1,4 +1,4 @@
-"""Operators' acts on the cluster, at the leader: drain, move, balance, and what it all looks like."""
+"""Operators' requests about the cluster, at the leader: drain, move, balance and status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bmq.meta.cluster.member import BROKER, Member
 
 
 def describe(member: Member) -> dict[str, Any]:
-    """What a member tells of itself, for people and as JSON; "" for an address that it does not have."""
+    """Return a member's registration as a JSON object for operators; "" for an address that it does not have."""
     return {
         "incarnation": member.incarnation,
         "roles": sorted(member.roles),
@@ -35,7 +35,7 @@ def describe(member: Member) -> dict[str, Any]:
 
 
 class LeaderAdmin:
-    """``ClusterAdmin`` of the process that leads.  NOT_CONTROLLER when it does not."""
+    """``ClusterAdmin`` of the process that leads.  All methods raise RequestError NOT_CONTROLLER if it does not."""
 
     def __init__(self, controller: Controller, catalog: Catalog, asking: MemberClient, cluster: str) -> None:
         self._controller = controller
@@ -44,9 +44,14 @@ class LeaderAdmin:
         self._cluster = cluster
 
     async def drain(self, incarnation: str) -> None:
+        """Have a member drain and end.  Raises RequestError BROKER_ID_NOT_REGISTERED, BROKER_NOT_AVAILABLE."""
         await self._asking.leave(self._member(incarnation))
 
     async def move(self, topic: str, partition: int, incarnation: str) -> None:
+        """Assign one partition to a broker, and return once that is written.
+
+        Raises RequestError UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_REPLICA_ASSIGNMENT.
+        """
         found = self._catalog.topics.get(topic)
         if found is None or not 0 <= partition < found.partitions:
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{partition}.")
@@ -56,9 +61,11 @@ class LeaderAdmin:
         await self._term().move(PartitionKey(found.topic_id, partition), incarnation)
 
     async def balance(self) -> int:
+        """Balance the brokers now.  Returns the number of the first moves."""
         return await self._term().balance()
 
     async def status(self) -> dict[str, Any]:
+        """Return members, assignment, load and moves as a JSON object."""
         term = self._term()
         view, shards = term.planner_view(), term.shards_view()
         return {
@@ -100,7 +107,7 @@ class LeaderAdmin:
         ]
 
     def _moves(self, moves: Sequence[Move]) -> list[dict[str, Any]]:
-        """Return them for people and as JSON, without those of topics that are gone."""
+        """Return the moves as JSON objects, without those of deleted topics."""
         found = []
         for move in moves:
             topic = self._catalog.by_id(move.key.topic_id)

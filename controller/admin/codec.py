@@ -1,7 +1,7 @@
-"""Admin acts and their results as JSON, between ``RemoteAdmin`` and ``AdminService``.
+"""Administration requests and their results as JSON, between ``RemoteAdmin`` and ``AdminService``.
 
-The names of methods and arguments are ``TopicAdmin``'s; a service that does not know one says so (UNSUPPORTED_VERSION),
-so that an older leader is no riddle.
+The names of methods and arguments are ``TopicAdmin``'s.  A service that does not know a method refuses the request with
+UNSUPPORTED_VERSION, so that an older leader is recognized.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ T = TypeVar("T")
 
 
 def encode(fields: Mapping[str, Any]) -> bytes:
+    """Return the fields as a JSON object."""
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def decode(data: bytes | memoryview) -> dict[str, Any]:
-    """FormatError when it is no JSON object."""
+    """Return the fields of a JSON object.  Raises FormatError if ``data`` is not one."""
     try:
         raw = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"no JSON: {bytes(data[:80])!r}") from error
+        raise FormatError(f"not JSON: {bytes(data[:80])!r}") from error
     if not isinstance(raw, dict):
-        raise FormatError(f"no JSON object: {bytes(data[:80])!r}")
+        raise FormatError(f"not a JSON object: {bytes(data[:80])!r}")
     return raw
 
 
 def from_topic(topic: Topic) -> dict[str, Any]:
+    """Return the topic as the fields of a JSON object."""
     return {
         "name": topic.name,
         "id": str(topic.topic_id),
@@ -45,6 +47,7 @@ def from_topic(topic: Topic) -> dict[str, Any]:
 
 
 def to_topic(raw: Mapping[str, Any]) -> Topic:
+    """Return the topic of `from_topic`'s fields.  Raises KeyError, ValueError if a field is missing or wrong."""
     return Topic(
         name=raw["name"],
         topic_id=uuid.UUID(raw["id"]),
@@ -56,14 +59,14 @@ def to_topic(raw: Mapping[str, Any]) -> Topic:
 
 
 def from_changes(changes: Changes) -> Any:
-    """An object for all that shall be there, a list for operations on what is."""
+    """Return JSON for changes of configs: an object for the complete new configs, a list for operations on them."""
     if isinstance(changes, Mapping):
         return dict(changes)
     return [[change.name, int(change.operation), change.value] for change in changes]
 
 
 def to_changes(raw: Any) -> Changes:
-    """Raises ValueError, TypeError if `raw` is neither form."""
+    """Return the changes of `from_changes`.  Raises ValueError, TypeError if ``raw`` has neither form."""
     if isinstance(raw, dict):
         return to_texts(raw)
     return [
@@ -72,16 +75,17 @@ def to_changes(raw: Any) -> Changes:
     ]
 
 
-# What arrives is checked before it is acted on: JSON has other types than a topic, and every process reads what is
-# written into the store.
+# Arguments are checked before they are used: JSON has other types than a topic, and every process reads the values that
+# are written into the store.
 
 
 def to_text(value: object) -> str:
+    """Return the value if it is a string.  Raises TypeError."""
     return _of_type(value, str)
 
 
 def to_whole(value: object) -> int:
-    """An int32, as in Kafka's messages; true and false are not numbers."""
+    """Return the value if it is an int32, as in Kafka's messages.  Raises TypeError, for true and false too."""
     number = _of_type(value, int)
     if isinstance(number, bool) or not -1 << 31 <= number < 1 << 31:
         raise TypeError(f"{number!r:.80} is not an int32")
@@ -89,19 +93,23 @@ def to_whole(value: object) -> int:
 
 
 def to_flag(value: object) -> bool:
+    """Return the value if it is true or false.  Raises TypeError."""
     return _of_type(value, bool)
 
 
 def to_list(value: object) -> list[Any]:
+    """Return the value if it is a list.  Raises TypeError."""
     return _of_type(value, list)
 
 
 def to_texts(value: object) -> dict[str, str]:
+    """Return the value if it is an object whose values are strings.  Raises TypeError."""
     found = _of_type(value, dict)
     return {to_text(name): to_text(text) for name, text in found.items()}
 
 
 def to_replicas(value: object) -> list[int]:
+    """Return the value if it is a list of node ids.  Raises TypeError."""
     return [to_whole(node) for node in to_list(value)]
 
 

@@ -1,4 +1,7 @@
-"""What a process with the controller's role answers others: Admin and Report, as the leader or with who that is."""
+"""The internal requests Admin and Report, at a process with the controller's role.
+
+The leader carries them out; another process refuses them, and names the leader.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,8 @@ if TYPE_CHECKING:
     from bmq.core.rpc.server import InternalCall, InternalEndpoint
 
 Act = Callable[[TopicAdmin, ClusterAdmin, Mapping[str, Any]], Awaitable[dict[str, Any]]]
-"""Reads its arguments when it is called, and does what they say when it is awaited: so what is wrong with them is told
-from what goes wrong in doing it."""
+"""Reads its arguments when it is called, and carries the request out when it is awaited: so an error in the arguments
+is distinguished from a failure of the request."""
 
 
 def _create_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
@@ -138,7 +141,7 @@ ACTS: Mapping[str, Act] = {
 
 
 class AdminService:
-    """``register`` with the process's internal endpoint."""
+    """Handlers of the requests of other processes to the controller."""
 
     def __init__(self, controller: Controller, view: ClusterView, cluster: ClusterAdmin) -> None:
         self._controller = controller
@@ -146,11 +149,16 @@ class AdminService:
         self._cluster = cluster
 
     def register(self, endpoint: InternalEndpoint) -> None:
+        """Register the handlers with the process's internal endpoint."""
         endpoint.register(InternalKey.ADMIN, self.admin)
         endpoint.register(InternalKey.REPORT, self.report, role=PROXY)
 
     async def admin(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """The message of NOT_CONTROLLER is the leader's incarnation, "" when it is not known."""
+        """Carry the request out, and return the encoded result.
+
+        Raises RequestError and FormatError.  The message of NOT_CONTROLLER is the leader's incarnation, "" if that is
+        not known.
+        """
         request = AdminRequest.decode(body)
         try:
             result = await self.act(request.method, decode(request.arguments))
@@ -161,7 +169,11 @@ class AdminService:
         return AdminResponse(ErrorCode.NONE, "", encode(result)).encode()
 
     async def act(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """At this process.  NOT_CONTROLLER when it does not lead; FormatError."""
+        """Carry a request out in this process, and return its result.
+
+        Raises RequestError NOT_CONTROLLER if this process does not lead, UNSUPPORTED_VERSION if it does not know the
+        method, and the request's own errors; FormatError if the arguments do not fit the method.
+        """
         topics = self._controller.topics
         if self._controller.leading is None or topics is None:
             raise RequestError(ErrorCode.NOT_CONTROLLER, "")
@@ -177,6 +189,7 @@ class AdminService:
         return await doing
 
     def report(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Take a proxy's report that its connection to a member broke; NOT_CONTROLLER if this process does not lead."""
         request = ReportRequest.decode(body)
         is_taken = self._controller.report(call.caller, request.incarnation)
         return ReportResponse(ErrorCode.NONE if is_taken else ErrorCode.NOT_CONTROLLER).encode()

@@ -1,8 +1,8 @@
-"""Balance: from the fullest broker to the emptiest, the partition that helps most.  Pure.
+"""Balancing: moves from the broker with the highest score to the one with the lowest, the best partition first.  Pure.
 
-A broker whose load cannot be helped (one partition makes it) is set aside, and the others are balanced among
-themselves.  Partitions with traffic are weighed one by one.  Those at rest all weigh the same, so any of them will do,
-and none is looked at before one is needed.
+A broker whose load cannot be reduced (a single partition causes it) is set aside, and the others are balanced among
+themselves.  Partitions with traffic are weighed one by one.  Partitions at rest all have the same weight, so any of
+them will do, and none is searched for before one is needed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from bmq.controller.planning.scores import Scores
 from bmq.core.model import PartitionKey
 
 START = 0.15
-"""Balance begins when a broker's score is this far from the mean, as a part of it.  Traffic is up to 0.8 of a score and
-partitions may be even already: bytes alone are then some 19 % off, and are to stay within 20 %."""
+"""Balancing begins when a broker's score differs from the mean by this part of the mean.  Traffic is up to 0.8 of a
+score and partitions may be even already: bytes alone then differ by some 19 %, and must stay within 20 %."""
 STOP = 0.075
-"""It ends when all are within this.  Half of ``START``: a cluster just balanced is far from beginning again."""
+"""Balancing ends when all scores are within this.  Half of ``START``: a cluster just balanced is far from beginning
+again."""
 HELPS = 0.9
 """A move may carry at most this part of the difference between two brokers: more would only swap them."""
 WEIGHED_PER_STEP = 1_000
+"""Partitions with traffic that are weighed in one step."""
 
 _Rated = tuple[int, int, int, int, PartitionKey]
 """Weight, order among equals, topic, partition."""
@@ -31,7 +33,7 @@ _Rated = tuple[int, int, int, int, PartitionKey]
 
 @dataclass(slots=True)
 class _Source:
-    """One broker's partitions that it could give away.  ``idle`` is None before one is asked for."""
+    """The partitions that one broker could give away.  ``idle`` is None until one is searched for."""
 
     rated: list[_Rated] = field(default_factory=list)
     idle: PartitionKey | None = None
@@ -39,7 +41,7 @@ class _Source:
 
 
 class Balance:
-    """One plan's balancing.  ``run`` returns whether there is more to do than ``budget`` moves."""
+    """The balancing of one plan."""
 
     def __init__(self, view: PlannerView, scores: Scores, now: float) -> None:
         self._view = view
@@ -50,7 +52,10 @@ class Balance:
         self._moved: set[PartitionKey] = set()
 
     def run(self, budget: int) -> Generator[list[Move], None, bool]:
-        """Yield moves, and nothing where a step of bounded work ends."""
+        """Yield up to ``budget`` moves, and empty lists where a step of bounded work ends.
+
+        Returns whether there is more to do.
+        """
         limit = STOP if self._view.is_balancing else START
         active, done = list(self._scores.targets), 0
         if self._imbalance(active) <= limit:
@@ -80,7 +85,10 @@ class Balance:
     def _best(
         self, top: str, difference: int, active: Sequence[str]
     ) -> Generator[list[Move], None, tuple[PartitionKey, int] | None]:
-        """The partition that evens two brokers out most, the nearest to half of their difference, and its weight."""
+        """Return the partition that evens two brokers out most, with its weight: the nearest to half their difference.
+
+        Returns None if no partition of ``top`` would help.
+        """
         source = self._sources.get(top)
         if source is None:
             source = self._sources[top] = _Source((yield from self._weigh(top)))
@@ -101,7 +109,7 @@ class Balance:
         return key, weight
 
     def _weigh(self, owner: str) -> Generator[list[Move], None, list[_Rated]]:
-        """Its partitions that have traffic, lightest first; what has just moved is left."""
+        """Return the owner's partitions that have traffic, lightest first, without those that have just moved."""
         found: list[_Rated] = []
         for number, (key, rate) in enumerate(list(self._view.owners.rates_of(owner).items()), 1):
             if self._view.may_balance(key, self._now):
@@ -115,7 +123,7 @@ class Balance:
     def _idle(
         self, owner: str, source: _Source, active: Sequence[str]
     ) -> Generator[list[Move], None, PartitionKey | None]:
-        """One of its partitions at rest; None if it has none."""
+        """Return one of the owner's partitions at rest; None if it has none."""
         if source.idle is None and source.has_idle:
             source.idle = self._take_idle(owner)
             if source.idle is None and owner not in self._searched:
@@ -131,7 +139,7 @@ class Balance:
         return self._view.idle.take(self._view.owners, owner, self._is_movable)
 
     def _above_mean(self, active: Sequence[str]) -> frozenset[str]:
-        """Those that may have to give something away."""
+        """Return the brokers that may have to give partitions away."""
         scores = self._scores.scores
         mean = sum(scores[name] for name in active) / len(active)
         return frozenset(name for name in active if scores[name] >= mean)
@@ -141,5 +149,5 @@ class Balance:
 
 
 def _shuffled(key: PartitionKey) -> int:
-    """The order among equals in which balance takes partitions, which mixes topics."""
+    """Return the rank of a partition among those of equal weight, in an order that mixes topics."""
     return zlib.crc32(key.partition.to_bytes(4, "big"), zlib.crc32(key.topic_id.bytes))

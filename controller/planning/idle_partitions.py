@@ -1,8 +1,8 @@
-"""Partitions without traffic that balance may move, found in one search for many plans.  Pure.
+"""Partitions without traffic that balancing may move, found in one search for many plans.  Pure.
 
 Each plan moves some sixty partitions, and a new broker may be given a hundred thousand.  A search through all
-partitions finds thousands of candidates; the plans after it take them one by one, and each is looked at again when it
-is taken, since it may have moved, been deleted, or have traffic by then.
+partitions finds thousands of candidates; the plans after it take them one by one.  Each is checked again when it is
+taken, since it may have moved, been deleted, or have traffic by then.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
 
 FOUND_MAX = 4096
-"""Candidates kept of each broker: some 400 kB, and 64 plans' worth."""
+"""Candidates kept for each broker: some 400 kB, enough for 64 plans."""
 CHUNKS_PER_STEP = 256
 PARTITIONS_PER_STEP = 2_000
+"""Chunks, and partitions of chunks that must be read, in one step of a search."""
 
 
 class IdlePartitions:
-    """``search`` when ``take`` has nothing left of a broker."""
+    """Candidates by broker.  ``search`` when ``take`` has none left for a broker."""
 
     def __init__(self) -> None:
         self._found: dict[str, list[PartitionKey]] = {}  # the last one is taken first
@@ -31,12 +32,13 @@ class IdlePartitions:
         return f"<IdlePartitions { {name: len(keys) for name, keys in self._found.items()} }>"
 
     def clear(self) -> None:
+        """Drop all candidates."""
         self._found.clear()
 
     def take(
         self, table: PartitionTable, owner: str, is_movable: Callable[[PartitionKey], bool]
     ) -> PartitionKey | None:
-        """Return one that the owner has, at rest and movable, and forget it; None if there is none left."""
+        """Remove and return a candidate that the owner still has, at rest and movable; None if there is none left."""
         found = self._found.get(owner, [])
         while found:
             key = found.pop()
@@ -49,8 +51,8 @@ class IdlePartitions:
     ) -> Generator[None, None, None]:
         """Find candidates of these owners, in steps of bounded work.
 
-        Of each the ``FOUND_MAX`` first in an order that mixes topics: topic by topic, a new broker would be given all
-        of one.
+        Keeps for each owner the ``FOUND_MAX`` first in an order that mixes topics: topic by topic, a new broker would
+        be given all partitions of one topic.
         """
         heaps: dict[str, list[tuple[int, int, int, PartitionKey]]] = {owner: [] for owner in owners}
         looked = chunks = 0

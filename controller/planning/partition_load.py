@@ -1,7 +1,7 @@
-"""What partitions carry: members' answers to Load -> smoothed rates.  Pure.
+"""Load of partitions: members' responses to Load become smoothed rates.  Pure.
 
-A partition's rate is kept over a move: it is the partition's, whoever measured it.  Silence about one counts only when
-it is the owner's.
+A partition keeps its rate over a move, whichever member measured it.  A partition that is missing in a response counts
+as idle only if the member is its owner.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from bmq.controller.planning.partition_table import NO_RATE, PartitionTable, Rat
 from bmq.core.model import PartitionKey
 
 SMOOTH_S = 15.0
-"""Three questions or so: a burst of a few seconds moves nothing, ten times the load is seen in half a minute."""
+"""Time constant of smoothing, about three requests: a burst of a few seconds causes no move, ten times the load is seen
+in half a minute."""
 FORGET = 1.0
-"""Bytes and requests a second below which a partition counts as idle, and costs no memory here."""
+"""Bytes and requests per second below which a partition counts as idle, and costs no memory here."""
 RATES_PER_STEP = 1_000
+"""Rates changed in one step."""
 
 
 class Measured(NamedTuple):
@@ -30,7 +32,7 @@ class Measured(NamedTuple):
 
 
 class Loads:
-    """``take`` a member's answer: the rates are written to the table that the planner reads."""
+    """The rates of one term, written to the table that the planner reads."""
 
     def __init__(self, table: PartitionTable) -> None:
         self._table = table
@@ -40,8 +42,11 @@ class Loads:
         return f"<Loads partitions={self._table.rated_count} members={len(self._asked_at)}>"
 
     def take(self, member: str, measured: Sequence[Measured], now: float) -> Generator[None, None, bool]:
-        """Whether any rate is another, after steps of bounded work.  What the member owns and says nothing of has
-        carried nothing.  The first answer of a member only starts its clock: since when it counted is not known."""
+        """Take a member's response, in steps of bounded work.  Returns whether any rate may have changed.
+
+        A partition that the member owns and that is missing in the response had no traffic.  A member's first response
+        only starts its clock: its period is not known.  ``now``: seconds of a monotonic clock.
+        """
         asked_at = self._asked_at.get(member)
         self._asked_at[member] = now
         if asked_at is None or now <= asked_at:
@@ -65,7 +70,7 @@ class Loads:
         return done > 0
 
     def leave(self, member: str) -> None:
-        """It is gone.  What it carried somebody else will carry: the rates stay as somebody else's."""
+        """Forget a member that is gone.  Its partitions' rates stay, since their load moves to other members."""
         self._asked_at.pop(member, None)
 
     def _blend(self, key: PartitionKey, rate: Rate, fresh: float) -> None:

@@ -1,8 +1,8 @@
 """Owner and traffic of every partition, with totals by owner that follow each change.  Pure.
 
-The planner's picture of a cluster.  A plan needs every partition only when members change; at rest it needs totals:
-how many partitions each broker owns, how much traffic they carry, which topics have a partition without an owner.  So
-the totals are kept up to date by what changes, and cost the change, not the cluster.
+This is the planner's model of a cluster.  A plan needs every partition only when members change; otherwise it needs
+totals: how many partitions each broker owns, how much traffic they have, which topics have a partition without an
+owner.  So each change updates the totals, at a cost that depends on the change and not on the cluster.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class Rate(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """A sum of rates, in whole bytes and thousandths of requests a second: exact in any order of adding."""
+    """A sum of rates, in whole bytes and thousandths of requests per second: exact in any order of adding."""
 
     bytes_s: int
     millirequests_s: int
 
     def plus(self, rate: Rate, sign: int) -> Traffic:
+        """Return the sum with the rate added (``sign`` 1) or subtracted (-1)."""
         return Traffic(
             self.bytes_s + sign * round(rate.bytes_s), self.millirequests_s + sign * round(rate.requests_s * 1000)
         )
@@ -51,7 +52,7 @@ class TopicOwners:
         self.unowned = 0
 
     def length(self, number: int) -> int:
-        """The partitions of one chunk."""
+        """Return how many partitions one chunk has."""
         return min(CHUNK, self.partitions - number * CHUNK)
 
 
@@ -62,7 +63,7 @@ class PartitionTable(Mapping[PartitionKey, str]):
         self.unowned: dict[uuid.UUID, None] = {}
         """Topics with a partition that has no owner, an ordered set."""
         self.traffic = NO_TRAFFIC
-        """Of all partitions together."""
+        """Traffic of all partitions together."""
         self._topics: dict[uuid.UUID, TopicOwners] = {}
         self._counts: dict[str, int] = {}
         self._traffic: dict[str, Traffic] = {}
@@ -71,8 +72,10 @@ class PartitionTable(Mapping[PartitionKey, str]):
 
     @classmethod
     def of(cls, owners: Mapping[PartitionKey, str], rates: Mapping[PartitionKey, Rate] = _NONE) -> PartitionTable:
-        """Build a table of these partitions.  Those of a topic are numbered from 0 without a gap, unless ``owners``
-        leaves some out, which then have no owner."""
+        """Return a table of these partitions.
+
+        A topic's partitions are numbered from 0 without a gap; those that ``owners`` leaves out have no owner.
+        """
         table = cls()
         names: dict[uuid.UUID, list[str]] = {}
         for key, owner in owners.items():
@@ -106,36 +109,38 @@ class PartitionTable(Mapping[PartitionKey, str]):
 
     @property
     def topics(self) -> Mapping[uuid.UUID, TopicOwners]:
+        """All topics' owners, by topic id."""
         return self._topics
 
     @property
     def owners(self) -> Iterable[str]:
-        """Each owner that has a partition, "" among them if there is one without."""
+        """The owners that have a partition, with "" if there is a partition without an owner."""
         return self._counts.keys()
 
     @property
     def rated_count(self) -> int:
-        """How many partitions have traffic."""
+        """Number of partitions that have traffic."""
         return sum(len(rates) for rates in self._rates.values())
 
     def count(self, owner: str) -> int:
-        """How many partitions the owner has."""
+        """Return how many partitions the owner has."""
         return self._counts.get(owner, 0)
 
     def traffic_of(self, owner: str) -> Traffic:
-        """The sum of its partitions' traffic."""
+        """Return the sum of the traffic of the owner's partitions."""
         return self._traffic.get(owner, NO_TRAFFIC)
 
     def rates_of(self, owner: str) -> Mapping[PartitionKey, Rate]:
-        """Its partitions that have traffic."""
+        """Return the rates of the owner's partitions that have traffic."""
         return self._rates.get(owner, _NONE)
 
     def rate(self, key: PartitionKey) -> Rate:
+        """Return the partition's rate; ``NO_RATE`` if it has no traffic or does not exist."""
         owner = self.get(key)
         return NO_RATE if owner is None else self.rates_of(owner).get(key, NO_RATE)
 
     def spread(self, topic_id: uuid.UUID) -> Counter[str]:
-        """How many partitions of the topic each owner has."""
+        """Return how many partitions of the topic each owner has.  Raises KeyError for an unknown topic."""
         counts: Counter[str] = Counter()
         for chunk in self._topics[topic_id].chunks:
             counts.update(chunk)
@@ -173,8 +178,11 @@ class PartitionTable(Mapping[PartitionKey, str]):
         self.unowned.pop(topic_id, None)
 
     def set_chunk(self, topic_id: uuid.UUID, number: int, owners: Sequence[str]) -> None:
-        """Set the owners of one chunk of a topic.  Those that are missing are "", and those beyond the topic's last
-        partition do not count.  A topic that is not here, or has no such chunk, is left alone."""
+        """Set the owners of one chunk of a topic.
+
+        Missing owners become "", and those beyond the topic's last partition are ignored.  So is the call if the topic
+        is not in the table, or has no such chunk.
+        """
         topic = self._topics.get(topic_id)
         if topic is None or number >= len(topic.chunks):
             return
@@ -216,7 +224,7 @@ class PartitionTable(Mapping[PartitionKey, str]):
             self.unowned.pop(topic_id, None)
 
     def _carry_rates(self, topic_id: uuid.UUID, number: int, before: Sequence[str], after: Sequence[str]) -> None:
-        """A rate is the partition's: it goes along to the new owner."""
+        """Move the rates of partitions that have changed owners to their new owners."""
         if not any(owner in self._rates for owner in set(before)):
             return
         for index, (old, new) in enumerate(zip(before, after, strict=False)):

@@ -1,19 +1,19 @@
-"""Who is to own what: the cluster as it is -> the moves that make it better.  Pure, and the same for the same input.
+"""The planner of partitions' owners: it computes the moves to make from the state of a cluster.  Pure, deterministic.
 
-In this order, and balance only when nothing else is to do:
+In this order, and balancing only when there is nothing else to do:
 
-1. partitions that nobody owns, and those of brokers that are gone: all at once;
-2. those of brokers that drain, do not serve, or that most proxies cannot reach: a bounded number under way at a time;
-3. balance: from the fullest broker to the emptiest, the partition that helps most.
+1. partitions without an owner, and those of brokers that are gone: all at once;
+2. those of brokers that drain, do not serve, or that most proxies cannot reach: a bounded number at a time;
+3. balancing: from the broker with the highest score to the one with the lowest, the best partition first.
 
-A broker's **score** is its share of all bytes, requests and partitions, weighted; the scores of all add up to 1.  What
-is little traffic at all counts as partitions instead, so that an idle cluster is not rearranged by noise.  Every
-balance move makes the sum of squared scores smaller by a set part of the difference that it evens out, so a sequence
-of them ends and cannot come back to where it was.
+A broker's **score** is its share of all bytes, requests and partitions, weighted; the scores of all add up to 1.  Where
+traffic is small its weight goes to the partitions instead, so that noise does not rearrange an idle cluster.  Every
+balancing move reduces the sum of squared scores by a set part of the difference that it evens out, so a sequence of
+them ends and cannot come back to where it was.
 
-A plan is made in steps of bounded work (``plan_in_steps``), and gives moves as it finds them: at a million partitions
-the first are written long before the last are planned.  Partitions are gone through only when somebody without a
-living owner, or a broker to be emptied, has some: a plan that moves nothing costs as much as there are brokers.
+A plan is made in steps of bounded work (``plan_in_steps``), and yields moves as it finds them: at a million partitions
+the first are written long before the last are planned.  Partitions are searched only when some have no live owner, or a
+broker that must be emptied has some: the cost of a plan without moves depends only on the number of brokers.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
 
 RATED_FIRST_MAX = 5_000
-"""Partitions with traffic that are moved before all others, those with most of it first: what clients wait for."""
+"""Partitions with traffic that are moved before all others, since clients wait for them: those with most traffic."""
 RATED_PER_STEP = 2_000
+"""Partitions with traffic that are sorted in one step."""
 CHUNKS_PER_STEP = 256
-"""Chunks looked at in one step of a search: some 5 ms if they are full."""
+"""Chunks read in one step of a search: some 5 ms if they are full."""
 
 
 def plan(view: PlannerView, now: float) -> Moves:
-    """The moves to make now.  Empty when all is well, or when there is nobody to move anything to."""
+    """Return the moves to make now.  Empty if none is needed, or there is no broker to move anything to.
+
+    ``now``: seconds of the clock of ``view.moved_at``.
+    """
     steps, moves = plan_in_steps(view, now), list[Move]()
     while True:
         try:
@@ -48,9 +52,9 @@ def plan(view: PlannerView, now: float) -> Moves:
 
 
 def plan_in_steps(view: PlannerView, now: float) -> Generator[list[Move], None, bool]:
-    """The same, a few moves or none at a time, each after a few milliseconds of work; returns ``is_balancing``.
+    """Yield the same moves, a few or none at a time, each after a few milliseconds of work.  Returns ``is_balancing``.
 
-    Between two steps the moves of the steps before may be done in ``view.owners``.
+    Between two steps the moves of earlier steps may be applied to ``view.owners``.
     """
     targets = _targets(view)
     if not targets:
@@ -66,18 +70,20 @@ def plan_in_steps(view: PlannerView, now: float) -> Generator[list[Move], None, 
 
 
 def scores(view: PlannerView) -> dict[str, float]:
-    """Each living broker's share of the load, for people to look at."""
+    """Return each live broker's share of the load, from 0 to 1, to be shown to operators."""
     brokers = sorted(view.brokers)
     return {name: score / WHOLE for name, score in Scores(view, brokers).scores.items()} if brokers else {}
 
 
-# ------------------------------------------------------------------------------------------------------- who gets some
+# ------------------------------------------------------------------------------------------------------- the targets
 
 
 def _targets(view: PlannerView) -> list[Broker]:
-    """Who may be given something, in the order that breaks ties: round the zones, so that neighbours lie apart.
+    """Return the brokers that may be given partitions, in the order that breaks ties.
 
-    Only the best there are: with nobody better, one that does not serve keeps what it has, and is given the rest."""
+    The order goes round the zones, so that neighbours are in different zones.  Only the fittest brokers are targets: if
+    no broker is fitter, one that does not serve keeps its partitions, and is given the rest.
+    """
     able = [broker for broker in view.brokers if not broker.is_draining]
     best = min((_fitness(view, broker.incarnation) for broker in able), default=_Fitness.FIT)
     chosen = [broker for broker in able if _fitness(view, broker.incarnation) is best]
@@ -90,7 +96,7 @@ def _targets(view: PlannerView) -> list[Broker]:
 
 
 class _Fitness(IntEnum):
-    """To be given something: the least is the best."""
+    """Fitness of a broker to be given partitions; the least value is the best."""
 
     FIT = 0
     RESTING = 1
@@ -106,11 +112,11 @@ def _fitness(view: PlannerView, incarnation: str) -> _Fitness:
     return _Fitness.RESTING if incarnation in view.resting else _Fitness.FIT
 
 
-# ------------------------------------------------------------------------------------------------------ who loses some
+# ------------------------------------------------------------------------------------------------------- the sources
 
 
 def _orphaned(view: PlannerView) -> dict[str, Why]:
-    """The owners that do not live, "" among them, if they have anything."""
+    """Return the owners that are not alive and have partitions, with "" for partitions without an owner."""
     living = {broker.incarnation for broker in view.brokers}
     dead = [owner for owner in view.owners.owners if owner and owner not in living]
     nobody = {"": Why.UNASSIGNED} if view.owners.count("") else {}
@@ -118,7 +124,10 @@ def _orphaned(view: PlannerView) -> dict[str, Why]:
 
 
 def _emptied(view: PlannerView, targets: Sequence[Broker]) -> dict[str, Why]:
-    """The living that are to have nothing.  Out of reach, or stalled, yet with nobody better: they keep theirs."""
+    """Return the live brokers that must give all their partitions up.
+
+    Unreachable or stalled ones keep theirs if no broker is fitter.
+    """
     living = {broker.incarnation for broker in view.brokers}
     kept = {broker.incarnation for broker in targets}
     emptied = {broker.incarnation: Why.DRAIN for broker in view.brokers if broker.is_draining}
@@ -131,8 +140,10 @@ def _emptied(view: PlannerView, targets: Sequence[Broker]) -> dict[str, Why]:
 
 
 class _Placing:
-    """A target for each partition of some owners: those with traffic first, since clients wait for them, then topic by
-    topic."""
+    """The placing of all partitions of some owners.
+
+    Those with traffic come first, since clients wait for them, then the others topic by topic.
+    """
 
     def __init__(self, view: PlannerView, scores: Scores, sources: Mapping[str, Why]) -> None:
         self._view = view
@@ -144,7 +155,7 @@ class _Placing:
         self._looked = 0
 
     def run(self, budget: int) -> Generator[list[Move], None, bool]:
-        """Up to ``budget`` moves; whether there were any."""
+        """Yield up to ``budget`` moves in steps of bounded work.  Returns whether there were any."""
         left = min(budget, sum(self._table.count(source) for source in self._sources))
         if not left:
             return False
@@ -161,7 +172,10 @@ class _Placing:
         return True
 
     def _rated(self) -> Generator[list[Move], None, list[Move]]:
-        """Those with traffic, those with most of it first; of too many, only these."""
+        """Return up to ``RATED_FIRST_MAX`` partitions with traffic, those with most first, as moves without a target.
+
+        Partitions of dead and of unreachable brokers come after all others.
+        """
         found: list[tuple[bool, float, float, int, int, Move]] = []
         for source, why in self._sources.items():
             is_late = why in (Why.DEAD, Why.UNREACHABLE)
@@ -174,14 +188,14 @@ class _Placing:
         return [move for *_, move in heapq.nsmallest(RATED_FIRST_MAX, found)]
 
     def _topics(self) -> Iterator[uuid.UUID]:
-        """The topics to look through: all, unless partitions without an owner are all there is to place."""
+        """Yield the topics to search: all, or only those with a partition without an owner if no others are placed."""
         unowned = dict(self._table.unowned) if "" in self._sources else {}
         yield from unowned
         if self._sources.keys() - {""}:
             yield from (topic_id for topic_id in self._table.topics if topic_id not in unowned)
 
     def _at_rest(self, topic_id: uuid.UUID, budget: int) -> Generator[list[Move], None, int]:
-        """Place what is left of one topic; how many partitions those are."""
+        """Place the partitions of one topic that are left, up to ``budget``.  Returns how many those are."""
         topic, sources, placed = self._table.topics[topic_id], self._sources, 0
         for number, chunk in enumerate(topic.chunks):
             self._looked += 1
@@ -218,8 +232,11 @@ def _by_topic(moves: Iterable[Move]) -> dict[uuid.UUID, list[Move]]:
 
 
 class _TopicPlacing:
-    """Targets for partitions of one topic.  By score, and by how many of the topic a broker has already, both as
-    multiples of an even share: a new topic is spread, though a broker may have room for all of it."""
+    """The choice of targets for partitions of one topic.
+
+    The target has the least sum of its score and of the topic's partitions that it has already, both as multiples of an
+    even share: so a new topic is spread, although one broker may have room for all of it.
+    """
 
     def __init__(self, scores: Scores, counts: Counter[str]) -> None:
         self._scores = scores
@@ -227,6 +244,7 @@ class _TopicPlacing:
         self._total = counts.total()
 
     def place(self, moves: Sequence[Move]) -> list[Move]:
+        """Return the moves with their targets, the heaviest partition first."""
         scores, targets, total = self._scores, self._scores.targets, self._total
         # Both multiples of an even share, times what they have in common, which leaves whole numbers.
         heap = [(total * scores.scores[name] + WHOLE * self._counts[name], rank) for rank, name in enumerate(targets)]
@@ -236,7 +254,7 @@ class _TopicPlacing:
         placed: list[Move] = []
         for weight, move in weighed:
             if move.why is Why.UNASSIGNED:
-                weight = max(weight, scores.average)  # its load is not known yet: like the others'
+                weight = max(weight, scores.average)  # its load is not known yet: taken as an average one
             full, rank = heap[0]
             target = targets[rank]
             scores.moved(move.source, target, weight)

@@ -1,4 +1,4 @@
-"""What the planner is given, and what it returns."""
+"""The planner's input and result."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from bmq.controller.planning.partition_table import PartitionTable
 from bmq.core.model import PartitionKey
 
 UNDER_WAY_MAX = 64
-"""Moves of drain and balance under way at once: a hand-over is some tens of milliseconds of a broker's flushes, and
-what is under way does not acknowledge meanwhile."""
+"""Pending moves of drain and balance at once: a hand-over is some tens of milliseconds of a broker's flushes, and the
+partition acknowledges nothing meanwhile."""
 COOL_DOWN_S = 60.0
-"""A partition that balance has moved stays that long: its clients have just found it again."""
+"""How long a partition that balancing has moved stays: its clients have just found it again."""
 WHOLE: Final = 10**12
-"""The scores of all brokers together."""
+"""The sum of all brokers' scores."""
 SHARDS = uuid.UUID(int=0)
-"""The shards of coordinators are planned as partitions of this topic, which is none."""
+"""The shards of coordinators are planned as partitions of a topic with this id, which no topic has."""
 
 
 class Broker(NamedTuple):
-    """A living one."""
+    """A live broker (or coordinator, for shards)."""
 
     incarnation: str
     zone: str = ""
@@ -33,13 +33,19 @@ class Broker(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerView:
-    """``owners`` has every partition that there is, "" for those without an owner, and their traffic.  An owner that
-    is not among ``brokers`` is dead.
+    """The state of a cluster as the planner sees it.
 
-    ``unreachable``: how many of the ``proxies`` cannot reach a broker.  ``stalled``: brokers that do not serve.
-    ``resting``: those that serve again, and are not to be given anything yet.  ``moved_at``: when balance moved a
-    partition last.  ``under_way``: moves that are not finished.  ``is_balancing`` is what the last plan said.
-    ``idle``: what an earlier plan found of partitions at rest, which this one need not search for.
+    | field | meaning |
+    |---|---|
+    | ``brokers`` | live brokers; an owner that is not among them is dead |
+    | ``owners`` | owner and traffic of every partition, "" for those without an owner |
+    | ``unreachable`` | by broker, how many of the ``proxies`` cannot reach it |
+    | ``stalled`` | brokers that do not serve |
+    | ``resting`` | brokers that serve again, and must not be given anything yet |
+    | ``moved_at`` | when balancing last moved a partition |
+    | ``under_way`` | number of moves that are not finished |
+    | ``is_balancing`` | the last plan's result of that name |
+    | ``idle`` | partitions at rest that an earlier plan found, which this one need not search for |
     """
 
     brokers: Sequence[Broker]
@@ -54,7 +60,7 @@ class PlannerView:
     idle: IdlePartitions = field(default_factory=IdlePartitions, compare=False)
 
     def may_balance(self, key: PartitionKey, now: float) -> bool:
-        """Whether balance did not move it lately."""
+        """Return whether balancing has not moved the partition within ``COOL_DOWN_S``."""
         moved_at = self.moved_at.get(key)
         return moved_at is None or now - moved_at >= COOL_DOWN_S
 
@@ -72,6 +78,8 @@ class Why(Enum):
 
 
 class Move(NamedTuple):
+    """A change of a partition's owner from ``source`` ("" for none) to ``target``."""
+
     key: PartitionKey
     source: str
     target: str
@@ -79,7 +87,7 @@ class Move(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """``is_balancing``: balance has more to do, and goes on down to ``STOP``."""
+    """A plan.  ``is_balancing``: balancing has more to do, and goes on until scores are within ``STOP``."""
 
     moves: Sequence[Move]
     is_balancing: bool

@@ -1,6 +1,6 @@
-"""Each broker's share of the load, kept while a plan decides moves.  Pure.
+"""Each broker's share of the load, kept up to date while a plan decides moves.  Pure.
 
-In whole numbers, so that no order of adding them makes a difference.
+Scores are whole numbers, so that the order of adding them makes no difference.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from bmq.controller.planning.planner_view import WHOLE, Broker, PlannerView
 from bmq.core.model import PartitionKey
 
 BYTES_WEIGHT, REQUESTS_WEIGHT = 0.5, 0.3
-"""The rest is by partitions.  Bytes cost a broker most (checksums, three datanodes), then requests; a partition at
-rest still costs memory and a file now and then."""
+"""Parts of a score that bytes and requests make; the number of partitions makes the rest.  Bytes cost a broker most
+(checksums, three datanodes), then requests; a partition at rest still costs memory and a file now and then."""
 BYTES_FLOOR_S, REQUESTS_FLOOR_S = 1_000_000.0, 100.0
-"""Traffic a broker on average below which its weight shrinks in proportion: that little is no load."""
+"""Traffic per second and broker, on average, below which these parts shrink in proportion: so little is not a load."""
 
 
 class Scores:
-    """The score of each living broker, and the weight of a partition in it.  All scores add up to ``WHOLE``."""
+    """The score of each live broker, and the weight of a partition in it.  All scores add up to ``WHOLE``."""
 
     def __init__(self, view: PlannerView, targets: Sequence[Broker]) -> None:
-        """``targets``: those that may be given something, in the order that breaks ties."""
+        """``targets``: the brokers that may be given partitions, in the order that breaks ties."""
         self.targets = [broker.incarnation for broker in targets]
         self._owners = view.owners
         n, total, partitions = len(view.brokers), view.owners.traffic, max(1, len(view.owners))
         self._per_byte = BYTES_WEIGHT * WHOLE / max(total.bytes_s, n * BYTES_FLOOR_S)
         self._per_request = REQUESTS_WEIGHT * WHOLE / max(total.millirequests_s / 1000, n * REQUESTS_FLOOR_S)
         self.average = WHOLE // partitions
-        """An even share of one partition."""
+        """The weight of a partition if all had the same."""
         self.at_rest = max(1, (WHOLE - self._of_traffic(total)) // partitions)
         """The weight of a partition without traffic."""
         self.scores = {
@@ -42,14 +42,16 @@ class Scores:
         return round(traffic.bytes_s * self._per_byte + traffic.millirequests_s / 1000 * self._per_request)
 
     def weight_of(self, rate: Rate) -> int:
+        """Return the weight of a partition with this rate."""
         return round(rate.bytes_s * self._per_byte + rate.requests_s * self._per_request) + self.at_rest
 
     def weight(self, key: PartitionKey, owner: str) -> int:
-        """``owner`` is the partition's now."""
+        """Return the weight of a partition, whose owner now is ``owner``."""
         rate = self._owners.rates_of(owner).get(key)
         return self.at_rest if rate is None else self.weight_of(rate)
 
     def moved(self, source: str, target: str, weight: int) -> None:
+        """Move a partition's weight from one broker's score to another's; a dead source has no score."""
         self.scores[target] += weight
         if source in self.scores:
             self.scores[source] -= weight

@@ -1,4 +1,4 @@
-"""Brings the planner's table up to date with catalog and view: what they name as changed is read, in steps."""
+"""The feed of the planner's table: it reads the changed topics and chunks from catalog and view, in steps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.view import ViewChange
 
 CHANGES_PER_STEP = 32
-"""Topics and chunks read between two turns of the loop: some 5 ms if the chunks are full."""
+"""Topics and chunks read in one turn of the loop: some 5 ms if the chunks are full."""
 FORGET_TOPIC_S = 60.0
-"""How long the catalog must not have known a topic before its assignment is deleted: the catalog is another watch, and
+"""How long a topic must be missing in the catalog before its assignment is deleted: the catalog has another watch, and
 may be behind."""
 
 
 class TableFeed:
-    """``begin``, then ``note`` each change; ``catch_up`` reads what has changed since it was last called."""
+    """The changes that the table does not show yet.
+
+    ``begin``, then ``note`` each change; ``catch_up`` reads what has changed since its last call.
+    """
 
     def __init__(self, table: PartitionTable, catalog: Catalog, view: KvClusterView, clock: Clock) -> None:
         self._table = table
@@ -33,13 +36,15 @@ class TableFeed:
         self._unknown_since: dict[uuid.UUID, float] = {}
 
     def begin(self) -> None:
-        """All that there is has changed."""
+        """Note everything as changed."""
         self._unread = ([topic.topic_id for topic in self._catalog.topics.values()], list(self._view.chunks))
 
     def note_view(self, change: ViewChange) -> None:
+        """Note the chunks that have changed."""
         self._chunks.update(dict.fromkeys(change.chunks))
 
     def note_topic(self, change: TopicChange) -> None:
+        """Note the topic that was created, changed or deleted."""
         for topic in (change.before, change.after):
             if topic is not None:
                 self._topics[topic.topic_id] = None
@@ -47,7 +52,7 @@ class TableFeed:
     # -------------------------------------------------------------------------------------------------------- reading
 
     def catch_up(self) -> Generator[None, None, None]:
-        """In steps of bounded work; also with what changes meanwhile."""
+        """Read all noted changes into the table, in steps of bounded work, with those that are noted meanwhile."""
         topics, chunks = self._unread
         self._unread = ([], [])
         yield from self._in_steps(self._read_topics(topics))
@@ -64,7 +69,7 @@ class TableFeed:
                 yield
 
     def _read_topics(self, topics: Iterable[uuid.UUID]) -> Generator[None, None, None]:
-        """Yields after each chunk."""
+        """Read these topics with their chunks.  Yields after each chunk."""
         for topic_id in topics:
             topic = self._catalog.by_id(topic_id)
             if topic is None:
@@ -88,14 +93,14 @@ class TableFeed:
 
     @property
     def has_unknown(self) -> bool:
-        """Whether there are topics with an assignment that the catalog does not know."""
+        """True if there are topics with an assignment that are missing in the catalog."""
         return bool(self._unknown_since)
 
     def deleted(self, now: float) -> list[uuid.UUID]:
-        """Those whose assignment is to go."""
+        """Return the topics that have been missing for ``FORGET_TOPIC_S``: their assignment must be deleted."""
         return [topic_id for topic_id, since in self._unknown_since.items() if now - since > FORGET_TOPIC_S]
 
     def forget(self, topics: Iterable[uuid.UUID]) -> None:
-        """Their assignment is gone."""
+        """Forget topics whose assignment is deleted."""
         for topic_id in topics:
             self._unknown_since.pop(topic_id, None)

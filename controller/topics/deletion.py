@@ -1,13 +1,13 @@
-"""Deleted topics: what remains of them is removed later, by whoever looks, as often as it takes.
+"""Removal of deleted topics: their records and files are removed later, and tried again until they are.
 
 The commit that deletes a topic writes ``deleted/<topic id>``.  Owners give the partitions up when their view shows it.
-``file.delete.delay.ms`` later, so that readers can end, go in this order
+``file.delete.delay.ms`` later, so that readers can end, these are removed in this order:
 
-1. the partition records: an owner that did not hear of the deletion can register no segment any more (rule 3);
-2. the folder of the topic's id, some partitions at a time; an id is never used again, so nobody else can be hit;
+1. the partition records: an owner that has not seen the deletion cannot register a segment any more (rule 3);
+2. the folder of the topic's id, some partitions at a time; an id is never used again, so no other topic is affected;
 3. the ``deleted/`` key.
 
-Each step may be repeated, by several at once; a crash between them is the next start's beginning.
+Each step may be repeated, by several processes at once; after a crash the next start begins with the first step.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _log = logging.getLogger(__name__)
 
 FORMAT = 1
 CHECK_S = 10.0
-"""How often somebody looks for deleted topics: the delay is a minute, nobody waits for the end."""
+"""Time between two listings of deleted topics: the usual delay is a minute, and no client waits for the end."""
 CHECK_MAX_S = 600.0
 """A topic that cannot be removed is tried again after 10 s, then twice as long each time, up to this."""
 RECORDS_PER_COMMIT = 100
 FOLDERS_PER_STEP = 20
-"""Partitions whose folders go in one call: some hundred files, so that other work is not held up."""
+"""Partitions whose folders one call removes: some hundred files, so that other work is not held up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedTopic:
-    """The record under ``deleted/``.  ``revision`` is that of the topic when it was deleted."""
+    """The record under ``deleted/``.  ``revision``: of the topic when it was deleted; ``deleted_at_ms``: wall time."""
 
     name: str
     topic_id: uuid.UUID
@@ -52,36 +52,42 @@ class DeletedTopic:
     delay_ms: int
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long still to wait; never longer than the delay, though clocks may jump."""
+        """Return the milliseconds that are left of the delay; never more than the delay, even if clocks jump."""
         return max(0, min(self.deleted_at_ms + self.delay_ms - now_ms, self.delay_ms))
 
 
 class DeletedFiles(Protocol):
-    """What storage must do.  RequestError KAFKA_STORAGE_ERROR when it cannot now; every call may be repeated."""
+    """The files of deleted topics on storage.
+
+    Methods raise RequestError KAFKA_STORAGE_ERROR if storage fails now; every call may be repeated.
+    """
 
     async def withdraw(self, name: str, revision: int) -> None:
-        """Remove the ``topic-<revision>.json`` up to ``revision``."""
+        """Remove the topic's files ``topic-<revision>.json`` up to ``revision``."""
 
     async def remove_some(self, name: str, topic_id: uuid.UUID, limit: int) -> bool:
-        """Remove up to ``limit`` partitions' folders; True when nothing of this topic id is left."""
+        """Remove up to ``limit`` partitions' folders.  Returns True if nothing of this topic id is left."""
 
 
 def deleted_prefix(cluster: str) -> str:
+    """Return the prefix of the keys of deleted topics."""
     return f"/{cluster}/deleted/"
 
 
 def deleted_key(cluster: str, topic_id: uuid.UUID) -> str:
+    """Return the key of a deleted topic."""
     return f"{deleted_prefix(cluster)}{topic_id}"
 
 
 def encode_deleted(topic: DeletedTopic) -> bytes:
+    """Return the record as JSON."""
     fields = asdict(topic)
-    del fields["topic_id"]  # it is the key
+    del fields["topic_id"]  # the key holds it
     return json.dumps({"format": FORMAT, **fields}, separators=(",", ":")).encode()
 
 
 def decode_deleted(entry: Entry) -> DeletedTopic:
-    """FormatError when it is no such record, or one of a later format."""
+    """Return the record of a deleted topic.  Raises FormatError if it is not one, or of a later format."""
     try:
         raw = json.loads(entry.value)
         if raw.pop("format") != FORMAT:
@@ -93,7 +99,7 @@ def decode_deleted(entry: Entry) -> DeletedTopic:
             raise ValueError(f"{numbers} are not all whole numbers")
         return topic
     except (RequestError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FormatError(f"{entry.key} is no deleted topic: {entry.value[:80]!r} ({error})") from error
+        raise FormatError(f"{entry.key} is not a deleted topic: {entry.value[:80]!r} ({error})") from error
 
 
 class _Failed(NamedTuple):
@@ -104,12 +110,12 @@ class _Failed(NamedTuple):
 
 
 class TopicCleaner:
-    """Between ``start`` and ``close`` it removes what deleted topics left."""
+    """Removes the records and files of deleted topics, between ``start`` and ``close``."""
 
     def __init__(
         self, kv: KeyValue, cluster: str, files: DeletedFiles, clock: Clock, *, guard: Guard = unguarded
     ) -> None:
-        """``guard``: what every removal compares as well."""
+        """``guard``: returns comparisons that every commit contains as well (see `Guard`)."""
         self._kv = kv
         self._cluster = cluster
         self._files = files
@@ -117,18 +123,20 @@ class TopicCleaner:
         self._guard = guard
         self._failed: dict[str, _Failed] = {}  # by key
         self.waiting = 0
-        """Deleted topics that were still to be removed at the last look."""
+        """Deleted topics that were not removed yet at the end of the last round."""
         self._running: asyncio.Task[None] | None = None
 
     @property
     def failing(self) -> int:
-        """Those of them that could not be removed when their time had come."""
+        """Number of the waiting topics whose removal has failed."""
         return len(self._failed)
 
     async def start(self) -> None:
+        """Begin to remove deleted topics."""
         self._running = asyncio.create_task(self._run(), name="deleted topics")
 
     async def close(self) -> None:
+        """Stop.  Raises the failure of the task, if any: a bug."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
@@ -141,10 +149,10 @@ class TopicCleaner:
             await asyncio.sleep(min(wait_s, CHECK_S))
 
     async def clean(self) -> float:
-        """Remove what is due; the seconds until more will be, ``CHECK_S`` when nothing is known to wait.
+        """Remove the topics that are due.  Returns the seconds until the next is due, ``CHECK_S`` if none is known.
 
-        A topic that cannot be removed holds up no other, and is tried again later each time.  KvError, and what
-        another leader is told, end the round.
+        A topic that cannot be removed does not hold up others, and is tried again after a longer pause each time.
+        KvError and NOT_CONTROLLER end the round; they are logged.
         """
         wait_s = CHECK_S
         listed: dict[str, _Failed] = {}
@@ -165,14 +173,14 @@ class TopicCleaner:
                 else:
                     listed.pop(entry.key, None)
         except (KvError, RequestError) as error:
-            _log.warning("removing deleted topics goes on later", extra=fields(error=error))
+            _log.warning("could not remove deleted topics, trying again later", extra=fields(error=error))
             return wait_s
-        self._failed = listed  # those of keys that are gone are forgotten
+        self._failed = listed  # without those whose keys are deleted
         self.waiting = waiting + len(listed)
         return wait_s
 
     async def _try(self, entry: Entry) -> int:
-        """Remove what one record stands for; the milliseconds that it is to wait still."""
+        """Remove the topic of one record if it is due.  Returns the milliseconds that are left of its delay."""
         try:
             topic = decode_deleted(entry)
             wait_ms = topic.wait_ms(self._clock.now_ms())
@@ -194,7 +202,7 @@ class TopicCleaner:
         pause_s = CHECK_S if before is None else min(2 * before.pause_s, CHECK_MAX_S)
         self._failed[entry.key] = _Failed(self._clock.monotonic() + pause_s, pause_s)
         _log.warning(
-            "cannot remove what is left of a deleted topic, trying again in %d s",
+            "cannot remove the files and records of a deleted topic, trying again in %d s",
             pause_s,
             extra=fields(key=entry.key, error=why),
         )
@@ -202,14 +210,14 @@ class TopicCleaner:
     async def _remove(self, topic: DeletedTopic, entry: Entry) -> None:
         await self._files.withdraw(topic.name, topic.revision)
         if not await self._remove_records(topic):
-            return  # somebody writes them still: the next look tries again
+            return  # an owner still writes them: the next round tries again
         while not await self._files.remove_some(topic.name, topic.topic_id, FOLDERS_PER_STEP):
             pass
         await self._delete([entry])
-        _log.info("removed what was left of topic %s", topic.topic_id, extra=fields(topic=topic.name))
+        _log.info("removed the files of deleted topic %s", topic.topic_id, extra=fields(topic=topic.name))
 
     async def _remove_records(self, topic: DeletedTopic) -> bool:
-        """False when a record has changed since it was read."""
+        """Delete the topic's partition records.  Returns False if one has changed since it was read."""
         entries = [entry async for entry in self._kv.list(f"{partitions_prefix(self._cluster)}{topic.topic_id}/")]
         for start in range(0, len(entries), RECORDS_PER_COMMIT):
             some = entries[start : start + RECORDS_PER_COMMIT]
@@ -220,7 +228,7 @@ class TopicCleaner:
         return True
 
     async def _delete(self, entries: Sequence[Entry]) -> Settled:
-        """Those that are as they were read.  RequestError when this process may not any more."""
+        """Delete the entries, if none has changed.  Raises RequestError NOT_CONTROLLER if another process leads."""
         guard = self._guard()
         compares = [Compare(entry.key, entry.revision) for entry in entries]
         settled = await commit_settled(self._kv, [*guard, *compares], [Delete(entry.key) for entry in entries])

@@ -1,7 +1,8 @@
-"""Topics as storage knows them: ``topic-<revision>.json``, for those who read segments without a metadata store.
+"""The topics' files on storage, ``topic-<revision>.json``, for readers of segments without a metadata store.
 
-Written after the commit that it tells of, before the answer.  What a crash or an outage leaves unwritten is owed: it
-is found at the next start, by comparing the highest revision on storage with the record, and tried until it is there.
+A file is written after the commit that it describes, and before the response.  A file that a crash or an outage leaves
+unwritten is *owed*: it is found at the next start, by comparing the highest revision on storage with the record, and
+tried until it is written.
 """
 
 from __future__ import annotations
@@ -25,17 +26,22 @@ from bmq.meta.catalog import Catalog, Topic
 _log = logging.getLogger(__name__)
 
 PARALLEL = 8
-"""Topics looked at together, of those that may be owed."""
+"""Topics checked at once, of those that may be owed."""
 NEWEST = 1_000
-"""Topics changed last, which a start looks at first; they take some seconds."""
+"""Topics changed last, which are checked first after a start, in some seconds."""
 TOPICS_PER_STEP = 4_000
+"""Topics compared in one turn of the event loop, to find the newest."""
 PACE_S = 0.01
-"""Between two of the others: 100,000 topics are looked through in half an hour, with a listing at a time."""
+"""Pause between two checks of the others: 100,000 topics take half an hour, one listing at a time."""
 RETRY_S = 5.0
+"""Pause after a file could not be written."""
 
 
 class TopicFiles(Protocol):
-    """What storage must do.  RequestError KAFKA_STORAGE_ERROR when it cannot now; every call may be repeated."""
+    """The topics' files on storage.
+
+    Methods raise RequestError KAFKA_STORAGE_ERROR if storage fails now; every call may be repeated.
+    """
 
     async def write(
         self,
@@ -46,23 +52,26 @@ class TopicFiles(Protocol):
         configs: Mapping[str, str],
         replication_factor: int,
     ) -> None:
-        """Make it the topic's newest file; older ones are then removed.  It may be there already."""
+        """Write the topic's newest file, then remove older ones.  The file may exist already."""
 
     async def highest(self, name: str) -> int:
-        """The highest revision on storage, 0 when there is none of this life of the store."""
+        """Return the highest revision on storage; 0 if there is no file by this incarnation of the metadata store."""
 
     async def withdraw(self, name: str, revision: int) -> None:
-        """Remove the files up to ``revision``: the topic that they tell of is deleted."""
+        """Remove the files up to ``revision``: their topic is deleted."""
 
 
 class Publisher:
-    """``publish`` for whoever changed a topic; between ``start`` and ``close`` what is owed is made good."""
+    """Writer of the topics' files.
+
+    ``publish`` each change of a topic; owed files are written between ``start`` and ``close``.
+    """
 
     def __init__(self, files: TopicFiles, catalog: Catalog) -> None:
         self._files = files
         self._catalog = catalog
         self._owed: dict[str, None] = {}  # an ordered set of names
-        self._unseen: deque[str] = deque()  # not looked at since the start, and not likely owed
+        self._unchecked: deque[str] = deque()  # since the start, and not likely owed
         self._news = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
@@ -70,20 +79,22 @@ class Publisher:
         return f"Publisher(owed={len(self._owed)})"
 
     async def publish(self, topic: Topic) -> None:
-        """The change is committed already: a storage that fails now is no reason to deny it."""
+        """Write the topic's file.  If storage fails it is owed: the change is committed, and must not be refused."""
         try:
             await self._write(topic)
         except RequestError as error:
             _log.warning(
-                "a topic is changed, and cannot be written to storage yet",
+                "a topic is changed, and its file cannot be written to storage yet",
                 extra=fields(topic=topic.name, error=error.message),
             )
             self._owe(topic.name)
 
     @contextlib.contextmanager
     def owing(self, name: str) -> Iterator[None]:
-        """Around a commit and its ``publish``: when the client does not wait for the end, or the outcome stays
-        unknown, it may have been done all the same, and storage is then told by ``_run``."""
+        """Return a context for a commit and its ``publish``, which owes the file if they are cancelled or fail.
+
+        The commit may have been done although the client did not wait for its end, or its outcome stays unknown.
+        """
         try:
             yield
         except (asyncio.CancelledError, RequestError):
@@ -91,11 +102,15 @@ class Publisher:
             raise
 
     def start(self) -> None:
-        """Look through all topics, in the background: at once those that were changed last, since a leader that ended
-        may owe them, and all others at a pace that storage does not notice."""
+        """Check all topics' files in the background.
+
+        The topics that were changed last are checked at once, since a leader that ended may owe their files; all others
+        follow at a pace that is negligible for storage.
+        """
         self._running = asyncio.create_task(self._run(), name="topic files")
 
     async def close(self) -> None:
+        """Stop.  Raises the failure of the task, if any: a bug."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
@@ -106,8 +121,8 @@ class Publisher:
         self._owed[name] = None
         self._news.set()
 
-    def _look_through(self) -> Generator[None, None, None]:
-        """Find the newest, some thousand topics at a time."""
+    def _find_newest(self) -> Generator[None, None, None]:
+        """Owe the newest topics' files and queue all others, some thousand topics in a step."""
         topics = list(self._catalog.topics.values())
         newest: list[Topic] = []
         for start in range(0, len(topics), TOPICS_PER_STEP):
@@ -116,18 +131,18 @@ class Publisher:
             yield
         self._owed.update(dict.fromkeys(topic.name for topic in newest))
         if len(topics) > len(newest):
-            self._unseen.extend(topic.name for topic in topics)
+            self._unchecked.extend(topic.name for topic in topics)
 
     async def _run(self) -> None:
-        await run_in_steps(self._look_through())
+        await run_in_steps(self._find_newest())
         while True:
             self._news.clear()
             failed: list[str] = []
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(PARALLEL):
                     tasks.create_task(self._work(failed))
-            while self._unseen and not failed and not self._news.is_set():
-                await self._look_at(self._unseen.popleft(), failed)
+            while self._unchecked and not failed and not self._news.is_set():
+                await self._check(self._unchecked.popleft(), failed)
                 await wait_for(self._news, PACE_S)
             if failed:
                 await asyncio.sleep(RETRY_S)
@@ -139,15 +154,15 @@ class Publisher:
         while self._owed:
             name = next(iter(self._owed))
             del self._owed[name]
-            await self._look_at(name, failed)
+            await self._check(name, failed)
 
-    async def _look_at(self, name: str, failed: list[str]) -> None:
+    async def _check(self, name: str, failed: list[str]) -> None:
         topic = self._catalog.topics.get(name)
         try:
             if topic is not None and await self._files.highest(name) < topic.revision:
                 await self._write(topic)
         except RequestError as error:
-            _log.info("a topic cannot be written to storage yet", extra=fields(topic=name, error=error.message))
+            _log.info("a topic's file cannot be written to storage yet", extra=fields(topic=name, error=error.message))
             failed.append(name)
 
     async def _write(self, topic: Topic) -> None:

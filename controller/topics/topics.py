@@ -1,15 +1,16 @@
-"""Topics and configs, changed: every admin act of the cluster.
+"""Changes of topics and configs: creation, deletion, partitions and configs, by the leader.
 
-An act is decided on what the store says and committed by comparing it, so it can neither overwrite what its author has
-not seen nor happen twice (rule 7; KafScale #162 wrote a stale snapshot back over a newer one).  When somebody else was
-faster it is decided anew.  Unknown outcomes are settled before the answer (``commits``).  Nothing is written for what
-is there already: looking a topic up a million times costs the store nothing (KafScale #151).
+A change is decided on the values in the store and committed by comparing their revisions.  So it can neither overwrite
+a value that it was not decided on, nor be done twice (rule 7; KafScale #162 wrote a stale snapshot back over a newer
+one).  If another writer was first, it is decided again.  An unknown outcome is settled before the response
+(``controller.kv_commit``).  Nothing is written if nothing changes: looking a topic up a million times costs the store
+nothing (KafScale #151).
 
 All methods raise RequestError with Kafka's code: those of ``topic_rules``, INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION,
-TOPIC_ALREADY_EXISTS, and REQUEST_TIMED_OUT when the store does not answer: Kafka's admin clients show its text.
+TOPIC_ALREADY_EXISTS, and REQUEST_TIMED_OUT if the store does not answer: Kafka's admin clients show its text.
 
-Departure: Kafka lets anyone delete ``__consumer_offsets`` or add partitions to it, which forgets every group or moves
-it to where its offsets are not.  Here both are refused.
+Departure from Kafka: Kafka lets anyone delete ``__consumer_offsets``, which loses every group, or add partitions to it,
+which separates groups from their offsets.  Both are refused here.
 """
 
 from __future__ import annotations
@@ -58,16 +59,21 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 VIEW_S = 5.0
-"""How long an act waits until this process's view shows it.  The view is a message behind the store."""
+"""How long a change waits until this process's catalog shows it.  The catalog is a message behind the store."""
 REPLICAS_MAX = 32_767
+"""Largest replication factor where storage has no bound: Kafka's type for it is int16."""
 INTERNAL_MESSAGE_BYTES_MAX = 16 << 20
 TRANSACTIONS_TOPIC_PARTITIONS = 50
 TRANSACTIONS_TOPIC_SEGMENT_BYTES = 100 << 20
 
 
 class TopicAdmin:
-    """``replicas_max`` asks storage how many nodes it has alive (None: any number will do); ``nodes`` says which broker
-    ids an assignment may name; ``guard`` what every change compares as well."""
+    """Administration of topics and configs, at the metadata store.
+
+    ``publish``: the topics' files on storage.  ``replicas_max`` returns how many datanodes are alive; None: any
+    replication factor is allowed.  ``nodes`` returns the node ids that an assignment may name.  ``guard`` returns
+    comparisons that every commit contains as well.
+    """
 
     def __init__(
         self,
@@ -97,10 +103,11 @@ class TopicAdmin:
         self._nodes = nodes or (lambda: (config.node_id,))
 
     async def start(self) -> None:
-        """After the catalog's: begin to make good what storage was not told."""
+        """Begin to write the topics' files that are owed to storage.  Call it after the catalog's ``start``."""
         self._publisher.start()
 
     async def close(self) -> None:
+        """Stop writing topics' files."""
         await self._publisher.close()
 
     # ------------------------------------------------------------------------------------------------------ topics
@@ -116,10 +123,11 @@ class TopicAdmin:
         assignments: Mapping[int, Sequence[int]] | None = None,
         topic_id: uuid.UUID | None = None,
     ) -> Topic:
-        """The new topic; the view shows it.  -1 takes the default.  TOPIC_ALREADY_EXISTS.
+        """Create a topic, and return it once the catalog shows it.  -1 takes the default.
 
-        With ``topic_id``, which its author has made up, it may be asked for again when an answer was lost: the topic
-        that has this id already is the answer."""
+        With ``topic_id``, which the caller has made, the request may be repeated when a response was lost: a topic that
+        exists with this id is the result.  Raises RequestError TOPIC_ALREADY_EXISTS for another topic of this name.
+        """
         topic_rules.check_new_name(name, self._catalog.topics)
         existing = self._catalog.topics.get(name)
         if existing is not None:
@@ -146,7 +154,7 @@ class TopicAdmin:
         return existing or made
 
     async def ensure_topic(self, name: str) -> Topic:
-        """The topic, made with the defaults when it is not there.  However many ask at once, one is made."""
+        """Return the topic, and create it with the defaults if it does not exist.  Concurrent calls create only one."""
         topic = self._catalog.topics.get(name)
         if topic is not None:
             return topic
@@ -157,9 +165,11 @@ class TopicAdmin:
         return existing or made
 
     async def delete_topic(self, name: str, topic_id: uuid.UUID | None = None) -> int:
-        """UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED; UNKNOWN_TOPIC_ID when the name has another id by now.
+        """Delete the topic, and return the revision of the store from which on it does not exist.
 
-        Its files go later (``deletion``).  The answer is the revision under which it is gone.
+        Its files are removed later (``deletion``).  Raises RequestError UNKNOWN_TOPIC_OR_PARTITION,
+        TOPIC_DELETION_DISABLED, INVALID_REQUEST for an internal topic, and UNKNOWN_TOPIC_ID if the topic of this name
+        has another id than ``topic_id``.
         """
         if not self.config.delete_topic_enable:
             raise RequestError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
@@ -181,7 +191,10 @@ class TopicAdmin:
     async def add_partitions(
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
     ) -> Topic:
-        """The topic with ``count`` partitions in all.  INVALID_PARTITIONS when that is no increase."""
+        """Add partitions, so that the topic has ``count`` in all, and return the topic.
+
+        Raises RequestError INVALID_PARTITIONS if that is not an increase.
+        """
 
         def decide(topic: Topic) -> Topic:
             if topic.is_internal:
@@ -211,7 +224,10 @@ class TopicAdmin:
     # ----------------------------------------------------------------------------------------------------- configs
 
     async def alter_topic_configs(self, name: str, changes: Changes, *, validate_only: bool = False) -> Topic:
-        """INVALID_CONFIG when the result would not be valid."""
+        """Change the topic's configs, and return the topic.
+
+        Raises RequestError INVALID_CONFIG if the result would not be valid.
+        """
 
         def default_list(config: str) -> str | None:
             return topic_configs.default_list(config, self.config, self._catalog.broker_configs(None))
@@ -222,9 +238,10 @@ class TopicAdmin:
         return await self._change_topic(name, decide, validate_only)
 
     async def alter_broker_configs(self, node_id: int | None, changes: Changes, *, validate_only: bool = False) -> int:
-        """One node's dynamic configs, or (None) the cluster's defaults.  INVALID_REQUEST, as Kafka (KAFKA-13609).
+        """Change one node's dynamic configs, or the cluster's defaults (None), and return the revision of the result.
 
-        The answer is the revision of what is there."""
+        Raises RequestError INVALID_REQUEST for a wrong config, as Kafka does (KAFKA-13609).
+        """
 
         def default_list(config: str) -> str | None:
             return broker_configs.default_list(config, self.config, self._catalog.broker_configs(None))
@@ -285,7 +302,7 @@ class TopicAdmin:
         )
 
     async def _create(self, topic: Topic) -> tuple[Topic, Topic | None]:
-        """(the topic as made, None), or (_, the one that was there)."""
+        """Return (the created topic, None), or (its argument, the topic that existed)."""
         key, value = topic_key(self._cluster, topic.name), encode_topic(topic)
         tomb = deleted_key(self._cluster, topic.topic_id)
         with self._publisher.owing(topic.name):
@@ -293,12 +310,12 @@ class TopicAdmin:
             revision = commit.revision
             if not commit.succeeded:
                 found, buried = commit.current[key], commit.current[tomb]
-                if buried is not None:  # an earlier try made it, and it was deleted since: an id comes once
+                if buried is not None:  # an earlier try created it, and it was deleted since: ids are not used twice
                     await self._shown(buried.revision)
                     return replace(topic, revision=buried.revision), None
                 if found is None:
                     raise deposed()
-                if found.value != value:  # the id is ours alone: another value is another's topic
+                if found.value != value:  # the id is of this request alone: another value is another topic
                     return topic, _readable_topic(topic.name, found)
                 revision = found.revision
             topic = replace(topic, revision=revision)
@@ -311,7 +328,7 @@ class TopicAdmin:
         return topic, None
 
     async def _delete(self, topic: Topic) -> int | None:
-        """The revision under which it is gone, or None when somebody else has changed it."""
+        """Delete the topic, and return the revision of that; None if another writer has changed it."""
         key, tomb = topic_key(self._cluster, topic.name), deleted_key(self._cluster, topic.topic_id)
         value = encode_deleted(self._deleted(topic))
         compares = [Compare(key, topic.revision), Compare(tomb, 0)]
@@ -339,7 +356,7 @@ class TopicAdmin:
         )
 
     async def _withdraw(self, topic: Topic) -> None:
-        """At once, so that nobody plans to read it; a storage that fails now is asked again by the cleaner."""
+        """Remove the topic's file at once, so that no reader plans to read it; if storage fails, the cleaner does."""
         try:
             await self._files.withdraw(topic.name, topic.revision)
         except RequestError as error:
@@ -369,7 +386,7 @@ class TopicAdmin:
         raise contested(f"topic {name}")
 
     async def _put(self, key: str, revision: int, value: bytes) -> int | None:
-        """Write ``value`` if the key is still at ``revision``: the new revision, or None when it is not."""
+        """Write ``value`` if the key is still at ``revision``.  Returns the new revision, or None if it is not."""
         commit, may_be_ours = await self._settle([Compare(key, revision)], [Put(key, value)])
         if commit.succeeded:
             return commit.revision
@@ -397,7 +414,7 @@ class TopicAdmin:
         return None if entry is None else _readable_topic(name, entry)
 
     async def _shown(self, revision: int) -> None:
-        """It is done; wait until this process sees it too, so that what the client asks next finds it."""
+        """Wait until this process's catalog shows a change that is done, so that the client's next request finds it."""
         try:
             async with asyncio.timeout(VIEW_S):
                 await self._catalog.wait_revision(revision)
@@ -412,18 +429,18 @@ class TopicAdmin:
 
 
 def internal_partitions(name: str, config: NodeConfig) -> tuple[int, str]:
-    """Return how many partitions an internal topic is made with, and the setting that says so."""
+    """Return how many partitions an internal topic is created with, and the setting for that."""
     if name == OFFSETS_TOPIC:
         return config.offsets_topic_num_partitions, "offsets.topic.num.partitions"
     return TRANSACTIONS_TOPIC_PARTITIONS, "Kafka's default; transactions are not served yet"
 
 
 def internal_configs(name: str, config: NodeConfig) -> dict[str, str]:
-    """Return the configs that an internal topic is made with: Kafka's, and room for a group of any size.
+    """Return the configs that an internal topic is created with: Kafka's, with room for a group of any size.
 
-    See Kafka's ``GroupCoordinatorService.groupMetadataTopicConfigs``.
-    Other topics have none.  A group is one record, all its members' subscriptions and assignments in it: under the
-    default size of a client's batch, a large group could not be written and would never finish a rebalance.
+    Empty for other topics.  See Kafka's ``GroupCoordinatorService.groupMetadataTopicConfigs``.  A group is one record
+    with all its members' subscriptions and assignments: under the default size of a client's batch, a large group could
+    not be written and would never finish a rebalance.
     """
     if name not in INTERNAL_TOPICS:
         return {}
