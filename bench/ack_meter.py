@@ -1,7 +1,7 @@
-"""A steady trickle of records to every partition, and when each was acknowledged: what an outage looks like to clients.
+"""A steady stream of records to every partition, and the time of each acknowledgement: an outage as clients see it.
 
-One idempotent producer, on its client's defaults but for ``linger.ms`` 0.  A partition's pause is the longest time
-between two of its acknowledgements, so a pause is known to within the time between two records.
+One idempotent producer, on its client's defaults except ``linger.ms`` 0.  A partition's pause is the longest time
+between two of its acknowledgements, so a pause is exact to the time between two records.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ EVERY_S = 0.025
 VALUE = b"." * 100
 BIN_S = 0.05
 BEFORE_S, AFTER_S = 1.0, 15.0
-"""Around a fault: what is drawn over time."""
+"""Seconds around a fault that are drawn."""
 FLUSH_S = 120.0
 
 
 class AckMeter:
-    """``start``; ask about any span of time; ``finish``."""
+    """A producer of the stream: ``start``, then read the pauses of any span of time, then ``finish``."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self._bootstrap = bootstrap
@@ -37,7 +37,7 @@ class AckMeter:
         self.wait_acked()
 
     def wait_acked(self, records: int = 50, timeout_s: float = FLUSH_S) -> None:
-        """Until every partition has acknowledged so many more."""
+        """Wait until every partition has acknowledged so many more records.  Raises AssertionError if one does not."""
         goals = [len(times) + records for times in self._acked]
         end = time.monotonic() + timeout_s
         while any(len(times) < goal for times, goal in zip(self._acked, goals, strict=True)):
@@ -47,7 +47,7 @@ class AckMeter:
             time.sleep(0.01)
 
     def pauses_ms(self, since: float) -> list[float]:
-        """Of each partition the longest time without an acknowledgement that ended after ``since``."""
+        """Return, for each partition, the longest time without an acknowledgement that ended after ``since``."""
         pauses = []
         for times in self._acked:
             seen = list(times)
@@ -57,7 +57,7 @@ class AckMeter:
         return pauses
 
     def rate(self, since: float, until: float) -> list[float]:
-        """Acknowledgements a second of all partitions, bin by bin."""
+        """Return the acknowledgements a second of all partitions, for each bin of BIN_S seconds."""
         bins = [0] * max(1, round((until - since) / BIN_S))
         for times in self._acked:
             for at in list(times):
@@ -67,7 +67,7 @@ class AckMeter:
         return [count / BIN_S for count in bins]
 
     def finish(self) -> None:
-        """AssertionError when a record was refused, or never answered."""
+        """Stop, and wait for the acknowledgements.  Raises AssertionError if a record was refused, or has none."""
         self._ending.set()
         self._thread.join(2 * FLUSH_S)
         if self._errors or self._thread.is_alive():
@@ -83,9 +83,9 @@ class AckMeter:
                 producer.produce(self._topic, VALUE, partition=partition, on_delivery=self._delivered)
             due += EVERY_S
             producer.poll(max(0.0, due - time.monotonic()))
-            due = max(due, time.monotonic() - 1.0)  # a slow machine is not to be caught up with
+            due = max(due, time.monotonic() - 1.0)  # after a slow moment, do not catch up with more than a second
         if producer.flush(FLUSH_S):
-            self._errors.append("some were never answered")
+            self._errors.append("some were never acknowledged")
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         partition = message.partition()
@@ -96,7 +96,7 @@ class AckMeter:
 
 
 def fill(bootstrap: str, topic: str, partitions: int, size: int) -> None:
-    """So many bytes, evenly over the partitions."""
+    """Produce ``size`` bytes, evenly over the partitions.  Raises AssertionError if a record is not acknowledged."""
     value = bytes(100_000)
     failed: list[str] = []
     producer = Producer(

@@ -35,13 +35,13 @@ PARTITIONS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much, and how often."""
+    """Amounts and repetitions of a run."""
 
     rounds: int = 3
     records: tuple[tuple[int, int], ...] = ((100, 3_000_000), (1000, 600_000), (10_000, 60_000))
     """Bytes of a record, and how many: 300 to 600 MB a measurement."""
     warm_share: float = 0.15
-    """Of the records, sent first and not counted: the client's compiler needs them."""
+    """Share of the records that is sent first and not counted: the client's compiler needs them."""
     latency_records_s: int = 5000
     latency_s: int = 15
     partitions: tuple[int, ...] = (1000, 10_000)
@@ -64,7 +64,7 @@ QUICK = Plan(
 
 
 def throughput(server: Server, plan: Plan, number: int) -> Iterator[Sample]:
-    """Producing and then consuming the same records, each size on a fresh topic."""
+    """Measure producing and then consuming the same records, each size on a fresh topic."""
     for size, count in plan.records:
         topic = server.create_topic(PARTITIONS)
         warm = int(count * plan.warm_share)
@@ -82,7 +82,7 @@ def throughput(server: Server, plan: Plan, number: int) -> Iterator[Sample]:
 
 @contextlib.contextmanager
 def _cpu(server: Server, gb: float) -> Iterator[dict[str, float]]:
-    """Processor seconds a GB, of the server and of its storage, filled in at the end."""
+    """Measure processor seconds a GB, of the server and of its storage; they are filled in at the end."""
     own, storage = server.cpu_s, server.storage_cpu_s
     cost: dict[str, float] = {}
     yield cost
@@ -92,7 +92,7 @@ def _cpu(server: Server, gb: float) -> Iterator[dict[str, float]]:
 
 
 def latency(server: Server, plan: Plan, number: int) -> Iterator[Sample]:
-    """Producing at a moderate, steady rate."""
+    """Measure producing at a moderate, steady rate."""
     topic = server.create_topic(PARTITIONS)
     count = plan.latency_records_s * plan.latency_s
     figures = produce(
@@ -104,7 +104,7 @@ def latency(server: Server, plan: Plan, number: int) -> Iterator[Sample]:
 
 
 def memory(server: Server, plan: Plan) -> Iterator[Sample]:
-    """Resident memory of a fresh server with idle partitions, then with idle connections too."""
+    """Measure resident memory of a fresh server with idle partitions, then with idle connections too."""
     yield _rss(server, "fresh")
     made = 0
     for count in plan.partitions:
@@ -120,13 +120,13 @@ def memory(server: Server, plan: Plan) -> Iterator[Sample]:
 
 
 def _rss(server: Server, case: str) -> Sample:
-    time.sleep(3)  # what was just made settles
+    time.sleep(3)  # let the new partitions settle
     metrics = {"rss_mb": server.rss_bytes / 1e6}
     return Sample(adapter=server.name, bench="memory", case=case, round=1, metrics=metrics)
 
 
 def restart(server: Server, plan: Plan) -> Iterator[Sample]:
-    """From ``kill -9`` to the first acknowledgement, with so much stored."""
+    """Measure the time from ``kill -9`` to the first acknowledgement, with so much stored."""
     topic, stored = server.create_topic(PARTITIONS), 0
     for gigabytes in plan.stored_gb:
         while stored < gigabytes:
@@ -219,7 +219,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _add_earlier(results: Results, earlier: Results) -> None:
-    """Both servers of a pair are always measured in the same run, so what is kept is comparable as well."""
+    """Keep the earlier samples of measurements that were not made now.
+
+    Both servers of a pair are always measured in the same run, so the samples that are kept are comparable as well.
+    """
     measured = {(sample.bench, sample.adapter) for sample in results.samples}
     kept = [sample for sample in earlier.samples if (sample.bench, sample.adapter) not in measured]
     results.samples = kept + results.samples
@@ -247,13 +250,13 @@ def _measure(names: Sequence[str], options: argparse.Namespace, plan: Plan, resu
     for bench, once in ONCE.items():
         for name in names if bench in wanted else ():
             if bench == "memory" and name == "kafka-3":
-                continue  # three nodes with 10,000 partitions each are more than this machine has
+                continue  # three nodes with 10,000 partitions each are more than this machine can take
             with start(name, options.folder) as server:
                 _note(results, server, bench, once(server, plan))
 
 
 def _note(results: Results, server: Server, bench: str, samples: Iterator[Sample]) -> None:
-    """A failure is a result too, and costs no other figure."""
+    """Print and keep the samples.  A failure is a result too, and costs no other figure."""
     try:
         for sample in samples:
             shown = "  ".join(f"{name}={value:.4g}" for name, value in sample.metrics.items())

@@ -1,4 +1,4 @@
-"""docs/benchmarks-kafka.md from the results."""
+"""The page docs/benchmarks-kafka.md, written from the results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.results import Results, Spread
 from bench.servers import BMQ_ENVIRONMENT, KAFKA_HEAP_MB, KAFKA_PROPERTIES, PAIRS
 
 NOTES = Path(__file__).with_name("against_notes.md")
-"""What was concluded, by hand: to be looked at again after each change of the hot path."""
+"""The conclusions, written by hand: to be checked again after each change of the hot path."""
 TITLES = {"local": "One node, local disk", "hdfs": "Three replicas: BMQ on HDFS, three Kafka brokers"}
 
 

@@ -1,4 +1,4 @@
-"""Ten thousand partitions in one cluster: what they cost, idle and under load, and how soon they are moved.
+"""Ten thousand partitions in one cluster: their cost, idle and under load, and how soon they are moved.
 
     python -m bench.crowd [--quick] [--topics 10] [--partitions 1000] [--active 100] [--block-bytes N]
     python -m bench.crowd --render       write the page again from the results that are there
@@ -41,7 +41,8 @@ from tests.services.processes import wait_for
 WATCHED = "watched"
 WATCHED_PARTITIONS = 24
 LOOK_S = 0.5
-"""Etcd is read whole to see who owns what, which takes half a second of processor time with 10,000 partitions."""
+"""Seconds between checks of the owners: each reads all of etcd, half a second of processor time for 10,000
+partitions."""
 VALUE = bytes(1000)
 
 
@@ -53,7 +54,7 @@ class Plan:
     active: int = 100
     """Partitions that are written to: each needs its open file on three datanodes, and room for a block on each."""
     rates: tuple[int, ...] = (1000, 5000)
-    """Records of 1 KB a second, over the active ones."""
+    """Records of 1 KB a second, over the active partitions."""
     load_s: float = 30.0
 
 
@@ -143,12 +144,12 @@ def _return(cluster: BmqCluster, name: str) -> None:
 def _moved(
     cluster: BmqCluster, meter: AckMeter, act: Callable[[], object], is_done: Callable[[], bool]
 ) -> dict[str, float]:
-    """Until every partition is with the broker that it moves to; and what clients of the watched topic see of it."""
+    """Measure the time until every partition is with its new broker, and the pauses of the watched topic's clients."""
     meter.wait_acked()
     before, began = cluster.owners(), time.monotonic()
     act()
     acted_s = time.monotonic() - began
-    meter.wait_acked()  # before the first look: looking would take the processor from what is measured
+    meter.wait_acked()  # before the first check: a check would take the processor from what is measured
     wait_for(is_done, "all with their owners", timeout_s=600, interval_s=LOOK_S)
     owned_s = time.monotonic() - began
     after = cluster.owners()
@@ -166,7 +167,7 @@ def _moved(
 
 
 def _idle(cluster: BmqCluster, etcd: EtcdCluster, span_s: float) -> dict[str, float]:
-    time.sleep(min(10.0, span_s))  # what was begun is done, and caches of what was are dropped
+    time.sleep(min(10.0, span_s))  # work in progress ends, and caches are dropped
     with _counted(cluster, etcd) as counted:
         time.sleep(span_s)
     keys, size = etcd.stored("/bmq/")
@@ -176,7 +177,7 @@ def _idle(cluster: BmqCluster, etcd: EtcdCluster, span_s: float) -> dict[str, fl
 def _under_load(
     cluster: BmqCluster, etcd: EtcdCluster, topics: Sequence[str], plan: Plan, rate: int
 ) -> dict[str, float]:
-    """Once each active partition has had a record."""
+    """Measure the load that begins once each active partition has had a record."""
     places = [(topics[number // plan.partitions], number % plan.partitions) for number in range(plan.active)]
     failed: list[str] = []
     acked = 0
@@ -192,7 +193,7 @@ def _under_load(
         producer.produce(topic, VALUE, partition=partition, on_delivery=delivered)
     began = time.monotonic()
     if left := producer.flush(300):
-        raise AssertionError(f"{left} of the first records were not answered")
+        raise AssertionError(f"{left} of the first records were not acknowledged")
     first_s = time.monotonic() - began
     with _counted(cluster, etcd) as counted:
         began, sent, acked = time.monotonic(), 0, 0
@@ -205,13 +206,13 @@ def _under_load(
         took_s = time.monotonic() - began
         left = producer.flush(120)
     if failed or left:
-        raise AssertionError(f"{left} records were not answered, {len(failed)} refused: {failed[:3]}")
+        raise AssertionError(f"{left} records were not acknowledged, {len(failed)} refused: {failed[:3]}")
     return counted | {"records_s": acked / took_s, "first_s": first_s}
 
 
 @contextmanager
 def _counted(cluster: BmqCluster, etcd: EtcdCluster) -> Iterator[dict[str, float]]:
-    """Filled at the end: writes to etcd and the share of a core each role used, a second."""
+    """Count writes to etcd and each role's share of a core, a second; the result is filled at the end."""
     counted: dict[str, float] = {}
     revision, cpu, etcd_cpu, began = etcd.revision(), cluster.cpu_seconds, etcd.cpu_seconds, time.monotonic()
     yield counted
@@ -223,7 +224,7 @@ def _counted(cluster: BmqCluster, etcd: EtcdCluster) -> Iterator[dict[str, float
 
 
 def _by_role(values: Mapping[str, float], unit: str, scale: float, *, largest: bool) -> dict[str, float]:
-    """Of the members of each role the largest, or the mean."""
+    """Return, for the members of each role, the largest value, or the mean."""
     of_role: dict[str, list[float]] = defaultdict(list)
     for name, value in values.items():
         of_role[name.partition("-")[0]].append(value / scale)

@@ -1,4 +1,4 @@
-"""docs/benchmarks-crowd.md, from the results."""
+"""The page docs/benchmarks-crowd.md, written from the results."""
 
 from __future__ import annotations
 

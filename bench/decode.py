@@ -1,7 +1,7 @@
 """``python -m bench.decode``: the decoder alone on one core, beside aiokafka's parser in C, both into Arrow.
 
-Batches are of 16 KB before compression, Kafka's default ``batch.size``; values are of words, so that lz4 has something
-to do.  Each figure is the best of alternating rounds: what else runs on the machine makes a round slower, never faster.
+Batches are of 16 KB before compression, Kafka's default ``batch.size``; values are of words, so that lz4 can compress
+them.  Each figure is the best of alternating rounds: other work on the machine makes a round slower, never faster.
 MB/s are of records before compression.  Times are CPU seconds of this process.
 """
 
@@ -42,7 +42,7 @@ class Sample:
 
 
 def sample(record_bytes: int, codec: str, size: int) -> Sample:
-    """``size`` bytes of records, before compression."""
+    """Return a segment of ``size`` bytes of records, before compression."""
     chance = random.Random(record_bytes)
     words = [bytes(chance.choices(b"abcdefghijklmnopqrstuvwxyz", k=5)) + b" " for _ in range(2000)]
     count = BATCH_BYTES // record_bytes
@@ -68,7 +68,7 @@ def by_decoder(data: bytes, columns: tuple[str, ...]) -> int:
 
 
 def by_aiokafka(data: bytes, columns: tuple[str, ...]) -> int:
-    """As one would write it: the parser's records into lists, these into Arrow."""
+    """Parse as a program of one's own would: the parser's records into lists, these into Arrow.  Returns the rows."""
     records = MemoryRecords(data)
     rows = 0
     lists: tuple[list[object], ...] = ([], [], [], [], [])
@@ -92,7 +92,7 @@ def by_aiokafka(data: bytes, columns: tuple[str, ...]) -> int:
 
 
 def _arrays(lists: tuple[list[object], ...]) -> None:
-    """What a record batch is made of; thrown away."""
+    """Make the arrays of a record batch, and drop them."""
     types = schema(COLUMNS)
     for name, column in zip(("key", "value", "offset", "timestamp", "headers"), lists, strict=True):
         if column:
@@ -113,7 +113,7 @@ def seconds(work: Callable[[bytes, tuple[str, ...]], int], case: Sample, columns
 
 
 def measure(case: Sample, columns: tuple[str, ...], rounds: int) -> tuple[float, float]:
-    """Seconds of the decoder and of aiokafka, each at its best."""
+    """Return the seconds of the decoder and of aiokafka, each at its best."""
     small = Sample(case.record_bytes, case.codec, *_first(case, 8 << 20))
     ours, theirs = [], []
     for _ in range(rounds):
@@ -123,7 +123,7 @@ def measure(case: Sample, columns: tuple[str, ...], rounds: int) -> tuple[float,
 
 
 def _first(case: Sample, size: int) -> tuple[bytes, int, int]:
-    """Fewer batches for the slow one."""
+    """Return fewer batches, of about ``size`` bytes, for the slower one."""
     end = rows = 0
     while end < min(size * len(case.data) // case.plain_bytes, len(case.data)):
         batch = Batch(memoryview(case.data)[end:])
@@ -133,7 +133,7 @@ def _first(case: Sample, size: int) -> tuple[bytes, int, int]:
 
 
 def import_seconds() -> float:
-    """What an executor waits for when the machine code is kept: a fresh Python that loads the decoder."""
+    """Return the seconds of a fresh Python that loads the decoder: an executor's wait when the machine code is kept."""
     program = "import time; t = time.perf_counter(); import bmq.spark.decoding.decoder; print(time.perf_counter() - t)"
     command = [sys.executable, "-c", program]
     return min(float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(3))

@@ -1,12 +1,13 @@
-"""Lose a broker, and get one more: how long partitions acknowledge nothing, beside three Kafka brokers.
+"""Failover: how long partitions acknowledge nothing when a broker is lost or added, beside three Kafka brokers.
 
     python -m bench.failover [--quick] [--sizes 10MB,10GB] [--partitions 12] [--rounds 3] [--sites bmq,kafka]
     python -m bench.failover --add ...      keep what earlier runs measured that this one does not
     python -m bench.failover --render       draw again from the results that are there
 
-Writes docs/benchmarks-failover.md.  For each size a topic is filled, and under a trickle of records to each of its
-partitions a broker is stopped politely, killed, killed together with a datanode, and one is added.  The two clusters
-run one after the other: they would share two cores.  10 GB is 30 GB on disk, three times as much while it is deleted.
+Writes docs/benchmarks-failover.md.  For each size a topic is filled, and under a steady stream of records to each of
+its partitions a broker is stopped politely, killed, killed together with a datanode, and one is added.  The two
+clusters run one after the other: they would share two cores.  10 GB is 30 GB on disk, three times as much while it is
+deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from bench.results import Results, Sample, spread_of
 
 UNITS = {"KB": 1000, "MB": 1000**2, "GB": 1000**3}
 AFFECTED_MS = 75.0
-"""A partition whose longest pause is within this, three times the time between two records, was not affected."""
+"""Milliseconds: a partition whose longest pause is below, three times the time between two records, was not
+affected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with open_site(name, options.folder) as site:
                 for sample in measure(name, site, plan):
                     _note(sample, results)
-        except Exception as error:  # noqa: BLE001 - what failed here is a result, and costs the other cluster nothing
+        except Exception as error:  # noqa: BLE001 - a failure is a result, and costs the other cluster nothing
             results.failures.append(f"{name}: {error!r}")
     results.took_s = time.monotonic() - began
     if options.add:
@@ -86,7 +88,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _add_earlier(results: Results, earlier: Results) -> None:
-    """The clusters run one after the other in any case, and so do the sizes."""
+    """Keep the earlier samples of measurements that were not made now: clusters and sizes run one after the other
+    anyway."""
     measured = {(sample.adapter, sample.case) for sample in results.samples}
     kept = [sample for sample in earlier.samples if (sample.adapter, sample.case) not in measured]
     results.samples = kept + results.samples
@@ -95,7 +98,7 @@ def _add_earlier(results: Results, earlier: Results) -> None:
 
 
 def bytes_of(text: str) -> int:
-    """Of ``10MB``."""
+    """Return the bytes that a text such as ``10MB`` names."""
     return int(text[:-2]) * UNITS[text[-2:]]
 
 
@@ -125,7 +128,7 @@ LOSSES: dict[str, Callable[[Site, str], None]] = {
 def _loss(
     name: str, site: Site, meter: AckMeter, case: str, lose: Callable[[Site, str], None], topic: str, number: int
 ) -> Sample:
-    """One broker goes, and comes back; the pause is that of the going, what follows is told apart."""
+    """Measure the loss of one broker, and its return apart from that."""
     meter.wait_acked()
     victim = site.victim(topic)
     load, began = os.getloadavg()[0], time.monotonic()

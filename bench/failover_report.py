@@ -1,4 +1,4 @@
-"""docs/benchmarks-failover.md and its plot over time, from the results."""
+"""The page docs/benchmarks-failover.md and its plot over time, drawn from the results."""
 
 from __future__ import annotations
 

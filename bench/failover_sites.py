@@ -1,4 +1,4 @@
-"""The two clusters that lose a broker side by side: ours on HDFS and etcd, and three Kafka brokers and a spare one."""
+"""The two clusters of the failover measurement: BMQ on HDFS and etcd, and three Kafka brokers and a spare one."""
 
 from __future__ import annotations
 
@@ -28,56 +28,56 @@ from tests.services.processes import wait_for
 
 NAMES = ("bmq", "kafka")
 RETURN_TIMEOUT_S = 3600.0
-"""A Kafka broker that was away copies what it missed, and a new one everything."""
+"""Seconds: a Kafka broker that was away copies what it missed, and a new one everything."""
 NOTHING_TO_DO = (KafkaError.ELECTION_NOT_NEEDED,)
 SPARE = 4
 """The Kafka broker that owns nothing at first."""
 
 
 class Site(Protocol):
-    """One of the two.  A victim is a broker, by the name that the site gives it."""
+    """One of the two clusters.  A victim is a broker, by the name that the site gives it."""
 
     bootstrap: str
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None: ...
 
     def victim(self, topic: str) -> str:
-        """Who leads most of the topic's partitions."""
+        """Return the broker that leads most of the topic's partitions."""
 
     def stop(self, victim: str) -> None:
-        """Politely; returns when the process has ended."""
+        """Stop a broker politely; returns when the process has ended."""
 
     def kill(self, victim: str, *, with_datanode: bool = False) -> None:
-        """``kill -9``; of its machine's datanode as well, where there is one."""
+        """Send ``kill -9`` to a broker, and to its machine's datanode as well, if there is one."""
 
     def restore_storage(self) -> None:
         """Start the datanode that was killed, if one was."""
 
     def come_back(self, victim: str) -> None:
-        """Start the broker that was stopped or killed, and wait until nothing is left to be caught up with."""
+        """Start the broker that was stopped or killed, and wait until it has caught up."""
 
     def spread(self, victim: str) -> None:
-        """Lead partitions evenly again, as before the victim went."""
+        """Lead partitions evenly again, as before the victim was lost."""
 
     def add_broker(self, topic: str) -> None:
-        """A further broker is there, with its share of the topic's partitions."""
+        """Add a broker, and wait until it has its share of the topic's partitions."""
 
     def remove_added(self) -> None: ...
 
     def delete_topic(self, name: str) -> None: ...
 
     def leaders(self, topics: Sequence[str]) -> dict[tuple[str, int], str]:
-        """Who leads each partition."""
+        """Return the broker that leads each partition."""
 
     def broker_cpu_s(self) -> dict[str, float]:
-        """Processor seconds of each broker that holds topics."""
+        """Return the processor seconds of each broker that holds topics."""
 
     def stored_bytes(self) -> dict[str, float]:
-        """On each disk: of a datanode, or a broker."""
+        """Return the bytes on each disk: of a datanode, or a broker."""
 
 
 class BmqSite:
-    """Three proxies, three brokers, two controllers, two coordinators."""
+    """A cluster of three proxies, three brokers, two controllers and two coordinators."""
 
     def __init__(self, cluster: BmqCluster, hdfs: HdfsCluster) -> None:
         self.bootstrap = cluster.bootstrap
@@ -99,7 +99,7 @@ class BmqSite:
 
     def kill(self, victim: str, *, with_datanode: bool = False) -> None:
         if with_datanode:
-            self._hdfs.kill_datanode(0)  # a replica of three in four of the open segments is on it
+            self._hdfs.kill_datanode(0)  # it has a replica of three in four of the open segments
         self._cluster.kill(victim)
 
     def restore_storage(self) -> None:
@@ -143,7 +143,7 @@ class BmqSite:
 
 
 class KafkaSite:
-    """Three brokers, each a controller too, and a fourth without partitions."""
+    """A cluster of three brokers, each a controller too, and a fourth without partitions."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self.bootstrap = cluster.bootstrap
@@ -165,7 +165,7 @@ class KafkaSite:
         self._cluster.stop_node(int(victim))
 
     def kill(self, victim: str, *, with_datanode: bool = False) -> None:
-        self._cluster.kill_node(int(victim))  # its machine's replicas die with it in any case
+        self._cluster.kill_node(int(victim))  # its machine's replicas are lost with it in any case
 
     def come_back(self, victim: str) -> None:
         self._cluster.start_node(int(victim))
@@ -178,7 +178,7 @@ class KafkaSite:
             raise AssertionError(f"leaders were not elected: {refused[:3]}")
 
     def add_broker(self, topic: str) -> None:
-        """The spare one takes the place of the first in a quarter of all replica sets, and leads those."""
+        """Replace the first replica by the spare broker in a quarter of all replica sets, which it then leads."""
         plan = {
             number: [SPARE, *list(partition.replicas)[1:]] if number % 4 == 0 else list(partition.replicas)
             for number, partition in self._admin.list_topics(topic, timeout=30).topics[topic].partitions.items()
@@ -195,10 +195,10 @@ class KafkaSite:
         )
 
     def restore_storage(self) -> None:
-        """There is none beside the brokers."""
+        """Do nothing: there is no storage beside the brokers."""
 
     def remove_added(self) -> None:
-        """It stays, as topics do not: the next one is made without it."""
+        """Do nothing: the topics are deleted, and the next ones are made without the spare broker."""
 
     def delete_topic(self, name: str) -> None:
         self._admin.delete_topics([name], operation_timeout=60)[name].result(90)
@@ -235,7 +235,7 @@ class KafkaSite:
 
 
 def _size(folder: Path) -> float:
-    """Bytes of the files in it; one that is renamed or deleted meanwhile does not count."""
+    """Return the bytes on disk of the files below; one that is renamed or deleted meanwhile does not count."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -246,7 +246,7 @@ def _size(folder: Path) -> float:
 
 @contextlib.contextmanager
 def open_site(name: str, parent: Path | None) -> Iterator[Site]:
-    """One of ``NAMES``, started and stopped; its data in a folder of ``parent``.  Both on defaults."""
+    """Start one of ``NAMES`` on defaults, its data in a folder of ``parent``, and stop it at the end."""
     folder = Path(tempfile.mkdtemp(prefix=f"bmq-failover-{name}-", dir=parent))
     try:
         if name == "kafka":

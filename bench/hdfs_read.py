@@ -1,8 +1,8 @@
-"""Catch-up reads of closed files on a real HDFS: ours (`HdfsFileSystem.read`, `read_into`) beside hdfs-native's.
+"""Catch-up reads of closed files on a real HDFS: BMQ's (`HdfsFileSystem.read`, `read_into`) beside hdfs-native's.
 
     python -m bench.hdfs_read [--datanodes 1 3] [--rounds 5] [--megabytes 512]
 
-Each file is one block, read whole in ranges by one or several readers at once, and stands in the page cache.  A round
+Each file is one block, read whole in ranges by one or several readers at once, and is in the page cache.  A round
 runs every client in turn, in another order each time.  Printed: median (least to most) of throughput and of this
 process's processor time, its threads' included; the datanodes' time is not counted.
 """
@@ -29,11 +29,11 @@ CASES = ((1, 16 * MB), (16, 16 * MB), (1, 128 * MB), (16, 128 * MB))
 """Readers at once, and bytes of a range."""
 
 Read = Callable[[str, int, int], Awaitable[int]]
-"""Read a range of a file; return how many bytes came."""
+"""A function that reads a range of a file and returns how many bytes came."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Start each cluster, measure, print a table."""
+    """Start each cluster, measure, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m bench.hdfs_read", description="reads of closed files on HDFS")
     parser.add_argument("--datanodes", type=int, nargs="+", default=[1, 3], help="one cluster of each size")
     parser.add_argument("--rounds", type=int, default=5, help="times that each client is measured in each case")

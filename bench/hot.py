@@ -3,8 +3,9 @@
     python -m bench.hot [--quick] [--sites bmq,kafka]
     python -m bench.hot --render       write the page again from the results that are there
 
-Writes docs/benchmarks-hot.md.  Topics of four partitions, the first of which gets ten times what each of the others
-does.  Load begins on what was placed by numbers alone; the cluster is left to itself for a while, and then measured.
+Writes docs/benchmarks-hot.md.  Topics of four partitions, the first of which gets ten times the load of each of the
+others.  Load begins on partitions that were placed by numbers alone; the cluster balances itself for a while, and is
+then measured.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PARTITIONS = 4
 HOT = 10
 VALUE = os.urandom(1000)
 SEGMENT_BYTES = 16 << 20
-"""So small that a partition's files are many in a few minutes, as they are in days with the default."""
+"""Bytes of a segment: so few that a partition has many files within minutes, as it has within days by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,7 @@ def measure(name: str, site: Site, plan: Plan) -> Sample:
 
 
 def _carried(leaders: Mapping[tuple[str, int], str], brokers: Mapping[str, float]) -> dict[str, float]:
-    """Each broker's share of the load, by who leads what."""
+    """Return each broker's share of the load, by the partitions that it leads."""
     carried = dict.fromkeys(brokers, 0.0)
     for (_, partition), leader in leaders.items():
         carried[leader] += HOT if partition == 0 else 1
@@ -119,7 +120,7 @@ def _carried(leaders: Mapping[tuple[str, int], str], brokers: Mapping[str, float
 
 
 def _furthest(values: Sequence[float]) -> float:
-    """How far the one furthest from the mean is, as a share of the mean."""
+    """Return the largest distance of a value from the mean, as a share of the mean."""
     mean = sum(values) / len(values)
     return max(abs(value - mean) for value in values) / mean
 
@@ -145,7 +146,8 @@ class _Load:
         self._thread.start()
 
     def abandon(self) -> None:
-        """What is measured has failed already; the thread is a daemon, and ends with its flush."""
+        """Stop without waiting: the measurement has failed already.  The thread is a daemon, and ends with its
+        flush."""
         self._ending.set()
 
     def finish(self) -> None:
@@ -167,7 +169,7 @@ class _Load:
                 sent += 1
             producer.poll(0.01)
         if producer.flush(120):
-            self.errors.append("some were never answered")
+            self.errors.append("some were never acknowledged")
 
     def _delivered(self, error: object, _: object) -> None:
         if error is not None:

@@ -1,4 +1,4 @@
-"""docs/benchmarks-hot.md, from the results."""
+"""The page docs/benchmarks-hot.md, written from the results."""
 
 from __future__ import annotations
 

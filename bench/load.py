@@ -1,8 +1,8 @@
-"""The load: batches made beforehand, sent again as soon as they are acknowledged.
+"""A load of batches that are made beforehand, and sent again as soon as they are acknowledged.
 
-A batch is one record of random bytes.  Per batch and turn the generator zeroes the base offset (a client always sends
-0, the broker writes the real one there), calls ``append`` and takes two times; no task, no copy, no encoding.  What
-that costs is measured too, against a target that acknowledges at once.
+A batch is one record of random bytes.  For each batch and turn the generator zeroes the base offset (a client always
+sends 0, the broker writes the real one there), calls ``append`` and takes two times; no task, no copy, no encoding.
+That cost is measured too, against a target that acknowledges at once.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _POLL_S = 0.02
 
 
 class Target(Protocol):
-    """What a load is sent to: a ``PartitionDriver``, or nothing."""
+    """A receiver of a load: a ``PartitionDriver``, or nothing."""
 
     def append(self, data: memoryview) -> asyncio.Future[int]: ...
 
 
 class NoTarget:
-    """Acknowledges in the next turn of the loop: what remains is the generator's own cost."""
+    """A target that acknowledges in the next turn of the loop: what remains is the generator's own cost."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ class NoTarget:
 
 
 def make_batch(size: int, seed: int = 0) -> memoryview:
-    """A batch of exactly ``size`` bytes that a producer could have sent."""
+    """Return a batch of exactly ``size`` bytes that a producer could have sent."""
     value = random.Random(seed).randbytes(size)
     length = size - 100
     while True:
@@ -62,14 +62,14 @@ def make_batch(size: int, seed: int = 0) -> memoryview:
 
 
 def renew(batch: memoryview) -> memoryview:
-    """The batch as its producer would send it."""
+    """Return the batch as its producer would send it, with base offset 0."""
     _OFFSET.pack_into(batch, 0, 0)
     return batch
 
 
 @dataclass(slots=True)
 class Cpu:
-    """CPU seconds of this process, all its threads."""
+    """The CPU seconds of this process, all its threads."""
 
     user_s: float
     system_s: float
@@ -85,7 +85,7 @@ class Cpu:
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
-    """What happened between the end of the warm-up and the end."""
+    """The counts between the end of the warm-up and the end of the load."""
 
     seconds: float
     batches: int
@@ -99,7 +99,7 @@ class Measured:
 
 
 class _Slot:
-    """One batch that is always on its way."""
+    """One batch that is always in flight."""
 
     __slots__ = ("batch", "callback", "started", "target")
 
@@ -111,7 +111,7 @@ class _Slot:
 
 
 class ClosedLoop:
-    """``in_flight`` batches to each target, each sent again when it is acknowledged."""
+    """A load of ``in_flight`` batches to each target, each sent again when it is acknowledged."""
 
     def __init__(self, targets: Sequence[Target], *, size: int, in_flight: int) -> None:
         self.size = size
@@ -134,13 +134,13 @@ class ClosedLoop:
             self._send(slot)
 
     async def drain(self) -> None:
-        """Send nothing more, and wait for what is on its way."""
+        """Send nothing more, and wait for the batches in flight."""
         self._is_stopping = True
         if self._outstanding:
             await self._idle.wait()
 
     async def measure(self, *, warm_s: float, seconds: float, bytes_max: int) -> Measured:
-        """Start, warm up, count, stop.  Raises what went wrong."""
+        """Start, warm up, count, stop.  Raises the first error of a batch."""
         self.start()
         await asyncio.sleep(warm_s)
         self.latencies_s = array("d")
@@ -148,7 +148,7 @@ class ClosedLoop:
         batches, cpu, started = self.batches, Cpu.now(), time.perf_counter()
         end = started + seconds
         while time.perf_counter() < end and self.batches - batches < batches_max and not self.error:  # noqa: ASYNC110
-            await asyncio.sleep(_POLL_S)  # an event would be looked at once a batch
+            await asyncio.sleep(_POLL_S)  # an event would be checked once a batch
         took_s = time.perf_counter() - started
         measured = Measured(
             seconds=took_s,
@@ -168,7 +168,7 @@ class ClosedLoop:
         slot.started = time.perf_counter()
         try:
             future = slot.target.append(slot.batch)
-        except Exception as error:  # noqa: BLE001 - told by measure()
+        except Exception as error:  # noqa: BLE001 - raised by measure()
             self._fail(error)
             return
         self._outstanding += 1
@@ -195,7 +195,7 @@ class ClosedLoop:
 
 
 async def one_at_a_time(target: Target, *, size: int, count: int, seconds: float) -> array[float]:
-    """A lone writer: the next batch is sent when the last one is acknowledged.  Seconds each took."""
+    """Send the next batch when the last one is acknowledged, as a lone writer does.  Returns the seconds of each."""
     ring = [make_batch(size, seed) for seed in range(4)]
     taken: array[float] = array("d")
     end = time.perf_counter() + seconds

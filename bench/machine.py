@@ -1,4 +1,4 @@
-"""What the figures were taken on, without saying where."""
+"""The machine on which the figures were taken, without its name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGES = ("uvloop", "crc32c", "numpy", "hdfs-native", "protobuf")
 
 
 def describe(folder: Path | None) -> dict[str, str]:
-    """Name and value, in the order of the report."""
+    """Return names and values, in the order of the report."""
     memory_gb = psutil.virtual_memory().total / (1 << 30)
     return {
         "CPU": f"{_cpu_model()}, {psutil.cpu_count()} cores",
@@ -40,14 +40,14 @@ def _cpu_model() -> str:
 
 
 def _file_system(folder: Path) -> str:
-    """The type of the file system that holds the folder."""
+    """Return the type of the file system that holds the folder."""
     real = folder.resolve()
     mounts = [part for part in psutil.disk_partitions(all=True) if real.is_relative_to(part.mountpoint)]
     return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else "unknown"
 
 
 def _numbers(release: str) -> str:
-    """A kernel's own version, without the name of who built it."""
+    """Return a kernel's own version, without its vendor's part."""
     found = re.match(r"[\d.]+", release)
     return found[0].rstrip(".") if found else release
 

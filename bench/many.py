@@ -1,4 +1,4 @@
-"""Many partitions: opening them, writing to all of them at once, and losing the broker that had them."""
+"""The many-partitions benchmark: opening them, writing to all of them at once, and losing their broker."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from bmq.broker.partition.driver import PartitionDriver
 SIZE = SIZES["1 KB"]
 LONE_OPENS = 20
 LOADS = {"one each": 1, "2,000 in all": 2000}
-"""Batches in flight: a producer per partition that waits for each answer, or enough of them for group commit."""
+"""Batches in flight: a producer per partition that waits for each response, or enough of them for group commit."""
 
 
 async def partitions(site: Site, plan: Plan, number: int) -> AsyncIterator[Sample]:
-    """One broker grows through the counts; then it dies, a second takes all over, leaves, and a third opens them."""
+    """Grow one broker through the counts; kill it; a second opens them all and hands them over, and a third opens
+    them."""
     total = max(plan.counts)
     places = new_places(total)
     config = BrokerConfig(block_bytes=_block_bytes(total), open_pipelines_max=max(total, 1000))
@@ -60,13 +61,14 @@ async def partitions(site: Site, plan: Plan, number: int) -> AsyncIterator[Sampl
 
 
 def _block_bytes(partitions: int) -> int:
-    """Each open block reserves its size on the datanodes' disk; use a quarter of what is free at most."""
+    """Return the block size: each open block reserves it on the datanodes' disk, a quarter of the free space at
+    most."""
     free = shutil.disk_usage("/").free // 4 // REPLICAS // partitions
     return max(4 << 20, min(BrokerConfig().block_bytes, free >> 20 << 20))
 
 
 async def _open_one_by_one(broker: Broker) -> dict[str, float]:
-    """New partitions, one after another: until it accepts batches, and until its first batch is flushed."""
+    """Measure new partitions, one after another: until one accepts batches, and until its first batch is flushed."""
     opened, answered = [], []
     batch = make_batch(SIZE)
     for place in new_places(LONE_OPENS):
@@ -86,7 +88,7 @@ async def _open_one_by_one(broker: Broker) -> dict[str, float]:
 
 
 async def _open_all(broker: Broker, places: Sequence[Place]) -> list[PartitionDriver]:
-    """At once, each with one batch flushed: its segment is created, registered, named and written."""
+    """Open all at once, each with one batch flushed: its segment is created, registered, named and written."""
 
     async def one(place: Place) -> PartitionDriver:
         writer = await broker.open(place.path, place.key)
@@ -103,7 +105,7 @@ async def _append_one(broker: Broker, place: Place) -> None:
 
 
 async def _timed_open(broker: Broker, places: Sequence[Place]) -> dict[str, float]:
-    """Partitions that hold data: fence and recover where need be, until all accept batches."""
+    """Open partitions that hold data: fence and recover if necessary, until all accept batches."""
     started = time.perf_counter()
     await asyncio.gather(*(broker.open(place.path, place.key) for place in places))
     took_s = time.perf_counter() - started

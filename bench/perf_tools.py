@@ -1,4 +1,4 @@
-"""Kafka's own performance tools, and what they print."""
+"""The runners of Kafka's own performance tools, and the parsers of their output."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ CLIENT_JAVA = ("-XX:+UseG1GC", "-Xshare:auto")
 HEAP_MB = 512
 TIMEOUT_S = 300.0
 PRODUCER = {"acks": "all", "batch.size": "65536", "linger.ms": "5", "buffer.memory": "67108864"}
-"""For throughput: Kafka's documentation names batch.size and linger.ms as what to raise first."""
+"""Producer settings for throughput: Kafka's documentation says to raise batch.size and linger.ms first."""
 PRODUCER_PROMPT = {"acks": "all", "linger.ms": "0"}
-"""For latency."""
+"""Producer settings for latency."""
 _PRODUCED = re.compile(
     r"(\d+) (?:steady state )?records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\),"
     r" ([\d.]+) ms avg latency, ([\d.]+) ms max latency,"
@@ -31,7 +31,11 @@ def produce(
     warm_count: int = 0,
     records_s: int = -1,
 ) -> dict[str, float]:
-    """``kafka-producer-perf-test``: records/s, MB/s (2^20) and latencies in ms, after ``warm_count`` records."""
+    """Run ``kafka-producer-perf-test``; return records/s, MB/s (2^20) and latencies in ms, after ``warm_count``
+    records.
+
+    Raises ValueError if its output has no summary.
+    """
     settings = [f"{name}={value}" for name, value in {"bootstrap.servers": bootstrap, **properties}.items()]
     output = run_tool(
         "ProducerPerformance", "--topic", topic, "--num-records", str(count + warm_count), "--record-size",
@@ -47,7 +51,10 @@ def produce(
 
 
 def consume(bootstrap: str, topic: str, *, count: int) -> dict[str, float]:
-    """``kafka-consumer-perf-test``: records/s and MB/s while fetching, without the time to join the group."""
+    """Run ``kafka-consumer-perf-test``; return records/s and MB/s while fetching, without the time to join the group.
+
+    Raises ValueError if it consumed less than ``count``.
+    """
     output = run_tool(
         "ConsumerPerformance", "--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(count),
         "--hide-header", "--timeout", "60000",

@@ -1,4 +1,4 @@
-"""How long and how often to measure: the full run, and a quick one that shows that everything works."""
+"""The duration and number of measurements: the full run, and a quick one that shows that everything works."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ KB, MB, GB = 1000, 1000**2, 1000**3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Seconds are wall time of one measurement in one round."""
+    """The plan of a run.  Seconds are wall time of one measurement in one round."""
 
     rounds: int = 3
-    """Each round takes every adapter in turn, so that a slow minute of the machine hits all of them."""
+    """Rounds; each takes every adapter in turn, so that a slow minute of the machine affects all of them."""
     is_warmed: bool = True
-    """One round before them that is thrown away: the datanodes' compilers need some seconds of load."""
+    """Whether one more round comes first and is dropped: the datanodes' compilers need some seconds of load."""
     warm_s: float = 1.0
-    """The beginning of each measurement that is not counted."""
+    """Seconds at the beginning of each measurement that are not counted."""
     throughput_s: float = 4.0
     throughput_bytes_max: int = 2 * GB
-    """Ends a measurement early: the memory adapter keeps all of it, and HDFS three times."""
+    """Bytes that end a measurement early: the memory adapter keeps all of them, and HDFS three times."""
     in_flight_bytes: int = 16 << 20
     """Closed loop: half of what a partition buffers, twice what its pipeline sends without an acknowledgement."""
     in_flight_max: int = 2048
-    """The same in batches: what small ones are bounded by."""
+    """The same in batches, which bounds small ones."""
     lone_count: int = 2000
     lone_s: float = 6.0
     """One batch at a time: this many, or this long."""
     counts: tuple[int, ...] = (1, 16, 200, 1000)
-    """Active partitions."""
+    """Numbers of active partitions."""
     partitions_s: float = 3.0
     takeovers: int = 20
     settle_s: float = 4.0
-    """After the files of a measurement on HDFS are deleted: datanodes hear of it with their next heartbeat."""
+    """Seconds after the files of a measurement on HDFS are deleted: datanodes delete them after their next
+    heartbeat."""
     step_timeout_s: float = 300.0
-    """No measurement of one round takes longer, or it is given up and reported as failed."""
+    """Limit of a measurement of one round; beyond, it is given up and reported as failed."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,4 +59,4 @@ QUICK = Plan(
 )
 
 SIZES = {"1 KB": 1 << 10, "64 KB": 1 << 16, "1 MB": 1 << 20}
-"""Bytes of a whole batch, header and all: the largest is what Kafka's default max.message.bytes lets through."""
+"""Bytes of a whole batch, header included: the largest is the limit of Kafka's default max.message.bytes."""

@@ -23,7 +23,7 @@ mpl.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "axes.axi
 
 
 def draw(results: Results, folder: Path) -> list[str]:
-    """Names of the files drawn; a plot without samples is left out."""
+    """Draw the plots and return the names of their files; a plot without samples is left out."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for name, bench, plot in (
@@ -46,7 +46,7 @@ def _figure(columns: int) -> tuple[Figure, Sequence[Any]]:
 
 
 def _bars(axis: Any, results: Results, bench: str, cases: Sequence[str], metric: str) -> None:
-    """A group of bars per case, whiskers from the lowest to the highest round."""
+    """Draw a group of bars per case, with whiskers from the lowest to the highest round."""
     adapters = [adapter for adapter in results.adapters(bench) if adapter in COLOURS]
     width = 0.8 / max(1, len(adapters))
     for index, adapter in enumerate(adapters):

@@ -1,12 +1,12 @@
-"""Where the CPU time of our process goes: the closed loop of bench.run, sampled.
+"""A profile of the CPU time of BMQ's process: the closed loop of bench.run, sampled.
 
     python -m bench.profile [--adapters local,hdfs] [--sizes 1KB,1MB] [--seconds 20] [--calls] [--out docs]
 
-A timer on the process's CPU time interrupts the interpreter, which notes the stack at the next step of Python.  So
-time in C is noted at the line that called it; time in C that no line of ours called (the event loop, its sockets) is
-noted when the loop enters the next callback, at its first line, and is told apart by that.  Unlike a tracing profiler
-this does not slow small calls more than large ones.  ``--calls`` traces besides, for the number of calls.  What other
-threads used (the local adapter's writer) is known from their clocks.
+A timer on the process's CPU time interrupts the interpreter, which notes the stack at the next step of Python.  So time
+in C is noted at the line that called it.  Time in C that no line of ours called (the event loop, its sockets) is noted
+when the loop enters the next callback, at its first line, which distinguishes it.  Unlike a tracing profiler this does
+not slow small calls more than large ones.  ``--calls`` traces in addition, for the number of calls.  The time of other
+threads (the local adapter's writer) is read from their clocks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bench.plan import FULL, GB, SIZES
 from bench.roots import Roots, open_roots
 from bench.single import in_flight, new_places, rates
 
-INTERVAL_S = 0.001  # the kernel may make more of it: its own tick
+INTERVAL_S = 0.001  # the kernel may make it longer: its own tick
 LINES_SHOWN = 25
 BYTES_MAX = 4 * GB
 REPOSITORY = str(Path(__file__).resolve().parents[1])
@@ -67,7 +67,7 @@ LAYERS = (
 
 
 class Sampler:
-    """Counts stacks by layer and by line while it is entered."""
+    """A counter of stacks by layer and by line, while it is entered."""
 
     def __init__(self) -> None:
         self.layers: Counter[str] = Counter()
@@ -86,7 +86,8 @@ class Sampler:
         self.threads_s = time.process_time() - time.thread_time() - self.threads_s
 
     def settle(self, cpu_s: float) -> None:
-        """Other threads' time was noted where this one was, nearly always waiting in the loop."""
+        """Move other threads' time out of the layers: it was noted where this thread was, nearly always waiting in the
+        loop."""
         share = min(0.99, self.threads_s / cpu_s)
         total, waiting = self.layers.total(), self.layers.pop(LOOP, 0)
         moved = round(total * share)
@@ -100,7 +101,7 @@ class Sampler:
         assert frame is not None
         code = frame.f_code
         caller = frame.f_back
-        # Entered just now, and not by us: what came before was C without a line.
+        # Entered just now, and not by us: the time before was spent in C without a line.
         line = frame.f_lineno or code.co_firstlineno  # an instruction may belong to no line
         is_entry = line <= code.co_firstlineno + 1 and (caller is None or not _is_ours(caller))
         if is_entry or not _is_ours(frame):
@@ -112,7 +113,7 @@ class Sampler:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """Code of this repository, the measuring loop's own coroutine excepted."""
+    """Return whether a frame is code of this repository, the measuring loop's own coroutine excepted."""
     return frame.f_code.co_filename.startswith(REPOSITORY) and frame.f_code.co_filename != __file__
 
 

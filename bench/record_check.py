@@ -76,7 +76,7 @@ def row(codec: str, walkers: Sequence[Walker], rounds: int) -> str:
 
 
 async def produce(w: World, data: bytes, requests: int) -> float:
-    """CPU seconds of so many requests, eight under way at once."""
+    """Return the CPU seconds of so many requests, eight in flight at a time."""
     began = time.process_time()
     for _ in range(requests // 8):
         answers = await asyncio.gather(*(w.produce({("orders", 0): data}) for _ in range(8)))

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md from the results: tables, plots, and what is in the figures."""
+"""The page docs/benchmarks.md, written from the results: tables, plots, and what the figures include."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.takeover import IN_FLIGHT
 
 Row = Sequence[str]
 NOTES = Path(__file__).with_name("profile_notes.md")
-"""What a reader of the profile concluded, by hand: to be looked at again after each change of the hot path."""
+"""The conclusions from the profile, written by hand: to be checked again after each change of the hot path."""
 AIMS = (
     ("1 KB flush, lone writer, median", "latency", "1 KB", "p50_ms", "under", plots.AIM_LATENCY_MS, "ms"),
     ("1 MB batches, one partition", "throughput", "1 MB", "mb_s", "over", plots.AIM_MB_S, "MB/s"),
@@ -35,7 +35,7 @@ NOISE = (
 
 
 def write(results: Results, out: Path) -> None:
-    """``out``/benchmarks.md, and the plots in ``out``/benchmarks/."""
+    """Write ``out``/benchmarks.md, and the plots in ``out``/benchmarks/."""
     folder = out / "benchmarks"
     drawn = plots.draw(results, folder)
     profile = folder / "profile.json"
@@ -274,7 +274,7 @@ def _number(spread: Spread) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits."""
+    """Return the value with three digits."""
     if abs(value) >= 1000:
         digits = len(str(int(abs(value)))) - 3
         return f"{round(value, -digits):,.0f}"

@@ -1,4 +1,4 @@
-"""Samples, and what the rounds say together."""
+"""Samples of measurements, and statistics over their rounds."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Spread:
 
     @property
     def share(self) -> float:
-        """Highest less lowest, as a share of the median."""
+        """The highest less the lowest value, as a share of the median."""
         return (self.high - self.low) / self.middle if self.middle else 0.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Results:
-    """A run: where, how, what, and what failed."""
+    """A run: its command, machine and plan, its samples, and its failures."""
 
     command: str
     machine: dict[str, str]
@@ -51,7 +51,7 @@ class Results:
     started: str
     took_s: float = 0.0
     load: list[float] = field(default_factory=list)
-    """The machine's load average before each round: what else was going on, and our own round before."""
+    """The machine's load average before each round: other work, and our own round before."""
     samples: list[Sample] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -60,7 +60,7 @@ class Results:
         return [sample for sample in self.samples if (sample.bench, sample.adapter, sample.case) == wanted]
 
     def cases(self, bench: str) -> list[str]:
-        """In the order of measuring."""
+        """Return the cases in the order of measuring."""
         return list(dict.fromkeys(sample.case for sample in self.samples if sample.bench == bench))
 
     def adapters(self, bench: str) -> list[str]:
@@ -71,7 +71,7 @@ class Results:
         return Spread(median(values), min(values), max(values)) if values else None
 
     def series(self, bench: str, adapter: str, case: str, name: str) -> list[float]:
-        """All rounds' values together."""
+        """Return all rounds' values together."""
         return [value for sample in self.of(bench, adapter, case) for value in sample.series.get(name, ())]
 
     def save(self, path: Path) -> None:
@@ -88,7 +88,7 @@ class Results:
 
 
 def latency_metrics(latencies_s: Sequence[float]) -> dict[str, float]:
-    """Percentiles in milliseconds, each only where enough values lie beyond it to mean something."""
+    """Return percentiles in milliseconds, each only if enough values lie beyond it to be meaningful."""
     values = np.asarray(latencies_s, dtype=np.float64) * 1000
     if not len(values):
         return {}
@@ -100,7 +100,7 @@ def latency_metrics(latencies_s: Sequence[float]) -> dict[str, float]:
 
 
 def latency_curve(latencies_s: Sequence[float]) -> list[float]:
-    """Milliseconds at each of ``CURVE``."""
+    """Return the milliseconds at each percentile of ``CURVE``."""
     return [float(value) for value in np.percentile(np.asarray(latencies_s, dtype=np.float64) * 1000, CURVE)]
 
 
@@ -110,7 +110,7 @@ def spread_of(values: Iterable[float]) -> Spread:
 
 
 def _rounded(sample: dict[str, Any]) -> dict[str, Any]:
-    """Six digits are more than any of this is worth, and keep the file small."""
+    """Round to six digits, which are more than any figure here is exact to, and keep the file small."""
     sample["metrics"] = {name: float(f"{value:.6g}") for name, value in sample["metrics"].items()}
     sample["series"] = {name: [float(f"{value:.4g}") for value in values] for name, values in sample["series"].items()}
     return sample

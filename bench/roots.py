@@ -1,4 +1,4 @@
-"""Where to write: one root per adapter, and a fresh folder in it with a fresh store for each measurement."""
+"""The roots of measurements: one per adapter, and in it a fresh folder with a fresh store for each measurement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JAVA_OPTIONS = ("--add-opens=java.base/java.lang=ALL-UNNAMED",)
 
 
 class CountingScheduler(FlushScheduler):
-    """Counts flushes that have ended."""
+    """A flush scheduler that counts the flushes that have ended."""
 
     flushes = 0
 
@@ -39,7 +39,7 @@ class CountingScheduler(FlushScheduler):
 
 @dataclass(slots=True)
 class Site:
-    """A fresh folder of one adapter, and the store that goes with it."""
+    """A fresh folder of one adapter, and the store that belongs to it."""
 
     adapter: str
     url: str
@@ -47,7 +47,7 @@ class Site:
 
     @contextlib.asynccontextmanager
     async def broker(self, config: BrokerConfig | None = None) -> AsyncIterator[Broker]:
-        """One broker, as one process would have it; closed at the end, which fails if it cannot hand over."""
+        """Yield one broker, as in a process of its own; closing it at the end fails if it cannot hand over."""
         incarnation = new_incarnation()
         fs = await open_filesystem(self.url, holder=f"bmq-{incarnation}")
         try:
@@ -73,7 +73,7 @@ def flushes_of(broker: Broker) -> int:
 
 
 class Roots:
-    """The adapters asked for, with HDFS started if it is among them."""
+    """The roots of the chosen adapters, with HDFS started if it is among them."""
 
     def __init__(self, folder: Path, cluster: HdfsCluster | None, settle_s: float) -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ class Roots:
 
     @contextlib.asynccontextmanager
     async def site(self, adapter: str) -> AsyncIterator[Site]:
-        """Removed afterwards, with everything that was written."""
+        """Yield a site, and remove it afterwards with everything that was written."""
         self._count += 1
         name = f"bench-{self._count}"
         keeper: FileSystem | None = None
@@ -91,7 +91,7 @@ class Roots:
         match adapter:
             case "memory":
                 url = f"memory:{name}"
-                keeper = await open_filesystem(url, holder="keeper")  # the files live as long as somebody has them open
+                keeper = await open_filesystem(url, holder="keeper")  # the files live while one file system is open
             case "local":
                 url = (self.folder / name).as_uri()
             case _:
@@ -113,7 +113,7 @@ class Roots:
 
 @contextlib.contextmanager
 def open_roots(adapters: Sequence[str], *, settle_s: float, parent: Path | None = None) -> Iterator[Roots]:
-    """Everything started is stopped at the end, by pid, and its files are removed (on failure, HDFS's logs are not)."""
+    """Yield the roots.  At the end HDFS is stopped and all files are removed, except HDFS's logs after a failure."""
     folder = Path(tempfile.mkdtemp(prefix="bmq-bench-", dir=parent))
     try:
         with contextlib.ExitStack() as stack:

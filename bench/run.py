@@ -1,4 +1,4 @@
-"""Measure, and write docs/benchmarks.md with its plots.
+"""The main benchmark: measure, and write docs/benchmarks.md with its plots.
 
     python -m bench.run [--quick] [--adapters memory,local,hdfs] [--out docs] [--folder DIR]
     python -m bench.run --render        draw again from the results that are there
@@ -85,7 +85,7 @@ def _names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
 
 
 def _told(options: argparse.Namespace) -> list[str]:
-    """What the figures depend on; not where files were put."""
+    """Return the arguments that the figures depend on, without the folders."""
     told = ["--quick"] if options.quick else []
     if options.adapters != list(ADAPTERS):
         told += ["--adapters", ",".join(options.adapters)]
@@ -95,7 +95,7 @@ def _told(options: argparse.Namespace) -> list[str]:
 
 
 async def _measure(roots: Roots, adapters: Sequence[str], only: Sequence[str], plan: Plan, results: Results) -> None:
-    """Rounds, in each every bench on every adapter in turn.  Round 0 is the warm-up."""
+    """Run the rounds, in each every bench on every adapter in turn.  Round 0 is the warm-up."""
     for number in range(0 if plan.is_warmed else 1, plan.rounds + 1):
         results.load.append(round(os.getloadavg()[0], 2))
         short = plan if number else QUICK

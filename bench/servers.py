@@ -19,11 +19,11 @@ from tests.services.hdfs import HdfsCluster
 from tests.services.kafka import SERVER_JAVA, KafkaCluster
 
 PAIRS = {"local": ("kafka-1", "bmq-local"), "hdfs": ("kafka-3", "bmq-hdfs")}
-"""What stands beside what: one node on a local disk, and three replicas."""
+"""The servers that are compared: one node on a local disk, and three replicas."""
 KAFKA_HEAP_MB = 1024
-"""What Kafka's own kafka-server-start.sh gives it."""
+"""Heap that Kafka's own kafka-server-start.sh sets."""
 KAFKA_PROPERTIES = {
-    # Kafka's documentation asks for one thread a core and no more; its defaults (3 and 8) are for larger machines.
+    # Kafka's documentation recommends one thread a core at most; its defaults (3 and 8) are for larger machines.
     "num.network.threads": "2",
     "num.io.threads": "4",
     "num.recovery.threads.per.data.dir": "2",
@@ -41,7 +41,7 @@ DATANODES = 4
 
 @dataclass(slots=True)
 class Server:
-    """One of those that are measured; it runs from the beginning to the end of the run."""
+    """A server that is measured; it runs from the beginning to the end of the run."""
 
     name: str
     bootstrap: str
@@ -52,7 +52,7 @@ class Server:
 
     @property
     def cpu_s(self) -> float:
-        """Processor seconds of the server itself: Kafka's nodes, or ours."""
+        """Processor seconds of the server itself: of Kafka's nodes, or of ``bmq serve``."""
         if self.kafka is not None:
             return self.kafka.cpu_seconds
         assert self.bmq is not None
@@ -60,7 +60,7 @@ class Server:
 
     @property
     def storage_cpu_s(self) -> float:
-        """Those of HDFS: NameNode and datanodes."""
+        """Processor seconds of HDFS: NameNode and datanodes."""
         return sum(process.cpu_seconds for process in self.hdfs.processes) if self.hdfs is not None else 0.0
 
     @property
@@ -71,13 +71,13 @@ class Server:
         return self.bmq.rss_bytes
 
     def leader(self, topic: str) -> int:
-        """The node that leads the topic's partition 0."""
+        """Return the node that leads the topic's partition 0."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})
         node: int = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
         return node
 
     def kill_and_start(self, node: int) -> None:
-        """``kill -9`` of one node, and its start; returns at once after the start."""
+        """Send ``kill -9`` to one node, and start it; returns without waiting until it is ready."""
         if self.kafka is not None:
             self.kafka.kill_node(node)
             self.kafka.start_node(node, wait=False)
@@ -104,7 +104,7 @@ class Server:
 
 @contextlib.contextmanager
 def start(name: str, parent: Path | None = None) -> Iterator[Server]:
-    """One server, started and stopped; its data in a folder of ``parent``."""
+    """Start one server, its data in a folder of ``parent``, and stop it at the end."""
     folder = Path(tempfile.mkdtemp(prefix=f"bmq-bench-{name}-", dir=parent))
     try:
         if name.startswith("kafka-"):

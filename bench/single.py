@@ -1,4 +1,4 @@
-"""One partition: how much it takes, and how long one flush takes."""
+"""The single-partition benchmark: its throughput, and the time of one flush."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TOPIC = "bench"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A partition that nobody has opened yet."""
+    """A partition that no broker has opened yet."""
 
     path: PartitionPath
     key: PartitionKey
 
 
 def new_places(count: int) -> list[Place]:
-    """Partitions of one new topic."""
+    """Return partitions of one new topic."""
     topic_id = uuid.uuid4()
     return [Place(PartitionPath(TOPIC, str(topic_id), n), PartitionKey(topic_id, n)) for n in range(count)]
 
@@ -50,7 +50,7 @@ def rates(measured: Measured) -> dict[str, float]:
 
 
 async def throughput(site: Site, plan: Plan, number: int) -> AsyncIterator[Sample]:
-    """A closed loop of each size; rolls every 128 MB and checkpoints are part of it."""
+    """Measure a closed loop of each size; rolls every 128 MB and checkpoints are part of it."""
     for name, size in SIZES.items():
         async with site.broker() as broker:
             place = new_places(1)[0]
@@ -66,7 +66,7 @@ async def throughput(site: Site, plan: Plan, number: int) -> AsyncIterator[Sampl
 
 
 async def generator(plan: Plan, number: int) -> AsyncIterator[Sample]:
-    """The same loop with nothing behind it."""
+    """Measure the same loop without a broker."""
     for name, size in SIZES.items():
         loop = ClosedLoop([NoTarget()], size=size, in_flight=in_flight(plan, size))
         measured = await loop.measure(warm_s=0.1, seconds=plan.throughput_s / 8, bytes_max=1 << 62)
@@ -75,7 +75,7 @@ async def generator(plan: Plan, number: int) -> AsyncIterator[Sample]:
 
 
 async def latency(site: Site, plan: Plan, number: int) -> AsyncIterator[Sample]:
-    """A lone writer, one batch at a time, while nothing else goes on; then 1 KB on disk, not only in memory."""
+    """Measure a lone writer, one batch at a time, without other load; then 1 KB on disk, not only in memory."""
     cases = [(name, size, False) for name, size in SIZES.items()] + [("1 KB, hsync", SIZES["1 KB"], True)]
     async with site.broker() as broker:
         for name, size, sync in cases:

@@ -1,10 +1,10 @@
-"""Measure Spark over our segments beside Spark's own Kafka source, and write docs/benchmarks-spark.md.
+"""The Spark benchmark: BMQ's source over segments, beside Spark's own Kafka source; writes docs/benchmarks-spark.md.
 
     python -m bench.spark [--quick] [--out docs] [--folder DIR]
     python -m bench.spark --render      draw again from the results that are there
 
-One Spark session asks the same of the same records in turn: of segments on HDFS, of our endpoint and of Apache Kafka.
-Answers are compared with what was written; a wrong one is a failure, not a figure.
+One Spark session runs the same queries on the same records in turn: from segments on HDFS, from BMQ's endpoint and from
+Apache Kafka.  Results are compared with the records that were written; a wrong one is a failure, not a figure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ IDLE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much, and how often."""
+    """Amounts and repetitions of a run."""
 
     rounds: int = 3
     records: tuple[tuple[int, int], ...] = ((100, 3_000_000), (1000, 500_000))
@@ -62,7 +62,7 @@ QUICK = Plan(rounds=1, records=((100, 400_000), (1000, 100_000)), decoder_mb=16,
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """``schema``: the columns it needs.  ``expected`` is the answer."""
+    """One query.  ``schema`` holds the columns that it needs, ``expected`` its result."""
 
     schema: str
     ask: Callable[[DataFrame], Any]
@@ -74,7 +74,7 @@ def _total(data: DataFrame) -> int:
 
 
 def _groups(data: DataFrame) -> tuple[int, int]:
-    """Groups, and records in all of them."""
+    """Return the number of groups, and of records in all of them."""
     by_key = data.groupBy("key").agg(sql.count("*").alias("records"), sql.max(sql.length("value")).alias("longest"))
     row = by_key.agg(sql.count("*").alias("groups"), sql.sum("records").alias("records")).collect()[0]
     return row.groups, row.records
@@ -88,7 +88,7 @@ QUERIES = {
 
 
 def frame(spark: SparkSession, site: Site, source: str, topic: Topic, schema: str) -> DataFrame:
-    """A read of all of a topic, in as many tasks as it has partitions at least, whatever reads it."""
+    """Return a read of all of a topic, in at least as many tasks as it has partitions, from any source."""
     if source in (STORAGE, NARROW):
         reader = spark.read.format("bmq").option("root", site.root)
         if source == NARROW:
@@ -100,7 +100,7 @@ def frame(spark: SparkSession, site: Site, source: str, topic: Topic, schema: st
 
 
 def measure(spark: SparkSession, meter: SparkMeter, site: Site, source: str, topic: Topic, name: str) -> Sample:
-    """One query.  ValueError for a wrong answer."""
+    """Run one query and return its sample.  Raises ValueError if its result is wrong."""
     query = QUERIES[name]
     jvm, python = meter.read()
     hdfs, bmq, kafka = site.hdfs_cpu_s, site.bmq_cpu_s, site.kafka_cpu_s
@@ -125,7 +125,7 @@ def measure(spark: SparkSession, meter: SparkMeter, site: Site, source: str, top
 
 
 def idle(site: Site) -> Sample:
-    """What ``bmq serve`` uses while nobody asks it anything."""
+    """Measure the processor time that ``bmq serve`` uses without any request."""
     used = site.bmq_cpu_s
     time.sleep(IDLE_S)
     metrics = {"serve_share": (site.bmq_cpu_s - used) / IDLE_S}
@@ -183,7 +183,8 @@ def _software(jars: Sequence[Path]) -> dict[str, str]:
 
 
 def decoder(plan: Plan) -> Iterator[Sample]:
-    """Alone, on one core, all columns; and what an executor waits for before its first batch."""
+    """Measure the decoder alone, on one core, with all columns; and its import, an executor's wait for its first
+    batch."""
     for size, _ in plan.records:
         for codec in plan.codecs:
             case = sample(size, codec, plan.decoder_mb << 20)
@@ -197,7 +198,8 @@ def decoder(plan: Plan) -> Iterator[Sample]:
 
 
 def _measure(spark: SparkSession, site: Site, plan: Plan, results: Results) -> None:
-    """Rounds, in each every query on each topic by all sources in turn.  Round 0 warms up, with one query a topic."""
+    """Run the rounds, in each every query on each topic by all sources in turn.  Round 0 warms up, with one query a
+    topic."""
     meter = SparkMeter(spark)
     for topic in (EMPTY, *plan.topics):
         site.fill(topic)

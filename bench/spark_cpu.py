@@ -11,7 +11,8 @@ READS_MAX = 20
 
 
 class SparkMeter:
-    """Of one session.  Python is the driver, the processes that plan, and the workers of tasks, dead ones too."""
+    """A meter of one session.  Python is the driver, the processes that plan, and the workers of tasks, ended ones
+    too."""
 
     def __init__(self, spark: SparkSession) -> None:
         gateway: Any = spark.sparkContext._gateway
@@ -19,16 +20,16 @@ class SparkMeter:
         self._jvm = psutil.Process(gateway.proc.pid)
 
     def read(self) -> tuple[float, float]:
-        """Seconds of the JVM and of Python, since they began.
+        """Return the seconds of the JVM and of Python, since they began.
 
-        A process that ends while it is looked for has moved into the account of its parent: look again.
+        A process that ends during the reading has moved into the account of its parent: then all are read again.
         """
         for _ in range(READS_MAX):
             try:
                 return self._read()
             except psutil.NoSuchProcess:
                 continue
-        raise TimeoutError(f"processes ended during each of {READS_MAX} looks at them")
+        raise TimeoutError(f"processes ended during each of {READS_MAX} reads of their times")
 
     def _read(self) -> tuple[float, float]:
         jvm, driver = self._jvm.cpu_times(), self._driver.cpu_times()

@@ -1,4 +1,4 @@
-"""docs/benchmarks-spark.md from the results."""
+"""The page docs/benchmarks-spark.md, written from the results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.servers import BMQ_ENVIRONMENT, KAFKA_HEAP_MB
 from bench.spark_sites import DATANODES, EMPTY, KEYS, PARTITIONS, SEGMENT_BYTES
 
 NOTES = Path(__file__).with_name("spark_notes.md")
-"""What was concluded, by hand: to be looked at again after each change of the source or the decoder."""
+"""The conclusions, written by hand: to be checked again after each change of the source or the decoder."""
 TITLES = {
     "storage": "BMQ's source, all columns",
     "storage, narrow": "BMQ's source, columns asked for",

@@ -1,4 +1,4 @@
-"""What Spark's benchmark reads: the same records in a topic on HDFS and in one of Apache Kafka, and who serves them."""
+"""The data of Spark's benchmark: the same records in a topic on HDFS and in one of Apache Kafka, and their servers."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ DATANODES = 4
 KEYS = 1000
 KEY_BYTES = 10
 VALUES = 5000
-"""Different ones, so many that a codec's window holds no two that are equal."""
+"""Different values, so many that a codec's window holds no two that are equal."""
 SEGMENT_BYTES = 64 << 20
-"""So that most of a topic is closed, as of any topic that is older than an hour, and its end is open."""
+"""Bytes of a segment: most of a topic is closed, as of any topic that is older than an hour, and its end is open."""
 PRODUCER = {"acks": "all", "batch.size": 65536, "linger.ms": 20, "queue.buffering.max.messages": 500_000}
 SETTLE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """``count`` records of ``record_bytes``, key and value, compressed by ``codec``."""
+    """A topic of ``count`` records of ``record_bytes``, key and value, compressed by ``codec``."""
 
     record_bytes: int
     codec: str
@@ -87,7 +87,7 @@ class Site:
         return self.kafka.cpu_seconds
 
     def fill(self, topic: Topic) -> None:
-        """Write it to both; return when readers of storage see all of it."""
+        """Write the topic to both; return when readers of storage see all of it."""
         for bootstrap in self.bootstraps:
             _create(bootstrap, topic)
             _produce(bootstrap, topic)
@@ -100,7 +100,7 @@ def _cpu_s(processes: Sequence[ServiceProcess]) -> float:
 
 @contextlib.contextmanager
 def open_site(parent: Path | None = None) -> Iterator[Site]:
-    """Started and stopped; data in a folder of ``parent``."""
+    """Start all servers, with their data in a folder of ``parent``, and stop them at the end."""
     folder = Path(tempfile.mkdtemp(prefix="bmq-bench-spark-", dir=parent))
     try:
         with contextlib.ExitStack() as stack:
@@ -152,7 +152,7 @@ def _produce(bootstrap: str, topic: Topic) -> None:
 
 @cache
 def values_of(size: int) -> list[bytes]:
-    """Of words, so that a codec has something to do."""
+    """Return values made of words, so that a codec can compress them."""
     chance = random.Random(size)
     words = [bytes(chance.choices(b"abcdefghijklmnopqrstuvwxyz", k=5)) + b" " for _ in range(2000)]
     return [b"".join(chance.choices(words, k=size // 6 + 1))[:size] for _ in range(VALUES)]

@@ -1,4 +1,4 @@
-"""A second broker takes a partition over from one that writes without pause, and goes on; again and again."""
+"""The takeover benchmark: a broker takes a partition over from one that writes without pause, again and again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IN_FLIGHT = 16
 
 
 async def _use(broker: Broker) -> None:
-    """A partition opened, written, checkpointed and handed over."""
+    """Open a partition, write to it, checkpoint it and hand it over."""
     place = new_places(1)[0]
     writer = await broker.open(place.path, place.key)
     await writer.append(make_batch(SIZE))
@@ -28,10 +28,10 @@ async def _use(broker: Broker) -> None:
 
 
 async def takeover(site: Site, plan: Plan, number: int) -> AsyncIterator[Sample]:
-    """Until the successor accepts batches, and until its first one is flushed.
+    """Measure the time until the successor accepts batches, and until its first one is flushed.
 
-    Both run in this process and on its one core; the predecessor goes on writing until it notices.  The successor has
-    been at work: its journal is open.
+    Both run in this process and on its one core; the predecessor writes until it notices.  The successor has been used
+    before: its journal is open.
     """
     place = new_places(1)[0]
     opened: list[float] = []

@@ -1,4 +1,4 @@
-"""``python -m demo``."""
+"""The entry point of ``python -m demo``."""
 
 from __future__ import annotations
 

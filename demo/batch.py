@@ -29,7 +29,8 @@ _VALUE = "carrier string, year int, month int, day int, arr_delay bigint"
 
 
 def analyse(root: str, topic: str, archive: Path, records: int, picture: Path) -> list[str]:
-    """Print the table and say where the picture is; what is wrong, empty if all is well."""
+    """Print the table and the picture's path.  Returns a text for each fault, none if the figures are the data
+    set's."""
     started = time.monotonic()
     with _session() as spark:
         opened = time.monotonic()
@@ -53,7 +54,7 @@ def analyse(root: str, topic: str, archive: Path, records: int, picture: Path) -
 
 @contextmanager
 def _session() -> Iterator[SparkSession]:
-    """Two cores of this machine, and as little talk as possible.  Ctrl-C stays the demo's."""
+    """Yield a session on two cores of this machine, with as few log lines as possible.  Ctrl-C stays the demo's."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings = {
@@ -69,7 +70,7 @@ def _session() -> Iterator[SparkSession]:
         builder = builder.config(name, value)
     on_interrupt = signal.getsignal(signal.SIGINT)
     spark: SparkSession = builder.getOrCreate()
-    signal.signal(signal.SIGINT, on_interrupt)  # Spark puts its own there
+    signal.signal(signal.SIGINT, on_interrupt)  # Spark installs its own
     spark.dataSource.register(BmqDataSource)
     try:
         yield spark
@@ -78,7 +79,7 @@ def _session() -> Iterator[SparkSession]:
 
 
 def _by_day(spark: SparkSession, root: str, topic: str) -> DataFrame:
-    """What ``Day`` has."""
+    """Return the columns of ``Day`` for each carrier and day."""
     options = {"root": root, "topic": topic, "minPartitions": str(TASKS)}
     values = spark.read.format("bmq").schema("value binary").options(**options).load()
     flight = values.select(sql.from_json(sql.col("value").cast("string"), _VALUE).alias("flight")).select("flight.*")
@@ -105,7 +106,7 @@ def _by_carrier(days: DataFrame) -> list[Carrier]:
 
 
 def _in_sight(spark: SparkSession, work: Any) -> Any:
-    """``work``'s result, with its progress told meanwhile."""
+    """Return the result of ``work``, and show Spark's progress meanwhile."""
     result: list[Any] = []
     errors: list[BaseException] = []
     context = spark.sparkContext
@@ -130,7 +131,7 @@ def _in_sight(spark: SparkSession, work: Any) -> Any:
 
 
 def _done(spark: SparkSession) -> int:
-    """Tasks that have ended; the first that are run are those that read."""
+    """Return the number of tasks that have ended; the tasks that read run first."""
     tracker = spark.sparkContext.statusTracker()
     stages = {stage for job in tracker.getJobIdsForGroup(_GROUP) for stage in _stages(tracker.getJobInfo(job))}
     found = [tracker.getStageInfo(stage) for stage in stages]

@@ -1,9 +1,9 @@
-"""The demo in full: a cluster over HDFS and etcd, of which a datanode and a broker are killed while flights come in.
+"""The demo in full: a cluster over HDFS and etcd, of which a datanode and a broker are killed under load.
 
 python -m demo.cluster [--records N] [--picture FILE]
 
-HDFS and etcd are those that the tests start; nothing but their programs is needed on the machine, and these are fetched
-once.  Every process dies with this one.
+HDFS and etcd are those that the tests start; the machine needs only their programs, which are fetched once.  Every
+process ends with this one.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from tests.services.processes import NotReady, ServiceProcess
 
 PICTURE = Path("build/demo/flights-cluster.png")
 LIMIT_S = 900
-"""For all of it, downloads apart; a fifth of that is usual."""
+"""Seconds for the whole demo, downloads excepted; a fifth of that is usual."""
 RECORDS_MIN = 60_000
-"""Fewer are through before both kills are done."""
+"""Fewer are sent before both kills are done."""
 DATANODES = 4
-"""One more than replicas, so that one may die."""
+"""One more than replicas, so that one may be killed."""
 SETTINGS = {"BMQ_OFFSETS_TOPIC_NUM_PARTITIONS": "8"}
 _LATE_ACKS_S = 0.5
-"""What was acknowledged before a kill has been heard by then."""
+"""Seconds in which acknowledgements from before a kill arrive."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +59,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Start HDFS, etcd and a cluster of nine processes, send real flights through it with a real Kafka "
         "client while a datanode and then a broker are killed, read them in a group, and check that nothing is lost, "
         "doubled, changed or out of order. Then stop the cluster, and let Spark work out delays from its segments.",
-        epilog="Exit status: 0 when all is well, 1 when something is wrong, 2 for bad arguments. HDFS, etcd and the "
+        epilog="Exit status: 0 if all checks pass, 1 if one fails, 2 for bad arguments. HDFS, etcd and the "
         "data set, 200 MB, are downloaded once, to BMQ_CACHE_DIR or ~/.cache/bmq.",
     )
     parser.add_argument(
@@ -75,7 +75,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace) -> bool:
-    """True when all is well.  No process is left, and a folder only when it may tell what went wrong."""
+    """Play the demo and return whether all checks pass.  No process is left, and a folder only if it may show a
+    fault."""
     started = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="bmq-demo-"))
     is_well, is_kept = False, True
@@ -110,7 +111,7 @@ def _play(options: argparse.Namespace, folder: Path) -> bool:
             done = _under_fire(trip, hdfs, cluster)
         print_carriers(done.sent, done.ledger, flights.read_airlines(archive))
         print_halves(done.sent, done.ledger, done.taken, done.first, done.second)
-        print(f"{'':<11}without a kill a partition was silent for {trip.pauses.longest[0]:.2f} s at most")
+        print(f"{'':<11}without a kill the longest pause of a partition was {trip.pauses.longest[0]:.2f} s")
         print_verdict(done.sent, done.problems)
         _stop(cluster)
         from demo import batch  # takes a second to import, and is not wanted before
@@ -123,7 +124,7 @@ def _play(options: argparse.Namespace, folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _site(folder: Path) -> Iterator[tuple[HdfsCluster, BmqCluster]]:
-    """All of it, running.  However it ends, every process is killed."""
+    """Yield HDFS and the cluster, running.  However it ends, every process is killed."""
     say("starting etcd and HDFS; their programs are fetched the first time")
     etcd = EtcdCluster(folder=folder / "etcd")
     hdfs = HdfsCluster(datanodes=DATANODES, folder=folder / "hdfs")
@@ -159,14 +160,14 @@ def _count(cluster: BmqCluster, role: str) -> str:
 
 
 def _require_alive(hdfs: HdfsCluster, cluster: BmqCluster) -> None:
-    """All but those that were killed.  NotReady."""
+    """Raise NotReady unless all processes run, except those that were killed."""
     for process in [*_members(cluster), *hdfs.processes]:
-        if process.pid is not None:  # a process that was killed is forgotten
+        if process.pid is not None:  # None after a kill
             process.require_running()
 
 
 def _stop(cluster: BmqCluster) -> None:
-    """As a service manager does.  DemoFailed when one does not end well."""
+    """Stop the cluster as a service manager does.  Raises DemoFailed if a process does not end cleanly."""
     started = time.monotonic()
     try:
         cluster.stop_politely(*(name for name, member in cluster.members.items() if member.process.is_running))
@@ -179,7 +180,8 @@ def _stop(cluster: BmqCluster) -> None:
 
 
 def _under_fire(trip: RoundTrip, hdfs: HdfsCluster, cluster: BmqCluster) -> Outcome:
-    """A datanode is killed when a third has come in, a broker at two thirds.  Neither comes back."""
+    """Run the round trip; kill a datanode at a third of the records, a broker at two thirds.  Neither is started
+    again."""
     blows = [partial(_datanode, trip.pauses, hdfs), partial(_broker, trip.pauses, cluster)]
     done = trip.run(while_producing=blows)
     felt = trip.pauses.longest[1:]
@@ -190,7 +192,7 @@ def _under_fire(trip: RoundTrip, hdfs: HdfsCluster, cluster: BmqCluster) -> Outc
 
 
 def _datanode(pauses: Pauses, hdfs: HdfsCluster, worker: Worker, progress: Progress) -> Kill:
-    """The one with the most open replicas."""
+    """Kill the datanode with the most open replicas."""
     replicas = [len([*each.data_dir.glob("current/BP-*/current/rbw/blk_*.meta")]) for each in hdfs.datanodes]
     index = replicas.index(max(replicas))
     what = f"a datanode with {replicas[index]} open replicas"
@@ -198,14 +200,14 @@ def _datanode(pauses: Pauses, hdfs: HdfsCluster, worker: Worker, progress: Progr
 
 
 def _broker(pauses: Pauses, cluster: BmqCluster, worker: Worker, progress: Progress) -> Kill:
-    """The one that owns most."""
+    """Kill the broker that owns the most partitions."""
     name = cluster.busiest(BROKER)
     owned = list(cluster.owners().values()).count(name)
     return _struck(f"a broker with {owned} partitions", partial(cluster.kill, name), pauses, worker, progress)
 
 
 def _struck(what: str, kill: Callable[[], None], pauses: Pauses, worker: Worker, progress: Progress) -> Kill:
-    """Until every partition has answered anew.  The pause is of this moment: the longest is known in the end."""
+    """Kill, and wait until every partition acknowledges again.  The pause is so far the longest; it may yet grow."""
     done = worker.done
     progress.say(f"kill -9 to {what} at {done:,} records")
     pauses.open_window()
@@ -215,8 +217,8 @@ def _struck(what: str, kill: Callable[[], None], pauses: Pauses, worker: Worker,
         time.sleep(TICK_S)
         progress.at(worker.done)
         if time.monotonic() - killed > STALL_S:
-            raise DemoFailed(f"a partition had no answer for {STALL_S:g} s after the kill")
-    progress.say(f"all partitions answer again; the longest silence was {pauses.longest[-1]:.2f} s")
+            raise DemoFailed(f"a partition had no acknowledgement for {STALL_S:g} s after the kill")
+    progress.say(f"all partitions acknowledge again; the longest pause was {pauses.longest[-1]:.2f} s")
     return Kill(done, pauses.longest[-1], what)
 
 

@@ -1,6 +1,6 @@
-"""Delays by carrier: what Spark is to find, and the same from the data set itself, found in another way.
+"""Delays by carrier: the result that Spark is to find, computed from the data set in another way.
 
-All delays are whole minutes, so sums are exact and means are the same numbers wherever they are worked out: the two are
+All delays are whole minutes, so sums are exact and means are the same numbers wherever they are computed: the two are
 compared for equality.
 """
 
@@ -44,7 +44,7 @@ class Carrier:
 
 
 def from_data_set(text: bytes, records: int) -> list[Carrier]:
-    """From the first ``records`` lines of the CSV file, by Arrow's reader and its grouping."""
+    """Compute the delays of the first ``records`` lines of the CSV file, by Arrow's reader and its grouping."""
     options = csv.ConvertOptions(
         include_columns=["carrier", "year", "month", "day", "arr_delay"],
         column_types={"arr_delay": pa.int64()},
@@ -73,7 +73,7 @@ def from_data_set(text: bytes, records: int) -> list[Carrier]:
 
 
 def differences(found: Sequence[Carrier], expected: Sequence[Carrier]) -> list[str]:
-    """Empty when both are the same, to the last bit."""
+    """Return a text for each difference; none if both are the same, to the last bit."""
     ours, theirs = _by_name(found), _by_name(expected)
     problems = [f"carrier {name} is in one only" for name in sorted(ours.keys() ^ theirs.keys())]
     problems += [
@@ -82,7 +82,7 @@ def differences(found: Sequence[Carrier], expected: Sequence[Carrier]) -> list[s
         if ours[name] != theirs[name]
     ]
     if len(ours) != len(found):
-        problems.append("Spark told of a carrier twice")
+        problems.append("Spark returned a carrier twice")
     return problems[:PROBLEMS_MAX]
 
 

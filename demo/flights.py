@@ -29,26 +29,26 @@ _DOWNLOAD_TIMEOUT_S = 300
 
 
 class DataMissing(Exception):
-    """The data set cannot be had; ``str`` says why, and what to do."""
+    """The data set cannot be fetched; ``str`` says why, and what to do."""
 
 
 class Flight(NamedTuple):
-    """A record to be: ``key`` names the flight as passengers do, as in UA1545."""
+    """A record to be produced: ``key`` names the flight as passengers do, as in UA1545."""
 
     key: str
     carrier: str
     value: bytes
-    """JSON."""
+    """The flight's fields, as JSON."""
 
 
 def cache_folder() -> Path:
-    """``BMQ_CACHE_DIR``, else the user's cache folder, so that clones share the download."""
+    """Return ``BMQ_CACHE_DIR``, else the user's cache folder, so that clones share the download."""
     base = os.environ.get("BMQ_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bmq"
     return Path(base) / "flights"
 
 
 def has_archive(folder: Path) -> bool:
-    """Is it there, and what was published?"""
+    """Return whether the archive is there, and is the published one."""
     try:
         found = hashlib.sha256((folder / ARCHIVE).read_bytes()).hexdigest()
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def has_archive(folder: Path) -> bool:
 
 
 def fetch(folder: Path) -> Path:
-    """The archive, downloaded unless it is there.  DataMissing."""
+    """Return the archive, downloaded unless it is there.  Raises DataMissing if it cannot be downloaded."""
     archive = folder / ARCHIVE
     if has_archive(folder):
         return archive
@@ -78,7 +78,7 @@ def fetch(folder: Path) -> Path:
 
 
 def read_flights(archive: Path) -> Iterator[Flight]:
-    """All flights in the file's order."""
+    """Yield all flights in the file's order."""
     with tarfile.open(archive) as files:
         zipped = zipfile.ZipFile(io.BytesIO(_member(files, "flights.csv.zip")))
         with zipped.open("flights.csv") as raw:
@@ -93,7 +93,7 @@ def read_flights(archive: Path) -> Iterator[Flight]:
 
 
 def read_csv(archive: Path) -> bytes:
-    """The file itself, for whoever reads it in another way."""
+    """Return the CSV file itself, for another reader."""
     with tarfile.open(archive) as files, zipfile.ZipFile(io.BytesIO(_member(files, "flights.csv.zip"))) as zipped:
         return zipped.read("flights.csv")
 
@@ -108,7 +108,7 @@ def _value(text: str, *, keep: bool) -> str | float | None:
 
 
 def read_airlines(archive: Path) -> dict[str, str]:
-    """Carrier's code to its name."""
+    """Return each carrier's name by its code."""
     with tarfile.open(archive) as files:
         rows = csv.DictReader(io.StringIO(_member(files, "airlines.csv").decode()))
         return {row["carrier"]: row["name"] for row in rows}
@@ -117,5 +117,5 @@ def read_airlines(archive: Path) -> dict[str, str]:
 def _member(files: tarfile.TarFile, name: str) -> bytes:
     file = files.extractfile(f"{_DATA}/{name}")
     if file is None:
-        raise DataMissing(f"{ARCHIVE} holds no {name}; delete it and try again")
+        raise DataMissing(f"{ARCHIVE} does not hold {name}; delete it and try again")
     return file.read()

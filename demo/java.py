@@ -1,4 +1,4 @@
-"""The Java that Spark needs: found, installed where that may be done, or named."""
+"""The Java that Spark needs: found, or installed where that is possible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from bmq.spark.jobs.session import JAVA_MIN, java_version
 
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "openjdk-25-jre-headless")
-"""Debian's and Ubuntu's; a release has one or two of them."""
+"""Packages of Debian and Ubuntu; a release has one or two of them."""
 _INSTALL_TIMEOUT_S = 600
 
 
@@ -19,7 +19,10 @@ class JavaMissing(Exception):
 
 
 def ensure_java(say: Callable[[str], None]) -> None:
-    """Install it when this is root on a machine with apt-get, as ``.ci/run`` does.  JavaMissing."""
+    """Install Java if it is missing and this is root on a machine with apt-get, as ``.ci/run`` does.
+
+    Raises JavaMissing if it is missing then.
+    """
     found = java_version()
     if found is not None and found >= JAVA_MIN:
         return
@@ -27,11 +30,11 @@ def ensure_java(say: Callable[[str], None]) -> None:
     if "JAVA_HOME" in os.environ or os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise JavaMissing(
             f"Spark needs Java {JAVA_MIN} or later, {told}: install it (Debian, Ubuntu: apt-get install"
-            f" {PACKAGES[0]}), or let JAVA_HOME name it; --no-spark leaves Spark out"
+            f" {PACKAGES[0]}), or set JAVA_HOME; --no-spark leaves Spark out"
         )
     _install(say)
     if (java_version() or 0) < JAVA_MIN:
-        raise JavaMissing(f"Java was installed, but `java` is not {JAVA_MIN} or later: let JAVA_HOME name the new one")
+        raise JavaMissing(f"Java was installed, but `java` is not {JAVA_MIN} or later: set JAVA_HOME to the new one")
 
 
 def _install(say: Callable[[str], None]) -> None:

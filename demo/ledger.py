@@ -1,9 +1,9 @@
-"""What was sent, what was found in the log, and whether the two are the same.  Pure.
+"""The record of what was sent and what was found in the log, and the comparison of the two.  Pure.
 
-Consumers may see a record again: they were cut off between taking it and committing its offset.  So what they take is
-booked under its place, partition and offset, where a second time changes nothing; taking and booking are one act, which
-is how a consumer counts exactly once.  What no consumer's commit may excuse is the log itself: every record must stand
-in it at one place, at the place that its acknowledgement named, behind the one before it of the same key.
+Consumers may get a record again: they were cut off between taking it and committing its offset.  So the records that
+they take are booked under partition and offset, where a second time changes nothing; taking and booking are one step,
+which is how a consumer counts exactly once.  The log itself has no such excuse: every record must be in it once, at the
+place that its acknowledgement named, after the one before it of the same key.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 
 NOWHERE = -1
 PROBLEMS_MAX = 10
-"""Told of each kind; a log that lost one record may have lost a million."""
+"""Problems of each kind that are listed; a log that lost one record may have lost a million."""
 
 
 class Sent:
-    """The records, by their number in the file: key, position within the key, checksum, acknowledged place."""
+    """The records sent, by their number in the file: key, position within the key, checksum, acknowledged place."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -37,7 +37,7 @@ class Sent:
         return len(self.keys)
 
     def add(self, key: str, carrier: str, value: bytes) -> tuple[int, int]:
-        """(row, sequence): the record's number, and its number among those of its key, from 1."""
+        """Add a record; return (row, sequence): its number, and its number among those of its key, from 1."""
         self._by_key[key] += 1
         self.keys.append(key)
         self.sequences.append(self._by_key[key])
@@ -49,14 +49,14 @@ class Sent:
         return len(self.keys) - 1, self._by_key[key]
 
     def acknowledge(self, row: int, partition: int, offset: int) -> None:
-        """``offset`` is NOWHERE when the client knows only that the record is stored."""
+        """Note that a record is stored; ``offset`` is NOWHERE if the client does not know where."""
         self.acked += 1
         self.partitions[row] = partition
         self.offsets[row] = offset
 
 
 class Ledger:
-    """What was found.  Not for several threads at once."""
+    """The records found in the log.  Not thread-safe."""
 
     def __init__(self, sent: Sent, partitions: int) -> None:
         self._sent = sent
@@ -74,7 +74,7 @@ class Ledger:
         value: bytes | None,
         headers: Mapping[str, str | bytes | None],
     ) -> None:
-        """Book a record.  One that is not what was sent under its number is remembered as a problem."""
+        """Book a record.  One that differs from the record sent under its number is kept as a problem."""
         row = _number(headers.get("row"))
         known = self._rows[partition].get(offset)
         if known is not None:
@@ -99,7 +99,7 @@ class Ledger:
             self._wrong.append(text)
 
     def problems(self, ends: Sequence[int]) -> list[str]:
-        """Everything that is wrong, given where each partition ends; empty when nothing was lost, doubled or moved."""
+        """Return a text for each fault, given where each partition ends; none if nothing was lost, doubled or moved."""
         found = list(self._wrong)
         if self._sent.acked != len(self._sent):
             found.append(f"{len(self._sent) - self._sent.acked} records were never acknowledged")
@@ -113,7 +113,7 @@ class Ledger:
         return found + self._misplaced() + self._out_of_order()
 
     def _misplaced(self) -> list[str]:
-        """Lost, doubled, or not where the acknowledgement said."""
+        """Return texts about records that are lost, doubled, or not where the acknowledgement said."""
         places: dict[int, tuple[int, int]] = {}
         doubled, moved = [], []
         for partition, rows in enumerate(self._rows):
@@ -150,7 +150,7 @@ class Ledger:
 
 
 def _number(text: str | bytes | None) -> int:
-    """The header as a number, NOWHERE when it is none."""
+    """Return the header as a number, NOWHERE if it is not one."""
     return int(text) if text is not None and text.isdigit() else NOWHERE
 
 

@@ -21,7 +21,7 @@ SHOWN_MIN, SHOWN_MAX = -30.0, 90.0
 
 
 def draw(carriers: Sequence[Carrier], days: Sequence[Day], airlines: Mapping[str, str], path: Path) -> None:
-    """A PNG at ``path``."""
+    """Draw a PNG at ``path``."""
     known = sorted((each for each in carriers if each.mean is not None), key=lambda each: each.mean or 0.0)
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(13, 0.34 * len(known) + 2.2), layout="constrained")

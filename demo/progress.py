@@ -14,7 +14,7 @@ SIGN_OF_LIFE_S = 10.0
 
 
 class Progress:
-    """One task of known size."""
+    """The progress of one task of known size."""
 
     def __init__(self, title: str, total: int, unit: str = "records") -> None:
         self._title = title
@@ -37,7 +37,7 @@ class Progress:
             self._tell()
 
     def at(self, done: int) -> None:
-        """So many are done by now."""
+        """Show that ``done`` units are done."""
         if self._bar is not None:
             self._bar.update(done - self._done)
         self._done = done
@@ -46,7 +46,7 @@ class Progress:
             self._tell()
 
     def say(self, text: str) -> None:
-        """A line of its own, above the bar."""
+        """Print a line of its own, above the bar."""
         if self._bar is not None:
             self._bar.write(text, file=sys.stderr)
         else:

@@ -1,4 +1,4 @@
-"""What the demo prints at its end."""
+"""The report that the demo prints at its end."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from demo.ledger import Ledger, Sent
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Of ``what``, or of all there is.  ``pause`` is how long it was felt, in seconds."""
+    """A kill of ``what``, or of the only server.  ``pause`` is the longest time without an acknowledgement, in
+    seconds."""
 
     done: int
-    """Records by then."""
+    """Records done at the kill."""
     pause: float
     what: str = ""
 
 
 @dataclass(slots=True)
 class Half:
-    """How one half went, in seconds: until the first record, and from there to the end, kills included."""
+    """One half's times in seconds: until the first record, and from there to the end, kills included."""
 
     opening: float = 0.0
     seconds: float = 0.0
@@ -63,9 +64,9 @@ def print_verdict(sent: Sent, problems: Sequence[str]) -> None:
 def _print_kills(half: Half) -> None:
     for kill in half.kills:
         if kill.what:
-            _print("", f"{kill.what} killed at {kill.done:,}: a partition was silent for {kill.pause:.2f} s at most")
+            _print("", f"{kill.what} killed at {kill.done:,}: the longest pause of a partition was {kill.pause:.2f} s")
         else:
-            _print("", f"killed at {kill.done:,}, the next answer came {kill.pause:.2f} s later")
+            _print("", f"killed at {kill.done:,}, the next response came {kill.pause:.2f} s later")
 
 
 def _rate(records: int, size: int, half: Half) -> str:

@@ -1,4 +1,4 @@
-"""All flights in by a producer, out by a group of two, and whether what came out is what went in."""
+"""The round trip: all flights in by a producer, out by a group of two, and a comparison of the two."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from demo.stage import PARTITIONS, DemoFailed, say
 from demo.work import Consuming, Producing, Worker, ends_and_commits, ends_of
 
 STALL_S = 60.0
-"""Without a single record for so long, the demo gives up."""
+"""Seconds without a single record after which the demo gives up."""
 TICK_S = 0.05
 
 Blow = Callable[[Worker, Progress], Kill]
-"""Kills something, and returns when work goes on."""
+"""A function that kills something, and returns when work continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Both halves, and what is wrong."""
+    """The result of both halves, and a text for each fault."""
 
     sent: Sent
     ledger: Ledger
@@ -40,7 +40,7 @@ def _nothing() -> None: ...
 
 
 class RoundTrip:
-    """Of the first ``records`` flights through ``topic``.  ``check`` raises when whoever serves it is not well."""
+    """A round trip of the first ``records`` flights through ``topic``.  ``check`` raises if a server has failed."""
 
     def __init__(
         self, bootstrap: str, topic: str, archive: Path, records: int, *, check: Callable[[], None] = _nothing
@@ -54,7 +54,8 @@ class RoundTrip:
         self._check = check
 
     def run(self, *, while_producing: Sequence[Blow] = (), while_consuming: Sequence[Blow] = ()) -> Outcome:
-        """With blows evenly over each half.  DemoFailed, KafkaException."""
+        """Run both halves, with blows evenly over each.  Raises DemoFailed or KafkaException if one cannot be
+        completed."""
         sent, topic, total = Sent(), self._topic, self._records
         rows = itertools.islice(flights.read_flights(self._archive), total)
         producing = Producing(self._bootstrap, topic, rows, sent, self.pauses)
@@ -75,7 +76,7 @@ class RoundTrip:
         return Outcome(sent, ledger, consuming.taken, first, second, problems)
 
     def _watch(self, worker: Worker, title: str, blows: Sequence[Blow]) -> Half:
-        """Let it work to its end.  DemoFailed when it stalls."""
+        """Let the worker run to its end.  Raises DemoFailed if it stalls."""
         half, total = Half(), self._records
         due = [(total * (number + 1) // (len(blows) + 1), blow) for number, blow in enumerate(blows)]
         with Progress(title, total) as progress:
@@ -90,7 +91,7 @@ class RoundTrip:
                         half.opening = half.opening or time.monotonic() - started
                         done, moved = worker.done, time.monotonic()
                     if time.monotonic() - moved > STALL_S:
-                        raise DemoFailed(f"{title} stands still at {done:,} of {total:,} records for {STALL_S:g} s")
+                        raise DemoFailed(f"{title} made no progress at {done:,} of {total:,} records for {STALL_S:g} s")
                     self._check()
                     if due and done >= due[0][0]:
                         half.kills.append(due.pop(0)[1](worker, progress))
@@ -108,7 +109,7 @@ class RoundTrip:
 def problems_of(
     sent: Sent, ledger: Ledger, taken: Sequence[int], ends: Sequence[int], commits: Sequence[int]
 ) -> list[str]:
-    """The log's, and the group's."""
+    """Return the faults of the log, and those of the group."""
     problems = ledger.problems(ends)
     if commits != ends:
         problems.append(f"the group has committed {commits}, the partitions end at {ends}")

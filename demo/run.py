@@ -1,5 +1,5 @@
-"""The demo's story: start a server, produce, consume, kill it in the middle of both, and check; stop it, and let Spark
-read what it left.
+"""The demo's steps: start a server, produce, consume, kill it in the middle of both, and check; stop it, and let Spark
+read its segments.
 
 python -m demo [--kills N] [--records N] [--no-spark] [--picture FILE] [--bootstrap-server HOST:PORT]
 """
@@ -28,9 +28,9 @@ from demo.work import Worker
 
 PICTURE = Path("build/demo/flights.png")
 RECORDS_A_KILL = 20_000
-"""Records at least before, between and after the kills: fewer are through before the demo looks again."""
+"""Records at least before, between and after the kills: fewer are done before the demo checks again."""
 _LATE_ACKS_S = 0.1
-"""After a kill, until what the old server still answered has been heard; no new one is up by then."""
+"""Seconds after a kill in which the old server's responses arrive; no new server is up by then."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=f"Send {flights.ROWS:,} real flights through `bmq serve` with a real Kafka client, kill the server "
         "while they are produced and while a group of two consumes them, and check that nothing is lost, doubled, "
         "changed or out of order. Then stop it, and let Spark work out delays from the segments that it left.",
-        epilog="Exit status: 0 when all is well, 1 when something is wrong, 2 for bad arguments. The data set, 9 MB, "
+        epilog="Exit status: 0 if all checks pass, 1 if one fails, 2 for bad arguments. The data set, 9 MB, "
         "is downloaded once, to BMQ_CACHE_DIR or ~/.cache/bmq.",
     )
     parser.add_argument(
@@ -80,7 +80,8 @@ def _number(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> bool:
-    """True when all is well.  No server is left, and a folder only when it may tell what went wrong."""
+    """Play the demo and return whether all checks pass.  No server is left, and a folder only if it may show a
+    fault."""
     started = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="bmq-demo-"))
     server = None if options.bootstrap_server else Server(folder)
@@ -98,7 +99,7 @@ def _run(options: argparse.Namespace) -> bool:
     finally:
         status = server.stop() if server is not None else 0
         if is_well and status:
-            print(f"demo: bmq serve ended with status {status} when it was asked to stop", file=sys.stderr)
+            print(f"demo: bmq serve ended with status {status} after SIGTERM", file=sys.stderr)
             is_well = False
         if is_well or not is_kept:
             shutil.rmtree(folder)
@@ -135,18 +136,18 @@ def _play(options: argparse.Namespace, server: Server | None) -> bool:
 
 
 def _analyse(server: Server, topic: str, archive: Path, total: int, picture: Path) -> list[str]:
-    """Spark's part, with nobody there but the files; what is wrong with its answer."""
+    """Run Spark's part on the files, with the server stopped.  Returns a text for each fault."""
     from demo import batch  # takes a second to import, and is not wanted without Spark
 
     status = server.stop()
     if status:
-        raise DemoFailed(f"bmq serve ended with status {status} when it was asked to stop")
+        raise DemoFailed(f"bmq serve ended with status {status} after SIGTERM")
     say("\nbmq serve is stopped; Spark reads the segments that it left")
     return batch.analyse(server.root, topic, archive, total, picture)
 
 
 def _kill(server: Server, worker: Worker, progress: Progress) -> Kill:
-    """Felt from the kill to the next answer."""
+    """Kill and start the server, and wait for its next response.  The pause is from the kill to that."""
     done = worker.done
     progress.say(f"kill -9 at {done:,} records")
     killed = time.monotonic()
@@ -159,7 +160,7 @@ def _kill(server: Server, worker: Worker, progress: Progress) -> Kill:
         time.sleep(TICK_S / 10)
         progress.at(worker.done)
         if time.monotonic() - killed > STALL_S:
-            raise DemoFailed(f"no answer for {STALL_S:g} s after the kill")
+            raise DemoFailed(f"no response for {STALL_S:g} s after the kill")
     pause = time.monotonic() - killed
-    progress.say(f"next answer {pause:.2f} s after the kill")
+    progress.say(f"next response {pause:.2f} s after the kill")
     return Kill(done, pause)

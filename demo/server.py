@@ -18,7 +18,7 @@ _POLL_S = 0.02
 
 
 class ServerFailed(Exception):
-    """The server did not come up, or did not stay; ``str`` has the end of its log."""
+    """The server did not start, or did not stay; ``str`` has the end of its log."""
 
 
 class Server:
@@ -39,11 +39,11 @@ class Server:
 
     @property
     def root(self) -> str:
-        """Where its segments lie, as a URL."""
+        """The root of its segments, as a URL."""
         return (self._folder / "log").as_uri()
 
     def start(self) -> None:
-        """Return at once; ``wait_ready`` waits."""
+        """Start the process and return at once; ``wait_ready`` waits."""
         (self._folder / "log").mkdir(parents=True, exist_ok=True)
         self._is_ready = threading.Event()
         with self._log.open("a") as log:
@@ -59,7 +59,7 @@ class Server:
         threading.Thread(target=_listen, args=(self._process, self._is_ready), daemon=True).start()
 
     def wait_ready(self) -> None:
-        """Until it has said that it serves clients.  ServerFailed."""
+        """Wait until the server prints that it serves clients.  Raises ServerFailed if it ends, or takes too long."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._is_ready.wait(_POLL_S):
             self.check()
@@ -67,19 +67,20 @@ class Server:
                 raise ServerFailed(f"bmq serve is not ready after {START_TIMEOUT_S:g} s:\n{self._tail()}")
 
     def check(self) -> None:
-        """ServerFailed when it has ended and nobody asked it to."""
+        """Raise ServerFailed if the server has ended by itself."""
         assert self._process is not None, "start comes first"
         if self._process.poll() is not None:
             raise ServerFailed(f"bmq serve ended with status {self._process.returncode}:\n{self._tail()}")
 
     def kill(self) -> None:
-        """SIGKILL: it can finish nothing.  Returns when the process is gone."""
+        """Send SIGKILL, so that it can finish nothing, and return when the process is gone."""
         assert self._process is not None, "start comes first"
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> int:
-        """SIGTERM, as a service manager does; its exit status.  Killed when it does not end."""
+        """Send SIGTERM, as a service manager does, and return the exit status.  A server that does not end is
+        killed."""
         if self._process is None:
             return 0
         self._process.terminate()
@@ -103,7 +104,7 @@ def _listen(process: subprocess.Popen[str], is_ready: threading.Event) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now; held together, so that they differ."""
+    """Return ports that nothing listens on now; they are held together, so that they differ."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

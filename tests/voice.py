@@ -14,12 +14,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS: tuple[str, ...] = (
+    "bench",
     "broker",
     "cli",
     "console",
     "controller",
     "coordinator",
     "core",
+    "demo",
     "endpoint",
     "meta",
     "proxy",

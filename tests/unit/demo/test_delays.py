@@ -37,7 +37,7 @@ def test_differences(capsys: pytest.CaptureFixture[str]) -> None:
     other = dataclasses.replace(UA, mean=3.0000000000000004)
     assert differences([other, OO], [OO, UA]) == [f"Spark found {other}, the data set has {UA}"]
     assert differences([UA], [OO, UA]) == ["carrier OO is in one only"]
-    assert differences([UA, UA], [UA]) == ["Spark told of a carrier twice"]
+    assert differences([UA, UA], [UA]) == ["Spark returned a carrier twice"]
     print_delays([other, OO], [UA, OO], {"UA": "United"})
     told = capsys.readouterr().out.splitlines()
     assert told[2].startswith("UA  United")

@@ -194,11 +194,11 @@ def test_summary(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == [
         "produced   1 records (0 MB) in 2.0 s: 0 a second",
         "           by one idempotent producer, acks=all, lz4",
-        "           a broker killed at 500: a partition was silent for 0.40 s at most",
+        "           a broker killed at 500: the longest pause of a partition was 0.40 s",
         "consumed   1 records (0 MB) in 4.0 s: 0 a second",
         "           by a group of two that took 1 and 0",
         "           after the 6.2 s in which the group formed",
-        "           killed at 1,000, the next answer came 0.75 s later",
+        "           killed at 1,000, the next response came 0.75 s later",
         "           0 records came again, and were counted once",
         "right      every record is in the log once, unchanged, at the offset its acknowledgement named",
         "           all 1 keys are in order",
