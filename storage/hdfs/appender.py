@@ -114,7 +114,7 @@ class HdfsAppender:
     def abort(self) -> None:
         self._pipeline.abort()
 
-    async def tell_length(self) -> None:
+    async def report_length(self) -> None:
         """Send the acknowledged length to the NameNode, if it has grown since the last time.
 
         Nothing is sent before the first length, which the first acknowledgement sends.  A refusal is ignored: the next

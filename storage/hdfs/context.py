@@ -14,7 +14,7 @@ from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.bad_replicas import BadReplicas
 from bmq.storage.hdfs.datanode import Datanodes, SuspectNodes
 from bmq.storage.hdfs.lease_renewer import LeaseRenewer
-from bmq.storage.hdfs.lengths import LengthTeller
+from bmq.storage.hdfs.lengths import LengthReporter
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.pipeline import Pipeline
 from bmq.storage.hdfs.pipeline_timer import PipelineClock
@@ -63,7 +63,7 @@ class HdfsClient:
     suspects: SuspectNodes
     refusing: RefusingNodes
     leases: LeaseRenewer
-    lengths: LengthTeller
+    lengths: LengthReporter
     clock: PipelineClock
     tasks: Tasks
     opening: asyncio.Semaphore
@@ -97,7 +97,7 @@ class HdfsClient:
             suspects=SuspectNodes(settings.suspect_s),
             refusing=RefusingNodes(settings.full_node_s),
             leases=LeaseRenewer(namenode, holder, settings.lease_renewal_s),
-            lengths=LengthTeller(settings.length_told_s),
+            lengths=LengthReporter(settings.length_report_s),
             clock=PipelineClock(settings, on_late),
             tasks=tasks,
             opening=asyncio.Semaphore(settings.opens_max),

@@ -26,13 +26,13 @@ from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.auth import SimpleAuthenticator
 from bmq.storage.hdfs.block_allocation import append_file, create_file
 from bmq.storage.hdfs.block_reader import read_block, read_block_by_thread, read_block_into, visible_length
+from bmq.storage.hdfs.closed_files import ClosedFiles
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.fencing import fence
 from bmq.storage.hdfs.health import read_health
 from bmq.storage.hdfs.name_service import read_config, resolve
 from bmq.storage.hdfs.namenode import IN_SERVICE
-from bmq.storage.hdfs.native_reader import ClosedFiles
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.health import StorageHealth
 

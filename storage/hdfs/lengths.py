@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 class OpenFile(Protocol):
     """An open file, of which more may be acknowledged than the NameNode has."""
 
-    async def tell_length(self) -> None:
+    async def report_length(self) -> None:
         """Send the acknowledged length if it has grown.  Raises StorageUnavailable if the NameNode does not respond."""
 
 
-class LengthTeller(OpenFileTask[OpenFile]):
+class LengthReporter(OpenFileTask[OpenFile]):
     """The task that sends the lengths of all open files, once in ``interval_s``.
 
     They are sent one after another, so that a thousand files cost the NameNode a thousand small calls in ``interval_s``
@@ -32,17 +32,17 @@ class LengthTeller(OpenFileTask[OpenFile]):
     """
 
     def __init__(self, interval_s: float) -> None:
-        super().__init__("send the lengths of open files to the NameNode", interval_s, self._send)
+        super().__init__("send the lengths of open files to the NameNode", interval_s, self._report)
 
-    async def tell_all(self) -> None:
+    async def report_all(self) -> None:
         """Send the length of each open file.  Raises StorageUnavailable at the first that cannot be sent."""
         for file in list(self.files):
             if file in self.files:  # not closed meanwhile
-                await file.tell_length()
+                await file.report_length()
 
-    async def _send(self) -> None:
+    async def _report(self) -> None:
         try:
-            await self.tell_all()
+            await self.report_all()
         except StorageUnavailable as error:
             log.warning(
                 "cannot send the lengths of open files to the NameNode, trying again in %g s: a snapshot made now holds"

@@ -36,7 +36,7 @@ class HdfsSettings:
     lease_renewal_s: float = 20.0
     """Interval of lease renewals.  The soft limit is 60 s: two renewals may be lost."""
 
-    length_told_s: float = 30.0
+    length_report_s: float = 30.0
     """Interval in which the NameNode is sent the length of an open file: an HDFS snapshot holds as much of it.  A
     segment that is written has its file's entry read every 5 s, which is six times as many calls."""
 
@@ -144,7 +144,7 @@ class HdfsSettings:
             raise ValueError("takeover_copies_timeout_s must not be below takeover_node_timeout_s")
         if self.lease_renewal_s > 30:
             raise ValueError("lease_renewal_s must be at most half of HDFS's soft limit of 60 s")
-        if self.length_told_s <= 0:
-            raise ValueError("length_told_s must be above 0")
+        if self.length_report_s <= 0:
+            raise ValueError("length_report_s must be above 0")
         if self.heartbeat_s > 30:
             raise ValueError("heartbeat_s must be at most half of the datanodes' time-out of 60 s")

@@ -48,7 +48,7 @@ class MemoryAppender:
         self._lease = Lease(paths=(path,), holder=fs.holder, file_id=opened.file.file_id)
         self._nodes = tuple(replica.node.name for replica in self.replicas)
         self._position = self._flushed = opened.position
-        self._told = opened.told
+        self._has_length = opened.has_length
         self._sent: deque[_Flush] = deque()  # not yet on all datanodes
         self._landed: deque[_Flush] = deque()  # on all, not yet acknowledged to the client
         self._timer: asyncio.TimerHandle | None = None
@@ -204,17 +204,17 @@ class MemoryAppender:
         """
         if not self.fs.is_running:
             return False
-        if not self._told:
+        if not self._has_length:
             wait_s = self._storage.wait_s(writes=True)
             if wait_s > 0:
                 flush.answer_at = self._loop.time() + wait_s
                 return False
             try:
-                self._storage.tell_length(self._file, self._generation, flush.position)
+                self._storage.store_length(self._file, self._generation, flush.position)
             except LeaseLost as error:
                 self._break(error)
                 return False
-            self._told = True
+            self._has_length = True
         self._flushed = flush.position
         if not flush.future.done():  # its waiter may have been cancelled
             flush.future.set_result(flush.position)

@@ -68,6 +68,7 @@ class File:
         "data",
         "file_id",
         "generation",
+        "has_length",
         "holder",
         "incarnation",
         "is_deleted",
@@ -80,7 +81,6 @@ class File:
         "replication",
         "stamp",
         "synced",
-        "told",
     )
 
     def __init__(
@@ -98,7 +98,7 @@ class File:
         self.generation = 1  # of the writer that the NameNode accepts
         self.stamp = 1  # the highest generation given to a writer or a fence
         self.length = 0  # as the NameNode has it
-        self.told = False  # whether a writer has sent the NameNode a length
+        self.has_length = False  # whether a writer has sent the NameNode a length
         self.synced = 0  # bytes on the disks of all replicas
         self.is_deleted = False
         self.is_joined = False  # by concat: the replicas are then those of its first part
@@ -127,12 +127,12 @@ class File:
             replica.length = length
             replica.is_waiting = False
         self.length = length
-        self.told = True
+        self.has_length = True
         self.holder = None
 
     def __repr__(self) -> str:
         state = f"open by {self.holder}" if self.is_open else "closed"
-        return f"<File {self.file_id} {self.name} {state}, {self.length} told, {len(self.data)} sent, {self.replicas}>"
+        return f"<File {self.file_id} {self.name} {state}, {self.length} known, {len(self.data)} sent, {self.replicas}>"
 
 
 class Folder:

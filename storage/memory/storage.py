@@ -38,14 +38,14 @@ EPOCH_MS = 1_700_000_000_000  # wall time of loop time 0, so that modification t
 class Opened:
     """The file as it was when a writer was granted it: a fence may come before the response arrives."""
 
-    __slots__ = ("file", "generation", "position", "replicas", "told")
+    __slots__ = ("file", "generation", "has_length", "position", "replicas")
 
     def __init__(self, file: File) -> None:
         self.file = file
         self.generation = file.generation
         self.position = len(file.data)
         self.replicas = tuple(file.replicas)
-        self.told = file.told
+        self.has_length = file.has_length
 
 
 class Fence:
@@ -248,7 +248,7 @@ class MemoryStorage:
         self._settle(file, len(file.data))
         return file.length
 
-    def tell_length(self, file: File, generation: int, length: int) -> None:
+    def store_length(self, file: File, generation: int, length: int) -> None:
         """Store an open block's length (``ClientProtocol.fsync``, which the writer calls after the first flush).
 
         From now on a restart of the NameNode cannot make the block empty.  Raises LeaseLost as ``complete``.
@@ -256,7 +256,7 @@ class MemoryStorage:
         if file.is_deleted or file.generation != generation or not file.is_open:
             raise LeaseLost(f"{file.name} is fenced, closed or deleted: its writer cannot set its length")
         file.length = length
-        file.told = True
+        file.has_length = True
 
     def status(self, path: str) -> FileStatus:
         """Return the namespace's entry for ``path``.  Raises NoSuchFile if there is none."""
@@ -381,7 +381,7 @@ class MemoryStorage:
             return None
         lengths = [replica.length for replica in survivors] or [0]
         length = min(lengths) if recovery else max(lengths)
-        if recovery and not file.told and file.incarnation != self.incarnation:
+        if recovery and not file.has_length and file.incarnation != self.incarnation:
             length = 0  # a restarted NameNode takes a block for empty if it never received its length
         file.generation = fence.stamp
         file.replicas = survivors

@@ -824,7 +824,7 @@ def _then_down(world: World) -> Callable[[str, CreateOptions], Coroutine[Any, An
 
     async def wrapped(path: str, options: CreateOptions) -> MemoryAppender:
         appender = await create(world.fs, path, options)
-        appender._told = True  # its first flush needs no NameNode
+        appender._has_length = True  # its first flush needs no NameNode
         world.storage.restart_namenode(1000.0)
         return appender
 

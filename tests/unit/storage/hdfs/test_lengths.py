@@ -14,7 +14,7 @@ from bmq.storage.filesystem import Lease, LeaseLost, PipelineFailed, StorageErro
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.appender import HdfsAppender
 from bmq.storage.hdfs.context import Tasks
-from bmq.storage.hdfs.lengths import LengthTeller
+from bmq.storage.hdfs.lengths import LengthReporter
 from bmq.storage.hdfs.settings import HdfsSettings
 
 INTERVAL_S = 0.01
@@ -78,7 +78,7 @@ class World:
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
         self.namenode = FakeNameNode()
-        self.lengths = LengthTeller(interval_s)
+        self.lengths = LengthReporter(interval_s)
         self.tasks = Tasks()
 
         async def complete(path: str, *_: Any) -> None:
@@ -148,7 +148,7 @@ def test_no_call_arrives_behind_the_closing_one() -> None:
         appender, pipeline = world.open(acked=7, is_new_block=False)
         gate = world.namenode.gate = asyncio.Event()
         pipeline.acked = 8
-        telling = asyncio.ensure_future(appender.tell_length())
+        telling = asyncio.ensure_future(appender.report_length())
         await asyncio.sleep(0)
         closing = asyncio.ensure_future(appender.close())
         for _ in range(10):
@@ -211,7 +211,7 @@ def test_when_the_namenode_is_away_the_round_ends() -> None:
             pipeline.acked = 8
         world.namenode.error = StorageUnavailable("away")
         with pytest.raises(StorageUnavailable):
-            await world.lengths.tell_all()
+            await world.lengths.report_all()
         assert world.namenode.calls == [("/a", 8)]
         await world.close()
 
@@ -223,13 +223,13 @@ def test_lengths_are_told_again_after_a_bug(caplog: pytest.LogCaptureFixture) ->
     told: list[int] = []
 
     class Broken:
-        async def tell_length(self) -> None:
+        async def report_length(self) -> None:
             told.append(1)
             if len(told) == 1:
                 raise ZeroDivisionError
 
     async def main() -> None:
-        lengths = LengthTeller(0.001)
+        lengths = LengthReporter(0.001)
         lengths.add(Broken())
         await until(lambda: len(told) > 2)
         await lengths.close()
@@ -240,5 +240,5 @@ def test_lengths_are_told_again_after_a_bug(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_an_interval_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="length_told_s"):
-        HdfsSettings(length_told_s=0).validate()
+    with pytest.raises(ValueError, match="length_report_s"):
+        HdfsSettings(length_report_s=0).validate()

@@ -1,4 +1,4 @@
-"""Locations of closed files that are kept (storage/hdfs/native_reader.py): for how long, of which files, and how
+"""Locations of closed files that are kept (storage/hdfs/closed_files.py): for how long, of which files, and how
 many."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.native_reader import ClosedFiles
+from bmq.storage.hdfs.closed_files import ClosedFiles
 from bmq.storage.hdfs.settings import HdfsSettings
 
 SETTINGS = HdfsSettings(readers_max=3)
