@@ -70,7 +70,7 @@ class SegmentKnowledge:
         self.entries = index.entries
         self.known_offset = known_offset
         self.known_position = known_position
-        self.is_ours = is_ours  # else the owner's: not to be added to
+        self.is_ours = is_ours  # False: the index is the owner's, and is only read
         self.asked_end: int | None = _NEVER  # the segment's end when its .idx was last read
         self.counted = 0  # the part of its cost that the cache has counted
 

@@ -142,7 +142,8 @@ class Appender(Protocol):
     """
 
     @property
-    def lease(self) -> Lease: ...
+    def lease(self) -> Lease:
+        """The lease with which another process can fence the file."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -265,7 +266,8 @@ class FileSystem(Protocol):
         does for want of a protocol (WebHDFS).
         """
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """End the tasks, threads and connections.  Files still open are not closed in the namespace: fence them."""
 
 
 WRITE_ONCE_S = 20.0

@@ -27,7 +27,7 @@ from bmq.storage.filesystem import (
 from bmq.storage.journal import CHECKPOINT, OVERHEAD, PROBE, SNAPSHOT_BEGIN, SNAPSHOT_END, frame, journal_numbers
 
 _PATIENCE_MAX_S = 10.0
-_SYNC_S = 2.0  # more for a flush that waits for disks
+_SYNC_S = 2.0  # added to the patience with a flush that waits for disks
 _SLOW_BYTES_PER_S = 10 << 20
 _ABANDONED_MAX = 1_000
 _SEAL_PARALLEL = 8
@@ -129,14 +129,14 @@ class JournalWriter:
         self._ended = False
         self._appender: Appender | None = None
         self._renewal: asyncio.Future[None] | None = None
-        self._roll_at = 0.0  # not before
+        self._roll_at = 0.0  # no roll is tried before this time of the loop
         self._probe: asyncio.Future[None] | None = None
         self._n = 0
-        self._no_room_since: float | None = None  # for the next file
+        self._no_room_since: float | None = None  # when storage first had no room for the next file
         self._fuller_at = math.inf  # when to try to replace a file with fewer copies
         self._fuller_s = _FULLER_S
         self._snapshot_bytes = 0
-        self._has_old_files = False  # that no roll has deleted
+        self._has_old_files = False  # there may be files that are to be deleted
         self._closed: list[str] = []  # the last files that were closed in order, with all their copies
         self._abandoned: list[Lease] = []
         self._left = asyncio.Event()  # a file was left while no other waited to be sealed
@@ -344,7 +344,7 @@ class JournalWriter:
 
     async def _probe_nodes(self, late: Appender) -> None:
         """Probe the nodes of a pipeline that was given up: the next file avoids those that do not respond."""
-        with contextlib.suppress(StorageError):  # then the next nodes are chosen without that
+        with contextlib.suppress(StorageError):  # a probe only helps the choice of the next nodes
             await asyncio.gather(*(self._fs.probe(node) for node in late.nodes))
 
     async def _begin(self, old: Appender | None = None) -> None:
@@ -534,4 +534,4 @@ class JournalWriter:
                 if old not in kept:
                     await self._fs.delete(old)
         except StorageError:
-            return  # the next file that is left or rolled leads here again
+            return  # tried again after the next roll, or the next file that is left

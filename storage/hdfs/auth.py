@@ -47,7 +47,7 @@ class SimpleAuthenticator:
             return cls(name)
         try:
             return cls(getpass.getuser())
-        except (KeyError, OSError):  # before and since Python 3.13
+        except (KeyError, OSError):  # KeyError before Python 3.13, OSError since
             raise StorageError(
                 f"the user id {os.getuid()} has no name here: set HADOOP_USER_NAME to the HDFS user"
             ) from None

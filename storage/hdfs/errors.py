@@ -51,7 +51,7 @@ _BY_CLASS: dict[str, type[StorageError]] = {
     "UnknownCryptoProtocolVersionException": Unsupported,
     "AccessControlException": Unsupported,
     "RpcNoSuchMethodException": Unsupported,
-    "ServiceFailedException": Unsupported,  # of getHAServiceState: a NameNode that is not one of a pair
+    "ServiceFailedException": Unsupported,  # the response to getHAServiceState of a NameNode without HA
     "RpcNoSuchProtocolException": Unsupported,
     "VersionMismatch": Unsupported,
     "UnsupportedOperationException": Unsupported,

@@ -137,7 +137,8 @@ class _Fence:
     async def run(self) -> Fenced:
         if not self._holder:
             self._holder = await self._ask_holder()
-        failed_rounds = 0 if self._holder else self._settings.takeover_rounds - 1  # one, to check whether it is closed
+        # Without a holder one round only checks whether the file is closed.
+        failed_rounds = 0 if self._holder else self._settings.takeover_rounds - 1
         while failed_rounds < self._settings.takeover_rounds:
             try:
                 return Fenced(await self._round(), is_synced=True)

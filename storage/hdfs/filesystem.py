@@ -245,7 +245,7 @@ class HdfsFileSystem:
         start_after = after.encode()
         while (page := await self._client.namenode.listing(full, start_after)) is not None:
             for info in page.entries:
-                if info.path:  # the listing of a file is itself, without a name
+                if info.path:  # the listing of a file has one entry, the file itself, without a name
                     yield _status(f"{path.rstrip('/')}/{info.path.decode()}", info)
             if not page.remaining or not page.entries:
                 return

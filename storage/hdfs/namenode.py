@@ -26,7 +26,7 @@ from bmq.storage.hdfs.settings import HdfsSettings
 
 CREATE = 0x01
 APPEND = 0x04
-SHOULD_REPLICATE = 0x80  # an erasure-coded folder could not be flushed
+SHOULD_REPLICATE = 0x80  # also in an erasure-coded folder, since erasure-coded files cannot be flushed
 
 IN_SERVICE = 0  # a node's admin state: neither leaving the cluster nor in maintenance, so it is given new blocks
 _LIVE = 2  # DatanodeReportType

@@ -408,7 +408,8 @@ class LocalFileSystem:
             parts = [_opened_closed_file(stack, self._real(path), path) for path in (target, *sources)]
             if os.path.lexists(joined):
                 os.unlink(joined)
-            fd = _opened(stack, joined, (_WRITE | os.O_CREAT | os.O_EXCL) & ~os.O_APPEND, 0o644)  # copies append
+            # Without O_APPEND, which copy_file_range refuses.
+            fd = _opened(stack, joined, (_WRITE | os.O_CREAT | os.O_EXCL) & ~os.O_APPEND, 0o644)
             try:
                 for part in parts:
                     _copy(part, fd)
