@@ -199,6 +199,24 @@ class Election:
         leadership.is_over = True
         await self._revoke(leadership.lease)
 
+    async def is_followed(self, leadership: Leadership, timeout_s: float) -> bool:
+        """Wait until the view shows another leader than that of a term that is over.
+
+        Returns False after ``timeout_s`` without one.
+        """
+        changed = asyncio.Event()
+        forget = self._view.subscribe(lambda change: changed.set() if change.is_controller else None)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._view.revision_of(self._key) in (0, leadership.revision):
+                    changed.clear()
+                    await changed.wait()
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            forget()
+
     async def _revoke(self, lease: int) -> None:
         try:
             async with asyncio.timeout(self._ttl_s):  # by then it has ended anyway

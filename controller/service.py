@@ -15,7 +15,7 @@ from bmq.controller.election import TTL_S, Election, Leadership
 from bmq.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
 from bmq.controller.kv_commit import Guard
 from bmq.controller.store_upkeep import MakeUpkeep, StoreUpkeep
-from bmq.controller.term import Term
+from bmq.controller.term import Isolated, Term
 from bmq.controller.topics.deletion import TopicCleaner
 from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.clock import Clock
@@ -29,6 +29,8 @@ from bmq.meta.kv import KeyValue, KvError
 _log = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
+FOLLOWED_S = 3.0
+"""How long a leader that reaches no other member leaves room for another before it leads as the last resort."""
 """Pause before a process whose term has ended stands for election again, so that another may be first."""
 
 
@@ -119,11 +121,19 @@ class Controller:
     # ------------------------------------------------------------------------------------------------------- leading
 
     async def _run(self) -> None:
+        is_last_resort = False
         while True:
             leadership = await self._election.campaign()
             _log.info("this process leads the cluster", extra=fields(member=self._view.own))
+            is_isolated = False
             try:
-                await self._lead(leadership)
+                await self._lead(leadership, is_last_resort)
+            except* Isolated as errors:
+                is_isolated = True
+                _log.warning(
+                    "this process reaches no other member and resigns: one that does is to lead",
+                    extra=fields(member=self._view.own, error="; ".join(map(str, errors.exceptions))),
+                )
             except* (KvError, RequestError) as errors:
                 _log.warning(
                     "this process does not lead the cluster any more",
@@ -131,9 +141,11 @@ class Controller:
                 )
             finally:
                 await self._election.resign(leadership)
-            await asyncio.sleep(AGAIN_S)
+            is_last_resort = is_isolated and not await self._election.is_followed(leadership, FOLLOWED_S)
+            if not is_isolated:
+                await asyncio.sleep(AGAIN_S)
 
-    async def _lead(self, leadership: Leadership) -> None:
+    async def _lead(self, leadership: Leadership, is_last_resort: bool) -> None:
         """Do the work of a leader until the term is over, and cancel all that is under way then.
 
         Raises the failure that has ended the term, if any.
@@ -148,6 +160,7 @@ class Controller:
             self._clock,
             shards=self._shards,
             store_back_at=self._store_back_at if self._is_store_there else self._clock.monotonic(),
+            is_last_resort=is_last_resort,
         )
         topics, cleaner = self._make_topics(leadership.guard), self._make_cleaner(leadership.guard)
         self.term, self.topics, self.cleaner = term, topics, cleaner

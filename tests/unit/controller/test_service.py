@@ -12,6 +12,7 @@ from bmq.controller.admin.cluster import LeaderAdmin
 from bmq.controller.election import TTL_S
 from bmq.controller.file_shares import OpenFileReport
 from bmq.controller.planning.partition_load import Measured
+from bmq.controller.service import FOLLOWED_S
 from bmq.controller.stalled_brokers import REST_S
 from bmq.controller.term import LOAD_S, SHARE_ROUND_S
 from bmq.core.errors import ErrorCode, RequestError
@@ -150,6 +151,52 @@ async def test_a_leader_that_ends_makes_room_at_once(w: World) -> None:
     first = w.led_by()
     await first.controller.close()
     assert await w.until(lambda: w.leader not in (None, first)) < 0.5
+
+
+@story("a", "b", "c", controllers=("c1", "c2"))
+async def test_a_leader_that_reaches_nobody_declares_nobody_dead_and_resigns(w: World) -> None:
+    first, before = w.led_by(), len(w.writes)
+    w.members.isolated.add(first.name)
+    for name in ("a", "b", "c"):
+        w.members.broken[w.standbys.index(first)](name, "silent")
+    assert await w.until(lambda: w.leader not in (None, first)) < 1.0
+    await asyncio.sleep(15)
+    assert w.led_by() is not first
+    assert len(w.writes) == before, "nothing has moved"
+    assert all(w.store.get(member_key("c", name)) is not None for name in ("a", "b", "c"))
+
+
+@story("a", "b", "c", "d", controllers=("c1", "c2"))
+async def test_an_isolated_leader_that_leads_again_resigns_again(w: World) -> None:
+    """The other one is isolated later, and the first one is again: each leaves it to the other."""
+    first = w.led_by()
+    w.members.isolated.add(first.name)
+    w.members.broken[w.standbys.index(first)]("a", "silent")
+    await w.until(lambda: w.leader not in (None, first))
+    second = w.led_by()
+    w.members.isolated.symmetric_difference_update({first.name, second.name})
+    w.members.broken[w.standbys.index(second)]("b", "silent")
+    assert await w.until(lambda: w.leader is first) < 1.0
+    assert all(w.store.get(member_key("c", name)) is not None for name in ("a", "b", "c", "d"))
+
+
+@story("a", "b", "c")
+async def test_with_nobody_else_to_lead_the_last_one_believes_its_probes(w: World) -> None:
+    """Two of three members die at the same moment, and the third is the leader's own: it takes 3 s more."""
+    await w.kill("b")
+    await w.kill("c")
+    w.members.isolated.add("c1")
+    w.members.broken[0]("b", "reset")
+    assert await w.until(lambda: w.store.get(member_key("c", "b")) is None) < FOLLOWED_S + 2.0
+
+
+@story("a", "b", "c", "d", "e", "f")
+async def test_many_that_die_at_once_are_found_as_soon_as_one(w: World) -> None:
+    for name in "bcdef":
+        await w.kill(name)
+    for name in "bcdef":
+        w.members.broken[0](name, "reset")
+    assert await w.until(lambda: w.is_assigned("a")) < 1.0
 
 
 @story("a", "b", "c", controllers=("c1", "c2"))

@@ -35,6 +35,8 @@ class FakeMembers:
 
     def __init__(self) -> None:
         self.silent: set[str] = set()
+        self.isolated: set[str] = set()
+        """Controllers that reach none of them."""
         self.stalled: set[str] = set()
         self.probes: list[str] = []
         self.left: list[str] = []
@@ -44,9 +46,12 @@ class FakeMembers:
         self.broken: list[Callable[[str, str], None]] = []
 
     async def is_alive(self, member: Member) -> bool:
+        return await self.is_reached("", member)
+
+    async def is_reached(self, by: str, member: Member) -> bool:
         self.probes.append(member.incarnation)
         await asyncio.sleep(0.05)
-        return member.incarnation not in self.silent
+        return member.incarnation not in self.silent and by not in self.isolated
 
     def keep(self, member: Member) -> None:
         """Breaking is told by the test."""
@@ -71,6 +76,35 @@ class FakeMembers:
     def subscribe_broken(self, call: Callable[[str, str], None]) -> Callable[[], None]:
         self.broken.append(call)
         return lambda: self.broken.remove(call)
+
+
+class ReachedBy:
+    """The members as one controller reaches them."""
+
+    def __init__(self, members: FakeMembers, controller: str) -> None:
+        self._members = members
+        self._controller = controller
+
+    async def is_alive(self, member: Member) -> bool:
+        return await self._members.is_reached(self._controller, member)
+
+    def keep(self, member: Member) -> None:
+        self._members.keep(member)
+
+    async def load(self, member: Member) -> list[Measured] | None:
+        return await self._members.load(member)
+
+    async def open_files(self, member: Member, share: int | None) -> OpenFileReport | None:
+        return await self._members.open_files(member, share)
+
+    async def is_serving(self, member: Member) -> bool | None:
+        return await self._members.is_serving(member)
+
+    async def leave(self, member: Member) -> None:
+        await self._members.leave(member)
+
+    def subscribe_broken(self, call: Callable[[str, str], None]) -> Callable[[], None]:
+        return self._members.subscribe_broken(call)
 
 
 class NotedKeyValue(MemoryKeyValue):
@@ -113,7 +147,7 @@ class Standby:
             self.kv,
             self.view,
             self.catalog,
-            world.members,
+            ReachedBy(world.members, name),
             clock,
             topics=lambda guard: TopicAdmin(self.kv, "c", self.catalog, config, self.files, clock, guard=guard),
             cleaner=lambda guard: TopicCleaner(self.kv, "c", self.files, clock, guard=guard),

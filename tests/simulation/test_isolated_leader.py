@@ -1,0 +1,46 @@
+"""The leader of the controllers loses its connections to all members, while etcd and the clients reach everybody."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.controller.election import TTL_S
+from tests.simulation.histories import seeds_wanted
+from tests.simulation.test_cut_from_store import PARTITIONS, Story, demand_progress, play, reading_through
+
+PROBED_S = 12.0
+"""From the cut until the leader has resigned: connections that are silent end, then two pings to the member and two to
+others, of a second each."""
+SEEDS = range(seeds_wanted() // 100 * 2 or 2)
+
+
+def leader(one: Story) -> str:
+    """Return the host of the leader; empty while none leads."""
+    for host in ("controller0", "controller1"):
+        node = one.process(host).node
+        if node is not None and node.controller is not None and node.controller.leading is not None:
+            return host
+    return ""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_that_is_cut_off_from_all_members_leaves_them_alone(seed: int) -> None:
+    async def story(one: Story) -> None:
+        reader = await reading_through(one, "proxy0")
+        await one.until(lambda: bool(leader(one)), 10, "a controller leads")
+        first = leader(one)
+        members = {place.host: one.process(place.host).incarnation for place in one.world.places}
+        owners = [one.owner_of(partition) for partition in range(PARTITIONS)]
+        for host in members:
+            if host != first:
+                one.world.network.cut(first, host)
+        await one.until(lambda: leader(one) not in ("", first), PROBED_S + TTL_S, "another leads")
+        await demand_progress(one, reader, one.now() + PROBED_S)
+        assert leader(one) != first
+        assert [one.owner_of(partition) for partition in range(PARTITIONS)] == owners
+        others = members.keys() - {first}
+        assert all(one.is_member(host) and one.process(host).incarnation == members[host] for host in others)
+        one.world.network.heal_all()
+        await one.until(lambda: all(map(one.is_member, members)), 60, "all are members")
+
+    play(seed, story)
