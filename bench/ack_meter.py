@@ -33,6 +33,7 @@ class AckMeter:
         self._thread = threading.Thread(target=self._run, name="ack-meter", daemon=True)
 
     def start(self) -> None:
+        """Start the stream, and wait until every partition acknowledges."""
         self._thread.start()
         self.wait_acked()
 

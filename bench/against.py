@@ -181,6 +181,7 @@ ONCE: dict[str, Callable[[Server, Plan], Iterator[Sample]]] = {"restart": restar
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write the page, and return the exit status."""
     options = _parse(arguments)
     path = options.out / "benchmarks" / "kafka.json"
     if not options.render:

@@ -15,6 +15,7 @@ TITLES = {"local": "One node, local disk", "hdfs": "Three replicas: BMQ on HDFS,
 
 
 def write(results: Results, out: Path) -> None:
+    """Write the page into folder ``out``."""
     parts = [_head(results)]
     for pair, (kafka, bmq) in PAIRS.items():
         tables = [
@@ -44,8 +45,8 @@ Written by `make bench`; do not edit. The raw figures are in `benchmarks/kafka.j
 {results.started}, {results.took_s:.0f} seconds. Both servers of a pair run on the same machine at the same time;
 {rounds} {"round" if rounds == 1 else "rounds"} alternate between them, after one that is thrown away. A figure is the
 median of the rounds; ± is half of the distance between the lowest and the highest, as a share of it. The ratio is
-BMQ's median to Kafka's. Clients are Kafka's own `producer-perf-test` ({_told(PRODUCER)};
-for latency {_told(PRODUCER_PROMPT)}) and `consumer-perf-test` on defaults, six partitions, no compression; the first
+BMQ's median to Kafka's. Clients are Kafka's own `producer-perf-test` ({_listed(PRODUCER)};
+for latency {_listed(PRODUCER_PROMPT)}) and `consumer-perf-test` on defaults, six partitions, no compression; the first
 part of each measurement warms the client up and is not counted.
 
 Kafka runs with a heap of {KAFKA_HEAP_MB} MB and the JVM options of its own start script, default settings but for
@@ -95,7 +96,7 @@ def _once(results: Results, names: Sequence[str], bench: str, metric: str, title
     return f"### {title}\n\n{_table(('', *names), rows)}" if rows else ""
 
 
-def _told(properties: dict[str, str]) -> str:
+def _listed(properties: dict[str, str]) -> str:
     return " ".join(f"`{name}={value}`" for name, value in properties.items())
 
 

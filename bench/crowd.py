@@ -40,7 +40,7 @@ from tests.services.processes import wait_for
 
 WATCHED = "watched"
 WATCHED_PARTITIONS = 24
-LOOK_S = 0.5
+CHECK_S = 0.5
 """Seconds between checks of the owners: each reads all of etcd, half a second of processor time for 10,000
 partitions."""
 VALUE = bytes(1000)
@@ -48,6 +48,8 @@ VALUE = bytes(1000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
+    """Amounts and durations of a run."""
+
     topics: int = 10
     partitions: int = 1000
     idle_s: float = 60.0
@@ -63,6 +65,7 @@ QUICK = Plan(topics=2, partitions=100, idle_s=10.0, load_s=10.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write the page, and return the exit status."""
     options = _parse(arguments)
     path = options.out / "benchmarks" / "crowd.json"
     if options.render:
@@ -105,6 +108,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(cluster: BmqCluster, etcd: EtcdCluster, plan: Plan) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the name and the figures of each case, in the order of the page."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(WATCHED, WATCHED_PARTITIONS, 3)], operation_timeout=60)[WATCHED].result(90)
     cluster.wait_settled()
@@ -116,7 +120,7 @@ def measure(cluster: BmqCluster, etcd: EtcdCluster, plan: Plan) -> Iterator[tupl
     for made in admin.create_topics(topics, operation_timeout=300, request_timeout=300).values():
         made.result(600)
     created_s = time.monotonic() - began
-    wait_for(lambda: not cluster.unsettled(), "all with their owners", timeout_s=600, interval_s=LOOK_S)
+    wait_for(lambda: not cluster.unsettled(), "all with their owners", timeout_s=600, interval_s=CHECK_S)
     yield "from scratch", {"created_s": created_s, "owned_s": time.monotonic() - began}
 
     yield "idle", _idle(cluster, etcd, plan.idle_s)
@@ -150,7 +154,7 @@ def _moved(
     act()
     acted_s = time.monotonic() - began
     meter.wait_acked()  # before the first check: a check would take the processor from what is measured
-    wait_for(is_done, "all with their owners", timeout_s=600, interval_s=LOOK_S)
+    wait_for(is_done, "all with their owners", timeout_s=600, interval_s=CHECK_S)
     owned_s = time.monotonic() - began
     after = cluster.owners()
     moved = sum(after[key] != owner for key, owner in before.items())

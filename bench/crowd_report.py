@@ -10,6 +10,7 @@ ROLES = ("proxy", "broker", "controller", "coordinator")
 
 
 def write(results: Results, out: Path) -> None:
+    """Write the page into folder ``out``."""
     (out / "benchmarks-crowd.md").write_text("\n\n".join([_head(results), _costs(results), _moves(results)]) + "\n")
 
 

@@ -63,6 +63,7 @@ def sample(record_bytes: int, codec: str, size: int) -> Sample:
 
 
 def by_decoder(data: bytes, columns: tuple[str, ...]) -> int:
+    """Decode a segment with BMQ's decoder and return the number of rows."""
     decoder = BatchDecoder("flights", 0, DecodeOptions(columns=columns), where="bench")
     return sum(batch.num_rows for batch in decoder.decode(data, 0))
 
@@ -105,6 +106,7 @@ def _arrays(lists: tuple[list[object], ...]) -> None:
 
 
 def seconds(work: Callable[[bytes, tuple[str, ...]], int], case: Sample, columns: tuple[str, ...]) -> float:
+    """Return the CPU seconds of decoding a segment, whose number of rows is checked."""
     began = time.process_time()
     rows = work(case.data, columns)
     took = time.process_time() - began
@@ -140,6 +142,7 @@ def import_seconds() -> float:
 
 
 def main() -> None:
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.decode", description=__doc__)
     parser.add_argument("--mb", type=int, default=64, help="of records, before compression (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="the best of so many counts (default: %(default)s)")

@@ -35,12 +35,15 @@ affected."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
+    """Amounts and repetitions of a run."""
+
     sizes: tuple[str, ...] = ("10MB", "10GB")
     partitions: int = 12
     rounds: int = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write the page, and return the exit status."""
     options = _parse(arguments)
     path = options.out / "benchmarks" / "failover.json"
     if options.render:
@@ -103,6 +106,7 @@ def bytes_of(text: str) -> int:
 
 
 def measure(name: str, site: Site, plan: Plan) -> Iterator[Sample]:
+    """Yield the samples of one cluster: losses in rounds, then an addition, for each size."""
     for size in plan.sizes:
         topic = f"failover-{size}"
         site.create_topic(topic, plan.partitions)

@@ -17,6 +17,7 @@ AIMS_MS = {"polite stop": 100.0, "kill -9": 3000.0, "kill -9 with a datanode": 3
 
 
 def write(results: Results, out: Path) -> None:
+    """Write the page and its plot into folder ``out``."""
     folder = out / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
     figure = _over_time(results)

@@ -37,6 +37,8 @@ SEGMENT_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
+    """Amounts and durations of a run."""
+
     topics: int = 9
     records_s: int = 6000
     settle_s: float = 90.0
@@ -48,6 +50,7 @@ QUICK = Plan(topics=3, settle_s=20.0, measure_s=20.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write the page, and return the exit status."""
     options = _parse(arguments)
     path = options.out / "benchmarks" / "hot.json"
     if options.render:
@@ -84,6 +87,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(name: str, site: Site, plan: Plan) -> Sample:
+    """Load one cluster, let it balance, and return its sample."""
     topics = [f"hot-{number}" for number in range(plan.topics)]
     for topic in topics:
         site.create_topic(topic, PARTITIONS, {"segment.bytes": str(SEGMENT_BYTES)})

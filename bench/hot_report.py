@@ -11,6 +11,7 @@ WITHIN = 0.2
 
 
 def write(results: Results, out: Path) -> None:
+    """Write the page into folder ``out``."""
     rows = [
         "| | records/s | load by leader | broker CPU | bytes a disk | written per byte produced | leaders moved |",
         "|---|---|---|---|---|---|---|",

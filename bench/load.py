@@ -76,10 +76,12 @@ class Cpu:
 
     @classmethod
     def now(cls) -> Cpu:
+        """Return the process's times until now."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return cls(usage.ru_utime, usage.ru_stime)
 
     def since(self, before: Cpu) -> Cpu:
+        """Return the times spent since ``before``."""
         return Cpu(self.user_s - before.user_s, self.system_s - before.system_s)
 
 
@@ -95,6 +97,7 @@ class Measured:
 
     @property
     def bytes(self) -> int:
+        """The bytes of all batches."""
         return self.batches * self.size
 
 
@@ -130,6 +133,7 @@ class ClosedLoop:
         self._idle = asyncio.Event()
 
     def start(self) -> None:
+        """Send the first batch of each slot."""
         for slot in self._slots:
             self._send(slot)
 

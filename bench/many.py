@@ -69,16 +69,16 @@ def _block_bytes(partitions: int) -> int:
 
 async def _open_one_by_one(broker: Broker) -> dict[str, float]:
     """Measure new partitions, one after another: until one accepts batches, and until its first batch is flushed."""
-    opened, answered = [], []
+    opened, flushed = [], []
     batch = make_batch(SIZE)
     for place in new_places(LONE_OPENS):
         started = time.perf_counter()
         writer = await broker.open(place.path, place.key)
         opened.append((time.perf_counter() - started) * 1000)
         await writer.append(renew(batch))
-        answered.append((time.perf_counter() - started) * 1000)
+        flushed.append((time.perf_counter() - started) * 1000)
         await broker.move(place.key)
-    opening, answer = spread_of(opened), spread_of(answered)
+    opening, answer = spread_of(opened), spread_of(flushed)
     return {
         "open_ms": opening.middle,
         "first_flush_ms": answer.middle,

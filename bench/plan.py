@@ -39,6 +39,7 @@ class Plan:
     """Limit of a measurement of one round; beyond, it is given up and reported as failed."""
 
     def to_json(self) -> dict[str, Any]:
+        """Return the plan as the results' file holds it."""
         return asdict(self)
 
 

@@ -118,6 +118,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def layer_of(file: str, function: str) -> str:
+    """Return the layer of a function, by the table of layers."""
     path = file.removeprefix(REPOSITORY + "/")
     for place, name, layer in LAYERS:
         if path.startswith(place) and function.startswith(name):
@@ -166,6 +167,7 @@ def _print(case: str, summary: dict[str, Any], sampler: Sampler) -> None:
 
 
 def summarise(measured: Measured, sampler: Sampler) -> dict[str, Any]:
+    """Return the shares of layers and the rates, as the profile's file holds them."""
     total = sampler.layers.total() or 1
     metrics = rates(measured)
     return {
@@ -195,6 +197,7 @@ async def _profile(roots: Roots, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Profile, save if ``--out`` is given, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.profile", description="Where the CPU time goes.")
     parser.add_argument("--adapters", default="local,hdfs")
     parser.add_argument("--sizes", default="1KB,1MB")

@@ -29,6 +29,7 @@ SHAPES = ((1, 100), (100, 100), (10_000, 100), (1, 100_000))
 
 
 def make(count: int, size: int) -> bytearray:
+    """Return a batch of ``count`` records of about ``size`` bytes."""
     words = b"the quick brown fox jumps over the lazy dog 0123456789 "
     values = [(words[n % 40 :] + words * (size // len(words) + 1))[: size - 10] for n in range(count)]
     records = [Record(key=b"%010d" % n, value=value, timestamp_delta=n % 50) for n, value in enumerate(values)]
@@ -36,11 +37,13 @@ def make(count: int, size: int) -> bytearray:
 
 
 def packed(count: int, size: int, codec: str) -> Batch:
+    """Return such a batch, compressed by ``codec``."""
     plain = Batch(memoryview(make(count, size)))
     return Batch(memoryview(recompress(plain, Compression(codec, LEVELS.get(codec, 0)))))
 
 
 def median_us(call: Callable[[], object], rounds: int) -> float:
+    """Return the median of a call's CPU time, in microseconds."""
     times = []
     for _ in range(rounds):
         began = time.process_time()
@@ -50,6 +53,7 @@ def median_us(call: Callable[[], object], rounds: int) -> float:
 
 
 def alone(rounds: int) -> None:
+    """Print the table of the check alone, and leave the compiled walk in use."""
     compiled = Walker()
     began = time.perf_counter()
     compiled.load_compiled()
@@ -62,6 +66,7 @@ def alone(rounds: int) -> None:
 
 
 def row(codec: str, walkers: Sequence[Walker], rounds: int) -> str:
+    """Return one line of that table."""
     batch = packed(10_000, 100, codec)
     plain = unpack(batch)
     assert isinstance(plain, memoryview)
@@ -79,16 +84,18 @@ async def produce(w: World, data: bytes, requests: int) -> float:
     """Return the CPU seconds of so many requests, eight in flight at a time."""
     began = time.process_time()
     for _ in range(requests // 8):
-        answers = await asyncio.gather(*(w.produce({("orders", 0): data}) for _ in range(8)))
-        assert not any(answer[0].error_code for answer in answers)
+        responses = await asyncio.gather(*(w.produce({("orders", 0): data}) for _ in range(8)))
+        assert not any(response[0].error_code for response in responses)
     return time.process_time() - began
 
 
 def unchecked(batch: Batch, rules: BatchRules, now_ms: int) -> bool:
+    """Accept any batch, in place of the check."""
     return True
 
 
 async def paired(pairs: int) -> None:
+    """Print the table of the produce path with the check and without."""
     check = check_at_once
     print("\n| records | bytes | codec | us a request, unchecked | with the check: ratio | spread |")
     print("| --- | --- | --- | --- | --- | --- |")
@@ -115,6 +122,7 @@ async def paired(pairs: int) -> None:
 
 
 def main() -> None:
+    """Measure and print both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=15)

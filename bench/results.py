@@ -56,6 +56,7 @@ class Results:
     failures: list[str] = field(default_factory=list)
 
     def of(self, bench: str, adapter: str, case: str) -> list[Sample]:
+        """Return the samples of one case, round by round."""
         wanted = (bench, adapter, case)
         return [sample for sample in self.samples if (sample.bench, sample.adapter, sample.case) == wanted]
 
@@ -64,9 +65,11 @@ class Results:
         return list(dict.fromkeys(sample.case for sample in self.samples if sample.bench == bench))
 
     def adapters(self, bench: str) -> list[str]:
+        """Return the adapters that a bench was measured on, in the order of measuring."""
         return list(dict.fromkeys(sample.adapter for sample in self.samples if sample.bench == bench))
 
     def spread(self, bench: str, adapter: str, case: str, metric: str) -> Spread | None:
+        """Return a metric's spread over the rounds; None if no round has it."""
         values = [sample.metrics[metric] for sample in self.of(bench, adapter, case) if metric in sample.metrics]
         return Spread(median(values), min(values), max(values)) if values else None
 
@@ -75,6 +78,7 @@ class Results:
         return [value for sample in self.of(bench, adapter, case) for value in sample.series.get(name, ())]
 
     def save(self, path: Path) -> None:
+        """Write the results as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         state = asdict(self)
         state["samples"] = [_rounded(sample) for sample in state["samples"]]
@@ -82,6 +86,7 @@ class Results:
 
     @classmethod
     def load_from(cls, path: Path) -> Results:
+        """Return the results that ``save`` wrote."""
         state = json.loads(path.read_text())
         state["samples"] = [Sample(**sample) for sample in state["samples"]]
         return cls(**state)
@@ -105,6 +110,7 @@ def latency_curve(latencies_s: Sequence[float]) -> list[float]:
 
 
 def spread_of(values: Iterable[float]) -> Spread:
+    """Return the median, the least and the largest of some values."""
     listed = list(values)
     return Spread(median(listed), min(listed), max(listed))
 

@@ -67,6 +67,7 @@ class Site:
 
 
 def flushes_of(broker: Broker) -> int:
+    """Return the number of flushes that have ended on a broker of ``Site.broker``."""
     scheduler = broker.shared.scheduler
     assert isinstance(scheduler, CountingScheduler)
     return scheduler.flushes

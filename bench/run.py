@@ -38,6 +38,7 @@ BENCHES: dict[str, Bench] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write the page, and return the exit status."""
     options = _parse(arguments)
     path = options.out / "benchmarks" / "results.json"
     if options.render:
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     plan = QUICK if options.quick else FULL
     results = Results(
-        command=shlex.join(["python", "-m", "bench.run", *_told(options)]),
+        command=shlex.join(["python", "-m", "bench.run", *_arguments(options)]),
         machine=machine.describe(options.folder),
         plan=plan.to_json(),
         started=datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -84,7 +85,7 @@ def _names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
     return parse
 
 
-def _told(options: argparse.Namespace) -> list[str]:
+def _arguments(options: argparse.Namespace) -> list[str]:
     """Return the arguments that the figures depend on, without the folders."""
     told = ["--quick"] if options.quick else []
     if options.adapters != list(ADAPTERS):

@@ -65,6 +65,7 @@ class Server:
 
     @property
     def rss_bytes(self) -> int:
+        """Resident memory of the server in bytes."""
         if self.kafka is not None:
             return self.kafka.rss_bytes
         assert self.bmq is not None
@@ -87,17 +88,20 @@ class Server:
             self.bmq.start(wait=False)
 
     def create_topic(self, partitions: int) -> str:
+        """Create a topic and return its name."""
         name = f"bench-{uuid.uuid4().hex[:12]}"
         self.create_topics([name], partitions)
         return name
 
     def create_topics(self, names: Sequence[str], partitions: int) -> None:
+        """Create topics with so many partitions each.  Raises KafkaException if one is refused."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})
         topics = [NewTopic(name, partitions, self.replicas) for name in names]
         for future in admin.create_topics(topics, operation_timeout=120, request_timeout=120).values():
             future.result(150)
 
     def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})  # it must outlive its futures
         admin.delete_topics([name])[name].result(60)
 

@@ -33,10 +33,12 @@ def new_places(count: int) -> list[Place]:
 
 
 def in_flight(plan: Plan, size: int) -> int:
+    """Return how many batches of that size a closed loop keeps in flight."""
     return max(1, min(plan.in_flight_max, plan.in_flight_bytes // size))
 
 
 def rates(measured: Measured) -> dict[str, float]:
+    """Return rates a second and CPU costs of a measured load."""
     gigabytes = measured.bytes / GB
     return {
         "mb_s": measured.bytes / MB / measured.seconds,

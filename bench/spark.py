@@ -50,6 +50,7 @@ class Plan:
 
     @property
     def topics(self) -> list[Topic]:
+        """The topics of the run: each size with each codec."""
         return [Topic(size, codec, count) for size, count in self.records for codec in self.codecs]
 
 
@@ -136,6 +137,7 @@ def idle(site: Site) -> Sample:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write the page, and return the exit status."""
     options = _parse(arguments)
     path = options.out / "benchmarks" / "spark.json"
     if not options.render:

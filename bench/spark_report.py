@@ -30,6 +30,7 @@ DECODER_AIMS = {"100": ("records_s", 4e6, "4 million records/s"), "1000": ("mb_s
 
 
 def write(results: Results, out: Path) -> None:
+    """Write the page into folder ``out``."""
     benches = dict.fromkeys(sample.bench for sample in results.samples)
     queries = [name for name in benches if name not in ("decoder", "import", "idle")]
     parts = [_head(results), "## Queries"]

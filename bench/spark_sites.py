@@ -45,16 +45,19 @@ class Topic:
 
     @property
     def name(self) -> str:
+        """The topic's name."""
         return f"records-{self.record_bytes}-{self.codec}" if self.count else "nothing"
 
     @property
     def case(self) -> str:
+        """The case's name in the results."""
         if not self.count:
             return self.name
         return f"{self.record_bytes} B, {'uncompressed' if self.codec == 'none' else self.codec}"
 
     @property
     def value_bytes(self) -> int:
+        """Bytes of a value."""
         return self.record_bytes - KEY_BYTES
 
 
@@ -72,6 +75,7 @@ class Site:
 
     @property
     def bootstraps(self) -> tuple[str, str]:
+        """The bootstrap addresses of ``bmq serve`` and of Kafka."""
         return self.bmq.bootstrap, self.kafka.bootstrap
 
     @property

@@ -35,7 +35,7 @@ async def takeover(site: Site, plan: Plan, number: int) -> AsyncIterator[Sample]
     """
     place = new_places(1)[0]
     opened: list[float] = []
-    answered: list[float] = []
+    flushed: list[float] = []
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(site.broker())
         writer = await broker.open(place.path, place.key)
@@ -51,7 +51,7 @@ async def takeover(site: Site, plan: Plan, number: int) -> AsyncIterator[Sample]
             taken = await successor.open(place.path, place.key)
             opened.append((time.perf_counter() - started) * 1000)
             base = await taken.append(renew(make_batch(SIZE)))
-            answered.append((time.perf_counter() - started) * 1000)
+            flushed.append((time.perf_counter() - started) * 1000)
             await loop.drain()  # ends when the predecessor has noticed, and refused what it could not flush
             if not isinstance(loop.error, RequestError):
                 raise AssertionError(f"the predecessor ended with {loop.error!r}, not refused")
@@ -59,7 +59,7 @@ async def takeover(site: Site, plan: Plan, number: int) -> AsyncIterator[Sample]
                 raise AssertionError(f"offset {loop.last_offset} was acknowledged, its successor began at {base}")
             await broker.close()
             broker, writer = successor, taken
-    opening, answer = spread_of(opened), spread_of(answered)
+    opening, answer = spread_of(opened), spread_of(flushed)
     yield Sample(
         adapter=site.adapter,
         bench="takeover",
@@ -73,5 +73,5 @@ async def takeover(site: Site, plan: Plan, number: int) -> AsyncIterator[Sample]
             "first_flush_ms": answer.middle,
             "first_flush_max_ms": answer.high,
         },
-        series={"open_ms": opened, "first_flush_ms": answered},
+        series={"open_ms": opened, "first_flush_ms": flushed},
     )

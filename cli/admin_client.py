@@ -180,6 +180,7 @@ def config_pair(text: str) -> tuple[str, str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the parsed command on a Kafka connection and return its exit status."""
     return perform(arguments, connect)
 
 
@@ -192,7 +193,7 @@ def perform(arguments: argparse.Namespace, connect: Connect) -> int:
             command: Command = arguments.command
             return command(admin, arguments)
 
-    return tell(arguments, work)
+    return exit_status_of(arguments, work)
 
 
 @contextlib.contextmanager
@@ -207,7 +208,7 @@ def explained(servers: str, timeout_s: float) -> Iterator[None]:
         raise Refused(explain(error)) from error
 
 
-def tell(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
+def exit_status_of(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
     """Return the exit status of ``work``; print an error of this module that it raises in one line.
 
     ``work`` is not called if one of the ``arguments`` is not text.
@@ -216,12 +217,12 @@ def tell(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
         check_text(arguments)
         return work()
     except (UsageError, Unreachable) as error:
-        return _told(str(error), EXIT_USAGE)
+        return _print_error(str(error), EXIT_USAGE)
     except Refused as error:
-        return _told(str(error), EXIT_REFUSED)
+        return _print_error(str(error), EXIT_REFUSED)
 
 
-def _told(text: str, status: int) -> int:
+def _print_error(text: str, status: int) -> int:
     sys.stdout.flush()
     return fail(text, status=status)
 
@@ -321,10 +322,10 @@ def describe_code(code: int, message: str | None = None) -> str:
         known = ErrorCode(code)
     except ValueError:
         return f"error {code}: {message}" if message else f"error {code}"
-    told = _ADVICE.get(known) or (message or "").strip().rstrip(".")
+    advice = _ADVICE.get(known) or (message or "").strip().rstrip(".")
     if known.is_retriable and known not in _ADVICE:
-        told = f"{told}; try again" if told else "try again"
-    return f"{told} ({known.name})" if told else known.name
+        advice = f"{advice}; try again" if advice else "try again"
+    return f"{advice} ({known.name})" if advice else known.name
 
 
 def read_error(text: str) -> tuple[int, str]:

@@ -32,6 +32,7 @@ exit status:
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser, with one for each job."""
     parser = commands.add_parser(
         "job",
         help="a topic to a Parquet table, or an audit of it, with Spark",

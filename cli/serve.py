@@ -40,6 +40,7 @@ repository.
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser, with a flag for each setting that has one."""
     parser = commands.add_parser(
         "serve",
         help="serve Kafka clients",
@@ -78,6 +79,7 @@ def default_text(option: Field[Any]) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal ends the process; return the exit status."""
     flags = {option.name: getattr(arguments, option.name) for option in OPTIONS if option.metadata["flag"]}
     try:
         config = _with_places(load_settings(arguments.config, flags, DEFAULTS))

@@ -37,6 +37,7 @@ List, create, describe, alter and delete topics of a running cluster, over Kafka
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
     parser = commands.add_parser(
         "topic",
         help="list, create, describe, alter or delete topics",
@@ -102,6 +103,7 @@ def _add_alter(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def list_topics(admin: Admin, arguments: argparse.Namespace) -> int:
+    """Print the topics by name."""
     topics = sorted(admin.describe_topics(None), key=lambda topic: str(topic["name"]))
     rows = [
         (topic["name"], len(topic["partitions"]), _replication(topic), topic["is_internal"])
@@ -124,6 +126,7 @@ def _replication(topic: Mapping[str, Any]) -> int:
 
 
 def create(admin: Admin, arguments: argparse.Namespace) -> int:
+    """Create the topic, or only check that it could be.  Raises Refused if the server refuses it."""
     wanted = {
         "num_partitions": arguments.partitions,
         "replication_factor": arguments.replication_factor,
@@ -320,10 +323,10 @@ def alter(admin: Admin, arguments: argparse.Namespace) -> int:
     if configs:
         resource = ConfigResource(ConfigResourceType.TOPIC, arguments.name, configs)
         answer = admin.alter_configs([resource], raise_on_unknown=False, incremental=True)
-        told = answer["topic"][arguments.name]
-        if told != "OK":
-            told = describe_code(*read_error(told))
-            raise Refused(f"the configs of topic {arguments.name} were not changed: {told}")
+        outcome = answer["topic"][arguments.name]
+        if outcome != "OK":
+            outcome = describe_code(*read_error(outcome))
+            raise Refused(f"the configs of topic {arguments.name} were not changed: {outcome}")
         done.append(_count(len(configs), "config"))
     if arguments.partitions is not None:
         added = admin.create_partitions(

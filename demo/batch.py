@@ -24,7 +24,7 @@ from demo.progress import Progress
 TASKS = 8
 """Pieces that the segments are cut into: enough to see progress and to use some cores."""
 _GROUP = "demo"
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _VALUE = "carrier string, year int, month int, day int, arr_delay bigint"
 
 
@@ -122,7 +122,7 @@ def _in_sight(spark: SparkSession, work: Any) -> Any:
     with Progress("Spark reading", TASKS, "pieces") as progress:
         thread.start()
         while thread.is_alive():
-            thread.join(_LOOK_S)
+            thread.join(_POLL_S)
             progress.at(min(TASKS, _done(spark)))
         if errors:
             raise errors[0]

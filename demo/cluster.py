@@ -49,6 +49,7 @@ _LATE_ACKS_S = 0.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo and return the exit status."""
     options = _parse(arguments)
     return run_to_the_end(lambda: _run(options))
 
@@ -213,7 +214,7 @@ def _struck(what: str, kill: Callable[[], None], pauses: Pauses, worker: Worker,
     pauses.open_window()
     kill()
     killed = time.monotonic()
-    while worker.is_running and not pauses.all_heard_since(killed + _LATE_ACKS_S):
+    while worker.is_running and not pauses.all_acknowledged_since(killed + _LATE_ACKS_S):
         time.sleep(TICK_S)
         progress.at(worker.done)
         if time.monotonic() - killed > STALL_S:

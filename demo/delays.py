@@ -29,6 +29,7 @@ class Day:
 
     @property
     def mean(self) -> float | None:
+        """The mean delay in minutes; None if no flight arrived."""
         return self.delay / self.arrived if self.arrived else None
 
 
@@ -87,6 +88,7 @@ def differences(found: Sequence[Carrier], expected: Sequence[Carrier]) -> list[s
 
 
 def print_delays(found: Sequence[Carrier], expected: Sequence[Carrier], airlines: Mapping[str, str]) -> None:
+    """Print a line for each carrier, with a mark where ``found`` differs from ``expected``."""
     theirs = _by_name(expected)
     print(f"\n{'by Spark, from the segments':<32}{'flights':>10}{'mean delay':>12}{'worst day':>13}{'its mean':>12}")
     for each in sorted(found, key=lambda carrier: -carrier.flights):

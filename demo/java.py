@@ -26,10 +26,10 @@ def ensure_java(say: Callable[[str], None]) -> None:
     found = java_version()
     if found is not None and found >= JAVA_MIN:
         return
-    told = "there is none" if found is None else f"there is Java {found}"
+    there = "there is none" if found is None else f"there is Java {found}"
     if "JAVA_HOME" in os.environ or os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise JavaMissing(
-            f"Spark needs Java {JAVA_MIN} or later, {told}: install it (Debian, Ubuntu: apt-get install"
+            f"Spark needs Java {JAVA_MIN} or later, {there}: install it (Debian, Ubuntu: apt-get install"
             f" {PACKAGES[0]}), or set JAVA_HOME; --no-spark leaves Spark out"
         )
     _install(say)

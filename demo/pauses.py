@@ -13,19 +13,20 @@ class Pauses:
         self.longest = [0.0]
         """Longest pause by window, in seconds."""
         self._partitions = partitions
-        self._heard_at: dict[int, float] = {}
+        self._acknowledged_at: dict[int, float] = {}
 
-    def heard(self, partition: int, now: float) -> None:
+    def on_acknowledged(self, partition: int, now: float) -> None:
         """Note an acknowledgement.  A pause counts in the window where it ends, so one that a kill falls into is the
         kill's."""
-        pause = now - self._heard_at.get(partition, now)
-        self._heard_at[partition] = now
+        pause = now - self._acknowledged_at.get(partition, now)
+        self._acknowledged_at[partition] = now
         if pause > self.longest[-1]:
             self.longest[-1] = pause
 
     def open_window(self) -> None:
+        """Begin the next window, at a kill."""
         self.longest.append(0.0)
 
-    def all_heard_since(self, moment: float) -> bool:
+    def all_acknowledged_since(self, moment: float) -> bool:
         """Return whether every partition has had an acknowledgement after ``moment``."""
-        return len(self._heard_at) == self._partitions and min(self._heard_at.values()) > moment
+        return len(self._acknowledged_at) == self._partitions and min(self._acknowledged_at.values()) > moment

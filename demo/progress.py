@@ -21,8 +21,8 @@ class Progress:
         self._unit = unit
         self._total = total
         self._done = 0
-        self._told_at = time.monotonic()
-        self._told = 0
+        self._shown_at = time.monotonic()
+        self._shown = 0
         self._bar = tqdm(desc=title, total=total, unit=f" {unit}", unit_scale=True) if sys.stderr.isatty() else None
 
     def __enter__(self) -> Self:
@@ -33,17 +33,17 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
-        elif self._told != self._done or not self._done:
-            self._tell()
+        elif self._shown != self._done or not self._done:
+            self._show()
 
     def at(self, done: int) -> None:
         """Show that ``done`` units are done."""
         if self._bar is not None:
             self._bar.update(done - self._done)
         self._done = done
-        wait = LINE_EVERY_S if done != self._told else SIGN_OF_LIFE_S
-        if self._bar is None and time.monotonic() - self._told_at >= wait:
-            self._tell()
+        wait = LINE_EVERY_S if done != self._shown else SIGN_OF_LIFE_S
+        if self._bar is None and time.monotonic() - self._shown_at >= wait:
+            self._show()
 
     def say(self, text: str) -> None:
         """Print a line of its own, above the bar."""
@@ -52,8 +52,8 @@ class Progress:
         else:
             print(text, file=sys.stderr, flush=True)
 
-    def _tell(self) -> None:
-        self._told_at = time.monotonic()
-        self._told = self._done
+    def _show(self) -> None:
+        self._shown_at = time.monotonic()
+        self._shown = self._done
         share = 100 * self._done // self._total if self._total else 100
         print(f"{self._title}: {self._done:,} of {self._total:,} {self._unit} ({share} %)", file=sys.stderr, flush=True)

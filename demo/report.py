@@ -29,6 +29,7 @@ class Half:
 
 
 def print_carriers(sent: Sent, ledger: Ledger, airlines: dict[str, str]) -> None:
+    """Print the flights by carrier, as sent and as consumed."""
     print(f"\n{'flights by carrier':<32}{'in the file':>12}{'consumed':>12}")
     for carrier, count in sent.by_carrier.most_common():
         name = f"{carrier}  {airlines.get(carrier, '')}"
@@ -38,6 +39,7 @@ def print_carriers(sent: Sent, ledger: Ledger, airlines: dict[str, str]) -> None
 
 
 def print_halves(sent: Sent, ledger: Ledger, taken: Sequence[int], first: Half, second: Half) -> None:
+    """Print the rates, kills and pauses of both halves."""
     _print("produced", _rate(len(sent), sent.bytes, first))
     _print("", "by one idempotent producer, acks=all, lz4")
     _print_kills(first)
@@ -50,6 +52,7 @@ def print_halves(sent: Sent, ledger: Ledger, taken: Sequence[int], first: Half, 
 
 
 def print_verdict(sent: Sent, problems: Sequence[str]) -> None:
+    """Print the faults, or what was checked if there are none."""
     if problems:
         _print("WRONG", *problems)
         return

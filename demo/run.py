@@ -34,6 +34,7 @@ _LATE_ACKS_S = 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo and return the exit status."""
     options = _parse(arguments)
     return run_to_the_end(lambda: _run(options))
 
@@ -154,9 +155,9 @@ def _kill(server: Server, worker: Worker, progress: Progress) -> Kill:
     server.kill()
     server.start()
     time.sleep(_LATE_ACKS_S)
-    heard = worker.heard
+    responses = worker.responses
     server.wait_ready()
-    while worker.heard == heard and worker.is_running:
+    while worker.responses == responses and worker.is_running:
         time.sleep(TICK_S / 10)
         progress.at(worker.done)
         if time.monotonic() - killed > STALL_S:

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from demo import flights
 
 PARTITIONS = 6
-_LOOK_S = 10.0
+_METADATA_S = 10.0
 _ADMIN_S = 30.0
 _EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
@@ -82,9 +82,9 @@ def new_topic(bootstrap: str, *, is_guest: bool = False) -> Iterator[str]:
     """Yield a new topic, which a guest deletes at the end.  Raises DemoFailed or KafkaException."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     try:
-        admin.list_topics(timeout=_LOOK_S)
+        admin.list_topics(timeout=_METADATA_S)
     except KafkaException:
-        raise DemoFailed(f"no Kafka server answered at {bootstrap} within {_LOOK_S:g} s") from None
+        raise DemoFailed(f"no Kafka server answered at {bootstrap} within {_METADATA_S:g} s") from None
     topic = f"flights-{uuid.uuid4().hex[:8]}"
     admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(_ADMIN_S)
     try:
@@ -92,9 +92,10 @@ def new_topic(bootstrap: str, *, is_guest: bool = False) -> Iterator[str]:
     finally:
         if is_guest:
             with contextlib.suppress(KafkaException, TimeoutError):  # the server's failure may be why we are here
-                admin.delete_topics([topic])[topic].result(_LOOK_S)
+                admin.delete_topics([topic])[topic].result(_METADATA_S)
 
 
 def delete_group(bootstrap: str, group: str) -> None:
+    """Delete a consumer group."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.delete_consumer_groups([group])[group].result(_ADMIN_S)

@@ -1,6 +1,6 @@
 """The two halves: producing the flights, and consuming them in a group.  Each works in its own threads.
 
-``done`` counts for the progress bar.  ``heard`` counts responses that only a living server can have sent:
+``done`` counts for the progress bar.  ``responses`` counts responses that only a living server can have sent:
 acknowledgements, and commits; the pause around a kill ends when it moves.
 """
 
@@ -34,18 +34,20 @@ class Worker:
 
     def __init__(self) -> None:
         self.done = 0
-        self.heard = 0
+        self.responses = 0
         self.stopping = threading.Event()
         self._errors: list[Exception] = []
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
+        """Start the threads."""
         for number, target in enumerate(self.targets()):
             self._threads.append(threading.Thread(target=self._guard, args=(target,), name=f"worker-{number}"))
         for thread in self._threads:
             thread.start()
 
     def targets(self) -> Sequence[Any]:
+        """Return the functions to run, each in a thread of its own."""
         raise NotImplementedError
 
     def _guard(self, target: Any) -> None:
@@ -57,9 +59,11 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
+        """True while a thread runs."""
         return any(thread.is_alive() for thread in self._threads)
 
     def stop(self) -> None:
+        """Ask the threads to end, and wait for them."""
         self.stopping.set()
         for thread in self._threads:
             thread.join()
@@ -129,9 +133,9 @@ class Producing(Worker):
         partition = message.partition()
         assert partition is not None, "an acknowledged record has its partition"
         self._sent.acknowledge(row, partition, NOWHERE if offset is None or offset < 0 else offset)
-        self._pauses.heard(partition, time.monotonic())
+        self._pauses.on_acknowledged(partition, time.monotonic())
         self.done += 1
-        self.heard += 1
+        self.responses += 1
 
 
 class Consuming(Worker):
@@ -167,6 +171,7 @@ class Consuming(Worker):
 
     @property
     def is_finished(self) -> bool:
+        """True if every record is booked and every offset committed."""
         return self._ledger.records >= self._expected and all(self._is_settled)
 
     def _consume(self, member: int) -> None:
@@ -212,7 +217,7 @@ class Consuming(Worker):
             time.sleep(_POLL_S / 4)  # a refusal comes at once: do not try in a tight loop
         else:
             self._is_settled[member] = True
-            self.heard += 1
+            self.responses += 1
 
 
 def ends_of(bootstrap: str, topic: str, partitions: int) -> list[int]:

@@ -59,6 +59,8 @@ class OptionError(ValueError):
 
 
 class Subscription(Enum):
+    """The kinds of selection of topics and partitions."""
+
     TOPICS = "these topics"
     PATTERN = "topics whose whole name matches"
     PARTITIONS = "these partitions of topics"

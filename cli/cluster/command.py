@@ -26,6 +26,7 @@ at root, store and members from outside, whatever runs. rebuild and merge-root n
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
     parser = commands.add_parser(
         "cluster",
         help="show a cluster's processes, health and configs; drain, balance, move",
@@ -49,6 +50,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def configs(admin: Admin, arguments: argparse.Namespace) -> int:
+    """Print the servers' settings.  Raises UsageError if ``--node`` names no server."""
     nodes = sorted(int(broker["broker_id"]) for broker in admin.describe_cluster()["brokers"])
     if arguments.node is not None:
         if arguments.node not in nodes:

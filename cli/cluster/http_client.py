@@ -106,7 +106,7 @@ def _call(url: str, body: Mapping[str, Any] | None, timeout_s: float, method: st
     request = urllib.request.Request(url, data, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            told = json.loads(answer.read(ANSWER_BYTES_MAX))
+            content = json.loads(answer.read(ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         raise _refusal(url, error) from error
     except (OSError, ValueError, http.client.HTTPException) as error:  # no connection, no response; no JSON, no HTTP
@@ -114,17 +114,17 @@ def _call(url: str, body: Mapping[str, Any] | None, timeout_s: float, method: st
             text = f"{url} did not answer within {timeout_s:.3g} s"
             raise Unreachable(f"{text}; try again, or give it longer with --timeout") from error
         raise Unreachable(f"{url}: {_cause(error)}: is it the HTTP address of `bmq serve`?") from error
-    if not isinstance(told, dict):
+    if not isinstance(content, dict):
         raise Unreachable(f"{url} answers, but not as `bmq serve`")
-    return told
+    return content
 
 
 def _refusal(url: str, error: urllib.error.HTTPError) -> Refused | Unreachable:
     """Return Refused for a console's own error; Unreachable for any other body, which is not a cluster's response."""
     try:
         with error:
-            told = json.loads(error.read(ANSWER_BYTES_MAX))
-        code, message = told["error"], told["message"]
+            content = json.loads(error.read(ANSWER_BYTES_MAX))
+        code, message = content["error"], content["message"]
     except (OSError, ValueError, TypeError, KeyError, http.client.HTTPException):
         return Unreachable(f"{url}: {error.reason}: is it the HTTP address of `bmq serve`?")
     if code == "not_found":

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bmq.cli.admin_client import Refused, Unreachable, add_bare_command, tell
+from bmq.cli.admin_client import Refused, Unreachable, add_bare_command, exit_status_of
 from bmq.cli.cluster.http_client import Console
 from bmq.cli.cluster.status import add_http, http_url
 from bmq.cli.output import fail, print_json, printable
@@ -20,7 +20,7 @@ from bmq.server.member_names import Ambiguous, NoSuchMember, find_member
 ACT_S = 30.0
 """Seconds for a request, somewhat more than a server searches for a leader."""
 DRAIN_S = 60.0
-LOOK_S = 0.2
+POLL_S = 0.2
 ANSWER_S = 10.0
 """Seconds for one response, while the command waits for a process that drains."""
 
@@ -37,6 +37,7 @@ log_level counts again. `default` removes it before that.
 
 
 def add_parsers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the parsers of the commands."""
     draining = add_bare_command(
         actions,
         "drain",
@@ -91,10 +92,12 @@ def add_parsers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return tell(arguments, lambda: arguments.act(Console(http_url(arguments), arguments.timeout), arguments))
+    """Run the command over HTTP and return its exit status; errors go to standard error in one line."""
+    return exit_status_of(arguments, lambda: arguments.act(Console(http_url(arguments), arguments.timeout), arguments))
 
 
 def balance(console: Console, arguments: argparse.Namespace) -> int:
+    """Start the moves that even out the brokers, and print their number.  Raises Refused or Unreachable."""
     moves = console.act("balance", {})["moves"]
     if arguments.json:
         print_json({"moves": moves})
@@ -106,6 +109,7 @@ def balance(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def move(console: Console, arguments: argparse.Namespace) -> int:
+    """Assign a partition to a broker.  Raises Refused or Unreachable."""
     wanted = {"topic": arguments.topic, "partition": arguments.partition, "member": arguments.member}
     done = console.act("move", wanted)
     if arguments.json:
@@ -116,6 +120,7 @@ def move(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def log_level(console: Console, arguments: argparse.Namespace) -> int:
+    """Print a process's log levels, or set one.  Raises Refused or Unreachable."""
     if arguments.level is not None:
         done = console.set_log_level(arguments.member, arguments.logger, arguments.level)
         if arguments.json:
@@ -124,13 +129,13 @@ def log_level(console: Console, arguments: argparse.Namespace) -> int:
             how = "until it ends" if done["is_set"] else "as the logger above has it"
             print(printable(f"{done['logger']} of {done['member']} has level {done['level']}, {how}"))
         return 0
-    told = console.log_levels(arguments.member)
-    rows = [(each["logger"], each["level"], each["is_set"]) for each in told["loggers"]]
+    found = console.log_levels(arguments.member)
+    rows = [(each["logger"], each["level"], each["is_set"]) for each in found["loggers"]]
     wanted = arguments.logger
     if wanted is not None:
         rows = [row for row in rows if row[0] == wanted or row[0].startswith(f"{wanted}.")]
         if not rows:
-            raise Refused(f"{told['member']} has no logger {wanted!r}; leave it out to see which there are")
+            raise Refused(f"{found['member']} has no logger {wanted!r}; leave it out to see which there are")
     if arguments.json:
         for row in rows:
             print_json(dict(zip(("logger", "level", "is_set"), row, strict=True)))
@@ -209,7 +214,7 @@ def _wait_gone(console: Console, name: str, deadline: float, on_left: Callable[[
             if left is None:
                 return int(status["unassigned"])
             on_left(left["partitions"] + left["shards"])
-        time.sleep(min(LOOK_S, left_s))
+        time.sleep(min(POLL_S, left_s))
     if lost is not None:
         raise Unreachable(f"{name} was told to drain; no server shows whether it has ended: {lost}")
     has = f" and has {left['partitions']} partitions and {left['shards']} shards" if left is not None else ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bmq.cli import admin_client
-from bmq.cli.admin_client import Admin, add_bare_command, tell
+from bmq.cli.admin_client import Admin, add_bare_command, exit_status_of
 from bmq.cli.cluster.http_client import Console
 from bmq.cli.output import print_json, printable
 from bmq.cli.profile import profiles
@@ -35,6 +35,7 @@ _MEMBERS = (
 
 
 def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
     parser = add_bare_command(
         actions,
         "status",
@@ -54,6 +55,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def add_http(parser: argparse._ActionsContainer) -> None:
+    """Add the option for a server's HTTP address."""
     parser.add_argument(
         "--http",
         metavar="URL",
@@ -68,7 +70,7 @@ def http_url(arguments: argparse.Namespace) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the status over HTTP, or over Kafka's protocol if only such an address is given; return the exit status."""
-    return tell(arguments, lambda: _run(arguments))
+    return exit_status_of(arguments, lambda: _run(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -16,12 +16,12 @@ def ahead_s(date: str | None, began: float, ended: float) -> float | None:
     if date is None:
         return None
     try:
-        told = parsedate_to_datetime(date).timestamp()
+        named = parsedate_to_datetime(date).timestamp()
     except ValueError:
         return None
-    if told > ended:
-        return told - ended
-    return min(0.0, told + 1 - began)  # the second that it names was over by then
+    if named > ended:
+        return named - ended
+    return min(0.0, named + 1 - began)  # the second that it names was over by then
 
 
 def clock_of(endpoint: str, context: ssl.SSLContext | None, timeout_s: float) -> float | None:

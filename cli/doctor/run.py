@@ -114,15 +114,15 @@ def _places(profile: Mapping[str, str]) -> dict[str, Any]:
 
 async def examine(config: NodeConfig, timeout_s: float) -> list[Finding]:
     """Return all findings.  Raises ValueError if an address is not one of a store or root."""
-    findings, stored = await _look_at_store(config, timeout_s)
-    findings += await _look_at_root(config, stored, timeout_s)
-    return findings + await _look_at_members(config, stored, timeout_s)
+    findings, stored = await _examine_store(config, timeout_s)
+    findings += await _examine_root(config, stored, timeout_s)
+    return findings + await _examine_members(config, stored, timeout_s)
 
 
 # --------------------------------------------------------------------------------------------------------------- store
 
 
-async def _look_at_store(config: NodeConfig, timeout_s: float) -> tuple[list[Finding], _Stored | None]:
+async def _examine_store(config: NodeConfig, timeout_s: float) -> tuple[list[Finding], _Stored | None]:
     """Return the findings, and the store's data; None if it cannot be read, or is a running server's own."""
     url = without_userinfo(config.meta)
     if not is_shared(config.meta) and (await _ask_health(_own_url(config), timeout_s)).status:
@@ -133,14 +133,14 @@ async def _look_at_store(config: NodeConfig, timeout_s: float) -> tuple[list[Fin
         return [_no_store(url, error, timeout_s)], None
     try:
         findings, stored = await _bounded(_read_store(kv, config, url), timeout_s)
-        return findings + await _look_at_clocks(config, stored.servers, timeout_s), stored
+        return findings + await _examine_clocks(config, stored.servers, timeout_s), stored
     except (KvError, TimeoutError) as error:
         return [_no_store(url, error, timeout_s)], None
     finally:
         await kv.close()
 
 
-async def _look_at_clocks(config: NodeConfig, servers: Sequence[str], timeout_s: float) -> list[Finding]:
+async def _examine_clocks(config: NodeConfig, servers: Sequence[str], timeout_s: float) -> list[Finding]:
     """Return findings for the store's servers whose clocks differ from this machine's."""
     context = etcd_tls(config.meta) if servers else None
     ahead = await asyncio.gather(*(asyncio.to_thread(clock_of, each, context, timeout_s) for each in servers))
@@ -199,13 +199,13 @@ async def _read_store(kv: KeyValue, config: NodeConfig, url: str) -> tuple[list[
 # ---------------------------------------------------------------------------------------------------------------- root
 
 
-async def _look_at_root(config: NodeConfig, stored: _Stored | None, timeout_s: float) -> list[Finding]:
+async def _examine_root(config: NodeConfig, stored: _Stored | None, timeout_s: float) -> list[Finding]:
     url = without_userinfo(config.root)
     findings = check_namenodes(await namenode_states(config.root, config.hadoop_conf_dir, timeout_s))
-    return findings + await _look_inside(config, url, stored, timeout_s)
+    return findings + await _examine_content(config, url, stored, timeout_s)
 
 
-async def _look_inside(config: NodeConfig, url: str, stored: _Stored | None, timeout_s: float) -> list[Finding]:
+async def _examine_content(config: NodeConfig, url: str, stored: _Stored | None, timeout_s: float) -> list[Finding]:
     try:
         fs = await _bounded(_open_root(config), timeout_s)
     except (StorageError, TimeoutError) as error:
@@ -303,7 +303,7 @@ async def _check_nodes(fs: FileSystem, url: str, stored: _Stored, timeout_s: flo
 # ------------------------------------------------------------------------------------------------------------- members
 
 
-async def _look_at_members(config: NodeConfig, stored: _Stored | None, timeout_s: float) -> list[Finding]:
+async def _examine_members(config: NodeConfig, stored: _Stored | None, timeout_s: float) -> list[Finding]:
     if is_shared(config.meta):
         members = stored.members if stored is not None else []
         asked = [(member.incarnation, f"http://{member.http}") for member in members if member.http.port]
@@ -311,11 +311,11 @@ async def _look_at_members(config: NodeConfig, stored: _Stored | None, timeout_s
         asked = [("the server", _own_url(config))]
     turns = asyncio.Semaphore(PARALLEL)
 
-    async def look(name: str, url: str) -> Sequence[Finding]:
+    async def examine_member(name: str, url: str) -> Sequence[Finding]:
         async with turns:
             return check_health(name, url, await _ask_health(url, timeout_s))
 
-    found = await asyncio.gather(*(look(name, url) for name, url in sorted(asked)))
+    found = await asyncio.gather(*(examine_member(name, url) for name, url in sorted(asked)))
     return [finding for findings in found for finding in findings]
 
 

@@ -31,9 +31,9 @@ def check_namenodes(states: Sequence[NameNodeState]) -> list[Finding]:
     known = [each for each in states if each.state]
     active = [each.address for each in known if each.state == "active"]
     if known and not active and len(known) == len(states):
-        told = ", ".join(f"{each.address} {each.state}" for each in known)
+        listed = ", ".join(f"{each.address} {each.state}" for each in known)
         remedy = "check the ZKFCs and JournalNodes; hdfs haadmin -getAllServiceState shows what Hadoop sees"
-        findings.append(Finding("storage", "NameNodes", f"none is active: {told}", remedy))
+        findings.append(Finding("storage", "NameNodes", f"none is active: {listed}", remedy))
     if len(active) > 1:
         remedy = "stop one at once: check fencing (dfs.ha.fencing.methods), and that the URL names one name service"
         findings.append(Finding("storage", "NameNodes", f"several are active: {', '.join(active)}", remedy))

@@ -32,6 +32,7 @@ List, describe and delete consumer groups of a running cluster, and set their of
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
     parser = commands.add_parser(
         "group",
         help="list, describe or delete consumer groups, or set their offsets",

@@ -34,6 +34,7 @@ class Reset(NamedTuple):
 
 
 def add_action(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
     parser = add_command(
         actions,
         "reset-offsets",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bmq.cli.admin_client import tell
+from bmq.cli.admin_client import exit_status_of
 from bmq.cli.cluster.http_client import Console
 from bmq.cli.output import print_json, printable
 from bmq.cli.profile import profiles
@@ -83,7 +83,7 @@ def _add(
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status; errors go to standard error in one line."""
-    return tell(arguments, lambda: arguments.command(arguments))
+    return exit_status_of(arguments, lambda: arguments.command(arguments))
 
 
 def list_profiles(arguments: argparse.Namespace) -> int:
@@ -152,8 +152,8 @@ def set_values(arguments: argparse.Namespace) -> int:
     if arguments.use:
         known.current = name
     profiles.write(known)
-    told = "is in use" if known.current == name else f"is set; `bmq profile use {name}` makes it the current one"
-    print(f"profile {name} {told}")
+    state = "is in use" if known.current == name else f"is set; `bmq profile use {name}` makes it the current one"
+    print(f"profile {name} {state}")
     return 0
 
 

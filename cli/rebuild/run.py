@@ -53,7 +53,7 @@ class Outcome:
     """Notes for the operator, a line each."""
 
 
-Tell = Callable[[FoundPartition], None]
+OnPartition = Callable[[FoundPartition], None]
 
 
 async def rebuild(
@@ -63,10 +63,10 @@ async def rebuild(
     *,
     adopt: Mapping[str, int] | None = None,
     is_dry: bool = False,
-    tell: Tell | None = None,
+    on_partition: OnPartition | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Read ``fs`` and fill ``kv``.  ``tell`` is called with every partition.
+    """Read ``fs`` and fill ``kv``.  ``on_partition`` is called with every partition.
 
     ``adopt``: topics that are wanted although no file names them, with the least number of their partitions.
     Raises NotLost or Refused if the store or the root cannot be used, StorageError, KvError or FormatError if one of
@@ -98,8 +98,8 @@ async def rebuild(
         async for partition in partitions:
             outcome.partitions += 1
             outcome.open_segments += sum(not entry.is_closed for entry in partition.record.segments)
-            if tell is not None:
-                tell(partition)
+            if on_partition is not None:
+                on_partition(partition)
             if store is not None:
                 await store.put_partition(partition)
             progress.show(outcome.partitions)
@@ -147,8 +147,8 @@ def _notes(found: Found) -> list[str]:
     if topic is not None and topic.stored.revision == 0:
         notes.append(f"topic {name}: its file is missing; it gets {topic.partitions} partitions and default configs")
     elif topic is not None and topic.partitions > topic.stored.partitions:
-        told = topic.stored.partitions
-        notes.append(f"topic {name}: its file has {told} partitions, storage has {topic.partitions}: it gets these")
+        in_file = topic.stored.partitions
+        notes.append(f"topic {name}: its file has {in_file} partitions, storage has {topic.partitions}: it gets these")
     can_adopt = topic is None and len(found.orphans) == 1
     advice = f"; if it is wanted, run this with --adopt {name}=PARTITIONS" if can_adopt else ""
     notes += [
@@ -199,7 +199,7 @@ def _fail(error: Exception, status: int) -> int:
 async def _run(arguments: argparse.Namespace) -> int:
     config = settings(arguments, root="where the segments lie", meta="the store to be rebuilt")
     rows: list[Sequence[object]] = []
-    tell = (_print if arguments.json else lambda found: rows.append(_row(found))) if arguments.dry_run else None
+    on_partition = (_print if arguments.json else lambda found: rows.append(_row(found))) if arguments.dry_run else None
     kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
     try:
         fs = await open_filesystem(
@@ -213,7 +213,7 @@ async def _run(arguments: argparse.Namespace) -> int:
                     config,
                     adopt=dict(arguments.adopt),
                     is_dry=arguments.dry_run,
-                    tell=_clearing(progress, tell),
+                    on_partition=_clearing(progress, on_partition),
                     progress=progress,
                 )
         finally:
@@ -226,16 +226,16 @@ async def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _clearing(progress: Progress, tell: Tell | None) -> Tell | None:
-    """Return a function that clears the progress line from the terminal before it calls `tell`."""
-    if tell is None:
+def _clearing(progress: Progress, on_partition: OnPartition | None) -> OnPartition | None:
+    """Return a function that clears the progress line from the terminal before it calls `on_partition`."""
+    if on_partition is None:
         return None
 
-    def clear_and_tell(found: FoundPartition) -> None:
+    def clear_and_call(found: FoundPartition) -> None:
         progress.clear()
-        tell(found)
+        on_partition(found)
 
-    return clear_and_tell
+    return clear_and_call
 
 
 def _row(found: FoundPartition) -> Sequence[object]:

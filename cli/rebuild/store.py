@@ -121,9 +121,11 @@ class Rebuilding:
         await self._flush()
 
     async def put_partition(self, found: FoundPartition) -> None:
+        """Write a partition's record.  Raises KvError or NotLost."""
         await self._write(Put(partition_key(self._cluster, found.key), encode(found.record)))
 
     async def put_topic(self, topic: Topic) -> None:
+        """Write a topic.  Raises KvError or NotLost."""
         await self._write(Put(topic_key(self._cluster, topic.name), encode_topic(topic)))
 
     async def finish(self) -> None:

@@ -164,8 +164,8 @@ def produce(admin: Admin, arguments: argparse.Namespace) -> int:
     )
     try:
         partitions = producer.partitions_for(arguments.topic)
-        tell = _print_place if arguments.json else None
-        delivery = Delivery(producer, arguments.topic, partitions, arguments.timeout, tell)
+        on_acknowledged = _print_place if arguments.json else None
+        delivery = Delivery(producer, arguments.topic, partitions, arguments.timeout, on_acknowledged)
         return _run(arguments, reader, inputs, delivery)
     finally:
         with contextlib.suppress(KafkaTimeoutError):  # a second Ctrl-C leaves unacknowledged records

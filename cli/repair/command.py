@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bmq.cli import store_command
-from bmq.cli.admin_client import Refused, tell
+from bmq.cli.admin_client import Refused, exit_status_of
 from bmq.cli.cluster.http_client import Console
 from bmq.cli.cluster.status import add_http, http_url
 from bmq.cli.output import print_json, printable
@@ -51,6 +51,7 @@ exit status:
 
 
 def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
     parser = actions.add_parser(
         "repair",
         help="show the damage of a partition, and bring it back if it is OFFLINE",
@@ -79,23 +80,24 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return tell(arguments, lambda: _repair(arguments))
+    """Run the command and return its exit status; errors go to standard error in one line."""
+    return exit_status_of(arguments, lambda: _repair(arguments))
 
 
 def _repair(arguments: argparse.Namespace) -> int:
     is_direct = bool(arguments.root or arguments.meta or arguments.config)
     if is_direct and arguments.http:
         raise UsageError("--http needs a server, --root, --meta and --config work without one: give one or the other")
-    told = (
+    report = (
         _direct(arguments)
         if is_direct
         else Console(http_url(arguments), arguments.timeout).act("repair", _body(arguments))
     )
     if arguments.json:
-        print_json(dict(told))
+        print_json(dict(report))
     else:
-        print("\n".join(map(printable, lines(told, records=arguments.records))))
-    return EXIT_DAMAGED if is_damaged(told) and not told["is_done"] else 0
+        print("\n".join(map(printable, lines(report, records=arguments.records))))
+    return EXIT_DAMAGED if is_damaged(report) and not report["is_done"] else 0
 
 
 def _body(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -130,20 +132,20 @@ def _direct(arguments: argparse.Namespace) -> Mapping[str, Any]:
 # ------------------------------------------------------------------------------------------------- for people
 
 
-def is_damaged(told: Mapping[str, Any]) -> bool:
+def is_damaged(report: Mapping[str, Any]) -> bool:
     """Return whether the report shows a partition that is OFFLINE or has damaged segments."""
-    return bool(told["offline_reason"]) or any(segment["is_changed"] for segment in told["segments"])
+    return bool(report["offline_reason"]) or any(segment["is_changed"] for segment in report["segments"])
 
 
-def lines(told: Mapping[str, Any], *, records: bool = False) -> list[str]:
+def lines(report: Mapping[str, Any], *, records: bool = False) -> list[str]:
     """Return the report as lines of text."""
-    name = f"{told['topic']}-{told['partition']}"
-    if not is_damaged(told):
-        start, end = told["log_start"], told["end_offset"]
+    name = f"{report['topic']}-{report['partition']}"
+    if not is_damaged(report):
+        start, end = report["log_start"], report["end_offset"]
         holds = f"offsets {start} to {end - 1}" if end > start else f"it is empty, its next offset is {end}"
-        return [f"{name}: nothing is damaged; {holds}", *_notes(told)]
-    out = [f"{name}: OFFLINE because of {told['offline_reason']}" if told["offline_reason"] else f"{name}: damaged"]
-    for segment in told["segments"]:
+        return [f"{name}: nothing is damaged; {holds}", *_notes(report)]
+    out = [f"{name}: OFFLINE because of {report['offline_reason']}" if report["offline_reason"] else f"{name}: damaged"]
+    for segment in report["segments"]:
         if not (segment["is_changed"] or segment["notes"]):
             continue
         where = segment["file"] or f"{segment['segment']}.log, which is missing"
@@ -153,17 +155,17 @@ def lines(told: Mapping[str, Any], *, records: bool = False) -> list[str]:
             what = f"offset {gap['first']} is" if count == 1 else f"offsets {gap['first']} to {gap['last']} are"
             out.append(f"    {what} lost, at byte {gap['position']}: {gap['why']}")
         out += [f"    {note}" for note in segment["notes"]]
-    out += _notes(told)
-    lost = told["lost_offsets"]
-    if told["is_done"]:
-        out.append(f"repaired: {lost} offsets are skipped, the log continues at {told['end_offset']}")
-        out += [f"the old file is kept as {path}" for path in told["set_aside"]]
+    out += _notes(report)
+    lost = report["lost_offsets"]
+    if report["is_done"]:
+        out.append(f"repaired: {lost} offsets are skipped, the log continues at {report['end_offset']}")
+        out += [f"the old file is kept as {path}" for path in report["set_aside"]]
         out.append("its broker opens the partition within ten seconds")
         return out
-    out.append(f"--choice {told['choice']} loses {lost} offsets; the log continues at {told['end_offset']}")
+    out.append(f"--choice {report['choice']} loses {lost} offsets; the log continues at {report['end_offset']}")
     out.append("nothing was changed; add --yes to repair it")
     return out
 
 
-def _notes(told: Mapping[str, Any]) -> list[str]:
-    return [f"  note: {note}" for note in told["notes"]]
+def _notes(report: Mapping[str, Any]) -> list[str]:
+    return [f"  note: {note}" for note in report["notes"]]

@@ -58,6 +58,7 @@ _EXAMPLES = {
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
     parser = commands.add_parser(
         "segment",
         help="dump, verify, print or repair a log's files",

@@ -20,6 +20,7 @@ class Finding:
     offset: int | None = None
 
     def print(self, *, as_json: bool) -> None:
+        """Print the finding: two lines for people, or one JSON object."""
         kind = "fault" if self.is_fault else "note"
         if as_json:
             print_json(
@@ -51,6 +52,7 @@ class Report:
         self.notes = 0
 
     def add(self, finding: Finding) -> None:
+        """Count a finding and print it."""
         self.faults += finding.is_fault
         self.notes += not finding.is_fault
         self._before_line()
@@ -66,6 +68,7 @@ class Report:
             print(text)
 
     def finish(self) -> None:
+        """Print the counts of files, faults and notes."""
         if self.as_json:
             print_json({"kind": "summary", "files": self.files, "faults": self.faults, "notes": self.notes})
         else:

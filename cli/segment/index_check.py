@@ -32,6 +32,7 @@ class IndexCheck:
         self._check_head()
 
     def on_batch(self, found: FoundBatch) -> None:
+        """Check the entries up to the next batch of the log, and add it to the sums."""
         batch = found.batch
         if found.position >= self._index.position:
             return  # merged into the segment later, or leftovers: not what this index describes

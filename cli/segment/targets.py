@@ -29,10 +29,12 @@ class Segment:
 
     @property
     def log(self) -> str:
+        """The path of its ``.log`` file."""
         return f"{self.folder}/{self.name}.log"
 
     @property
     def idx(self) -> str:
+        """The path of its ``.idx`` file."""
         return f"{self.folder}/{self.name}.idx"
 
     @property

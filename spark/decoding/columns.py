@@ -86,6 +86,7 @@ class Memory:
 
     @property
     def rows(self) -> int:
+        """The number of rows filled."""
         return int(self.cursor[kernels.AT_ROW])
 
     @property
@@ -94,17 +95,21 @@ class Memory:
         return int(self.cursor[kernels.TIMES_CUT])
 
     def keys(self) -> pa.Array:
+        """Return the keys, without a copy."""
         nulls = self.cursor[kernels.NULL_KEYS]
         return _binary(pa.binary(), self.rows, self.ends[0], self.bytes[0], self.valid[0], nulls)
 
     def values(self) -> pa.Array:
+        """Return the values, without a copy."""
         nulls = self.cursor[kernels.NULL_VALUES]
         return _binary(pa.binary(), self.rows, self.ends[1], self.bytes[1], self.valid[1], nulls)
 
     def offsets(self) -> pa.Array:
+        """Return the offsets, without a copy."""
         return _fixed(pa.int64(), self.rows, self.fixed[0])
 
     def timestamps(self) -> pa.Array:
+        """Return the timestamps in microseconds, without a copy."""
         return _fixed(_TYPES["timestamp"], self.rows, self.fixed[1])
 
     def headers(self) -> tuple[pa.Array, int]:
@@ -164,12 +169,15 @@ class Constants:
         self._number = partition
 
     def topic(self, rows: int) -> pa.Array:
+        """Return the topic's name, ``rows`` times; ROWS_MAX at most, here and below."""
         return self._topic.slice(0, rows)
 
     def partition(self, rows: int) -> pa.Array:
+        """Return the partition's number, ``rows`` times."""
         return self._partition.slice(0, rows)
 
     def timestamp_type(self, is_append_time: bool, rows: int) -> pa.Array:
+        """Return Kafka's number of the timestamp type (0: CreateTime, 1: LogAppendTime), ``rows`` times."""
         return self._types[is_append_time].slice(0, rows)
 
     @cached_property

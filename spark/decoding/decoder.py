@@ -153,7 +153,7 @@ class BatchDecoder:
                 damage = misplaced(view, at, fault, self._due)
             yield from self._runs(chunk, headers)
             if damage is not None:
-                self._tell(chunk, damage)
+                self._report(chunk, damage)
                 at, self._due = damage.stop, damage.due
 
     # --------------------------------------------------------------------------------------------- a batch
@@ -218,7 +218,7 @@ class BatchDecoder:
                 except FormatError as fault:
                     if not self._options.permissive:  # first the records before it
                         yield from self._run(chunk, source, first, index, rows, size)
-                    self._tell(chunk, Damage.of(header, str(fault)))
+                    self._report(chunk, Damage.of(header, str(fault)))
                     self._empty(index, header)
             count = header[kernels.COUNT]
             if place is not source or rows + count > ROWS_MAX or size + end - start > BYTES_MAX:
@@ -269,13 +269,13 @@ class BatchDecoder:
             )
             if fault == kernels.FINE or not self._options.permissive:
                 break
-            self._tell(chunk, self._faulty_record(cursor, fault))
+            self._report(chunk, self._faulty_record(cursor, fault))
             cursor[kernels.AT_BATCH] += 1
         self.replaced += memory.times_cut
         if memory.rows:
             yield from self._record_batches(memory, self._table[first : cursor[kernels.AT_BATCH]])
         if fault != kernels.FINE:
-            self._tell(chunk, self._faulty_record(cursor, fault))
+            self._report(chunk, self._faulty_record(cursor, fault))
 
     def _faulty_record(self, cursor: npt.NDArray[np.int64], fault: int) -> Damage:
         header = self._table[cursor[kernels.AT_BATCH]].tolist()
@@ -320,7 +320,7 @@ class BatchDecoder:
 
     # --------------------------------------------------------------------------------------------- damage
 
-    def _tell(self, chunk: _Chunk, damage: Damage) -> None:
+    def _report(self, chunk: _Chunk, damage: Damage) -> None:
         """Count the damage if permissive, else raise CorruptSegment."""
         if not self._options.permissive:
             raise CorruptSegment(self._where, chunk.position + damage.at, damage.offset, damage.fault)

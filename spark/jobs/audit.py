@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bmq.spark.jobs import JobError
 from bmq.spark.jobs.ranges import as_options, plan
 from bmq.spark.jobs.session import add_root, check_machine, main_of, start_session
-from bmq.spark.jobs.topic import PLACE, Topic, look_at
+from bmq.spark.jobs.topic import PLACE, Topic, read_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +40,7 @@ ATTEMPTS_MAX = 3
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    """Add the job's own options."""
     add_root(parser)
     parser.add_argument("--topic", required=True, metavar="NAME")
     which = parser.add_argument_group("offsets", f"A place is {PLACE}.")
@@ -80,7 +81,7 @@ def _file(text: str, suffixes: tuple[str, ...]) -> Path:
 def run(arguments: Namespace) -> int:
     """Return 0 if every offset is accounted for, else 1.  Raises JobError."""
     check_machine()
-    topic = _look(arguments)
+    topic = _read_topic(arguments)
     spark = start_session("audit", arguments)
     try:
         report = _whole_report(spark, arguments, topic)
@@ -101,8 +102,8 @@ def run(arguments: Namespace) -> int:
     return int(bool(report.faults))
 
 
-def _look(arguments: Namespace) -> Topic:
-    return look_at(arguments.root, arguments.topic, start=arguments.start, end=arguments.end)
+def _read_topic(arguments: Namespace) -> Topic:
+    return read_topic(arguments.root, arguments.topic, start=arguments.start, end=arguments.end)
 
 
 def _whole_report(spark: SparkSession, arguments: Namespace, topic: Topic) -> Report:
@@ -112,7 +113,7 @@ def _whole_report(spark: SparkSession, arguments: Namespace, topic: Topic) -> Re
     """
     for _ in range(ATTEMPTS_MAX):
         report = _counted(spark, arguments, topic)
-        after = _look(arguments)
+        after = _read_topic(arguments)
         if after.topic_id != topic.topic_id:
             raise JobError(
                 f"topic {topic.name} was deleted and created again while it was audited: run the audit again"
@@ -169,6 +170,7 @@ def _iso(value: Any) -> str:
 
 
 def main() -> int:
+    """Run the job as a program of its own and return the exit status."""
     return main_of("audit")
 
 

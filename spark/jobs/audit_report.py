@@ -86,6 +86,7 @@ class Report:
 
     @cached_property
     def totals(self) -> dict[str, int]:
+        """The sums over all partitions."""
         return {name: sum(each[name] for each in self.by_partition.values()) for name in COUNTS}
 
     def _summed(self, key: str) -> list[dict[str, Any]]:

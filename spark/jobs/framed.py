@@ -14,6 +14,7 @@ HEAD_BYTES = 5
 
 
 def has_head(value: bytes) -> bool:
+    """Return whether ``value`` begins as one with a schema registry's head does."""
     return len(value) >= HEAD_BYTES and value[0] == MAGIC
 
 

@@ -60,11 +60,15 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
+    """The start of a run."""
+
     identity: Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
+    """A commit of offset ranges by partition, and of the files with their ``rows`` records."""
+
     ranges: Mapping[int, tuple[int, int]]
     files: tuple[DataFile, ...]
     rows: int
@@ -72,6 +76,8 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
+    """A replacement of the files at paths ``removed`` by ``files`` with the same records."""
+
     files: tuple[DataFile, ...]
     removed: tuple[str, ...]
 
@@ -149,10 +155,12 @@ def check_same(known: Identity | None, wanted: Identity) -> None:
 
 
 def entry_name(number: int) -> str:
+    """Return the file name of an entry."""
     return f"{number:020d}.json"
 
 
 def state_name(number: int) -> str:
+    """Return the file name of the state after entry ``number``."""
     return f"{number:020d}.state.json"
 
 

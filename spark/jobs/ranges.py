@@ -28,6 +28,7 @@ class Ranges:
 
     @property
     def count(self) -> int:
+        """The number of offsets in all ranges."""
         return sum(end - start for start, end in self.by_partition.values())
 
 

@@ -50,6 +50,7 @@ def add_root(parser: ArgumentParser) -> None:
 
 
 def add_session_arguments(parser: ArgumentParser) -> None:
+    """Add the options that choose Spark's master and settings."""
     parser.add_argument(
         "--master",
         metavar="URL",
@@ -117,8 +118,8 @@ def java_version() -> int | None:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
         return None
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)
-    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr)
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)
+    match = re.search(r'version "(?:1\.)?(\d+)', output.stderr)
     return int(match[1]) if match else None
 
 
@@ -179,6 +180,6 @@ def _reason(error: Exception) -> str | None:
 
     if not isinstance(error, Py4JError | PySparkException):
         return None
-    told = str(error)
-    causes = _CAUSE.findall(told)
-    return str(causes[-1] if causes else told.partition("\n")[0]).strip()
+    text = str(error)
+    causes = _CAUSE.findall(text)
+    return str(causes[-1] if causes else text.partition("\n")[0]).strip()

@@ -61,7 +61,7 @@ class Fenced(Exception):
     """Another run has begun on this table; this one may not commit any more."""
 
 
-def _unheard(_: str) -> None: ...
+def _ignore(_: str) -> None: ...
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
@@ -121,7 +121,7 @@ class Run:
         self.state = state
 
     @classmethod
-    async def begin(cls, fs: FileSystem, identity: Identity, on_step: Step = _unheard) -> Run:
+    async def begin(cls, fs: FileSystem, identity: Identity, on_step: Step = _ignore) -> Run:
         """Stop all earlier runs, finish the last commit, and remove files that were never committed.
 
         Raises ManifestError if the table is of another topic or form, Fenced if other runs begin all the time.

@@ -18,7 +18,7 @@ from bmq.spark.jobs.merging import choose
 from bmq.spark.jobs.ranges import Ranges, as_options, plan
 from bmq.spark.jobs.session import add_root, check_machine, main_of, start_session
 from bmq.spark.jobs.table import Fenced, Run, Step, read_state
-from bmq.spark.jobs.topic import PLACE, Topic, look_at
+from bmq.spark.jobs.topic import PLACE, Topic, read_topic
 from bmq.spark.options import size_of
 from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.filesystem import StorageError
@@ -40,6 +40,7 @@ FRAMINGS = ("none", "confluent")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    """Add the job's own options."""
     add_root(parser)
     parser.add_argument("--topic", required=True, metavar="NAME")
     parser.add_argument("--table", required=True, metavar="URL", help="the table's folder: hdfs:// or file://")
@@ -106,7 +107,7 @@ def run(arguments: Namespace, on_step: Step = lambda step: None) -> int:
     ``on_step`` is called at every point where a crash leaves something else behind.
     """
     check_machine()
-    topic = look_at(arguments.root, arguments.topic, start=arguments.start, end=arguments.end)
+    topic = read_topic(arguments.root, arguments.topic, start=arguments.start, end=arguments.end)
     spark = start_session("to_parquet", arguments)
     try:
         return _Job(spark, arguments, topic, on_step).run()
@@ -232,6 +233,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
+    """Run the job as a program of its own and return the exit status."""
     return main_of("to_parquet")
 
 

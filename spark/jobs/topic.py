@@ -18,13 +18,15 @@ PLACE = "earliest or latest, a time as in 2026-11-01 or 2026-11-01T13:30 (UTC) o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
+    """One topic; ``is_compacted`` if compaction may leave holes in it."""
+
     name: str
     topic_id: str
     is_compacted: bool
     bounds: Mapping[int, Bounds]
 
 
-def look_at(root: str, topic: str, *, start: str, end: str) -> Topic:
+def read_topic(root: str, topic: str, *, start: str, end: str) -> Topic:
     """Return the topic, with the bounds that ``start`` and ``end`` select; each has a form of ``PLACE``.
 
     Raises JobError if one has not, or if the topic cannot be read.
@@ -32,12 +34,12 @@ def look_at(root: str, topic: str, *, start: str, end: str) -> Topic:
     given = {"root": root, "topic": topic, **_place("starting", start), **_place("ending", end)}
     io = storage_loop()
     try:
-        return io.run(_look(io.filesystem(root), ReadOptions.parse(given)))
+        return io.run(_read(io.filesystem(root), ReadOptions.parse(given)))
     except (OptionError, NoSuchTopic, StorageError) as error:
         raise JobError(str(error)) from error
 
 
-async def _look(fs: FileSystem, options: ReadOptions) -> Topic:
+async def _read(fs: FileSystem, options: ReadOptions) -> Topic:
     views = await find_logs(fs, options)
     bounds = {}
     for view in views:

@@ -52,6 +52,7 @@ class Values:
 
     @property
     def identity(self) -> str | None:
+        """Spark's JSON of the schema; None for raw values."""
         return None if self._schema is None else self._schema.json()
 
     @classmethod

@@ -84,6 +84,7 @@ class PartitionLog:
 
     @property
     def label(self) -> str:
+        """The topic's name and the partition's number, for texts."""
         return f"{self.topic}-{self.partition}"
 
     def between(self, start: int, end: int) -> tuple[Segment, ...]:
@@ -159,6 +160,7 @@ class Slice:
 
     @property
     def size(self) -> int:
+        """The slice's bytes."""
         return self.end_position - self.position
 
     def cut(self, size: int) -> tuple[Slice, Slice] | None:
@@ -239,8 +241,8 @@ def _slice(log: PartitionLog, wanted: Range, facts: SegmentFacts, spacing: int) 
 
 def leave_out(pieces: Iterable[Slice], aborted: Iterable[AbortedTransaction]) -> list[Slice]:
     """Return the slices, each with the aborted transactions that have records in it."""
-    told = sorted({(each.producer_id, each.first_offset, each.last_offset) for each in aborted})
-    return [piece.leaving_out(told) for piece in pieces]
+    known = sorted({(each.producer_id, each.first_offset, each.last_offset) for each in aborted})
+    return [piece.leaving_out(known) for piece in pieces]
 
 
 # ----------------------------------------------------------------------------------------------------------- tasks

@@ -74,7 +74,7 @@ async def _plan(fs: FileSystem, options: ReadOptions) -> list[list[Slice]]:
         found = await view.slices(wanted, committed=options.committed, spacing=spacing)
         return found, [*wanted.losses, *view.losses]
 
-    looked = await in_windows(views, slices_of, PARTITIONS_AT_ONCE)
-    for _, losses in looked:
+    found_logs = await in_windows(views, slices_of, PARTITIONS_AT_ONCE)
+    for _, losses in found_logs:
         raise_or_warn(losses, fail_on_data_loss=options.fail_on_data_loss)
-    return pack([piece for found, _ in looked for piece in found], max_bytes=most, min_partitions=least)
+    return pack([piece for found, _ in found_logs for piece in found], max_bytes=most, min_partitions=least)

@@ -41,6 +41,7 @@ class ReadPolicy:
 
 
 def path_of(piece: Slice) -> str:
+    """Return the path of the slice's ``.log`` file within the root."""
     return PartitionPath(piece.topic, piece.topic_id, piece.partition).log(piece.segment)
 
 

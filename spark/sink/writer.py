@@ -22,7 +22,7 @@ from bmq.spark.sink.options import SinkOptions
 
 _log = logging.getLogger("bmq.spark")
 
-ROWS_BETWEEN_LOOKS = 1000
+ROWS_BETWEEN_POLLS = 1000
 """Rows given to the producer between two checks for a row that failed."""
 WAIT_S = 1.0
 ANY_PARTITION = -1
@@ -51,7 +51,7 @@ class BmqWriter(DataSourceArrowWriter):
         return write(self._options, iterator)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        tell_left(messages)
+        log_kept_rows(messages)
 
 
 class BmqStreamWriter(DataSourceStreamArrowWriter):
@@ -64,10 +64,10 @@ class BmqStreamWriter(DataSourceStreamArrowWriter):
         return write(self._options, iterator)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        tell_left(messages)
+        log_kept_rows(messages)
 
 
-def tell_left(messages: Sequence[WriterCommitMessage | None]) -> None:
+def log_kept_rows(messages: Sequence[WriterCommitMessage | None]) -> None:
     """Log how many acknowledged rows of an aborted write stay: a topic takes nothing back."""
     rows = sum(each.rows for each in messages if isinstance(each, Acknowledged))
     _log.warning("the write was aborted; %d rows of finished tasks, and some of failed ones, stay in the topic", rows)
@@ -103,34 +103,34 @@ class _Sending:
                 raise SinkError("null topic present in the data. Use the topic option for setting a default topic.")
             self._produce(topic, value, key, partition, timestamp, headers)
             self.rows += 1
-            if not self.rows % ROWS_BETWEEN_LOOKS:
-                self._look(0)
+            if not self.rows % ROWS_BETWEEN_POLLS:
+                self._poll(0)
 
     def _produce(self, topic: str, *record: Any) -> None:
         value, key, partition, timestamp, headers = record
         while True:
             try:
                 self._producer.produce(
-                    topic, value, key, partition, on_delivery=self._reported, timestamp=timestamp, headers=headers
+                    topic, value, key, partition, on_delivery=self._on_failure, timestamp=timestamp, headers=headers
                 )
                 return
             except BufferError:  # bounded: rows that cannot go out fail after delivery.timeout.ms
-                self._look(WAIT_S)
+                self._poll(WAIT_S)
             except KafkaException as error:
                 size = len(key or b"") + len(value or b"")
                 raise SinkError(f"a row of {size} bytes for {topic} was refused: {error.args[0].str()}") from error
 
     def finish(self) -> None:
         while self._producer.flush(WAIT_S):
-            self._look(0)
-        self._look(0)
+            self._poll(0)
+        self._poll(0)
 
-    def _look(self, wait_s: float) -> None:
+    def _poll(self, wait_s: float) -> None:
         self._producer.poll(wait_s)
         if self._failed is not None:
             raise SinkError(self._failed)
 
-    def _reported(self, error: Any, message: Any) -> None:
+    def _on_failure(self, error: Any, message: Any) -> None:
         """Take the delivery report of a row that was not acknowledged, and keep the first one's error."""
         if error is not None and self._failed is None:
             partition = message.partition()  # None before one was chosen

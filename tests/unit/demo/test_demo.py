@@ -211,23 +211,23 @@ def test_summary(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_pause_is_its_partitions_own_and_the_kills_that_it_ends_behind() -> None:
     pauses = Pauses(2)
     for partition, now in ((0, 1.0), (1, 1.0), (0, 1.25), (1, 1.5)):
-        pauses.heard(partition, now)
+        pauses.on_acknowledged(partition, now)
     assert pauses.longest == [0.5]
     pauses.open_window()
-    assert not pauses.all_heard_since(1.25)
-    pauses.heard(0, 1.75)
-    pauses.heard(0, 2.0)  # partition 1 is silent meanwhile
+    assert not pauses.all_acknowledged_since(1.25)
+    pauses.on_acknowledged(0, 1.75)
+    pauses.on_acknowledged(0, 2.0)  # partition 1 is silent meanwhile
     assert pauses.longest == [0.5, 0.5]
-    assert not pauses.all_heard_since(1.75)
-    pauses.heard(1, 3.5)
+    assert not pauses.all_acknowledged_since(1.75)
+    pauses.on_acknowledged(1, 3.5)
     assert pauses.longest == [0.5, 2.0]
-    assert pauses.all_heard_since(1.75)
+    assert pauses.all_acknowledged_since(1.75)
 
 
 def test_partitions_that_were_never_heard_of_are_silent() -> None:
     pauses = Pauses(2)
-    pauses.heard(0, 5.0)
-    assert not pauses.all_heard_since(1.0)
+    pauses.on_acknowledged(0, 5.0)
+    assert not pauses.all_acknowledged_since(1.0)
 
 
 @pytest.mark.parametrize("records", ["59999", "336777"])

@@ -25,7 +25,7 @@ Told = pytest.CaptureFixture[str]
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BMQ_HTTP_URL", raising=False)
     monkeypatch.delenv("BMQ_BOOTSTRAP", raising=False)
-    monkeypatch.setattr(operations, "LOOK_S", 0.001)
+    monkeypatch.setattr(operations, "POLL_S", 0.001)
 
 
 @pytest.fixture

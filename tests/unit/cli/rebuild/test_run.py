@@ -65,12 +65,14 @@ def test_what_is_read_ahead_ends_with_the_one_that_reads() -> None:
         fs = await _root()
         had: list[int] = []
 
-        def tell(found: FoundPartition) -> None:
+        def on_partition(found: FoundPartition) -> None:
             had.append(len(fs.listing))
             raise StorageError("the output is full")
 
         with pytest.raises(StorageError, match="full") as held:
-            await rebuild(fs, MemoryKeyValue(MemoryStore()), NodeConfig(cluster="c"), is_dry=True, tell=tell)
+            await rebuild(
+                fs, MemoryKeyValue(MemoryStore()), NodeConfig(cluster="c"), is_dry=True, on_partition=on_partition
+            )
         assert held.value.__traceback__ is not None
         assert had == [PARTITIONS - 1]
         assert fs.listing == set()

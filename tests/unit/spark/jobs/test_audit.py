@@ -41,7 +41,7 @@ def audited(monkeypatch: pytest.MonkeyPatch, looks: Sequence[Topic]) -> tuple[An
         return Counted(dict(plan({}, of.bounds).by_partition))
 
     monkeypatch.setattr(audit, "_counted", count)
-    monkeypatch.setattr(audit, "_look", lambda _: next(coming))
+    monkeypatch.setattr(audit, "_read_topic", lambda _: next(coming))
     return audit._whole_report(cast(Any, None), Namespace(), next(coming)), len(counted)
 
 

@@ -289,5 +289,5 @@ def test_settings_that_there_are_not() -> None:
 
 
 def test_what_is_left_in_the_topic_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    sink.tell_left([sink.Acknowledged(7), None])
+    sink.log_kept_rows([sink.Acknowledged(7), None])
     assert "7 rows of finished tasks" in caplog.text
