@@ -1,4 +1,4 @@
-"""What was acknowledged, and what stands in the log: read from storage by DESIGN's rule 5 alone, then compared.
+"""The acknowledged batches and the log, compared: the log is read by rule 5 of docs/design/rules.md alone.
 
 A ``Transcript`` follows the file into which a driver process writes what happened, one JSON line each.  ``read_log``
 knows names and batch headers, not the code under test.  ``check`` holds one against the other:

@@ -156,7 +156,7 @@ def decode(batch: Batch) -> tuple[int, int]:
 async def read_log(fs: FileSystem, limit: int, path: PartitionPath = PATH, *, start: int = 0) -> list[Batch]:
     """The batches of [start, limit), or from the first one left.
 
-    A reader of its own, written from DESIGN's rule 5 alone: names, not records, not the code under test.
+    A reader of its own, written from rule 5 alone (docs/design/rules.md): names, not records, not the code under test.
     """
     names: list[SegmentName] = []
     async for status in fs.list(path.folder):

@@ -1,4 +1,4 @@
-"""DESIGN's rules, each by its number, and the histories that its review found, each by its name.
+"""The rules of docs/design/rules.md, each by its number, and histories that a review of them found, each by its name.
 
 Small stories on the memory file system and virtual time; the judge of ``world`` closes each of them.
 """

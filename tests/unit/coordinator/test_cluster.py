@@ -1,6 +1,6 @@
 """Coordinators in processes of their own: one serves a shard at a time, whatever each believes.
 
-The names of faults that others shipped are those of DESIGN.md.
+A name with ``kafscale_N`` is of a fault that KafScale had, by the number of its issue.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A shard on a log with faults: what was answered is never lost, what is shown is durable, one shard serves at a time.
 
-Numbers in names are those of DESIGN.md's rules and of the faults that others shipped.
+``rule_N`` in a name is a rule of docs/design/rules.md; ``120_121`` are the issues of KafScale that had the fault.
 """
 
 from __future__ import annotations

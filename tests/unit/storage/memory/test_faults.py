@@ -327,7 +327,7 @@ def test_pipelines_go_on_while_the_namenode_is_down_and_calls_fail_or_wait() -> 
 
 
 def test_the_first_ack_waits_for_the_namenode_so_that_no_acked_byte_is_dropped() -> None:
-    """DESIGN rule 1: a restarted NameNode that believes a block empty may drop it in lease recovery."""
+    """Rule 1: a restarted NameNode that believes a block empty may drop it in lease recovery."""
 
     async def story(told: bool) -> int:
         storage = MemoryStorage(Random(1), Faults(ack_s=(1.0, 1.0)))
@@ -371,7 +371,7 @@ def test_a_lost_answer_is_done_and_a_refusal_is_not() -> None:
 
 
 def test_a_deleted_open_file_goes_on_being_acked() -> None:
-    """The danger that DESIGN names: datanodes do not ask the NameNode, so only fencing stops a writer."""
+    """The danger behind rule 4: datanodes do not ask the NameNode, so only fencing stops a writer."""
 
     async def story() -> None:
         storage = MemoryStorage(Random(1))
