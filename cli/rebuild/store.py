@@ -2,8 +2,8 @@
 
 The order of writes makes it safe to be killed anywhere, and to run again:
 
-1. ``/cluster.json`` gets the next incarnation.  Nothing that is made from here on can be mistaken for what the lost
-   store gave: producer ids have the incarnation in their high bits, topic files in their numbers, epochs a margin for
+1. ``/cluster.json`` gets the next rebuild count.  Nothing that is made from here on can be mistaken for what the lost
+   store gave: producer ids have the count in their high bits, topic files in their numbers, epochs a margin for
    it.
 2. A *mark* is put into the store, and the store's cluster id is removed.  From here on no server starts on it: a server
    first makes an id if there is none, and that one is not storage's.
@@ -11,7 +11,7 @@ The order of writes makes it safe to be killed anywhere, and to run again:
 4. The cluster's id and its root's are put, and the mark is removed, in one commit: servers start.
 
 Every commit from the second step on compares the mark, so of two runs at once the later one wins, as a whole.  A run
-that dies wastes an incarnation, of which there are 16,383, and nothing else.
+that dies wastes a rebuild count, of which there are 16,383, and nothing else.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Rebuilding:
     """
 
     def __init__(self, kv: KeyValue, cluster: str, found: ClusterFile, root: RootRecord) -> None:
-        """Take ``found``, with the new incarnation, and ``root``, from which the cluster is served from now on."""
+        """Take ``found``, with the new rebuild count, and ``root``, from which the cluster is served from now on."""
         self._kv = kv
         self._cluster = cluster
         self._found = found

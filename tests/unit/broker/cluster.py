@@ -96,7 +96,7 @@ class FakeView:
 
 
 class Wire:
-    """``core.rpc.Peers.ask``; ``is_cut`` loses everything, ``asked`` keeps who was told what."""
+    """``core.rpc.peers.Peers.ask``; ``is_cut`` loses everything, ``asked`` keeps who was told what."""
 
     def __init__(self, cluster: Cluster, own: str) -> None:
         self._cluster = cluster
