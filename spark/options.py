@@ -31,7 +31,7 @@ OPTIONS = {
     "startingOffsetsByTimestamp": 'JSON: {"topic": {"0": 1700000000000}}, as startingTimestamp by partition',
     "endingOffsetsByTimestamp": "JSON, as endingTimestamp by partition",
     "startingOffsetsByTimestampStrategy": "error (default) or latest: what to do when no record is that young",
-    "failOnDataLoss": "true (default): fail when records asked for are gone; false: warn and go on",
+    "failOnDataLoss": "true (default): fail if selected records are gone; false: warn and continue",
     "includeHeaders": "true: a column headers; default false",
     "isolationLevel": "read_committed (default) or read_uncommitted",
     "consistency": "committed (default), or latest: also what was written after the last checkpoint",
@@ -46,7 +46,7 @@ STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTr
 
 _SUBSCRIPTIONS = ("topic", "subscribe", "subscribePattern", "assign")
 _HINTS = {
-    "kafka.bootstrap.servers": "no broker is asked here: name the storage by root",
+    "kafka.bootstrap.servers": "no broker is used here: name the storage by root",
     "kafka.isolation.level": "use isolationLevel",
     "path": "use root, and load() without a path",
 }

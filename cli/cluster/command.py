@@ -20,8 +20,8 @@ Show a running cluster as a whole, and act on it: drain, balance, move or log-le
 
 status, drain, balance, move and log-level ask a server's HTTP address (--http), any of the cluster's. A MEMBER is one
 process of it: its incarnation as `bmq cluster status` prints it, the beginning of that if it is unique, or one of
-its addresses as HOST:PORT. configs, and status with --bootstrap-server, work on any Kafka cluster. doctor looks
-at root, store and members from outside, whatever runs. rebuild and merge-root need all servers stopped.
+its addresses as HOST:PORT. configs, and status with --bootstrap-server, work on any Kafka cluster. doctor checks
+root, store and members from outside, with servers running or not. rebuild and merge-root need all servers stopped.
 """
 
 

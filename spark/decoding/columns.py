@@ -133,7 +133,10 @@ class Memory:
         return column, replaced
 
     def cuts(self) -> Iterator[tuple[int, int]]:
-        """Yield (first row, count) of pieces within ``ROWS_MAX`` and ``BYTES_MAX``; a single row may be larger."""
+        """Yield (first row, count) of pieces within ``ROWS_MAX`` and ``BYTES_MAX``.
+
+        It is one piece, unless a single batch is larger than that.  A single row may exceed ``BYTES_MAX``.
+        """
         rows, filled = self.rows, self.cursor
         used = filled[kernels.KEYS_END] + filled[kernels.VALUES_END]
         used += filled[kernels.NAMES_END] + filled[kernels.HEADER_VALUES_END]

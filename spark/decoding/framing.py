@@ -46,8 +46,8 @@ class Framer:
 
     ``limit`` is the offset due at the end of the bytes to be fed, which hold whole batches: none may reach past it.
     Without one, anything may follow the batches, and the first that begins at or past ``stop`` ends the walk.
-    ``is_dense``: the log has no holes.  The walk then ends at ``stop``.  Where there may be holes it goes on to the end
-    of the bytes, because a wrong base offset at or past ``stop`` shows only in the batches behind it.
+    ``is_dense``: the log has no holes.  The walk then ends at ``stop``.  Where there may be holes it continues to the
+    end of the bytes, because a wrong base offset at or past ``stop`` shows only in the batches after it.
     """
 
     __slots__ = (

@@ -155,7 +155,12 @@ class Run:
         return sorted(found, key=lambda file: file.path)
 
     async def commit(self, entry: Append | Merge) -> None:
-        """Commit ``entry`` and put its files in place.  Raises Fenced or ManifestError if nothing has changed."""
+        """Commit ``entry`` and put its files in place.
+
+        Raises ManifestError if ``entry`` contradicts the table, Fenced if another run has begun: then nothing is
+        committed.  Only if the other run begins after the commit, and replaces its files while they are put in place,
+        is Fenced raised for a commit that stays.
+        """
         state = advance(self.state, self.state.number + 1, entry)
         if not await _take(self._fs, state.number, entry):
             await self._fs.delete(f"{STAGING}/{self._began}-{self._parts}", recursive=True)  # no entry names its files

@@ -97,7 +97,7 @@ class LogView:
         """Return this view with the live segments ``listed``: all that the folder shows, or the newest, with the last
         one.
 
-        With ``committed`` the log ends at the last stable offset, with ``to_visible_end`` behind the last whole batch
+        With ``committed`` the log ends at the last stable offset, with ``to_visible_end`` after the last whole batch
         that storage shows.
         """
         checkpoint = self._checkpoint

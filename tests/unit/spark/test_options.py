@@ -86,7 +86,7 @@ def test_bytes(value: str, expected: int) -> None:
     ("given", "text"),
     [
         ({"topicc": "t"}, "'topicc': unknown option"),
-        ({"kafka.bootstrap.servers": "h:1"}, "no broker is asked"),
+        ({"kafka.bootstrap.servers": "h:1"}, "no broker is used"),
         ({"kafka.isolation.level": "read_committed"}, "use isolationLevel"),
         ({"path": "/x"}, "load\\(\\) without a path"),
         ({"subscribe": "u"}, "exactly one of topic, subscribe, subscribePattern, assign; there is topic, subscribe"),
