@@ -466,7 +466,7 @@ class Broker:
             await asyncio.sleep(_UPKEEP_S)
             busy = self.shared.busy
             busy.difference_update([writer for writer in busy if not writer.has_files])
-            self._file_check.look(busy, self.shared.now_ms())
+            self._file_check.check(busy, self.shared.now_ms())
             self._storage.leave_slow_nodes()
             self.journal.check_file()
             await self._storage.leave_broken_files()

@@ -38,7 +38,7 @@ class FileCheck:
     def __repr__(self) -> str:
         return f"<FileCheck {len(self._seen)} segments>"
 
-    def look(self, writers: Iterable[OpenPartition], now_ms: int) -> None:
+    def check(self, writers: Iterable[OpenPartition], now_ms: int) -> None:
         """Begin to check the segments that are due, unless the last check is still under way."""
         if self._running is not None and not self._running.done():
             return
@@ -57,7 +57,7 @@ class FileCheck:
 
         async def check(writer: OpenPartition) -> None:
             async with turns:
-                await self._check(writer)
+                await self._check_file(writer)
 
         await asyncio.gather(*map(check, due))
 
@@ -77,7 +77,7 @@ class FileCheck:
             self._seen[writer] = segment.entry.name, flushed, checked_ms
         return due
 
-    async def _check(self, writer: OpenPartition) -> None:
+    async def _check_file(self, writer: OpenPartition) -> None:
         """Look the file up twice, and ask the store for the owner between: a successor may rightly have removed it."""
         segment = writer.partition.current
         if segment is None:
@@ -94,11 +94,11 @@ class FileCheck:
             self._seen.pop(writer, None)
             return
         self._report(
-            "a segment was deleted or moved by somebody while it was written, with %d flushed bytes (file id %s): if it"
+            "the file of a segment was deleted or moved while it was written, with %d flushed bytes (file id %s): if it"
             " was moved, move it back; going on in a new segment",
             segment.flushed,
             entry.file_id,
             **writer.path.log_fields,
             path=writer.path.log(entry.name),
         )
-        writer.post(ev.SegmentFailed(entry.name, "its file was deleted or moved by somebody"))
+        writer.post(ev.SegmentFailed(entry.name, "its file was deleted or moved"))

@@ -29,14 +29,14 @@ class MemberNews:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PlanNeeded:
     """Topics, loads, reachability or requested moves have changed: a new plan is needed."""
 
 
-LOOK: Final = Look()
+PLAN_NEEDED: Final = PlanNeeded()
 
 Urgent = MemberNews | Reported | ConnectionBroken | ProbeAnswered | ProbeFailed | StoreAway | StoreBack
-Queued = Urgent | Look
+Queued = Urgent | PlanNeeded
 
 
 class EventQueue:
@@ -44,7 +44,7 @@ class EventQueue:
 
     def __init__(self) -> None:
         self._urgent: dict[Urgent, None] = {}  # ordered sets
-        self._others: dict[Look, None] = {}
+        self._others: dict[PlanNeeded, None] = {}
         self._news = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class EventQueue:
 
     def put(self, event: Queued) -> None:
         """Queue the event, unless it is queued already."""
-        if isinstance(event, Look):
+        if isinstance(event, PlanNeeded):
             self._others[event] = None
         else:
             self._urgent[event] = None

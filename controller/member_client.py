@@ -86,24 +86,24 @@ class PeerMemberClient:
     async def load(self, member: Member) -> list[Measured] | None:
         """Return the traffic of the member's partitions since the last call; None if it does not respond."""
         try:
-            answer = await self._peers.ask(member, LoadRequest(), InternalKey.LOAD, LoadResponse, LOAD_TIMEOUT_S)
+            response = await self._peers.ask(member, LoadRequest(), InternalKey.LOAD, LoadResponse, LOAD_TIMEOUT_S)
         except (RequestError, PeerLost, TimeoutError):
             return None
         return [
             Measured(PartitionKey(topic_id, partition), bytes_in, bytes_out, requests)
-            for topic_id, partition, bytes_in, bytes_out, requests in answer.partitions
+            for topic_id, partition, bytes_in, bytes_out, requests in response.partitions
         ]
 
     async def open_files(self, member: Member, share: int | None) -> OpenFileReport | None:
         """Send the member its share, unless that is None, and return its report; None if it does not respond."""
         request = OpenFilesRequest() if share is None else OpenFilesRequest(share, int(SHARE_S * 1000))
         try:
-            answer = await self._peers.ask(
+            response = await self._peers.ask(
                 member, request, InternalKey.OPEN_FILES, OpenFilesResponse, OPEN_FILES_TIMEOUT_S
             )
         except (RequestError, PeerLost, TimeoutError):
             return None
-        return OpenFileReport(answer.held, answer.closing, answer.waiting, answer.refused, answer.limit_max)
+        return OpenFileReport(response.held, response.closing, response.waiting, response.refused, response.limit_max)
 
     async def is_serving(self, member: Member) -> bool | None:
         """Return whether the member can do its work; None if it does not respond on the connection of all requests.
@@ -111,10 +111,10 @@ class PeerMemberClient:
         A missing response there does not count against the member: a probe decides.
         """
         try:
-            answer = await self._peers.ask(member, PingRequest(), InternalKey.PING, PingResponse, SERVING_TIMEOUT_S)
+            response = await self._peers.ask(member, PingRequest(), InternalKey.PING, PingResponse, SERVING_TIMEOUT_S)
         except (RequestError, PeerLost, TimeoutError):
             return None
-        return answer.is_serving
+        return response.is_serving
 
     async def leave(self, member: Member) -> None:
         """Have the member drain and end.  Raises RequestError BROKER_NOT_AVAILABLE if it does not respond."""

@@ -43,7 +43,7 @@ class Controller:
         kv: KeyValue,
         view: KvClusterView,
         catalog: Catalog,
-        asking: MemberClient,
+        client: MemberClient,
         clock: Clock,
         *,
         topics: Callable[[Guard], TopicAdmin],
@@ -66,7 +66,7 @@ class Controller:
         self._kv = kv
         self._view = view
         self._catalog = catalog
-        self._asking = asking
+        self._client = client
         self._clock = clock
         self._make_topics = topics
         self._make_cleaner = cleaner
@@ -84,7 +84,7 @@ class Controller:
     async def start(self) -> None:
         """Begin to stand for election."""
         self._catalog.subscribe(self._topic_changed)
-        self._forget = self._asking.subscribe_broken(self._connection_broken)
+        self._forget = self._client.subscribe_broken(self._connection_broken)
         self._task = asyncio.create_task(self._run(), name="controller")
         self._task.add_done_callback(self._ended)
 
@@ -156,7 +156,7 @@ class Controller:
             self._config.cluster,
             self._view,
             self._catalog,
-            self._asking,
+            self._client,
             self._clock,
             shards=self._shards,
             store_back_at=self._store_back_at if self._is_store_there else self._clock.monotonic(),

@@ -18,7 +18,7 @@ from itertools import islice
 from bmq.controller.asking import MemberClient
 from bmq.controller.assignments import Assignments, Batch, Deposed
 from bmq.controller.election import Leadership
-from bmq.controller.event_queue import LOOK, EventQueue, Look, MemberNews, Queued
+from bmq.controller.event_queue import PLAN_NEEDED, EventQueue, MemberNews, PlanNeeded, Queued
 from bmq.controller.failures import (
     DeclareDead,
     Effect,
@@ -94,7 +94,7 @@ class Term:
         cluster: str,
         view: KvClusterView,
         catalog: Catalog,
-        asking: MemberClient,
+        client: MemberClient,
         clock: Clock,
         *,
         shards: Callable[[], int],
@@ -116,12 +116,12 @@ class Term:
         self.serving = StalledBrokers()
         self.file_shares = FileShares()
         self.failures = Failures(member_ttl_s)
-        self.under_way = PendingMoves(kv, cluster, clock, lambda: self.queue.put(LOOK))
+        self.under_way = PendingMoves(kv, cluster, clock, lambda: self.queue.put(PLAN_NEEDED))
         self.is_balancing = False
         self._view = view
         self._cluster = cluster
         self._catalog = catalog
-        self._asking = asking
+        self._client = client
         self._clock = clock
         self._shards = shards
         self._store_back_at = store_back_at
@@ -204,7 +204,7 @@ class Term:
         self._handle_failures(Tick())
 
     def _handle(self, event: Queued) -> None:
-        if isinstance(event, Look):
+        if isinstance(event, PlanNeeded):
             self._is_dirty = True
         elif isinstance(event, MemberNews):
             self._is_dirty = True
@@ -252,14 +252,14 @@ class Term:
         That also holds for a proxy, to which no other process connects.
         """
         if member.incarnation != self._view.own:
-            self._asking.keep(member)
+            self._client.keep(member)
 
     def _handle_failures(
         self,
         event: MemberSeen | MemberGone | StoreAway | StoreBack | Tick | Queued,
         now: float | None = None,
     ) -> None:
-        assert not isinstance(event, MemberNews | Look), "the failure detector does not take these"
+        assert not isinstance(event, MemberNews | PlanNeeded), "the failure detector does not take these"
         for effect in self.failures.handle(event, self._clock.monotonic() if now is None else now):
             self._do(effect)
 
@@ -302,7 +302,7 @@ class Term:
         if member is None:
             return  # its address is not known: it is declared dead when its time to join again is over
         began = self._clock.monotonic()
-        is_alive = incarnation == self._view.own or await self._asking.is_alive(member)
+        is_alive = incarnation == self._view.own or await self._client.is_alive(member)
         if not is_alive and await self._is_isolated(incarnation, began):
             raise Isolated(f"{incarnation} does not respond, and neither does any other member that was probed")
         self.queue.put(ProbeAnswered(incarnation) if is_alive else ProbeFailed(incarnation))
@@ -311,7 +311,7 @@ class Term:
         """Return whether the other members do not respond either, after a probe that began at ``since`` has failed.
 
         A leader whose own network is broken would declare every member dead, one after the other.  With one other
-        member, or as the last resort (nobody else would lead), its probes count as they are.
+        member, or as the last resort (no other process would lead), its probes count as they are.
         """
         others = [
             member for name, member in self._members.items()
@@ -319,7 +319,7 @@ class Term:
         ]  # fmt: skip
         if self._is_last_resort or not others or self._witnessed_at >= since:
             return False
-        probes = [asyncio.ensure_future(self._asking.is_alive(each)) for each in _spread(others, WITNESSES)]
+        probes = [asyncio.ensure_future(self._client.is_alive(each)) for each in _spread(others, WITNESSES)]
         try:
             for probe in asyncio.as_completed(probes):
                 if await probe:
@@ -335,12 +335,12 @@ class Term:
             self.queue.put(MemberNews(incarnation))
         self._feed.note_view(change)
         if change.chunks or change.shards:
-            self.queue.put(LOOK)
+            self.queue.put(PLAN_NEEDED)
 
     def topic_changed(self, change: TopicChange) -> None:
         """Handle a change of the catalog."""
         self._feed.note_topic(change)
-        self.queue.put(LOOK)
+        self.queue.put(PLAN_NEEDED)
 
     async def _follow_reports(self) -> None:
         while not self._reports.has_started:
@@ -367,7 +367,7 @@ class Term:
                         "a proxy's list of unreachable members cannot be read, and is ignored",
                         extra=fields(member=proxy, error=error),
                     )
-        self.queue.put(LOOK)
+        self.queue.put(PLAN_NEEDED)
 
     # --------------------------------------------------------------------------------------------------------- loads
 
@@ -376,13 +376,13 @@ class Term:
 
         async def ask(member: Member) -> None:
             async with turns:
-                measured, is_serving = await asyncio.gather(self._asking.load(member), self._asking.is_serving(member))
+                measured, is_serving = await asyncio.gather(self._client.load(member), self._client.is_serving(member))
             if not self.failures.is_living(member.incarnation):
                 return
             if measured is not None:
                 steps = self.loads.take(member.incarnation, measured, self._clock.monotonic())
                 if await run_in_steps(steps):
-                    self.queue.put(LOOK)
+                    self.queue.put(PLAN_NEEDED)
             if is_serving is not None:
                 self._take_serving(member.incarnation, is_serving)
 
@@ -394,7 +394,7 @@ class Term:
                     else:
                         self._keep(member)
             if self._waits_for_time():
-                self.queue.put(LOOK)
+                self.queue.put(PLAN_NEEDED)
             await asyncio.sleep(LOAD_S)
 
     async def _share_files(self) -> None:
@@ -404,7 +404,7 @@ class Term:
 
         async def ask(member: Member) -> None:
             async with turns:
-                reported = await self._asking.open_files(member, shares.share(member.incarnation))
+                reported = await self._client.open_files(member, shares.share(member.incarnation))
             if reported is not None and self.failures.is_living(member.incarnation):
                 shares.take(member.incarnation, reported, self._clock.monotonic())
 
@@ -433,7 +433,7 @@ class Term:
                 _log.warning("a broker serves again", extra=fields(member=incarnation))
             else:
                 _log.warning("a broker is alive and reports that it cannot serve", extra=fields(member=incarnation))
-            self.queue.put(LOOK)
+            self.queue.put(PLAN_NEEDED)
 
     # ------------------------------------------------------------------------------------------------------ planning
 
@@ -573,7 +573,7 @@ class Term:
         before, THROTTLING_QUOTA_EXCEEDED if too many requests wait.
         """
         done = self._requested.add(key, target)
-        self.queue.put(LOOK)
+        self.queue.put(PLAN_NEEDED)
         await done
 
     async def balance(self) -> int:
@@ -590,7 +590,7 @@ class Term:
                 except StopIteration:
                     break
                 await asyncio.sleep(0)
-        self.queue.put(LOOK)
+        self.queue.put(PLAN_NEEDED)
         return len(moves)
 
 

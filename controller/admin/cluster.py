@@ -37,15 +37,15 @@ def describe(member: Member) -> dict[str, Any]:
 class LeaderAdmin:
     """``ClusterAdmin`` of the process that leads.  All methods raise RequestError NOT_CONTROLLER if it does not."""
 
-    def __init__(self, controller: Controller, catalog: Catalog, asking: MemberClient, cluster: str) -> None:
+    def __init__(self, controller: Controller, catalog: Catalog, client: MemberClient, cluster: str) -> None:
         self._controller = controller
         self._catalog = catalog
-        self._asking = asking
+        self._client = client
         self._cluster = cluster
 
     async def drain(self, incarnation: str) -> None:
         """Have a member drain and end.  Raises RequestError BROKER_ID_NOT_REGISTERED, BROKER_NOT_AVAILABLE."""
-        await self._asking.leave(self._member(incarnation))
+        await self._client.leave(self._member(incarnation))
 
     async def move(self, topic: str, partition: int, incarnation: str) -> None:
         """Assign one partition to a broker, and return once that is written.

@@ -119,8 +119,8 @@ def _orphaned(view: PlannerView) -> dict[str, Why]:
     """Return the owners that are not alive and have partitions, with "" for partitions without an owner."""
     living = {broker.incarnation for broker in view.brokers}
     dead = [owner for owner in view.owners.owners if owner and owner not in living]
-    nobody = {"": Why.UNASSIGNED} if view.owners.count("") else {}
-    return nobody | dict.fromkeys(sorted(dead), Why.DEAD)
+    unowned = {"": Why.UNASSIGNED} if view.owners.count("") else {}
+    return unowned | dict.fromkeys(sorted(dead), Why.DEAD)
 
 
 def _emptied(view: PlannerView, targets: Sequence[Broker]) -> dict[str, Why]:

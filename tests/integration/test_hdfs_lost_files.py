@@ -124,7 +124,7 @@ def test_an_open_segment_that_is_deleted(hdfs: HdfsCluster, hdfs_root: str, tmp_
 
         def is_told() -> bool:
             send(server.bootstrap, 1)
-            return b"deleted or moved by somebody" in server.log.read_bytes()
+            return b"was deleted or moved while" in server.log.read_bytes()
 
         wait_for(is_told, "the alarm", timeout_s=TIMEOUT_S)
         kept = send(server.bootstrap, 10) - 9

@@ -53,7 +53,7 @@ def test_it_is_noticed_within_the_bound_and_left(is_moved: bool) -> None:
         else:
             await w.fs.delete(path)
         await write_for(w, BOUND_S)
-        (told,) = [line for line in w.broker.alarms_raised if "deleted or moved by somebody" in line]
+        (told,) = [line for line in w.broker.alarms_raised if "was deleted or moved while" in line]
         assert path in told
         await write_for(w, 3 * BOUND_S)
         assert open_path(w) != path
@@ -68,7 +68,7 @@ def test_another_file_under_its_name_is_not_it() -> None:
         await w.fs.rename(path, "/elsewhere.log")
         await (await w.fs.create(path)).close()
         await write_for(w, BOUND_S)
-        assert any("deleted or moved by somebody" in line for line in w.broker.alarms_raised)
+        assert any("was deleted or moved while" in line for line in w.broker.alarms_raised)
 
     play(story)
 
