@@ -62,7 +62,8 @@ class Registered(Protocol):
     """The object that keeps this process a member of its cluster (``meta.cluster.membership``)."""
 
     @property
-    def is_member(self) -> bool: ...
+    def is_member(self) -> bool:
+        """True while this process is a member as far as it knows."""
 
 
 class Broker:
@@ -227,8 +228,7 @@ class Broker:
 
     @property
     def under_replicated(self) -> int:
-        """Partitions whose open segment has fewer copies than `replication` asks for: Kafka's
-        UnderReplicatedPartitions."""
+        """Partitions whose open segment has fewer copies than `replication`: Kafka's UnderReplicatedPartitions."""
         return sum(writer.is_under_replicated for writer in self.shared.busy)
 
     @property
@@ -259,8 +259,7 @@ class Broker:
 
     @property
     def under_min_isr(self) -> int:
-        """Partitions that storage gives fewer datanodes than min.insync.replicas asks for: Kafka's
-        UnderMinIsrPartitionCount."""
+        """Partitions that have fewer datanodes than min.insync.replicas: Kafka's UnderMinIsrPartitionCount."""
         return sum(writer.partition.is_short for writer in self.shared.short)
 
     @property
@@ -426,8 +425,10 @@ class Broker:
             self._registration = await self._register_again()
 
     async def _register_again(self) -> Registration:
-        """Register until that succeeds, under the same incarnation: it names this process start, whose partitions are
-        all fenced."""
+        """Register until that succeeds.
+
+        The incarnation stays the same: it names this process start, whose partitions are all fenced.
+        """
         registration = self._new_registration()
         while True:
             try:
@@ -460,8 +461,11 @@ class Broker:
             await self._journals.seal_dead()
 
     async def _upkeep(self) -> None:
-        """Once a second, leave slow datanodes and broken files, check that the segments' files exist, and forget
-        partitions that were lost.  The cost grows with the open pipelines, not with the partitions."""
+        """Do the broker's upkeep once a second.
+
+        Leave slow datanodes and broken files, check that the segments' files exist, and forget partitions that were
+        lost.  The cost grows with the open pipelines, not with the partitions.
+        """
         while True:
             await asyncio.sleep(_UPKEEP_S)
             busy = self.shared.busy

@@ -73,7 +73,7 @@ class BrokerConfig:
     """Flushes in flight over all pipelines.  Past it partitions take turns and gather more per flush, so flushes grow
     with the number of active partitions without a timer."""
     gather_bytes: int = 256 << 10
-    """While a flush of a partition is in flight, its next one waits for so many bytes: a datanode pays per packet."""
+    """Bytes that a flush of a partition waits for while an earlier one is in flight: a datanode pays per packet."""
     flush_bytes: int = 1 << 20
     """Bytes of one flush at most."""
     retry_ms: int = 100
@@ -84,25 +84,25 @@ class BrokerConfig:
     """Time between two checks that the file of a segment still exists, if it was written since: someone may have
     deleted or moved it, and its datanodes go on acknowledging.  A check costs storage one getFileInfo."""
     short_hold_ms: int = 5_000
-    """How long acks=all produces wait while storage gives fewer datanodes than min.insync.replicas; then they are
+    """Time that acks=all produces wait while storage gives fewer datanodes than min.insync.replicas; then they are
     refused at once, until it gives enough.  A datanode that is restarted is back within seconds."""
     silent_flush_ms: int = 500
     """Age of a flush at which its datanodes are probed.  A node that does not respond is left at once: with the 0.5 s
     that it has to respond, a paused datanode costs little over a second."""
     unreadable_ms: int = 60_000
-    """How long a takeover retries to read bytes that no replica returns now (the datanode with the sound replica
+    """Time for which a takeover retries to read bytes that no replica returns now (the datanode with the sound replica
     restarts, or a replica's end is not known yet), before the bytes count as lost and the partition goes OFFLINE."""
     slow_flush_ms: int = 1_000
     """Age of a flush at which its pipeline is suspect and the segment may be rolled (broker.files.datanode_health)."""
     slow_roll_interval_ms: int = 30_000
     """At most one such roll per partition in this time."""
     close_timeout_ms: int = 10_000
-    """How long a pipeline may take to close; then it is abandoned and its file taken over: a hand-over must not wait
+    """Time that a pipeline may take to close; then it is abandoned and its file taken over: a hand-over must not wait
     for a datanode that hangs.  A sound close takes milliseconds."""
     handover_ms: int = 20_000
-    """How long ``Broker.close`` takes at most to hand its partitions over; below the 30 s that Kubernetes grants."""
+    """Time that ``Broker.close`` takes at most to hand its partitions over; below the 30 s that Kubernetes grants."""
     handover_wait_ms: int = 3_000
-    """How long a new owner waits for a live one to release a partition; then it fences.  A sound hand-over takes tens
+    """Time that a new owner waits for a live one to release a partition; then it fences.  A sound hand-over takes tens
     of milliseconds, a takeover by fencing about as long: waiting spares the old owner's producers a retry."""
     stalled_ms: int = 5_000
     """A broker for which storage has acknowledged nothing for this long, although there was something to write, reports
@@ -115,7 +115,7 @@ class BrokerConfig:
     partitions queue while segments of others are closed, idle ones first; also where storage has room for fewer
     (broker.files.open_file_limit)."""
     crowded_turn_ms: int = 3_000
-    """While partitions queue to open a segment, one that is written all the time keeps its segment open this long."""
+    """Time that a partition which is written all the time keeps its segment open while others queue to open one."""
     idle_close_ms: int = 300_000
     """A segment not written for this long is closed (its pipeline costs two threads on each datanode)."""
     producer_expiration_ms: int = 24 * 3600 * 1000

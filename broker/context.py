@@ -78,12 +78,18 @@ class OpenPartition(Protocol):
 class CheckpointSource(Protocol):
     """A source of the last checkpoints in other brokers' journals (see ``broker.files.journal_cache``)."""
 
-    async def find(self, incarnation: str, key: PartitionKey, *, passes_damaged: bool = False) -> Checkpoint | None: ...
+    async def find(self, incarnation: str, key: PartitionKey, *, passes_damaged: bool = False) -> Checkpoint | None:
+        """Return the partition's last checkpoint in the journals of ``incarnation``; None if they hold none.
+
+        ``passes_damaged``: skip a file that has no sound replica.  Raises StorageError if the journals cannot be read.
+        """
 
 
 class FlushListener(Protocol):
-    """A listener to what partitions flush, called in each partition's order: a cache of tails
-    (``endpoint.partitions.FlushListener``)."""
+    """A listener to what partitions flush: a cache of tails (``endpoint.partitions.FlushListener``).
+
+    It is called in each partition's order.
+    """
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
         """Handle that the partition is in WRITE under this epoch."""

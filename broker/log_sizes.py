@@ -37,8 +37,10 @@ class LogSizes:
         """Partitions that have not been counted yet, and are not in the sums."""
 
     async def refresh(self) -> None:
-        """Count again the logs that have changed, up to `LISTINGS_MAX`.  Raises RequestError if storage does not
-        respond."""
+        """Count again the logs that have changed, up to `LISTINGS_MAX`.
+
+        Raises RequestError if storage does not respond.
+        """
         stale = await self._add_up()
         try:
             for owner in random.sample(stale, min(len(stale), LISTINGS_MAX)):

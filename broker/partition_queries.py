@@ -105,5 +105,5 @@ ANSWERS: dict[Question, Callable[[PartitionOwner, int], Awaitable[tuple[int, ...
     Question.LOG_BYTES: _log_bytes,
     Question.CONFIRM_END: _confirm_end,
 }
-"""For each question the call of ``PartitionOwner`` that answers it; ENDS and CONFIRM_END give the fields of
+"""The call of ``PartitionOwner`` that answers each question; ENDS and CONFIRM_END give the fields of
 ``core.records.batch.Ends``."""

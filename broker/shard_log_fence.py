@@ -50,10 +50,10 @@ class ShardFence:
     def open(
         self, key: PartitionKey, epoch: int, ownership: int, holder: object, end: Callable[[], None] | None = None
     ) -> None:
-        """Make ``holder`` the only one that may append from here on.  Raises RequestError NOT_COORDINATOR if it is
-        stale.
+        """Make ``holder`` the only one that may append from here on.
 
-        ``end`` is called when another holder opens the log, or the partition has left this process.
+        ``end`` is called when another holder opens the log, or the partition has left this process.  Raises
+        RequestError NOT_COORDINATOR if the holder is stale.
         """
         earlier = self._opened.get(key)
         if earlier is not None:

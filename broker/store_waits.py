@@ -1,8 +1,7 @@
-"""Partitions that wait for the metadata store, so that its trouble is not taken for storage's.  Pure, time as an
-argument.
+"""Partitions that wait for the metadata store, so that its trouble is not taken for storage's.
 
-A partition waits from the first call that the store does not answer, or refuses as unavailable, to the first that it
-answers.  So a pause between two tries is waiting too.
+Pure, with time as an argument.  A partition waits from the first call that the store does not answer, or refuses as
+unavailable, to the first that it answers.  So a pause between two tries is waiting too.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from bmq.meta.kv import Compare, KeyValue, KvError, LeaseNotFound, Put
 _log = logging.getLogger(__name__)
 
 TTL_S = 2.0
-"""Time to live of the leader's lease: how long a killed leader goes unnoticed at most, and with it a broker that died
+"""Time to live of the leader's lease: the longest that a killed leader goes unnoticed, and with it a broker that died
 in the same process.  The least that etcd grants by default.  An outage of etcd does not count: its new leader grants
 every lease its whole time again."""
 MARGIN_S = 0.4
@@ -45,9 +45,14 @@ class ElectionView(Protocol):
     """The part of ``KvClusterView`` that shows the election key."""
 
     @property
-    def revision(self) -> int: ...
-    def revision_of(self, key: str) -> int: ...
-    def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]: ...
+    def revision(self) -> int:
+        """The store's revision that the view shows."""
+
+    def revision_of(self, key: str) -> int:
+        """Return the revision of a key, 0 if there is no such key."""
+
+    def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
+        """Call ``call`` with each change.  Returns a function that unsubscribes it."""
 
 
 class Leadership:

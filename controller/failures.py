@@ -1,5 +1,6 @@
-"""The failure detector: events about members decide which to probe and which to declare dead.  Pure; time comes with
-each event.
+"""The failure detector: events about members decide which to probe and which to declare dead.
+
+Pure; time comes with each event.
 
 The end of a member's lease is the store's statement, and sufficient.  A broken connection is only another member's
 observation, and makes the controller probe the member: a probe that fails is sufficient too.  An outage of etcd is not

@@ -14,7 +14,7 @@ SETTLE_ATTEMPTS = 8
 SETTLE_S = 0.05
 SETTLE_MAX_S = 2.0
 CONFLICTS_MAX = 20
-"""How often a change is decided again because another writer was first."""
+"""Times that a change is decided again because another writer was first."""
 
 Guard = Callable[[], Sequence[Compare]]
 """Called just before each commit.  Returns the comparisons that it must contain besides those of its own keys: of the

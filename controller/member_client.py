@@ -24,7 +24,7 @@ from bmq.core.rpc.peers import Kind, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 
 PING_S = 1.0
-"""How long one ping of a probe may take, connecting included: a process that stands still for two of them counts as
+"""Time that one ping of a probe may take, connecting included: a process that stands still for two of them counts as
 dead.  A refused connection is known at once."""
 PINGS = 2
 """Pings that must fail for a member to count as dead."""
@@ -35,9 +35,9 @@ TICKS = 8
 """Checks during a ping whether this process is held up: by more than an eighth of the ping's time."""
 LOAD_TIMEOUT_S = 3.0
 OPEN_FILES_TIMEOUT_S = 1.0
-"""How long a round of shares waits for one broker."""
+"""Time that a round of shares waits for one broker."""
 SHARE_S = 10.0
-"""How long a share is in force: over a change of leaders, but not without end if there is no leader."""
+"""Time that a share is in force: over a change of leaders, but not without end if there is no leader."""
 SERVING_TIMEOUT_S = 3.0
 LEAVE_TIMEOUT_S = 5.0
 

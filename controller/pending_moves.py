@@ -22,7 +22,7 @@ from bmq.meta.ownership import partition_key, read
 LOOK_S = 0.1
 """Time between two reads of the records of pending moves."""
 WAIT_MAX_S = 10.0
-"""How long a move is waited for: a hand-over takes tens of milliseconds, a takeover from a dead datanode a second; past
+"""Time that a move is waited for: a hand-over is tens of milliseconds, a takeover from a dead datanode a second; past
 this something is wrong with this partition alone."""
 
 

@@ -7,7 +7,7 @@ so it rests before it is given any partitions, each time longer if it stalls aga
 from __future__ import annotations
 
 REST_S = 60.0
-"""How long a broker is given no partitions after its first stall."""
+"""Time for which a broker is given no partitions after its first stall."""
 REST_MAX_S = 960.0
 """The longest rest: a broker that stalls again and again costs its partitions a stall and a move every quarter of an
 hour.  A stall within this time after a rest doubles the next one."""

@@ -36,7 +36,7 @@ SAVE_S = 600.0
 REVISIONS_MIN = 1_000
 """Least number of revisions that a compaction removes: less than a megabyte."""
 FULL_KEEP_MS = 300_000
-"""How long history is kept at most while the database is full: five times what a quiet watch may be behind."""
+"""Time that history is kept at most while the database is full: five times what a quiet watch may be behind."""
 NEARLY_FULL = 0.8
 """Part of the quota from which on an operator is warned."""
 
@@ -64,8 +64,10 @@ class History:
         return f"<History samples={len(self._samples)} compacted={self.compacted}>"
 
     def note(self, now_ms: int, revision: int) -> None:
-        """Add a sample: the store has this revision now.  Samples from the future, by a clock that went back, count as
-        of now."""
+        """Add a sample: the store has this revision now.
+
+        Samples from the future, by a clock that went back, count as of now.
+        """
         self._samples = [(min(at_ms, now_ms), at) for at_ms, at in self._samples if at <= revision]
         self._samples.append((now_ms, revision))
         past = [number for number, (at_ms, _) in enumerate(self._samples) if at_ms <= now_ms - self._keep_ms]

@@ -102,8 +102,10 @@ class Term:
         member_ttl_s: float = MEMBER_TTL_S,
         is_last_resort: bool = False,
     ) -> None:
-        """``shards``: returns the number of shards.  ``store_back_at``: monotonic time at which the store last answered
-        again after an outage."""
+        """``shards``: returns the number of shards.
+
+        ``store_back_at``: monotonic time at which the store last answered again after an outage.
+        """
         self.leadership = leadership
         self.own = view.own
         self.queue = EventQueue()

@@ -224,8 +224,10 @@ class AssignedPartitions:
     # ---------------------------------------------------------------------------------------------------- questions
 
     def get(self, key: PartitionKey) -> PartitionOwner | None:
-        """Return the owner if it is in WRITE now, else None; then it is opened before partitions that were not asked
-        for."""
+        """Return the owner if it is in WRITE now, else None.
+
+        A partition that is not open yet is then opened before those that were not asked for.
+        """
         slot = self._slots.get(key)
         if slot is None:
             return None

@@ -108,8 +108,10 @@ class AssignmentFollower:
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Reasons, by name, of the topics whose configs are wrong, so that their partitions are not opened here, or
-        keep their earlier configs."""
+        """The topics whose configs are wrong, by name, with the reasons.
+
+        Their partitions are not opened here, or keep their earlier configs.
+        """
         topics = ((self._catalog.by_id(topic_id), why) for topic_id, why in self._refused.items())
         return {topic.name: why for topic, why in topics if topic is not None}
 
@@ -167,8 +169,10 @@ class AssignmentFollower:
             self._reconfiguring = task
 
     async def _reconfigure_held(self) -> None:
-        """Reconfigure in steps: thousands of topics take longer than clients should wait, and all brokers do it at the
-        same time."""
+        """Reconfigure all topics, in steps.
+
+        Thousands of topics take longer than clients should wait, and all brokers do it at the same time.
+        """
         try:
             while self._are_configs_stale:
                 self._are_configs_stale = False
@@ -263,8 +267,10 @@ class AssignmentFollower:
             task.add_done_callback(lambda done: self._on_withdrawn(key, done))
 
     def _on_withdrawn(self, key: PartitionKey, task: asyncio.Task[ReleaseNote | None]) -> None:
-        """Notify the new owner, unless the hand-over failed: that was reported as a bug, and the new owner takes the
-        partition after ``handover_wait_ms``."""
+        """Notify the new owner, unless the hand-over failed.
+
+        A failure was reported as a bug, and the new owner takes the partition after ``handover_wait_ms``.
+        """
         if task.cancelled() or task.exception() is not None:
             return
         handed = task.result()

@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 class Asks(Protocol):
     """The part of ``core.rpc.peers.Peers`` that is needed here."""
 
-    async def ask(self, member: Member, message: Any, api_key: int, response_type: Any, timeout_s: float) -> Any: ...
+    async def ask(self, member: Member, message: Any, api_key: int, response_type: Any, timeout_s: float) -> Any:
+        """Send a request and return its response.  Raises PeerLost, TimeoutError, RequestError."""
 
 
 class HandoverNotifier:

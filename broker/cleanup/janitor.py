@@ -72,7 +72,7 @@ class JanitorConfig:
     join_after: int = 8
     """Segments registered in a partition before merging is tried again."""
     joins_per_job: int = 4
-    """Merges done by one job; the others follow in later rounds."""
+    """Merges, and repairs of interrupted ones, done by one job; the others follow in later rounds."""
     join_sources_max: int = 32
     """Files appended by one concat."""
     retry_ms: int = 60_000

@@ -185,8 +185,10 @@ class Retention(Generic[L]):
         return checkpoint.max_timestamp if is_whole else max(checkpoint.max_timestamp, listed.modified_ms)
 
     async def _count(self, ledger: Ledger) -> int:
-        """Return the bytes from the log start on, with the segment being written.  Lists only files that are new since
-        the last count."""
+        """Return the bytes from the log start on, with the segment being written.
+
+        Lists only files that are new since the last count.
+        """
         partition = ledger.writer.partition
         if partition.log_start != ledger.log_start:  # DeleteRecords
             ledger.forget_count()

@@ -221,8 +221,10 @@ class Repair:
     # ------------------------------------------------------------------------------------------------- the record
 
     async def _read_record(self) -> tuple[PartitionRecord, int]:
-        """Return the record and its revision; if it cannot be decoded, one rebuilt from storage as `bmq cluster
-        rebuild` does."""
+        """Return the record and its revision.
+
+        A record that cannot be decoded is rebuilt from storage, as `bmq cluster rebuild` does.
+        """
         try:
             return await ownership.read(self._kv, self._record_key)
         except FormatError as error:

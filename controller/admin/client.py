@@ -39,7 +39,7 @@ TIME_S = 25.0
 TRY_S = 12.0
 """Time for one request: longer than a leader takes to find out the outcome of a commit."""
 VIEW_S = 5.0
-"""How long a change waits until this process's catalog shows it."""
+"""Time that a change waits until this process's catalog shows it."""
 AGAIN_S = 0.1
 """Pause before a request is sent again, if no other leader is seen before."""
 

@@ -16,7 +16,7 @@ UNDER_WAY_MAX = 64
 """Pending moves of drain and balance at once: a hand-over is some tens of milliseconds of a broker's flushes, and the
 partition acknowledges nothing meanwhile."""
 COOL_DOWN_S = 60.0
-"""How long a partition that balancing has moved stays: its clients have just found it again."""
+"""Time that a partition stays after balancing has moved it: its clients have just found it again."""
 WHOLE: Final = 10**12
 """The sum of all brokers' scores."""
 SHARDS = uuid.UUID(int=0)

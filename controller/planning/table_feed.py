@@ -15,7 +15,7 @@ from bmq.meta.cluster.view import ViewChange
 CHANGES_PER_STEP = 32
 """Topics and chunks read in one turn of the loop: some 5 ms if the chunks are full."""
 FORGET_TOPIC_S = 60.0
-"""How long a topic must be missing in the catalog before its assignment is deleted: the catalog has another watch, and
+"""Time that a topic must be missing in the catalog before its assignment is deleted: the catalog is another watch, and
 may be behind."""
 
 

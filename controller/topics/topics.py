@@ -59,7 +59,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 VIEW_S = 5.0
-"""How long a change waits until this process's catalog shows it.  The catalog is a message behind the store."""
+"""Time that a change waits until this process's catalog shows it.  The catalog is a message behind the store."""
 REPLICAS_MAX = 32_767
 """Largest replication factor where storage has no bound: Kafka's type for it is int16."""
 INTERNAL_MESSAGE_BYTES_MAX = 16 << 20
