@@ -17,7 +17,7 @@ help:
 	@echo "make dist       wheel and sdist in dist/"
 	@echo "make image      the container image, by docker or what DOCKER names"
 	@echo "make lint       ruff, the voice of docstrings and log lines, mypy strict, import-linter"
-	@echo "make unit       unit tests: minutes, no service"
+	@echo "make unit       unit tests that take seconds, no service"
 	@echo "make test       unit, 2,000 simulation seeds, one path through each real service (15 minutes at most)"
 	@echo "make console    the console in a real browser (needs Chromium)"
 	@echo "make console-pictures  the pictures of docs/console.md, taken anew"
@@ -64,7 +64,7 @@ lint: setup
 	PYTHONPATH=.links $(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/pytest -q tests/unit tests/scenarios
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not slow" tests/unit tests/scenarios
 
 hdfs-jars: setup
 	$(BIN)/python -m tests.services.hdfs jars

@@ -28,6 +28,8 @@ from tests.unit.broker.assignment.test_follower import now, play
 from tests.unit.broker.cluster import Cluster, Node
 from tests.unit.broker.world import idempotent
 
+pytestmark = pytest.mark.slow
+
 PROBE_S = HdfsSettings().probe_timeout_s
 WRITTEN = 12
 UNDER_WAY = 64

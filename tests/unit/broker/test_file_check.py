@@ -15,6 +15,8 @@ from tests.simulation.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.world import World, batch, world
 
+pytestmark = pytest.mark.slow
+
 BOUND_S = BrokerConfig().file_check_ms / 1000 + 1.5
 """A look is due after ``file_check_ms``, and begins within a second of that."""
 

@@ -54,6 +54,8 @@ from tests.unit.broker.cluster import Caller, Cluster, cluster
 from tests.unit.broker.world import batch, idempotent
 from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 
+pytestmark = pytest.mark.slow
+
 
 def play(story: Callable[[Cluster], Awaitable[None]], *names: str, **options: Any) -> None:
     async def main() -> None:

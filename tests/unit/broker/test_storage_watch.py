@@ -22,6 +22,8 @@ from tests.simulation.world import until
 from tests.unit.broker.cluster import Cluster, cluster
 from tests.unit.broker.world import batch
 
+pytestmark = pytest.mark.slow
+
 BOUND_S = 12.0
 """From a read that waits to the stall: it is late (2 s), and what is written then is not acknowledged (5 s)."""
 

@@ -12,6 +12,8 @@ import pytest
 
 from bmq.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = {"/healthz": (200, {"status": "ok", "message": ""}), "/readyz": (503, {"message": "dr\x1b[31maining"})}
 
 

@@ -13,6 +13,8 @@ import pytest
 from bmq.cli.main import main
 from bmq.spark.jobs import JOBS, session
 
+pytestmark = pytest.mark.slow
+
 AUDIT = ["job", "audit", "--root", "file:///nowhere", "--topic", "orders"]
 
 

@@ -12,6 +12,8 @@ from bmq.cli.serve import FILE_BYTES_MAX
 from bmq.core.config import NodeConfig
 from bmq.server.process import CannotServe
 
+pytestmark = pytest.mark.slow
+
 SECRET = "S3cret"
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.unit.cli.fake_admin import FakeAdmin, FakePartition, parse
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., int]
 
 

@@ -10,6 +10,8 @@ import pytest
 from bmq.cli.main import build_parser
 from bmq.cli.usage import UsageError, check_text, positive, whole_number
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("text", ["", "-1", "1.0", "+1", "1_000", " 1", "٣", "²", "1" * 20, "1" * 5000])
 def test_what_is_not_a_number(text: str) -> None:

@@ -18,6 +18,8 @@ from bmq.core.errors import ErrorCode, RequestError
 from tests.unit.console.states import PROCESS, REPAIRED, FakeOperations, state
 from tests.unit.console.test_http import OPENAPI, Reply, faults
 
+pytestmark = pytest.mark.slow
+
 JSON = {"Content-Type": "application/json"}
 MOVE = {"topic": "orders", "partition": 1, "member": "broker"}
 REPAIR = {

@@ -22,6 +22,8 @@ from bmq.console.history import (
 from bmq.core.errors import FormatError
 from bmq.core.metrics.counters import LATENCY_BOUNDS_MS, Histogram
 
+pytestmark = pytest.mark.slow
+
 START_MS = 1_000 * INTERVAL_MS
 BUCKETS = len(LATENCY_BOUNDS_MS) + 1
 

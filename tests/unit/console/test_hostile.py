@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
+import pytest
 
 from bmq.console.http import HttpServer
 from tests.unit.console.states import state
 from tests.unit.console.test_http import OPENAPI, faults, path_of
+
+pytestmark = pytest.mark.slow
 
 VALUES = ("", "-1", "0", "1", "9" * 40, "1e9", "٣", "\ud7ff", "../..", "a" * 3000, "null", "%00", "<script>", "true")
 BODIES: tuple[Any, ...] = (

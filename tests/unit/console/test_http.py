@@ -19,6 +19,8 @@ from bmq.console.http import HttpBindError, HttpServer, make_app
 from bmq.console.state import ConsoleState
 from tests.unit.console.states import BROKEN_TOPIC, BUSY_GROUP, state
 
+pytestmark = pytest.mark.slow
+
 OPENAPI: dict[str, Any] = json.loads(files("bmq.console").joinpath("openapi.json").read_bytes())
 GETS = {path: operations for path, operations in OPENAPI["paths"].items() if "get" in operations}
 EXAMPLES = {"{name}": "orders", "{id}": "billing", "{partition}": "0", "{member}": "broker"}

@@ -16,6 +16,8 @@ from bmq.console.state import ConsoleState
 from bmq.core.logging.limit import BURST
 from tests.unit.console.states import state
 
+pytestmark = pytest.mark.slow
+
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 

@@ -17,6 +17,8 @@ from bmq.console.lag_history import (
 )
 from bmq.core.errors import FormatError
 
+pytestmark = pytest.mark.slow
+
 START_MS = 1_700_000_000_000
 
 

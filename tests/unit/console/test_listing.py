@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from bmq.console.listing import Order, Page, cut
 
+pytestmark = pytest.mark.slow
+
 
 class Row(NamedTuple):
     name: str

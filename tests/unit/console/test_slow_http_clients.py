@@ -27,6 +27,8 @@ from tests.unit.console.states import state
 from tests.unit.console.test_http_connection import connect, get
 from tests.unit.console.test_http_connection import play as on_loop
 
+pytestmark = pytest.mark.slow
+
 SIZE = 8 << 20
 """Of a response: more than the kernel keeps for a socket whose reader wants little."""
 METRICS = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -27,6 +27,8 @@ from bmq.core.rpc.messages import (
 from bmq.core.rpc.peers import PeerLost, Peers
 from bmq.meta.cluster.member import Member
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 MEMBER = Member(incarnation="a", roles=frozenset({"broker"}))
 LOST = PeerLost("refused", was_sent=False)

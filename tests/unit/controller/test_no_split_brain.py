@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,8 @@ from bmq.meta.kv import Write
 from bmq.meta.kv_memory import KvFaults
 from tests.simulation.loop import run
 from tests.unit.controller.world import SHARDS, World
+
+pytestmark = pytest.mark.slow
 
 STEPS = 40
 FAULTS = KvFaults(

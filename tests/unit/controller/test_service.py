@@ -25,6 +25,8 @@ from bmq.meta.ownership import PartitionRecord, encode, partition_key, store
 from tests.simulation.loop import run
 from tests.unit.controller.world import World, world
 
+pytestmark = pytest.mark.slow
+
 
 def story(
     *members: str, controllers: tuple[str, ...] = ("c1",), topic: int = 12

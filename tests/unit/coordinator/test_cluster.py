@@ -39,6 +39,8 @@ from tests.unit.coordinator.cluster_world import (
 )
 from tests.unit.coordinator.fakes import CLIENT, MemoryLogs, commit_request, join_request, sync_request
 
+pytestmark = pytest.mark.slow
+
 GROUP = group_of(0)
 
 

@@ -33,6 +33,8 @@ from tests.unit.coordinator.fakes import (
 )
 from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 
+pytestmark = pytest.mark.slow
+
 COUNT = 40_000
 """Elements of a request: each turn handles a thousand, so a step that is not cut takes forty times its share."""
 NAMES = [f"group-{n}" for n in range(COUNT)]

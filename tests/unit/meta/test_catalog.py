@@ -25,6 +25,8 @@ from bmq.meta.kv import Compare, Delete, Entry, KvError, KvUnavailable, Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
 
+pytestmark = pytest.mark.slow
+
 
 def topic(name: str, number: int = 1, partitions: int = 1) -> Topic:
     return Topic(name=name, topic_id=uuid.UUID(int=number), partitions=partitions)

@@ -31,6 +31,8 @@ from bmq.meta.kv import (
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.kv_sqlite import SqliteKeyValue
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[[Callable[[KeyValue], Awaitable[None]]], None]
 
 HISTORY = 20

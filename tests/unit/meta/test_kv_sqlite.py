@@ -22,6 +22,8 @@ from bmq.core.clock import Clock
 from bmq.meta.kv import Compare, Delete, Entry, Event, KvError, KvUnavailable, KvUnknown, LeaseNotFound, Put
 from bmq.meta.kv_sqlite import SqliteKeyValue, StoreLocked
 
+pytestmark = pytest.mark.slow
+
 Scenario = Callable[[SqliteKeyValue], Awaitable[None]]
 
 

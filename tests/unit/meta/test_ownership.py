@@ -19,6 +19,8 @@ from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, Refused, SegmentEntry, Stored, decode, encode, partition_key
 from tests.simulation.loop import run
 
+pytestmark = pytest.mark.slow
+
 KEY = partition_key("c", PartitionKey(uuid.UUID(int=9), 3))
 
 COUNT = st.integers(0, (1 << 63) - 1)

@@ -13,6 +13,8 @@ from tests.mutants.__main__ import main
 from tests.mutants.catalogue import ROOT, Mutation, StaleMutation, read_list
 from tests.mutants.runner import Outcome, UnfitCopy, Verdict, judge_all
 
+pytestmark = pytest.mark.slow
+
 MUTATIONS = read_list()
 EXAMPLE = Mutation(
     name="sequences-do-not-wrap",

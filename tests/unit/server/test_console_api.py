@@ -27,6 +27,8 @@ from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.console.test_http import OPENAPI, faults
 from tests.unit.console.test_schema_registry import FakeRegistry, serving_registry
 
+pytestmark = pytest.mark.slow
+
 CONFIG = NodeConfig(auto_create_topics_enable=False, offsets_topic_num_partitions=2)
 
 

@@ -17,6 +17,8 @@ from bmq.core.config import NodeConfig, load
 from bmq.server import workers
 from bmq.server.workers import Workers, worker_environment, worker_settings
 
+pytestmark = pytest.mark.slow
+
 ALL = NodeConfig(workers=3, node_id=10, listen="h:9092", http="h:80", internal="[::1]:7000", advertise="a:5000")
 
 

@@ -30,6 +30,8 @@ from bmq.storage.checkpoint import (
     merge,
 )
 
+pytestmark = pytest.mark.slow
+
 KEY = PartitionKey(uuid.UUID(int=0x0123456789ABCDEF0123456789ABCDEF), 7)
 SEGMENT = SegmentName(100, 3, 2)
 

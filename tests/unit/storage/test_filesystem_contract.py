@@ -29,6 +29,8 @@ from bmq.storage.filesystem import (
 from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
+pytestmark = pytest.mark.slow
+
 Connect = Callable[[str], Awaitable[FileSystem]]
 
 FENCED = (LeaseLost, PipelineFailed)  # what a writer hears that is not the owner any more

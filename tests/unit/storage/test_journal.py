@@ -47,6 +47,8 @@ from bmq.storage.memory.appender import MemoryAppender
 from tests.simulation.loop import run
 from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 
+pytestmark = pytest.mark.slow
+
 BROKER = "3-0123456789abcdef"
 TOPIC = uuid.UUID(int=77)
 SEGMENT = SegmentName(0, 1, 0)

@@ -25,6 +25,8 @@ from bmq.storage.memory import Faults
 from tests.simulation.loop import run
 from tests.unit.broker.world import World, batch, idempotent, world
 
+pytestmark = pytest.mark.slow
+
 
 def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:

@@ -33,6 +33,8 @@ from tests.unit.broker.cluster import Cluster, Node, cluster
 from tests.unit.broker.world import batch, idempotent, world
 from tests.unit.loop_stops import TurnCounter
 
+pytestmark = pytest.mark.slow
+
 
 def play(story: Callable[[Cluster], Awaitable[None]], *names: str, **options: Any) -> None:
     async def main() -> None:

@@ -37,6 +37,8 @@ from bmq.storage.segment import decode_idx
 from tests.simulation.loop import run
 from tests.simulation.world import WallClock, until
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 S = SegmentName
 KEY = PartitionKey(uuid.UUID(int=7), 0)

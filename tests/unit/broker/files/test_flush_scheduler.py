@@ -13,6 +13,8 @@ import pytest
 from bmq.broker.files.flush_scheduler import Alarms, FlushScheduler
 from tests.simulation.loop import run
 
+pytestmark = pytest.mark.slow
+
 
 class Sender:
     """A partition with ``unsent`` flushes' worth of data; each sent flush is noted in ``sent``."""

@@ -18,6 +18,8 @@ from tests.simulation.world import read_log, until
 from tests.unit.broker.world import World, batch, world
 from tests.unit.log_text import lines
 
+pytestmark = pytest.mark.slow
+
 
 def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:

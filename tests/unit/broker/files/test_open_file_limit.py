@@ -20,6 +20,8 @@ from tests.simulation.loop import run
 from tests.simulation.world import read_log, until
 from tests.unit.broker.world import World, batch, world
 
+pytestmark = pytest.mark.slow
+
 LOOK_S = BEAT_S * BEATS_A_LOOK
 
 

@@ -36,6 +36,8 @@ from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.simulation.loop import run
 from tests.unit.broker.world import World, batch, idempotent, world
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from bmq.broker.assignment.assigned_partitions import AssignedPartitions
     from bmq.broker.context import FlushListener as BrokerTails

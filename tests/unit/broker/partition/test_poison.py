@@ -26,6 +26,8 @@ from tests.simulation.loop import run
 from tests.simulation.world import read_log
 from tests.unit.broker.world import World, idempotent, world
 
+pytestmark = pytest.mark.slow
+
 COMPILED = Walker()
 assert COMPILED.load_compiled()
 

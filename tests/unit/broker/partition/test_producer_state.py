@@ -18,6 +18,8 @@ from bmq.core.records.batch import CONTROL, MAX_SEQUENCE, Batch, Record, build_b
 from bmq.storage.checkpoint import ProducerBatch, ProducerState
 from tests.unit.loop_stops import STOP_MAX_S, without_collector
 
+pytestmark = pytest.mark.slow
+
 R = TypeVar("R")
 PID = 4000
 NOW_MS = 5_000_000

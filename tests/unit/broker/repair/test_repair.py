@@ -32,6 +32,8 @@ from bmq.storage.memory import MemoryFileSystem
 from tests.simulation.loop import run
 from tests.simulation.world import KEY, PATH, SMALL, Process, World, make, read_log, until
 
+pytestmark = pytest.mark.slow
+
 COUNT = 6
 COVERED = SMALL
 UNCOVERED = replace(SMALL, checkpoint_bytes=1 << 30, checkpoint_ms=1 << 30)

@@ -17,6 +17,8 @@ from bmq.cli.cluster.http_client import Console
 from tests.unit.cli.fake_admin import FakeAdmin, FakePartition, parse
 from tests.unit.cli.fake_console import FakeCluster, member
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., int]
 Told = pytest.CaptureFixture[str]
 

@@ -24,6 +24,8 @@ from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.open import open_filesystem
 from tests.simulation.loop import run
 
+pytestmark = pytest.mark.slow
+
 A, B, C = "/topics/t/id/0/a.log", "/topics/t/id/0/b.log", "/topics/t/id/7/c.log"
 FACTS, JOURNAL = "/topics/t/topic-3.json", "/journals/x-00000001.jnl"
 

@@ -11,6 +11,8 @@ from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedE
 
 from tests.unit.cli.fake_admin import NODES, FakeAdmin, FakeGroup, FakePartition, parse
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., int]
 MEMBER = {
     "member_id": "m-1",

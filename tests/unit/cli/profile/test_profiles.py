@@ -22,6 +22,8 @@ from bmq.cli.profile.profiles import KEYS, ProfileError, Profiles, check_name, f
 from bmq.core.config import unknown_names
 from tests.unit.cli.fake_admin import FakeAdmin
 
+pytestmark = pytest.mark.slow
+
 Told = pytest.CaptureFixture[str]
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 VALUES = st.dictionaries(st.sampled_from(sorted(KEYS)), st.text(st.characters(exclude_categories=["Cs"])))

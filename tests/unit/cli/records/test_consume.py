@@ -20,6 +20,8 @@ from bmq.cli.records import consume
 from tests.unit.cli.fake_admin import FakeAdmin, FakeGroup, FakePartition
 from tests.unit.cli.fake_clients import OWN_ID, FakeConsumer, FakeRecord
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., int]
 Told = pytest.CaptureFixture[str]
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)

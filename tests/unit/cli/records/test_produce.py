@@ -18,6 +18,8 @@ from bmq.cli.records import produce
 from tests.unit.cli.fake_admin import FakeAdmin, FakePartition
 from tests.unit.cli.fake_clients import FakeFuture, FakeProducer
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., int]
 Told = pytest.CaptureFixture[str]
 

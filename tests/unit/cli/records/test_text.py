@@ -14,6 +14,8 @@ from bmq.cli.records.input import Fixed, InputError, JsonReader, Record, TextRea
 from bmq.cli.records.output import fields_writer, for_terminal, json_writer, raw_writer, text_writer
 from bmq.cli.records.text import Encoding, separator
 
+pytestmark = pytest.mark.slow
+
 BYTES = st.binary(max_size=40)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 

@@ -29,6 +29,8 @@ from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END, frame
 from bmq.storage.segment import encode_idx
 from tests.unit.core.records.test_reader import built_by_kafka
 
+pytestmark = pytest.mark.slow
+
 TOPIC_ID = uuid.UUID(int=7)
 KEY = PartitionKey(TOPIC_ID, 0)
 NOW = 1_700_000_000_000

@@ -5,12 +5,15 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.controller.planning.partition_table import NO_RATE, NO_TRAFFIC, PartitionTable, Rate, Traffic
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
+
+pytestmark = pytest.mark.slow
 
 TOPICS = [uuid.UUID(int=n + 1) for n in range(3)]
 OWNERS = ["", "a", "b"]

@@ -19,6 +19,8 @@ from bmq.controller.planning.planner_view import COOL_DOWN_S, UNDER_WAY_MAX, Bro
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
 
+pytestmark = pytest.mark.slow
+
 ROUNDS_MAX = 60
 
 

@@ -32,6 +32,8 @@ from bmq.storage.memory import MemoryStorage
 from tests.simulation.loop import run
 from tests.unit.controller.admin.world import AdminWorld, world
 
+pytestmark = pytest.mark.slow
+
 Act = Callable[[TopicAdmin], Awaitable[Any]]
 
 

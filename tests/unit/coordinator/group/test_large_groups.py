@@ -8,12 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+import pytest
+
 from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.messages import Answer, Join, JoinAnswer, Now, StoreAssignment, Sync
 from bmq.coordinator.group.states import GroupRules, State
 from bmq.coordinator.group.timers import Deadlines
 from bmq.coordinator.records import GroupRecord, decode, encode
 from tests.unit.loop_stops import STOP_MAX_S, without_collector
+
+pytestmark = pytest.mark.slow
 
 MEMBERS = 10_000
 NOW, LATER = Now(0, 0), Now(600_000, 600_000)

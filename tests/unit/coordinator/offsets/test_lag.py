@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pytest
+
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.offsets.lag import GroupLag, LagReport, PairLag, PartitionLag
 from bmq.coordinator.records import Offset, OffsetRecord
@@ -17,6 +19,8 @@ from bmq.core.model import PartitionKey
 from tests.simulation.loop import run
 from tests.unit.coordinator.fakes import MemoryCatalog, MemoryLogs, World, running, topic
 from tests.unit.loop_stops import TurnCounter
+
+pytestmark = pytest.mark.slow
 
 
 class Ends:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from bmq.coordinator.records import (
     CoordinatorRecord,
     GroupRecord,
@@ -17,6 +19,8 @@ from bmq.core.records.batch import Record, build_batch
 from tests.simulation.loop import run
 from tests.unit.coordinator.fakes import World, running, topic
 from tests.unit.loop_stops import STOP_MAX_S, loop_stops
+
+pytestmark = pytest.mark.slow
 
 GROUPS = 20_000
 COMMITS = 20_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from bmq.coordinator.group.states import State
 from bmq.core.wire import messages as m
 from tests.simulation.loop import run
 from tests.unit.coordinator.fakes import CLIENT, World, join_alone, join_request, running
+
+pytestmark = pytest.mark.slow
 
 GROUPS = ("a", "b", "c")
 _group = st.sampled_from(GROUPS)

@@ -15,6 +15,8 @@ from bmq.core.aio.eager import start
 from tests.simulation.loop import VirtualLoop
 from tests.unit.loop_stops import without_collector
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 VALUE: ContextVar[int] = ContextVar("VALUE", default=0)
 

@@ -12,6 +12,8 @@ from bmq.core.aio.task_group import TaskGroup
 from tests.simulation.loop import run
 from tests.unit.loop_stops import without_collector
 
+pytestmark = pytest.mark.slow
+
 
 class Part:
     """A part of a request, weakly referable."""

@@ -15,6 +15,8 @@ from bmq.core.net.request import NO_RESPONSE, CloseConnection
 from tests.simulation.loop import run
 from tests.unit.core.net.world import PRODUCE, World, frame, turn
 
+pytestmark = pytest.mark.slow
+
 MB = 1 << 20
 
 

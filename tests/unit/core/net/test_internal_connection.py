@@ -16,6 +16,8 @@ from bmq.core.net.listener import Listener
 from tests.simulation.loop import run
 from tests.unit.core.net.world import Peer, World, frame, turn
 
+pytestmark = pytest.mark.slow
+
 MB = 1 << 20
 LIMIT = 16 * MB
 Story = Callable[["Unordered"], Awaitable[None]]

@@ -14,6 +14,8 @@ import uvloop
 
 from tests.unit.core.net.world import PRODUCE, Script, World, frame
 
+pytestmark = pytest.mark.slow
+
 PAUSES_SINCE = (3, 12, 9) if sys.version_info < (3, 13) else (3, 13, 1)
 Main = Callable[[World], Awaitable[None]]
 Run = Callable[..., None]

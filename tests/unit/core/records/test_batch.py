@@ -35,6 +35,8 @@ from bmq.core.records.batch import (
     split_batches,
 )
 
+pytestmark = pytest.mark.slow
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of importlib's, while kafka-python loads its schemas
     from kafka import codec

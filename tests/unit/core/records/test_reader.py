@@ -19,6 +19,8 @@ from bmq.core.errors import FormatError
 from bmq.core.records.batch import CODECS, HEADER_BYTES, Batch, Record, build_batch, encode_varint
 from bmq.core.records.reader import StoredRecord, decompress, read_records, read_varint
 
+pytestmark = pytest.mark.slow
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of importlib's, while kafka-python loads its schemas
     from kafka.errors import CorruptRecordError

@@ -16,6 +16,8 @@ from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch, enc
 from bmq.core.records.reader import read_records, read_varint
 from bmq.core.records.walk import Fault, Walk, Walker, walk_python
 
+pytestmark = pytest.mark.slow
+
 ALL = (-(1 << 63), (1 << 63) - 1)
 COMPILED = Walker()
 assert COMPILED.load_compiled()

@@ -21,6 +21,8 @@ from bmq.core.rpc.peers import Kind, PeerLost, Peers
 from bmq.core.rpc.server import InternalEndpoint
 from tests.unit.core.rpc.world import FakeMember, Host
 
+pytestmark = pytest.mark.slow
+
 MB = 1 << 20
 Run = Callable[[Callable[["Loopback"], Awaitable[None]]], None]
 

@@ -15,6 +15,8 @@ from tests.unit.core.wire import oracle
 from tests.unit.core.wire.profile import examples
 from tests.unit.core.wire.test_messages import choices
 
+pytestmark = pytest.mark.slow
+
 GROUP_APIS = (
     "DeleteGroups", "DescribeGroups", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "ListGroups",
     "OffsetCommit", "OffsetDelete", "OffsetFetch", "SyncGroup",

@@ -17,6 +17,8 @@ from bmq.core.wire.primitives import NodeEndpoint
 from tests.unit.core.wire import oracle
 from tests.unit.core.wire.profile import examples
 
+pytestmark = pytest.mark.slow
+
 VERSIONS = oracle.versions("Fetch")
 choices = st.randoms(use_true_random=False)
 

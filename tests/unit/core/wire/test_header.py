@@ -16,6 +16,8 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import Header, parse_header, response_is_flexible
 from tests.unit.core.wire import oracle
 
+pytestmark = pytest.mark.slow
+
 
 def frame(key: int, version: int, client_id: str | None, *, flexible: bool, body: bytes = b"body") -> memoryview:
     kind = HeaderV2 if flexible else HeaderV1

@@ -22,6 +22,8 @@ from bmq.core.wire.produce import ProduceRequest, parse_produce
 from tests.unit.core.wire import mutations, oracle
 from tests.unit.core.wire.profile import IS_SOAK
 
+pytestmark = pytest.mark.slow
+
 FRAMES = 10_000_000 if IS_SOAK else 100_000
 SHARDS = 4
 SEED = 20_260

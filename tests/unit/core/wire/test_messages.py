@@ -18,6 +18,8 @@ from bmq.core.wire.messages import stable_range
 from tests.unit.core.wire import oracle
 from tests.unit.core.wire.profile import examples
 
+pytestmark = pytest.mark.slow
+
 # What Apache Kafka 4.2 answers to ApiVersions, unstable versions left out.
 KAFKA_RANGES = {
     ApiKey.PRODUCE: (3, 13),

@@ -16,6 +16,8 @@ from bmq.core.wire.produce import PartitionAnswer, TopicAnswer, encode_produce, 
 from tests.unit.core.wire import oracle
 from tests.unit.core.wire.profile import examples
 
+pytestmark = pytest.mark.slow
+
 VERSIONS = oracle.versions("Produce")
 choices = st.randoms(use_true_random=False)
 

@@ -16,6 +16,8 @@ from bmq.endpoint.fetch.purgatory import SessionPartition
 from tests.simulation.loop import run
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
 
+pytestmark = pytest.mark.slow
+
 
 def in_world(main: Callable[[World], Awaitable[None]], *, partitions: int = 3, **options: Any) -> None:
     async def whole() -> None:

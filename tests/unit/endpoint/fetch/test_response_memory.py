@@ -18,6 +18,8 @@ from bmq.endpoint.fetch.partition_read import PartitionRead
 from tests.simulation.loop import run
 from tests.unit.endpoint.serving import World, release, want
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _no_collector() -> Iterator[None]:

@@ -25,6 +25,8 @@ from tests.simulation.loop import run
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
 from tests.unit.loop_stops import without_collector
 
+pytestmark = pytest.mark.slow
+
 T0 = ("t", 0)
 
 

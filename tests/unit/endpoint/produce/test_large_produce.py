@@ -21,6 +21,8 @@ from tests.simulation.loop import run
 from tests.unit.broker.world import FakeClient, World, batch, idempotent, produced, world
 from tests.unit.loop_stops import without_collector
 
+pytestmark = pytest.mark.slow
+
 MANY = 2 * PARTITIONS_AT_ONCE
 Data = ProduceRequest.TopicProduceData
 

@@ -27,6 +27,8 @@ from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
 
+pytestmark = pytest.mark.slow
+
 TOPIC = uuid.UUID(int=5)
 names = st.sampled_from(["", "a", "b", "c"])
 

@@ -26,6 +26,8 @@ from bmq.meta.kv import Commit, Compare, Delete, KeyValue, Put, Write
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from tests.simulation.loop import run
 
+pytestmark = pytest.mark.slow
+
 BROKER = Member(incarnation="b", roles=frozenset({"broker"}))
 PROXY = Member(incarnation="p", roles=frozenset({"proxy"}), kafka=Address(host="h", port=1))
 

@@ -28,6 +28,8 @@ from bmq.proxy.metadata_cache import COST_PER_STEP, MetadataCache, encode_error
 from tests.simulation.loop import run
 from tests.unit.proxy.handlers.admin_serving import AdminServing, FakeClient, Spread, decode, serving
 
+pytestmark = pytest.mark.slow
+
 API = metadata.APIS[0]
 VERSIONS = range(API.min_version, API.max_version + 1)
 ZONES = [ProxyAddress(1, "a", 1, "x"), ProxyAddress(2, "b", 2, "y"), ProxyAddress(3, "c", 3, "x")]

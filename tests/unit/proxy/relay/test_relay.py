@@ -40,6 +40,8 @@ from tests.unit.broker.world import FakeClient
 from tests.unit.proxy.cluster import CLUSTER, Cluster, cluster, idempotent, member, plain
 from tests.unit.proxy.routing.test_owners import answers, errors_of, values
 
+pytestmark = pytest.mark.slow
+
 LATER_S = RELAY_AFTER_S + 0.5
 """A link that is lost has a way through another process."""
 

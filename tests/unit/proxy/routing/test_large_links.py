@@ -27,6 +27,8 @@ from tests.simulation.loop import run
 from tests.unit.loop_stops import STOP_MAX_S, LoopStops, loop_stops
 from tests.unit.proxy.cluster import Cluster, cluster, member
 
+pytestmark = pytest.mark.slow
+
 TOPIC = uuid.UUID(int=1)
 MANY = 5_000
 

@@ -31,6 +31,8 @@ from tests.unit.broker.world import FakeClient
 from tests.unit.loop_stops import TurnCounter
 from tests.unit.proxy.cluster import PING_S, Cluster, cluster, idempotent, plain
 
+pytestmark = pytest.mark.slow
+
 
 def play(story: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:

@@ -17,6 +17,8 @@ from bmq.core.records.reader import read_records
 from bmq.spark.decoding.decoder import COLUMNS, BatchDecoder, CorruptSegment, DecodeOptions, read_segment
 from tests.unit.spark.batches import PARTITION, TOPIC, Item, Row, built, changed, plain, read_by_kafka, rows_of
 
+pytestmark = pytest.mark.slow
+
 START = 1000  # of the bytes in the file
 THREE = [plain(0), plain(3), plain(6)]
 SIZE = len(THREE[1])

@@ -35,6 +35,8 @@ from tests.unit.spark.batches import (
     rows_of,
 )
 
+pytestmark = pytest.mark.slow
+
 _nullable = st.none() | st.binary(max_size=40) | st.binary(min_size=120, max_size=300)
 _headers = st.lists(st.tuples(st.text(max_size=6), st.none() | st.binary(max_size=140)), max_size=3)
 

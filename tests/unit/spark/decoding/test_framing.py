@@ -12,6 +12,8 @@ from bmq.core.records.batch import Batch, split_batches
 from bmq.spark.decoding.framing import Framer, Misframed, Run
 from tests.unit.spark.storing import batch, series
 
+pytestmark = pytest.mark.slow
+
 BATCHES = [batch(i, b"x" * (i % 7) * 30) for i in range(40)]
 DATA = b"".join(BATCHES)
 

@@ -14,6 +14,8 @@ from bmq.spark.jobs.audit import write_table
 from bmq.spark.jobs.audit_picture import draw
 from bmq.spark.jobs.audit_report import COUNTS, Gap, Report
 
+pytestmark = pytest.mark.slow
+
 HOUR = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 

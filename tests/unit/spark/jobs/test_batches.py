@@ -19,6 +19,8 @@ from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.filesystem import FileSystem
 from tests.unit.spark.storing import Store, Written, series
 
+pytestmark = pytest.mark.slow
+
 
 class Topic:
     """Three segments of ten batches each."""

@@ -22,6 +22,8 @@ from bmq.storage.layout import base_name
 from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
+pytestmark = pytest.mark.slow
+
 IDENTITY = Identity(topic="orders", topic_id="1", layout="date", format="raw", schema=None)
 END = 12
 STEP = 3

@@ -21,6 +21,8 @@ from bmq.storage.filesystem import FileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.spark.storing import Store, batch, marker, series, transactional
 
+pytestmark = pytest.mark.slow
+
 
 def options(**given: str) -> ReadOptions:
     return ReadOptions.parse({"root": "memory:", "topic": "orders"} | given)

@@ -11,6 +11,8 @@ import pytest
 
 from bmq.spark.reading import residents
 
+pytestmark = pytest.mark.slow
+
 
 class Ring:
     """Garbage that only the collector finds."""

@@ -18,6 +18,8 @@ from bmq.storage.hdfs.lease_renewer import LeaseRenewer
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.settings import HdfsSettings
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = HdfsSettings(call_timeout_s=0.3, call_deadline_s=2.0, backoff_min_s=0.01, backoff_max_s=0.05)
 STANDBY = "org.apache.hadoop.ipc.StandbyException"
 SAFE_MODE = "org.apache.hadoop.hdfs.server.namenode.SafeModeException"

@@ -37,6 +37,8 @@ from bmq.storage.local import writer as local_writer
 from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.open import open_filesystem
 
+pytestmark = pytest.mark.slow
+
 # Writes numbered lines until it is fenced; prints the position of every acknowledgement, then what ended it.
 WRITER = """
 import asyncio, sys

@@ -25,6 +25,8 @@ from bmq.storage.filesystem import (
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.simulation.loop import Stuck, run
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 
 SEEDS = range(300)
