@@ -1,10 +1,10 @@
-"""Measure ``bmq serve`` beside Apache Kafka, and write docs/benchmarks-kafka.md.
+"""The benchmark of ``bmq serve`` beside Apache Kafka; it writes docs/benchmarks-kafka.md.
 
     python -m bench.against [--quick] [--pairs local,hdfs] [--only produce,...] [--out docs]
     python -m bench.against --add ...       keep what earlier runs measured and this one does not
     python -m bench.against --render        draw again from the results that are there
 
-Both servers of a pair run all the time; rounds alternate between them, the first is thrown away.
+Both servers of a pair run all the time; rounds alternate between them, and the first is dropped.
 """
 
 from __future__ import annotations

@@ -43,20 +43,20 @@ Written by `make bench`; do not edit. The raw figures are in `benchmarks/kafka.j
     {results.command}
 
 {results.started}, {results.took_s:.0f} seconds. Both servers of a pair run on the same machine at the same time;
-{rounds} {"round" if rounds == 1 else "rounds"} alternate between them, after one that is thrown away. A figure is the
-median of the rounds; ± is half of the distance between the lowest and the highest, as a share of it. The ratio is
+{rounds} {"round" if rounds == 1 else "rounds"} alternate between them, after a first one that is dropped. A figure is
+the median of the rounds; ± is half of the distance between the lowest and the highest, as a share of it. The ratio is
 BMQ's median to Kafka's. Clients are Kafka's own `producer-perf-test` ({_listed(PRODUCER)};
 for latency {_listed(PRODUCER_PROMPT)}) and `consumer-perf-test` on defaults, six partitions, no compression; the first
 part of each measurement warms the client up and is not counted.
 
-Kafka runs with a heap of {KAFKA_HEAP_MB} MB and the JVM options of its own start script, default settings but for
+Kafka runs with a heap of {KAFKA_HEAP_MB} MB and the JVM options of its own start script, default settings except
 {tuned}; three nodes with `min.insync.replicas=2`.
-`bmq serve` runs on defaults but for {ours}.
+`bmq serve` runs on defaults except {ours}.
 "All CPU" counts every server process of that side: for HDFS the NameNode and four datanodes too.
 
 {_table(("", ""), results.machine.items())}
 
-Client, servers and storage share these cores: what one uses, the others lack."""
+Client, servers and storage share these cores: time that one uses is not there for the others."""
 
 
 def _throughput(results: Results, kafka: str, bmq: str, bench: str, title: str) -> str:

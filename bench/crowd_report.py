@@ -69,9 +69,9 @@ def _moves(results: Results) -> str:
         f"From scratch: the topics were made in {made['created_s']:.1f} s, and {made['owned_s']:.1f} s after the"
         " beginning each partition was opened by its owner.\n",
         "All partitions move at once, and so do those of a watched topic with a record every 25 ms in each of its 24"
-        " partitions, whose pauses are told. *All owned* is the time until the last partition has its new owner. A"
+        " partitions, whose pauses are shown. *All owned* is the time until the last partition has its new owner. A"
         " broker that comes back is given load by measured bytes and requests, and so few of the idle partitions.\n",
-        "| | the act itself, s | all owned, s | partitions moved | pause median, ms | pause longest, ms |",
+        "| | the operation itself, s | all owned, s | partitions moved | pause median, ms | pause longest, ms |",
         "|---|---|---|---|---|---|",
     ]
     for case, metrics in found.items():

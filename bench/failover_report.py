@@ -35,13 +35,13 @@ Written by `python -m bench.failover`; do not edit. The raw figures are in `benc
     {results.command}
 
 {results.started}, {results.took_s:.0f} seconds. A topic of {plan["partitions"]} partitions gets a record every 25 ms in
-each, from one idempotent librdkafka producer on its defaults (`linger.ms=0`), after it was filled with as much as the
-table says. A partition's pause is the longest time between two of its acknowledgements; of the partitions that noticed
-anything, the median and the longest are told, over {plan["rounds"]} round(s).
+each, from one idempotent librdkafka producer on its defaults (`linger.ms=0`), after it was filled with as much data as
+the table shows. A partition's pause is the longest time between two of its acknowledgements; of the partitions that
+were affected, the median and the longest are shown, over {plan["rounds"]} round(s).
 
 BMQ: three proxies, three brokers, two controllers and two coordinators, each a process on defaults, over one etcd and
 an HDFS of four datanodes. Kafka: three brokers and a fourth without partitions, each a controller too, heaps of
-{KAFKA_HEAP_MB} MB, defaults but for
+{KAFKA_HEAP_MB} MB, defaults except
 {properties}, `min.insync.replicas=2`.
 All processes of a cluster share one machine; the clusters run one after the other.
 
@@ -82,9 +82,9 @@ def _whole(results: Results, name: str, case: str) -> str:
 
 
 def _foot() -> str:
-    return f"""*Whole again*: from the start of the lost broker's process until all is as it should be: for Kafka every
-replica in sync, for BMQ every partition with its owner; *pause then* is the longest of any partition meanwhile.
-Partitions are spread evenly again after that clock. For *one broker more* it is the time until the new one has its
+    return f"""*Whole again*: from the start of the lost broker's process until it is complete: for Kafka every
+replica in sync, for BMQ every partition with its owner; *pause then* is the longest of any partition in that time.
+Partitions are spread evenly again after that time. For *one broker more* it is the time until the new one has its
 share: of BMQ with the start of its process; Kafka's was running, and data is copied to it. The datanode that is killed
 with a broker held a replica of three in four of the open segments; it is started again before the broker.
 

@@ -29,12 +29,12 @@ Written by `python -m bench.hot`; do not edit. The raw figures are in `benchmark
     {results.command}
 
 {results.started}, {results.took_s:.0f} seconds. {plan["topics"]} topics of four partitions with three replicas; the
-first partition of each gets ten times the records of each other one, {plan["records_s"]:,} records of 1 KB a second
+first partition of each gets ten times the records of each of the others, {plan["records_s"]:,} records of 1 KB a second
 in all, from one idempotent librdkafka producer. After {plan["settle_s"]:.0f} s of it, measured for
 {plan["measure_s"]:.0f} s.
 
 BMQ: three proxies, three brokers, four datanodes. Kafka: three brokers of {KAFKA_HEAP_MB} MB that hold the topics,
-where by its rule every broker has a replica of everything. Each cluster has the machine for itself.
+where by its rule every broker has a replica of everything. Each cluster has the machine to itself.
 
 |  |  |
 |---|---|
@@ -52,6 +52,6 @@ def _row(sample: Sample) -> str:
 
 def _foot(results: Results) -> str:
     loads = [sample.metrics["machine_load"] for sample in results.samples]
-    return f"""The shares say how far the broker (or disk) that is furthest from the mean is from it; the aim is
-{WITHIN:.0%}. *Written per byte produced* is what all disks grew by: three replicas, and 0 beyond that is copied
+    return f"""A share is the distance from the mean of the broker (or disk) that is furthest from it; the aim is
+{WITHIN:.0%}. *Written per byte produced* is the growth of all disks: three replicas; nothing more is copied
 when a partition moves. The machine's load average at the end: {", ".join(f"{load:.1f}" for load in loads)}."""

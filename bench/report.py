@@ -20,7 +20,7 @@ NOTES = Path(__file__).with_name("profile_notes.md")
 AIMS = (
     ("1 KB flush, lone writer, median", "latency", "1 KB", "p50_ms", "under", plots.AIM_LATENCY_MS, "ms"),
     ("1 MB batches, one partition", "throughput", "1 MB", "mb_s", "over", plots.AIM_MB_S, "MB/s"),
-    ("CPU of our process, 1 MB batches", "throughput", "1 MB", "cpu_s_gb", "at most", plots.AIM_CPU_S_GB, "s/GB"),
+    ("CPU of BMQ's process, 1 MB batches", "throughput", "1 MB", "cpu_s_gb", "at most", plots.AIM_CPU_S_GB, "s/GB"),
     ("Takeover from a live writer, median", "takeover", "1 KB", "open_ms", "under", 60.0, "ms"),
 )
 RELATIONS = {"under": operator.lt, "over": operator.gt, "at most": operator.le}
@@ -62,7 +62,7 @@ def write(results: Results, out: Path) -> None:
 
 def _head(results: Results) -> str:
     machine = _table(("", ""), results.machine.items())
-    taken = _times(results.plan["rounds"], "round") + ", after one that is thrown away" * results.plan["is_warmed"]
+    taken = _times(results.plan["rounds"], "round") + ", after a first one that is dropped" * results.plan["is_warmed"]
     return f"""# Benchmarks
 
 Written by `make bench`; do not edit. The raw figures are in `benchmarks/results.json`.
@@ -110,21 +110,21 @@ def _throughput(results: Results) -> str:
     head = ("adapter", "batch", "MB/s", "batches/s", "per flush", "CPU s/GB", "user", "system", "p50 ms", "p99 ms")
     costs = ", ".join(_cells(results, "throughput", "none", case, "cpu_s_gb")[0] for case in cases)
     window = f"{results.plan['in_flight_bytes'] >> 20} MB or {results.plan['in_flight_max']:,} batches"
-    return f"""## One partition, as much as it takes
+    return f"""## One partition, at its limit
 
-A closed loop: {window} are always on their way, and each is sent again when it is acknowledged.
+A closed loop: {window} are always in flight, and each is sent again when it is acknowledged.
 Segments roll at 128 MB and are checkpointed meanwhile. p50 and p99 are from `append` to the
-acknowledgement, with that queue before it.
+acknowledgement, behind that queue.
 
 <throughput>
 
 {_table(head, rows)}
 
-CPU is that of our own process, all threads, user and system time (`getrusage`): CRC check of the batch, numbering,
+CPU is that of BMQ's own process, all threads, user and system time (`getrusage`): CRC check of the batch, numbering,
 segment, checkpoints, checksums for HDFS, sockets, the event loop, and the load generator. Batches are made beforehand
-and used again; the generator alone, with nothing behind it, costs {costs} CPU s/GB
+and used again; the generator alone, without a broker, costs {costs} CPU s/GB
 for {", ".join(cases)}. Not in the figure: the network side of a produce request, and the datanodes. For memory, storage
-itself is in it."""
+itself is included."""
 
 
 def _latency(results: Results) -> str:
@@ -140,8 +140,8 @@ def _latency(results: Results) -> str:
     count = f"{results.plan['lone_count']:,} a round, or {results.plan['lone_s']:g} s"
     return f"""## One flush, a lone writer
 
-One batch at a time, the next when the last is acknowledged, nothing else going on; {count}.
-hsync waits for the disk, as `flush.mode=hsync` does. A percentile is left out when too few values lie beyond it.
+One batch at a time, the next when the last is acknowledged, without other load; {count}.
+hsync waits for the disk, as `flush.mode=hsync` does. A percentile is left out if too few values lie beyond it.
 
 <latency>
 
@@ -165,8 +165,8 @@ def _partitions(results: Results) -> str:
     first, second = LOADS
     return f"""## Many active partitions, 1 KB batches
 
-"{first}" is a producer per partition that waits for each answer; "{second}" keeps about that many batches on
-their way, shared evenly, so that flushes carry several.
+"{first}" is a producer per partition that waits for each response; "{second}" keeps about that many batches
+in flight, shared evenly, so that flushes carry several.
 
 <partitions>
 
@@ -208,11 +208,11 @@ def _takeover(results: Results) -> str:
     if not rows:
         return ""
     times = _times(results.plan["takeovers"], "time")
-    return f"""## Takeover from a writer that goes on writing
+    return f"""## Takeover from a writer that keeps writing
 
 A second broker opens the partition while the first keeps {IN_FLIGHT} batches of 1 KB in flight; {times} a round.
-Both run in one process and share its core; the second has been at work, so that its journal is open. Each time it is
-checked that nothing was acknowledged past the point where the successor began. Milliseconds.
+Both run in one process and share its core; the second has been used before, so that its journal is open. Each time it
+is checked that nothing was acknowledged past the point where the successor began. Milliseconds.
 
 <takeover>
 
@@ -229,7 +229,7 @@ def _time(profile: dict[str, Any]) -> str:
     samples = min(case["samples"] for case in profile["cases"].values())
     return f"""## Where the time goes
 
-CPU time of our process under the closed loop above; at least {samples:,} samples each (`python -m bench.profile`).
+CPU time of BMQ's process under the closed loop above; at least {samples:,} samples each (`python -m bench.profile`).
 
 {_table(("", *cases), rows)}
 
@@ -249,8 +249,8 @@ def _noise(results: Results) -> str:
     load = ", ".join(f"{value:g}" for value in results.load)
     text = f"""## Noise
 
-Highest less lowest round, as a share of the median: of the middle case, and of the worst. Load average before each
-round: {load}.
+The highest round less the lowest, as a share of the median: of the middle case, and of the worst. Load average before
+each round: {load}.
 
 {_table(("", "figure", "adapter", "middle", "worst"), rows)}"""
     return text + _failures(results)

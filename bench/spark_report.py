@@ -13,7 +13,7 @@ NOTES = Path(__file__).with_name("spark_notes.md")
 """The conclusions, written by hand: to be checked again after each change of the source or the decoder."""
 TITLES = {
     "storage": "BMQ's source, all columns",
-    "storage, narrow": "BMQ's source, columns asked for",
+    "storage, narrow": "BMQ's source, columns selected",
     "endpoint": "Kafka source, from BMQ",
     "kafka": "Kafka source, from Apache Kafka",
 }
@@ -52,16 +52,16 @@ Written by `make bench-spark`; do not edit. The raw figures are in `benchmarks/s
     {results.command}
 
 {results.started}, {results.took_s:.0f} seconds; load average of the machine before each round:
-{", ".join(f"{load:.1f}" for load in results.load)}. Sources take turns in each round ({rounds}), after one that is
-thrown away. A figure is the median of the rounds; ± is half of the distance between the lowest and the highest, as a
+{", ".join(f"{load:.1f}" for load in results.load)}. Sources take turns in each round ({rounds}), after a first one that
+is dropped. A figure is the median of the rounds; ± is half of the distance between the lowest and the highest, as a
 share of it.
 
-One Spark session asks all: the same queries of the same records ({sizes}; keys of 10 B, {KEYS:,} different ones;
+One Spark session runs the same queries on the same records ({sizes}; keys of 10 B, {KEYS:,} different ones;
 values of words; batches of 64 KB; {PARTITIONS} partitions; segments of {SEGMENT_BYTES >> 20} MB, the last of each still
-open). They lie on HDFS, three replicas on {DATANODES} datanodes, written through `bmq serve`, and in one node of Apache
-Kafka on a local disk with a heap of {KAFKA_HEAP_MB} MB. `bmq serve` runs on defaults but for {ours}.
+open). They are on HDFS, three replicas on {DATANODES} datanodes, written through `bmq serve`, and in one node of Apache
+Kafka on a local disk with a heap of {KAFKA_HEAP_MB} MB. `bmq serve` runs on defaults except {ours}.
 
-"All columns" is `load()` without a schema: seven columns, of which a query uses one or two. "Columns asked for" is
+"All columns" is `load()` without a schema: seven columns, of which a query uses one or two. "Columns selected" is
 `.schema(...)` with these, which belongs to the `load()`: nothing that a query selects or filters is pushed down to the
 source, and no query here filters. Spark's Kafka source always builds its seven. MB/s are of keys and values before
 compression.
@@ -70,7 +70,7 @@ NameNode and datanodes; `bmq serve` with them; Kafka).
 
 {_table(("", ""), results.machine.items())}
 
-Spark and the servers share these cores: what one uses, the others lack."""
+Spark and the servers share these cores: time that one uses is not there for the others."""
 
 
 # ---------------------------------------------------------------------------------------------------------- tables
@@ -110,7 +110,7 @@ def _aims(results: Results, queries: Sequence[str]) -> str:
             cells = ("-" if each is None else f"{each:.2f}" for each in found)
             rows.append((TITLES[source], case, aim, *cells, f"{met} of {len(known)}"))
     head = ("read by", "records", "aim", *queries, "met")
-    told = "Times what Spark's Kafka source does reading from Apache Kafka."
+    told = "A multiple of Spark's Kafka source that reads from Apache Kafka."
     return f"## Aims\n\n{told}\n\n{_table(head, rows)}" if rows else ""
 
 
@@ -159,9 +159,7 @@ def _fixed(results: Results) -> str:
         if took is not None:
             rows.append((title, _number(took), _number(used)))
     head = ("read by", "seconds", "CPU seconds")
-    told = (
-        "Counting a topic that holds nothing: planning, scheduling, Python processes. It is part of every figure above."
-    )
+    told = "Counting an empty topic: planning, scheduling, Python processes. It is part of every figure above."
     return f"## Before the first record\n\n{told}\n\n{_table(head, rows)}" if rows else ""
 
 
@@ -176,7 +174,7 @@ def _idle(results: Results) -> str:
         return ""
     return (
         "## Load on the cluster\n\nWhile segments are read from storage, `bmq serve` (proxy, broker, controller and"
-        f" coordinator in one) is asked nothing: it used {min(shares):.1%} to {max(shares):.1%} of a core,"
+        f" coordinator in one) gets no request: it used {min(shares):.1%} to {max(shares):.1%} of a core,"
         f" {idle.middle:.1%} when nothing was read at all."
     )
 

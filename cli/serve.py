@@ -24,7 +24,7 @@ from bmq.meta.open import is_shared, normal_store_url
 from bmq.storage.open import WRITABLE_SCHEMES, unknown_root
 
 ANY_ID = -1
-"""Stands for no id: a proxy then takes the lowest free one, a process without a shared store takes 0."""
+"""The node id of a server without one: a proxy takes the lowest free id, a process without a shared store takes 0."""
 DEFAULTS = NodeConfig(node_id=ANY_ID)
 FILE_BYTES_MAX = 64 << 10
 """Largest file of settings: many times what all of them take."""

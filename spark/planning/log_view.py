@@ -138,8 +138,9 @@ class LogView:
     async def _check_open_end(self, *, to_visible_end: bool) -> None:
         """Find the end of the last segment, which is open.
 
-        With ``to_visible_end`` it is the end of the last whole batch that storage shows.  Otherwise it is the
-        checkpoint's, or, over WebHDFS, the end of what that shows if it is less.
+        With ``to_visible_end`` it is the end of the last whole batch that storage shows.  Otherwise it is the newest
+        checkpoint's end; over WebHDFS, which may show fewer bytes, it is the end of the last whole batch shown, if that
+        is less.
         """
         last = self.log.segments[-1]
         facts = self._from_checkpoint(last)
