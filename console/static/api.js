@@ -1,8 +1,8 @@
-// The HTTP API of the process that served this page.
+// Client of the HTTP API of the process that served this page.
 
 const TIMEOUT_MS = 30_000;
 
-/** A refusal or a failure.  `message` says why, in words for an operator; `status` is 0 when nothing was answered. */
+/** A refusal or a failure.  `message` has the reason, for an operator; `status` is 0 if there was no response. */
 export class ApiError extends Error {
   constructor(status, code, message) {
     super(message);
@@ -21,14 +21,14 @@ export function groupPath(id, part = "") {
   return `group${part}?id=${encodeURIComponent(id)}`;
 }
 
-/** GET; returns the answer's JSON.  Raises ApiError. */
+/** Send a GET and return the JSON of the response.  Raises ApiError. */
 export function get(where, query = {}, signal = undefined) {
   const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const text = new URLSearchParams(given).toString();
   return send("GET", text ? `${where}${where.includes("?") ? "&" : "?"}${text}` : where, undefined, signal);
 }
 
-/** POST, PUT or DELETE; returns the answer's JSON.  Raises ApiError. */
+/** Send a POST, PUT or DELETE and return the JSON of the response.  Raises ApiError. */
 export function act(method, where, body = undefined) {
   return send(method, where, body);
 }
@@ -48,15 +48,15 @@ async function send(method, where, body, signal) {
     text = await response.text();
   } catch (error) {
     if (signal?.aborted) throw error;
-    const why = timeout.aborted ? `it did not answer within ${TIMEOUT_MS / 1000} s` : "no connection to it";
-    throw new ApiError(0, "unreachable", `the process at ${location.host} cannot be asked: ${why}`);
+    const why = timeout.aborted ? `no response within ${TIMEOUT_MS / 1000} s` : "the connection failed";
+    throw new ApiError(0, "unreachable", `the process at ${location.host} cannot be reached: ${why}`);
   }
-  let answer;
+  let facts;
   try {
-    answer = JSON.parse(text);
+    facts = JSON.parse(text);
   } catch {
-    throw new ApiError(response.status, "no_json", `${location.host} answered ${response.status} without JSON`);
+    throw new ApiError(response.status, "no_json", `${location.host} responded ${response.status} without JSON`);
   }
-  if (!response.ok) throw new ApiError(response.status, answer.error ?? "error", answer.message ?? response.statusText);
-  return answer;
+  if (!response.ok) throw new ApiError(response.status, facts.error ?? "error", facts.message ?? response.statusText);
+  return facts;
 }

@@ -1,4 +1,4 @@
-// The frame around the pages: addresses behind "#", the refresh, and what is drawn when a process does not answer.
+// Frame of all pages: addresses after "#", the refresh, and the errors of the process.
 
 import { ApiError, get } from "./api.js";
 import { h, patchChildren } from "./dom.js";
@@ -37,12 +37,12 @@ const app = {
   cluster: null,
   isPaused: false,
   page: null,
-  /** Draw what is known now. */
+  /** Draw the page from the facts that are loaded. */
   draw,
-  /** Ask again at once. */
+  /** Load the page's facts again at once. */
   reload: () => load(app.page),
   tell,
-  /** Change parameters of this page's address; without a new entry in the history, for what is typed. */
+  /** Change parameters of this page's address, without a new entry in the browser's history. */
   set(changes) {
     const query = new URLSearchParams(app.query);
     for (const [name, value] of Object.entries(changes)) {
@@ -54,7 +54,7 @@ const app = {
     app.query = query;
     draw();
   },
-  /** Change parameters of this page's address and ask for what they say; with `delayMs`, once they change no more. */
+  /** Change parameters of this page's address and load it; with `delayMs`, once they have not changed for so long. */
   ask(changes, delayMs = 0) {
     const { page } = app;
     clearTimeout(page.timer);
@@ -101,7 +101,7 @@ function open(path) {
     try {
       values = found.slice(1).map((value) => (value === undefined ? value : decodeURIComponent(value)));
     } catch {
-      break; // a broken escape is no address
+      break; // a broken escape is not an address
     }
     return { path, data: null, error: null, isStale: false, timer: null, loading: null, ...make(app, ...values) };
   }
@@ -120,20 +120,20 @@ function stopLoading(page) {
   page.loading = null;
 }
 
-/** Ask for the page's facts, draw them, and ask again after its time.  What was asked for before is dropped. */
+/** Load the page's facts, draw them, and load them again after its refresh time.  Cancels a load under way. */
 async function load(page) {
   if (!page.load) return;
   clearTimeout(page.timer);
   stopLoading(page);
-  const asking = (page.loading = new AbortController());
+  const request = (page.loading = new AbortController());
   let data = page.data;
   let failed = null;
   try {
-    data = await page.load(asking.signal, page.data);
+    data = await page.load(request.signal, page.data);
   } catch (error) {
     failed = error;
   }
-  if (page.loading !== asking) return; // something else is asked for by now, or the page was left
+  if (page.loading !== request) return; // a later load has begun, or the page was left
   if (failed !== null && !(failed instanceof ApiError)) console.error(failed);
   Object.assign(page, { data, error: failed, loading: null, isStale: false });
   arm(page);
@@ -141,7 +141,7 @@ async function load(page) {
   if (app.cluster === null && failed === null) loadCluster();
 }
 
-/** Ask again after the page's time.  A page that is hidden or paused has no timer: `resume` asks at once. */
+/** Load the page again after its refresh time.  A hidden or paused page has no timer: `resume` loads it at once. */
 function arm(page) {
   clearTimeout(page.timer);
   const waitMs = typeof page.refreshMs === "function" ? page.refreshMs(page.data) : page.refreshMs;
@@ -186,7 +186,7 @@ function sidebar(page) {
     h(
       "div",
       { class: "side-foot" },
-      button(app.isPaused ? "Refresh: paused" : "Refresh: on", togglePause, "quiet", { "aria-pressed": String(app.isPaused), title: "Pages ask the process again every few seconds" }),
+      button(app.isPaused ? "Refresh: paused" : "Refresh: on", togglePause, "quiet", { "aria-pressed": String(app.isPaused), title: "Pages are loaded again every few seconds" }),
       button(THEMES[theme], nextTheme, "quiet"),
       h("p", { class: "version" }, cluster ? `version ${cluster.version}` : ""),
     ),
@@ -208,12 +208,12 @@ function nextTheme() {
   try {
     localStorage.setItem("bmq-theme", next);
   } catch {
-    // Kept until the page is closed.
+    // The browser stores nothing: the theme is kept until the page is closed.
   }
   draw();
 }
 
-/** Ask for the cluster's id and version.  The page shows why nothing is answered; its next refresh asks again. */
+/** Load the cluster's id and version.  An error is shown by the page's own load; the page's next refresh tries again. */
 async function loadCluster() {
   try {
     app.cluster = await get("cluster");

@@ -1,4 +1,4 @@
-// Small line charts in SVG.  The lines stretch with the page; all text is HTML beside them.
+// Small line charts in SVG.  Lines stretch with the page; all texts are HTML beside them.
 
 import { h, s } from "./dom.js";
 import { clock } from "./format.js";
@@ -8,9 +8,9 @@ const HEIGHT = 120;
 const GAP_FACTOR = 2.5;
 
 /**
- * Return a chart.  `series`: [{name, points: [[ms, value or null]], tone}] over the same times; `format` writes values;
- * `interval` is the usual time between points: a longer one is a gap; `base` 2 is for bytes.  Under the pointer it
- * says the values of one time; its label says the newest, least and most.
+ * Return a chart.  `series` are [{name, points: [[ms, value or null]], tone}] over the same times; `format` returns the
+ * text of a value; `interval` is the usual time between points: a longer one is a gap; `base` 2 is for bytes.  The
+ * legend has the values at the pointer, else the newest; the label has the newest, the least and the most.
  */
 export function chart({ title, series, format, interval, base = 10 }) {
   const times = series[0]?.points.map(([at]) => at) ?? [];
@@ -23,7 +23,7 @@ export function chart({ title, series, format, interval, base = 10 }) {
       h("span", { class: "chart-legend" }, at, readings.map(({ name, tone, text }) => h("span", { class: `legend ${tone}` }, name ? `${name} ` : "", h("b", null, text)))),
     );
   if (times.length < 2 || known.length === 0) {
-    return h("figure", { class: "chart" }, head([], null), h("p", { class: "chart-empty" }, times.length < 2 ? "Collecting: the line begins with the second sample." : "Nothing measured in this time."));
+    return h("figure", { class: "chart" }, head([], null), h("p", { class: "chart-empty" }, times.length < 2 ? "Collecting: the line begins with the second sample." : "Nothing was measured in this time."));
   }
   const top = niceTop(Math.max(...known), base);
   const [first, last] = [times[0], times.at(-1)];
@@ -70,7 +70,7 @@ export function chart({ title, series, format, interval, base = 10 }) {
   );
 }
 
-/** Return runs of points with values and without gaps. */
+/** Return the runs of points without gaps; points without a value end a run. */
 function runs(points, interval) {
   const found = [];
   let run = [];

@@ -1,11 +1,11 @@
-// Dialogs and passing messages.  A dialog is the browser's own: it keeps the focus, Escape closes it.
+// Dialogs and transient messages.  A dialog is the browser's own: it keeps the focus, and Escape closes it.
 
 import { h, patchChildren } from "./dom.js";
 import { button } from "./widgets.js";
 
 const SHOWN_MS = 6000;
 
-/** Show a passing message, read out by screen readers. */
+/** Show a message for a few seconds.  Screen readers read it out. */
 export function tell(text, tone = "good") {
   const place = document.getElementById("messages");
   const message = h("div", { class: `message ${tone}` }, text);
@@ -14,12 +14,12 @@ export function tell(text, tone = "good") {
 }
 
 /**
- * Show a dialog.  `body(state, redraw)` returns its content, of which each field reports to `state`; `act(state)` does
- * the work: the dialog closes when it succeeds, and shows the reason when it fails.  `type` is a text to be typed before
- * an act that cannot be undone.
+ * Show a dialog.  `body(state, redraw)` returns its content, whose fields write to `state`; `act(state, redraw)` does the
+ * work: the dialog closes when it succeeds, unless it returns false, and shows the reason when it fails.  `type` is a
+ * text that must be typed to confirm a command that cannot be undone.
  */
 export function dialog({ title, body, act, verb, danger = false, type = null, state = {} }) {
-  if (document.querySelector("dialog")) return; // a second click, while the first one's facts were asked for
+  if (document.querySelector("dialog")) return; // a second click, while the facts for the first one were loading
   const opener = document.activeElement;
   const element = h("dialog", { "aria-labelledby": "dialog-title", onclose: () => closed() });
   let error = null;
@@ -70,7 +70,7 @@ export function dialog({ title, body, act, verb, danger = false, type = null, st
   element.querySelector("[autofocus], input, select, textarea")?.focus();
 }
 
-/** Return a labelled field of `state`; `props.options` makes it a choice, `props.rows` a text of lines. */
+/** Return a labelled field of `state`; `props.options` makes it a choice, `props.rows` a text of several lines. */
 export function field(state, name, label, props = {}, redraw = null) {
   const { options, rows, hint, kind = "text", ...rest } = props;
   const changed = (event) => {

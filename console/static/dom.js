@@ -1,12 +1,12 @@
-// Elements, and a patch that makes the page on the screen equal to one just built.
+// Elements, and a patch that makes the page on the screen equal to a new tree.
 //
-// Views build whole trees; `patch` changes only what differs, so focus, selection, scroll positions and what is being
-// typed survive a refresh.  Text goes in as text nodes only: nothing that a record or a name holds becomes markup.
+// Views build whole trees; `patch` changes only the differences, so focus, selection, scroll positions and typed text
+// survive a refresh.  Texts become text nodes only: no record and no name can become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const PROPERTIES = new Set(["value", "checked", "indeterminate"]);
 
-/** Return an element.  `props`: attributes; `on…` handlers; value, checked.  null and false leave an attribute out. */
+/** Return an element.  `props` are attributes, `on…` handlers, value and checked; null and false are left out. */
 export function h(tag, props, ...children) {
   return fill(document.createElement(tag), props, children);
 }
@@ -25,7 +25,7 @@ function fill(element, props, children) {
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   append(element, children);
-  // A select has its options only now.
+  // Set again: a select has its options only now.
   if (element.bmqProperties && "value" in element.bmqProperties) element.value = element.bmqProperties.value;
   return element;
 }
@@ -94,7 +94,7 @@ function patch(live, next) {
   }
   for (const { name, value } of next.attributes) {
     if (live.getAttribute(name) === value) continue;
-    // The page's policy allows no style attributes, but their object model.
+    // The page's Content-Security-Policy forbids style attributes, but not setting styles by script.
     if (name === "style") live.style.cssText = next.style.cssText;
     else live.setAttribute(name, value);
   }
@@ -103,7 +103,7 @@ function patch(live, next) {
   for (const [type, handler] of Object.entries(next.bmqHandlers ?? {})) listen(live, type, handler);
   patchChildren(live, next);
   for (const [name, value] of Object.entries(next.bmqProperties ?? {})) {
-    // What somebody is typing is theirs.
+    // A value that is being typed is not replaced.
     if (live[name] !== value && (live !== document.activeElement || name !== "value")) live[name] = value;
   }
 }

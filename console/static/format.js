@@ -1,4 +1,4 @@
-// Numbers, sizes and times for people.  null is a dash: not known.
+// Texts of numbers, sizes and times.  An unknown value, null, is a dash.
 
 const DASH = "–";
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];

@@ -1,8 +1,8 @@
-// The theme chosen before, set before the first paint.  Without one the system's holds.
+// Sets the theme that was chosen earlier, before the first paint.  Without one the system's applies.
 "use strict";
 try {
   const chosen = localStorage.getItem("bmq-theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 } catch {
-  // A browser that keeps nothing for pages follows the system's theme.
+  // A browser that stores nothing for pages gets the system's theme.
 }

@@ -1,9 +1,9 @@
-// Pieces that pages are made of.
+// Elements that several pages use.
 
 import { h, s } from "./dom.js";
 import { count, plural } from "./format.js";
 
-/** Return a word with a colour: tone is good, warn, bad, info or "" (neutral).  The word says all that the colour does. */
+/** Return a word with a colour: `tone` is good, warn, bad, info or "" (neutral).  The word says it without the colour. */
 export function badge(text, tone = "") {
   return h("span", { class: `badge ${tone}` }, text);
 }
@@ -52,23 +52,23 @@ export function tilesOfFour(...each) {
   return h("dl", { class: "tiles four" }, each);
 }
 
-/** Return the place of a table without rows, with what to do. */
+/** Return the text in place of an empty table, with advice. */
 export function empty(text, ...more) {
   return h("div", { class: "empty" }, h("p", null, text), more);
 }
 
 /** Return an error with its cause, and a button that tries again. */
 export function failure(error, retry, hasOld = false) {
-  const text = error.status === 0 ? "No answer" : error.status === 404 ? "Not found" : "This cannot be shown";
+  const text = error.status === 0 ? "No response" : error.status === 404 ? "Not found" : "This cannot be shown";
   return h(
     "div",
     { class: "notice bad", role: "alert" },
-    h("div", null, h("strong", null, hasOld ? `${text}: what is below is older` : text), h("p", null, error.message || String(error))),
+    h("div", null, h("strong", null, hasOld ? `${text}: the facts below are older` : text), h("p", null, error.message || String(error))),
     retry ? button("Try again", retry) : null,
   );
 }
 
-/** Return lines that an operator should look at: [{tone, text, href}]. */
+/** Return a list of notes for an operator: [{tone, title, text, href}]. */
 export function notices(found) {
   return h(
     "ul",
@@ -84,8 +84,8 @@ export function loading() {
 }
 
 /**
- * Return a table.  `columns`: {name, title, cell(row), sort(row)?, align?, class?}; `order`: {by, down}, changed by
- * `onsort(name)`.  `label` names it for screen readers.
+ * Return a table.  `columns` are {name, title, cell(row), sort(row)?, align?, class?}; `order` is {by, down}, and
+ * `onsort(name)` changes it; `detail(row)` returns what is shown below a row, or null.  `label` is for screen readers.
  */
 export function table({ label, columns, rows, keyOf, order = null, onsort = null, rowClass = null, detail = null }) {
   const head = columns.map((column) => {
@@ -114,7 +114,7 @@ export function table({ label, columns, rows, keyOf, order = null, onsort = null
   );
 }
 
-/** Return `rows` sorted by a column, and the same text and number everywhere: unknown values last. */
+/** Return `rows` sorted by a column, with unknown values last in both directions. */
 export function sorted(rows, columns, order) {
   const column = columns.find((each) => each.name === order.by && each.sort);
   if (!column) return rows;
@@ -130,18 +130,18 @@ export function sorted(rows, columns, order) {
   });
 }
 
-/** Return the order behind a click on the title `name`: "name", then "-name". */
+/** Return the order after a click on the title of the column `name`: "name", then "-name". */
 export function nextOrder(order, name) {
   return order.by === name && !order.down ? `-${name}` : name;
 }
 
-/** Return the order that the URL's `text` says. */
+/** Return the order in the URL's parameter `text`; if that is empty, `otherwise`. */
 export function orderOf(text, otherwise = "") {
   const wanted = text || otherwise;
   return { by: wanted.replace(/^-/, ""), down: wanted.startsWith("-") };
 }
 
-/** Return buttons for the pages of a list, or nothing for a single page. */
+/** Return the rows that are shown, and buttons for other pages of a list if there are any. */
 export function pager({ page, size, total, go, what }) {
   const pages = Math.max(1, Math.ceil(total / size));
   const from = total === 0 ? 0 : page * size + 1;
@@ -162,7 +162,7 @@ export function searchField(label, value, oninput) {
   return h("input", { type: "search", class: "search", placeholder: label, "aria-label": label, value, spellcheck: "false", autocomplete: "off", oninput: (event) => oninput(event.target.value) });
 }
 
-/** Return links that look like tabs; `current` is the name of this one. */
+/** Return links that look like tabs; `current` is the name of the one that is shown. */
 export function tabs(label, each, current) {
   return h(
     "nav",
@@ -171,24 +171,24 @@ export function tabs(label, each, current) {
   );
 }
 
-/** Return a bar that shows a share of 1. */
+/** Return a bar of a length from 0 to 1. */
 export function bar(share, tone = "") {
   return h("span", { class: "bar", "aria-hidden": "true" }, h("span", { class: `bar-fill ${tone}`, style: { width: `${Math.max(0, Math.min(1, share)) * 100}%` } }));
 }
 
-/** Return a long text that copies itself when it is clicked. */
+/** Return a long text that is copied to the clipboard when it is clicked. */
 export function copyable(text, tell) {
   return h("button", { type: "button", class: "copy", title: "Copy", "aria-label": `Copy ${text}`, onclick: () => copy(text, tell) }, h("code", null, text));
 }
 
-/** Copy a text, and say so. */
+/** Copy a text to the clipboard, and show a message. */
 export async function copy(text, tell, done = "Copied") {
   try {
     await navigator.clipboard.writeText(text);
     tell(done);
   } catch {
-    // A page that was not loaded by https, or from this machine, has no clipboard.
-    tell("The browser does not let this page copy: select the text instead", "warn");
+    // Only pages that were loaded by https, or from this machine, have a clipboard.
+    tell("The browser does not allow this page to copy: select the text instead", "warn");
   }
 }
 

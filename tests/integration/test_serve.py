@@ -203,7 +203,7 @@ def test_an_address_in_use_is_named(tmp_path: Path) -> None:
         (("--root", "s3://bucket"), "unknown root"),
         (("--root", "webhdfs://127.0.0.1:1/bmq"), "give the same cluster's hdfs:// address"),
         (("--root", Path(__file__).as_uri()), "is a file; a root is a folder"),
-        (("--root", "hdfs://127.0.0.1:1/bmq"), "does not answer"),
+        (("--root", "hdfs://127.0.0.1:1/bmq"), "does not respond"),
         (("--advertise", "0.0.0.0:9092"), "clients cannot connect"),
         (("--roles", "proxy"), "one process"),
         (("--config", "missing.toml"), "missing.toml"),

@@ -1,4 +1,4 @@
-// One group: its members, its lag by partition and over time; its offsets reset after a preview.
+// One group: its members, its lag by partition and over time, and the reset of its offsets after a preview.
 
 import { act, get, groupPath } from "../api.js";
 import { chart } from "../chart.js";
@@ -69,7 +69,7 @@ function lagTable(app, offsets, members) {
     { name: "lag", title: "Lag", align: "right", cell: (each) => (isKnown(each.lag) ? h("span", { class: "with-bar" }, bar(each.lag / most, each.lag > 0 ? "warn" : ""), count(each.lag)) : h("span", { class: "muted", title: each.error }, each.error.toLowerCase())), sort: (each) => each.lag },
     { name: "offset", title: "Committed", align: "right", cell: (each) => count(each.offset), sort: (each) => each.offset },
     { name: "high_watermark", title: "High watermark", align: "right", cell: (each) => count(each.high_watermark), sort: (each) => each.high_watermark },
-    { name: "member", title: "Client", cell: (each) => owners.get(`${each.topic} ${each.partition}`) ?? h("span", { class: "muted" }, "nobody"), sort: (each) => owners.get(`${each.topic} ${each.partition}`) ?? "" },
+    { name: "member", title: "Client", cell: (each) => owners.get(`${each.topic} ${each.partition}`) ?? h("span", { class: "muted" }, "none"), sort: (each) => owners.get(`${each.topic} ${each.partition}`) ?? "" },
     { name: "metadata", title: "Metadata", cell: (each) => each.metadata || "" },
   ];
   return table({ label: "Lag by partition", rows: sorted(offsets, columns, order), columns, keyOf: (each) => `${each.topic} ${each.partition}`, order, onsort: (name) => app.set({ sort: nextOrder(order, name) }) });
@@ -99,7 +99,7 @@ function assignment(topics) {
 
 // -------------------------------------------------------------------------------------------------------------- acts
 
-const TARGETS = [["latest", "the end: skip all there is"], ["earliest", "the oldest record"], ["timestamp", "a time"], ["offset", "an offset"], ["shift", "forward or back by a number"]];
+const TARGETS = [["latest", "the end: skip all records"], ["earliest", "the oldest record"], ["timestamp", "a time"], ["offset", "an offset"], ["shift", "forward or back by a number"]];
 
 function resetOffsets(app, id, details) {
   const topics = [...new Set(details.offsets.map((each) => each.topic))].sort();
@@ -124,12 +124,12 @@ function resetOffsets(app, id, details) {
       details.total === 0
         ? field(state, "topic", "Topic", { required: true }, forget(redraw))
         : details.offsets.length < details.total
-          ? field(state, "topic", "Topic", { hint: "empty: all that it has committed" }, forget(redraw))
-          : field(state, "topic", "Topic", { options: [["", "all that it has committed"], ...topics.map((each) => [each, each])] }, forget(redraw)),
+          ? field(state, "topic", "Topic", { hint: "empty: all with committed offsets" }, forget(redraw))
+          : field(state, "topic", "Topic", { options: [["", "all with committed offsets"], ...topics.map((each) => [each, each])] }, forget(redraw)),
       field(state, "to", "Go on at", { options: TARGETS }, forget(redraw)),
       state.to === "timestamp" ? field(state, "time", "Time", { kind: "datetime-local", step: 1 }, forget(redraw)) : null,
       state.to === "offset" || state.to === "shift" ? field(state, "value", state.to === "shift" ? "Records, less than 0 for back" : "Offset", { kind: "number" }, forget(redraw)) : null,
-      state.preview ? previewTable(state.preview) : h("p", { class: "hint" }, "Nothing is set before you have seen what it would be."),
+      state.preview ? previewTable(state.preview) : h("p", { class: "hint" }, "Preview the new offsets first: nothing is set before."),
     ],
     async act(_, redraw) {
       if (state.preview === null) {
@@ -169,7 +169,7 @@ function deleteGroup(app, id) {
     verb: "Delete the group",
     danger: true,
     type: id,
-    body: () => h("p", null, "Its committed offsets are deleted. A consumer that comes back begins where its auto.offset.reset says."),
+    body: () => h("p", null, "Its committed offsets are deleted. A consumer that comes back starts as its auto.offset.reset says."),
     async act() {
       await act("DELETE", groupPath(id));
       app.tell(`Group ${groupName(id)} is deleted`);

@@ -1,4 +1,4 @@
-// All groups of the cluster, by pages: searched and sorted by the process that is asked.  Their lag comes a little later.
+// All groups of the cluster, by pages, which the process searches and sorts.  Their lag is loaded after them.
 
 import { ApiError, get } from "../api.js";
 import { h } from "../dom.js";
@@ -27,7 +27,7 @@ export function groupsPage(app) {
     refreshMs: 5000,
     async load(signal) {
       const found = await loadList("groups", "groups", listQuery(app, list), signal);
-      lags.ask(found.query);
+      lags.load(found.query);
       return found;
     },
     view: (found) => view(app, found, shown),
@@ -35,38 +35,38 @@ export function groupsPage(app) {
   };
 }
 
-/** The lag of the groups on the screen: its own question, since owners of partitions may take their time. */
+/** The lag of the groups on the screen.  It has its own request, since owners of partitions may respond slowly. */
 class Lags {
   constructor(draw) {
     this.draw = draw;
-    this.known = new Map(); // of the page's groups: {lag, error}
+    this.known = new Map(); // group id -> {lag, error}, for the page's groups
     this.error = "";
-    this.asked = ""; // for which page
-    this.at = 0;
-    this.asking = null;
+    this.query = ""; // of the last request
+    this.at = 0; // time of the last response
+    this.request = null; // the one under way
   }
 
   stop() {
-    this.asking?.abort();
-    this.asking = null;
+    this.request?.abort();
+    this.request = null;
   }
 
-  async ask(query) {
+  async load(query) {
     const wanted = JSON.stringify(query);
-    if (wanted === this.asked && (this.asking || Date.now() - this.at < LAG_AGE_MS)) return;
+    if (wanted === this.query && (this.request || Date.now() - this.at < LAG_AGE_MS)) return;
     this.stop();
-    const asking = (this.asking = new AbortController());
-    this.asked = wanted;
+    const request = (this.request = new AbortController());
+    this.query = wanted;
     try {
-      const { groups } = await get("groups", { ...query, lag: true }, asking.signal);
+      const { groups } = await get("groups", { ...query, lag: true }, request.signal);
       this.known = new Map(groups.map(({ group_id: id, lag, lag_error: error }) => [id, { lag, error }]));
       this.error = "";
     } catch (error) {
-      if (this.asking !== asking) return; // another page of the list is asked for by now
+      if (this.request !== request) return; // another page of the list is being loaded
       if (!(error instanceof ApiError)) throw error;
       this.error = error.message;
     }
-    this.asking = null;
+    this.request = null;
     this.at = Date.now();
     this.draw();
   }
@@ -82,7 +82,7 @@ class Lags {
 function view(app, list, shown) {
   const search = app.query.get("search") ?? "";
   const missing = list.answer.shards_not_loaded;
-  const found = missing.slice(0, SHOWN_MISSING).map((each) => ({ tone: "bad", title: `Groups of shard ${each.shard} are missing here`, text: `${each.coordinator || "nobody"} coordinates it: ${each.why}` }));
+  const found = missing.slice(0, SHOWN_MISSING).map((each) => ({ tone: "bad", title: `Groups of shard ${each.shard} are missing here`, text: `${each.coordinator || "no process"} coordinates it: ${each.why}` }));
   if (missing.length > SHOWN_MISSING) found.push({ tone: "bad", title: `Groups of ${plural(missing.length - SHOWN_MISSING, "further shard")} are missing here`, text: "bmq cluster status lists all of them." });
   return [
     pageHead("Consumer groups", plural(list.total, "group")),
@@ -90,6 +90,6 @@ function view(app, list, shown) {
     h("div", { class: "toolbar" }, listSearch(app, "Search groups")),
     list.items.length
       ? listTable(app, list, shown)
-      : empty(search ? `No group has “${search}” in its id.` : "There are no groups yet: a consumer with a group.id makes one when it starts."),
+      : empty(search ? `No group has “${search}” in its id.` : "There are no groups yet: a consumer with a group.id creates one when it starts."),
   ];
 }

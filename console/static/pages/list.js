@@ -1,9 +1,9 @@
-// Lists that the process searches, sorts and cuts: a page asks for what it shows, and its address says what that is.
+// Lists that the process searches, sorts and cuts: a page loads only the rows that it shows, which its address describes.
 
 import { get } from "../api.js";
 import { nextOrder, orderOf, pager, searchField, table } from "../widgets.js";
 
-const TYPED_MS = 250; // a search is asked for once nothing has been typed for so long
+const TYPED_MS = 250; // a search begins once nothing has been typed for so long
 
 /** Return the number of the page in an address, from 0. */
 export function pageOf(query) {
@@ -11,30 +11,30 @@ export function pageOf(query) {
   return number > 0 && number < 1e6 ? number : 0;
 }
 
-/** Return what the address asks for: {search, sort, skip, limit}.  An order that the list does not have is its first. */
+/** Return the query in the address: {search, sort, skip, limit}.  An unknown order becomes the list's default. */
 export function listQuery(app, { size, columns, sort }) {
   const wanted = app.query.get("sort") ?? "";
   const isKnown = columns.some((each) => each.sort && each.name === orderOf(wanted, sort).by);
   return { search: app.query.get("search") ?? "", sort: isKnown && wanted ? wanted : sort, skip: pageOf(app.query) * size, limit: size };
 }
 
-/** Ask for a page of the list `name` at `where`.  Returns {items, total, answer, query}.  Raises ApiError. */
+/** Load a page of the list `name` from `where`.  Returns {items, total, answer, query}.  Raises ApiError. */
 export async function loadList(where, name, query, signal) {
   let answer = await get(where, query, signal);
   if (answer[name].length === 0 && answer.total > 0 && query.skip > 0) {
-    // The list has become shorter, or the address is of another one: its last page.
+    // The page is past the end, since the list has become shorter or the address is from another one: take the last page.
     query = { ...query, skip: Math.floor((answer.total - 1) / query.limit) * query.limit };
     answer = await get(where, query, signal);
   }
   return { items: answer[name], total: answer.total, answer, query };
 }
 
-/** Return the field that searches the list. */
+/** Return the search field of the list. */
 export function listSearch(app, label) {
   return searchField(label, app.query.get("search") ?? "", (text) => app.ask({ search: text, page: null }, TYPED_MS));
 }
 
-/** Return the table of a page of the list, and the buttons to the others. */
+/** Return the table of a page of the list, and the buttons for the other pages. */
 export function listTable(app, { items, total, query }, { label, columns, keyOf, what }) {
   const order = orderOf(query.sort);
   return [

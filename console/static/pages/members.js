@@ -1,4 +1,4 @@
-// The processes of the cluster, and what an operator may have done to them.
+// The processes of the cluster, and commands for them.
 
 import { act, get, path } from "../api.js";
 import { dialog, field } from "../dialog.js";
@@ -25,7 +25,7 @@ function view(app, status) {
   const isAlone = status.members.length === 1;
   const order = orderOf(app.query.get("sort"), "incarnation");
   const columns = [
-    { name: "incarnation", title: "Member", cell: (each) => h("span", null, shortName(each.incarnation), " ", each.is_leader ? badge("leader", "info") : null, each.incarnation === status.asked ? badge("asked") : null, h("span", { class: "why" }, `${each.kafka || each.internal || "no address"}, ${each.version}`)), sort: (each) => each.incarnation },
+    { name: "incarnation", title: "Member", cell: (each) => h("span", null, shortName(each.incarnation), " ", each.is_leader ? badge("leader", "info") : null, each.incarnation === status.asked ? badge("this process") : null, h("span", { class: "why" }, `${each.kafka || each.internal || "no address"}, ${each.version}`)), sort: (each) => each.incarnation },
     { name: "state", title: "State", cell: state, sort: (each) => (each.is_draining ? 2 : each.unreachable_for ? 1 : 0) },
     { name: "roles", title: "Roles", cell: (each) => (each.roles.length === ROLES ? "all" : each.roles.join(", ")), sort: (each) => each.roles.join(", ") },
     { name: "zone", title: "Zone", class: "nowrap", cell: (each) => each.zone || h("span", { class: "muted" }, "none"), sort: (each) => each.zone },
@@ -43,11 +43,11 @@ function view(app, status) {
   ];
   const rows = sorted(status.members.filter((each) => [each.incarnation, each.zone, each.kafka, each.internal, ...each.roles].some((text) => text.toLowerCase().includes(wanted))), columns, order);
   return [
-    pageHead("Members", `${plural(status.members.length, "process", "processes")}${status.is_from_leader ? "" : "; the leader does not answer, loads are missing"}`, isAlone ? null : button("Balance…", () => balance(app))),
+    pageHead("Members", `${plural(status.members.length, "process", "processes")}${status.is_from_leader ? "" : "; the leader does not respond, loads are missing"}`, isAlone ? null : button("Balance…", () => balance(app))),
     h("div", { class: "toolbar" }, searchField("Search members", search, (text) => app.set({ search: text }))),
     rows.length
       ? table({ label: "Members", rows, columns, keyOf: (each) => each.incarnation, order, onsort: (name) => app.set({ sort: nextOrder(order, name) }) })
-      : empty("No member fits to the search.", button("Clear the search", () => app.set({ search: null }))),
+      : empty("No member matches the search.", button("Clear the search", () => app.set({ search: null }))),
   ];
 }
 
@@ -69,12 +69,12 @@ function drain(app, member, status) {
     danger: true,
     type: last.length ? "last" : null,
     body: () => [
-      h("p", null, shortName(member.incarnation), ` hands over ${plural(member.partitions, "partition")} and ${plural(member.shards, "shard")}, and ends. Whatever runs it may start it again.`),
-      last.length ? h("p", { class: "notice bad" }, `It is the last ${last.join(", ")}: start another one first, or the cluster stops doing that part.`) : null,
+      h("p", null, shortName(member.incarnation), ` hands over ${plural(member.partitions, "partition")} and ${plural(member.shards, "shard")}, and ends. Its supervisor may start it again.`),
+      last.length ? h("p", { class: "notice bad" }, `It is the last ${last.join(", ")}: start another one first, or the cluster is left without that role.`) : null,
     ],
     async act() {
-      const told = await act("POST", "cluster/drain", { member: member.incarnation });
-      app.tell(`${told.member} is asked to leave`);
+      const drained = await act("POST", "cluster/drain", { member: member.incarnation });
+      app.tell(`${drained.member} begins to drain`);
       app.reload();
     },
   });
@@ -99,14 +99,14 @@ async function logLevel(app, member) {
     verb: "Set",
     state,
     body: (_, redraw) => [
-      h("p", null, shortName(member.incarnation), ": until it is started again."),
+      h("p", null, shortName(member.incarnation), ": the level applies until it is restarted."),
       h(
         "div",
         { class: "pair" },
         field(state, "logger", "Logger", { options: loggers.map(({ logger, level }) => [logger, `${logger}: ${level}`]) }, redraw),
         field(state, "level", "Level", { options: LEVELS.map((each) => [each, each]) }),
       ),
-      h("p", { class: "hint" }, `With a level of their own: ${set.map(({ logger, level }) => `${logger} ${level}`).join(", ")}. The others have that of the logger above.`),
+      h("p", { class: "hint" }, `With a level of their own: ${set.map(({ logger, level }) => `${logger} ${level}`).join(", ")}. The others have that of the logger above them.`),
     ],
     async act() {
       await act("PUT", where, { logger: state.logger, level: state.level });

@@ -1,4 +1,4 @@
-// The cluster at a glance: what is wrong, how much passes, how long it takes, who is there, what moves.
+// The cluster at a glance: problems, traffic, latencies, members and moves.
 
 import { get } from "../api.js";
 import { chart } from "../chart.js";
@@ -16,7 +16,7 @@ export function overviewPage(app) {
   return {
     title: "Overview",
     section: "overview",
-    // Moves are looked at as they happen.
+    // Refresh often while partitions move, to show the moves as they happen.
     refreshMs: (data) => (data?.status.moves_under_way.length ? MOVING_MS : STEADY_MS),
     async load(signal, before) {
       const [status, history] = await Promise.all([get("cluster/status", { limit: SHOWN }, signal), mergeHistory(before?.history, signal)]);
@@ -30,7 +30,7 @@ function view(app, status, history) {
   const found = problems(status, history);
   const now = history.samples.at(-1) ?? {};
   const worst = found.some(({ tone }) => tone === "bad") ? "bad" : found.length ? "warn" : "good";
-  const word = { bad: "Part of it is not served", warn: "Look at the notes", good: "All served" }[worst];
+  const word = { bad: "Partly not served", warn: "See the notes", good: "All served" }[worst];
   return [
     pageHead(h("span", null, `Cluster ${status.cluster} `, badge(word, worst)), status.cluster_id),
     found.length ? notices(found) : null,
@@ -54,7 +54,7 @@ function view(app, status, history) {
         [
           status.moves_under_way.length
             ? moves(status)
-            : empty(isKnown(status.is_balancing) || status.is_from_leader ? "Nothing moves: every partition and shard is where the leader wants it." : "The leader does not answer, and moves are its to tell."),
+            : empty(isKnown(status.is_balancing) || status.is_from_leader ? "Nothing moves: every partition and shard is where the leader wants it." : "The leader does not respond, and only it knows the moves."),
           pastMoves(status.past_moves),
         ],
         status.members.length > 1 ? button("Balance…", () => balance(app), "small") : null,
@@ -63,12 +63,12 @@ function view(app, status, history) {
   ];
 }
 
-/** Return what an operator should know, the worst first. */
+/** Return the notes for an operator, the worst first. */
 function problems(status, history) {
   const found = [];
   const add = (tone, title, text, href = null) => found.push({ tone, title, text, href });
-  if (!status.leader) add("bad", "No leader", "Nobody assigns partitions or creates topics. Start a process with the controller's role, or see why none is elected in its log.", "#/members");
-  else if (!status.is_from_leader) add("warn", "The leader does not answer", `${status.leader} leads. What is shown is what ${status.asked} has heard; loads and moves are missing.`, "#/members");
+  if (!status.leader) add("bad", "No leader", "No partition is assigned and no topic is created. Start a process with the controller's role, or see in its log why none is elected.", "#/members");
+  else if (!status.is_from_leader) add("warn", "The leader does not respond", `${status.leader} is the leader. The facts are as ${status.asked} has them; loads and moves are missing.`, "#/members");
   if (status.unassigned) add("bad", `${plural(status.unassigned, "partition")} without a broker`, "Their records can be neither read nor written. Start a process with the broker's role, or wait for the leader to assign them.", "#/members");
   const partitions = status.partitions_not_served;
   for (const each of partitions.slice(0, SHOWN)) {
@@ -77,15 +77,15 @@ function problems(status, history) {
   const further = status.partitions_not_served_total - Math.min(SHOWN, partitions.length);
   if (further > 0) add("bad", `${plural(further, "further partition")} not served`, "bmq cluster status lists all of them.");
   const shards = status.shards_not_loaded;
-  for (const each of shards.slice(0, SHOWN)) add("bad", `Groups of shard ${each.shard} are not served`, `${each.coordinator || "nobody"} coordinates it: ${each.why}`);
+  for (const each of shards.slice(0, SHOWN)) add("bad", `Groups of shard ${each.shard} are not served`, `${each.coordinator || "no process"} coordinates it: ${each.why}`);
   if (shards.length > SHOWN) add("bad", `${plural(shards.length - SHOWN, "further shard")} not served`, "bmq cluster status lists all of them.");
   for (const each of status.quarantined.slice(0, SHOWN)) add("bad", `${each.what} is not used`, each.why);
   const unused = status.quarantined_total - Math.min(SHOWN, status.quarantined.length);
   if (unused > 0) add("bad", `${plural(unused, "further key or topic", "further keys or topics")} not used`, "bmq cluster status lists all of them.");
-  for (const name of status.silent) add("warn", `${name} does not answer`, "What it cannot serve and what it moves is not in these numbers.", "#/members");
+  for (const name of status.silent) add("warn", `${name} does not respond`, "Its traffic, and the partitions that it cannot serve, are not in these numbers.", "#/members");
   for (const member of status.members) {
     if (member.storage_trouble) add("bad", `Storage acknowledges nothing that ${member.incarnation} writes`, member.storage_trouble, "#/storage");
-    if (member.unreachable_for) add("warn", `${member.incarnation} cannot be reached by ${plural(member.unreachable_for, "proxy", "proxies")}`, "Look at the network between them.", "#/members");
+    if (member.unreachable_for) add("warn", `${member.incarnation} cannot be reached by ${plural(member.unreachable_for, "proxy", "proxies")}`, "Check the network between them.", "#/members");
     if (member.is_draining) add("info", `${member.incarnation} is draining`, `It still has ${plural(member.partitions, "partition")} and ${plural(member.shards, "shard")}.`, "#/members");
   }
   for (const each of history.missing.filter(({ member }) => !status.silent.includes(member))) add("warn", `Rates of ${each.member} are missing`, each.why);
@@ -103,7 +103,7 @@ function charts({ samples, interval_ms: interval }) {
     chart({ title: "Produce latency", interval, format: milliseconds, series: [{ name: "p50", tone: "one", points: points("produce_p50_ms") }, { name: "p99", tone: "two", points: points("produce_p99_ms") }] }),
     chart({ title: "Flush to storage", interval, format: milliseconds, series: [{ name: "p50", tone: "one", points: points("flush_p50_ms") }, { name: "p99", tone: "two", points: points("flush_p99_ms") }] }),
     chart({ title: "Requests per second", interval, format: perSecond, series: [{ name: "produce", tone: "one", points: points("produces_per_s") }, { name: "fetch", tone: "two", points: points("fetches_per_s") }] }),
-    chart({ title: "Errors answered per second", interval, format: perSecond, series: [{ name: "", tone: "bad", points: points("errors_per_s") }] }),
+    chart({ title: "Error responses per second", interval, format: perSecond, series: [{ name: "", tone: "bad", points: points("errors_per_s") }] }),
   );
 }
 

@@ -1,4 +1,4 @@
-// One partition: its owner and offsets, and its segment files with the datanodes that hold them.
+// One partition: its owner and offsets, and its segment files with the datanodes of their blocks.
 
 import { get, path } from "../api.js";
 import { h } from "../dom.js";
@@ -44,7 +44,7 @@ export function partitionPage(app, name, number) {
 
 function segmentsCard(topic, { segments, next, error }, go, after) {
   const body = [
-    error ? h("div", { class: "notice bad", role: "alert" }, h("div", null, h("strong", null, "Storage does not tell all"), h("p", null, error))) : null,
+    error ? h("div", { class: "notice bad", role: "alert" }, h("div", null, h("strong", null, "Storage does not report all facts"), h("p", null, error))) : null,
     segments.length
       ? table({
           label: "Segments",
@@ -60,20 +60,20 @@ function segmentsCard(topic, { segments, next, error }, go, after) {
             { name: "blocks", title: "Blocks and datanodes", cell: (each) => blocks(each, topic.replication_factor) },
           ],
         })
-      : error ? null : empty("No segment yet: the first one is made with the first record."),
+      : error ? null : empty("There is no segment yet: the first record creates one."),
     after || next ? h("p", { class: "pager" }, after ? button("First page", () => go(""), "small") : null, next ? button("Next", () => go(next), "small") : null) : null,
   ];
   return card("Segments", body);
 }
 
 function blocks({ blocks: found }, copies) {
-  if (found === null) return h("span", { class: "muted" }, "storage does not tell");
+  if (found === null) return h("span", { class: "muted" }, "not reported by storage");
   if (found.length === 0) return h("span", { class: "muted" }, "none");
   const fewest = Math.min(...found.map(({ nodes }) => nodes.length));
   return h(
     "details",
     null,
-    h("summary", null, plural(found.length, "block"), " ", fewest < copies ? badge(`${fewest} of ${copies} copies`, "warn") : badge(plural(fewest, "copy", "copies"), "good")),
+    h("summary", null, plural(found.length, "block"), " ", fewest < copies ? badge(`${fewest} of ${copies} replicas`, "warn") : badge(plural(fewest, "replica"), "good")),
     h("ul", { class: "blocks" }, found.slice(0, SHOWN_BLOCKS).map(({ position, bytes: size, nodes }) => h("li", null, `at ${count(position)}, ${bytes(size)}: `, h("code", null, nodes.join(", ") || "no datanode"))), found.length > SHOWN_BLOCKS ? h("li", null, `and ${plural(found.length - SHOWN_BLOCKS, "further block")}`) : null),
   );
 }

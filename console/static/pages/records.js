@@ -1,4 +1,4 @@
-// Records of a topic: where to begin, in which form, and one more.
+// Records of a topic: read from a place, in a format; and a dialog to produce one.
 
 import { act, get, path } from "../api.js";
 import { dialog, field } from "../dialog.js";
@@ -11,9 +11,9 @@ const FORMATS = { auto: "format: automatic", text: "text", json: "JSON", hex: "h
 const JSON_FORMATS = ["json", "avro", "protobuf"]; // the last two are shown as JSON
 const LIMITS = ["20", "50", "100", "500"];
 const PREVIEW = 160;
-const DEPTH_SHOWN = 50; // what lies deeper stands no further to the right: a value may nest thousands of times
+const DEPTH_SHOWN = 50; // deeper levels are not indented further: a value may nest thousands of times
 
-/** Return the tab: {load, view, queried, produce}.  What is asked for stands in the page's address. */
+/** Return the tab: {load, view, queried, produce}.  Its parameters are in the page's address. */
 export function recordsTab(app, name) {
   const open = new Set();
   let draft = fieldsOf(app.query);
@@ -40,7 +40,7 @@ export function recordsTab(app, name) {
     app.set({ produce: null, ...draft });
     app.reload();
   }
-  /** Read on behind what is shown, in the one partition. */
+  /** Read on after the records that are shown, in the one partition. */
   function onward(part) {
     read({ partition: String(part.partition), start: "offset", offset: String(part.next) });
   }
@@ -92,7 +92,7 @@ function view(app, draft, { records, partitions }, open, read, onward) {
           rowClass: (each) => (open.has(keyOf(each)) ? "open" : null),
           detail: (each) => (open.has(keyOf(each)) ? detail(app, each) : null),
         })
-      : empty(draft.key ? "No record has this key in what was searched." : "There are no records here.", h("p", null, alone ? remains(alone) : "Produce one, or begin at another place.")),
+      : empty(draft.key ? "No record that was searched has this key." : "There are no records here.", h("p", null, alone ? remains(alone) : "Produce one, or start at another place.")),
     h(
       "p",
       { class: "pager" },
@@ -104,7 +104,7 @@ function view(app, draft, { records, partitions }, open, read, onward) {
 
 function remains({ log_start: start, high_watermark: end, next }) {
   if (start === end) return "The partition is empty.";
-  return next < end ? `Offsets ${count(next)} to ${count(end - 1)} were not looked at: read on.` : `The partition has the offsets ${count(start)} to ${count(end - 1)}.`;
+  return next < end ? `Offsets ${count(next)} to ${count(end - 1)} were not read: read on.` : `The partition has the offsets ${count(start)} to ${count(end - 1)}.`;
 }
 
 function keyOf({ partition, offset }) {
@@ -158,8 +158,8 @@ function payload(title, { format, text, bytes: size, is_cut: isCut, schema_id: s
   ];
 }
 
-/** Return JSON with line breaks; all else stays as it is written: parsed, 1.10 would be 1.1, and of two equal names one
- *  would go. */
+/** Return JSON with line breaks, token by token: parsing and printing it would make 1.1 of 1.10, and drop one of two
+ *  equal names. */
 function indented(text, isCut) {
   if (isCut) return text;
   try {

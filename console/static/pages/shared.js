@@ -1,4 +1,4 @@
-// Pieces of several pages: links, states, and acts on the cluster.
+// Parts of several pages: links, states, and commands to the cluster.
 
 import { act } from "../api.js";
 import { dialog, tell } from "../dialog.js";
@@ -22,14 +22,14 @@ export function groupLink(id) {
   return h("a", { href: `#/groups/${encodeURIComponent(id)}` }, groupName(id));
 }
 
-/** Return the id, or words for one that would not be seen. */
+/** Return the id, or a word for one that would be invisible. */
 export function groupName(id) {
   return id.trim() === "" ? "(blank)" : id;
 }
 
-/** Return an incarnation, shortened by CSS and whole in its title. */
+/** Return an incarnation, which CSS may shorten; its title has all of it. */
 export function shortName(incarnation) {
-  if (!incarnation) return h("span", { class: "muted" }, "nobody");
+  if (!incarnation) return h("span", { class: "muted" }, "none");
   return h("span", { class: "incarnation", title: incarnation }, incarnation);
 }
 
@@ -64,7 +64,7 @@ export function balance(app) {
     body: () => h("p", null, "The leader moves partitions from brokers with more load to brokers with less. Each moving partition pauses for a moment; clients see no error."),
     async act() {
       const { moves } = await act("POST", "cluster/balance", {});
-      tell(moves ? `${plural(moves, "move")} begun` : "The brokers are even: nothing moves");
+      tell(moves ? `${plural(moves, "move")} begun` : "The brokers' load is even: nothing moves");
       app.reload();
     },
   });

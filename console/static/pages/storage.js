@@ -1,4 +1,4 @@
-// Storage: where the log lies, how much room is left, and what topics keep.
+// Storage: the root of the log, the space left, and the sizes of topics.
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
@@ -12,7 +12,7 @@ const COLUMNS = [
   { name: "name", title: "Topic", cell: (each) => h("a", { href: topicHref(each.name, each.partitions === 1 ? "/partitions/0" : "") }, each.name), sort: true },
   { name: "bytes", title: "Size", align: "right", cell: (each) => bytes(each.bytes), sort: true },
   { name: "partitions", title: "Partitions", align: "right", cell: (each) => count(each.partitions), sort: true },
-  { name: "replication_factor", title: "Copies", align: "right", cell: (each) => count(each.replication_factor), sort: true },
+  { name: "replication_factor", title: "Replicas", align: "right", cell: (each) => count(each.replication_factor), sort: true },
   { name: "retention", title: "Own retention", cell: (each) => retention(each.configs) },
 ];
 const LIST = { size: 50, columns: COLUMNS, sort: "-bytes" };
@@ -35,14 +35,14 @@ function view(app, { storage, topics }) {
   const { space, usage } = storage;
   const share = space && space.capacity_bytes ? space.used_bytes / space.capacity_bytes : null;
   const found = [];
-  if (storage.error) found.push({ tone: "bad", title: "Storage does not tell all of this", text: storage.error });
+  if (storage.error) found.push({ tone: "bad", title: "Storage does not report all facts", text: storage.error });
   if (storage.is_in_safe_mode) found.push({ tone: "bad", title: "HDFS is in safe mode", text: "Nothing can be written. It leaves safe mode by itself once enough blocks are reported; see hdfs dfsadmin -safemode get." });
-  if (storage.missing_blocks) found.push({ tone: "bad", title: `${plural(storage.missing_blocks, "block")} of this HDFS without a copy`, text: "They may be of other users' files: hdfs fsck names them." });
+  if (storage.missing_blocks) found.push({ tone: "bad", title: `${plural(storage.missing_blocks, "block")} of this HDFS without a replica`, text: "They may be of other users' files: hdfs fsck lists them." });
   return [
     pageHead("Storage", h("code", null, storage.root)),
     found.length ? notices(found) : null,
     tiles(
-      tile("Capacity", bytes(space?.capacity_bytes), "of all who use it"),
+      tile("Capacity", bytes(space?.capacity_bytes), "of the whole storage"),
       tile("Used", bytes(space?.used_bytes), isKnown(share) ? percent(share) : ""),
       tile("Free", bytes(space?.remaining_bytes)),
       usage ? tile("This root", bytes(usage.bytes), isKnown(usage.bytes_quota) ? `quota ${bytes(usage.bytes_quota)}` : "no quota") : null,
@@ -59,16 +59,16 @@ function topicsCard(app, list) {
   const { bytes: sum, partitions_unknown: unknown, silent } = list.answer;
   const missing = [
     unknown ? `${plural(unknown, "partition")} not counted yet` : "",
-    silent.length ? `without those of ${silent.slice(0, SHOWN_SILENT).join(", ")}${silent.length > SHOWN_SILENT ? ` and ${plural(silent.length - SHOWN_SILENT, "further broker")}` : ""}, which did not answer` : "",
+    silent.length ? `without those of ${silent.slice(0, SHOWN_SILENT).join(", ")}${silent.length > SHOWN_SILENT ? ` and ${plural(silent.length - SHOWN_SILENT, "further broker")}` : ""}, which did not respond` : "",
   ].filter(Boolean);
   return card("Topics", [
-    h("p", { class: "remark" }, [`${bytes(sum)} in ${plural(list.total, "topic")}, one copy of each block`, ...missing].join("; "), ". A partition's page lists its segment files, their blocks and the datanodes that hold them."),
+    h("p", { class: "remark" }, [`${bytes(sum)} in ${plural(list.total, "topic")}, one replica of each block`, ...missing].join("; "), ". A partition's page lists its segment files, their blocks and the datanodes that have them."),
     h("div", { class: "toolbar" }, listSearch(app, "Search topics")),
     list.items.length ? listTable(app, list, SHOWN) : empty(search ? `No topic has “${search}” in its name.` : "There are no topics yet."),
   ]);
 }
 
-/** Return what a topic sets of its retention; the rest is the brokers'. */
+/** Return the retention that is set for the topic itself; the rest is the brokers' default. */
 function retention(configs) {
   const found = [];
   if (configs["retention.ms"] !== undefined) found.push(configs["retention.ms"] === "-1" ? "forever" : span(Number(configs["retention.ms"])));

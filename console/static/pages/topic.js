@@ -1,4 +1,4 @@
-// One topic: its partitions, records and configs, and the acts on it.
+// One topic: its partitions, records and configs, and commands for them.
 
 import { act, get, path } from "../api.js";
 import { dialog, field } from "../dialog.js";
@@ -64,7 +64,7 @@ function partitions(app, name, { topic, partitions: rows }) {
   ];
   return [
     tiles(
-      tile("Partitions", count(topic.partitions), notServed ? `${count(notServed)} not served ${here}` : `${plural(topic.replication_factor, "copy", "copies")} of each block`),
+      tile("Partitions", count(topic.partitions), notServed ? `${count(notServed)} not served ${here}` : `${plural(topic.replication_factor, "replica")} of each block`),
       tile("Records", count(records), here),
       tile("Size", bytes(sum("bytes")), here),
       tile("Records in", perSecond(topic.rates?.records_in)),
@@ -113,7 +113,7 @@ function addPartitions(app, name) {
     state,
     body: () => [
       field(state, "partitions", "Partitions in all", { kind: "number", min: 1, required: true }),
-      h("p", { class: "hint" }, "Partitions cannot be taken away again. Keys go to other partitions from then on."),
+      h("p", { class: "hint" }, "Partitions cannot be removed again. From then on, the same keys go to other partitions."),
     ],
     async act() {
       const made = await act("POST", path`topics/${name}/partitions`, { partitions: Number(state.partitions) });
@@ -188,7 +188,7 @@ function resetConfig(app, name, config) {
   dialog({
     title: `Reset ${config.name} of ${name}`,
     verb: "Reset",
-    body: () => h("p", null, "The topic's own value ", h("code", null, config.value), " goes", next ? [": ", h("code", null, `${next.name}=${next.value}`), " holds then."] : "."),
+    body: () => h("p", null, "The topic's own value ", h("code", null, config.value), " is removed", next ? [": then ", h("code", null, `${next.name}=${next.value}`), " applies."] : "."),
     async act() {
       await act("POST", path`topics/${name}/configs`, { delete: [config.name] });
       app.tell(`${config.name} is reset`);

@@ -1,4 +1,4 @@
-// All topics, by pages: searched and sorted by the process that is asked.
+// All topics, by pages, which the process searches and sorts.
 
 import { act } from "../api.js";
 import { dialog, field } from "../dialog.js";
@@ -11,7 +11,7 @@ import { topicHref, topicLink } from "./shared.js";
 const COLUMNS = [
   { name: "name", title: "Name", cell: (each) => h("span", null, topicLink(each.name), each.is_internal ? [" ", badge("internal")] : null), sort: true },
   { name: "partitions", title: "Partitions", align: "right", cell: (each) => count(each.partitions), sort: true },
-  { name: "replication_factor", title: "Copies", align: "right", cell: (each) => count(each.replication_factor), sort: true },
+  { name: "replication_factor", title: "Replicas", align: "right", cell: (each) => count(each.replication_factor), sort: true },
   { name: "records_in", title: "Records in", align: "right", cell: (each) => perSecond(each.rates?.records_in), sort: true },
   { name: "bytes_in", title: "Bytes in", align: "right", cell: (each) => bytesPerSecond(each.rates?.bytes_in), sort: true },
   { name: "bytes_out", title: "Bytes out", align: "right", cell: (each) => bytesPerSecond(each.rates?.bytes_out), sort: true },
@@ -72,7 +72,7 @@ function createTopic(app) {
         "div",
         { class: "pair" },
         field(state, "partitions", "Partitions", { kind: "number", min: 1, hint: "empty: num.partitions" }),
-        field(state, "replication_factor", "Copies of each block", { kind: "number", min: 1, hint: "empty: default.replication.factor" }),
+        field(state, "replication_factor", "Replication factor", { kind: "number", min: 1, hint: "empty: default.replication.factor" }),
       ),
       field(state, "configs", "Configs", { rows: 4, hint: "one name=value a line, such as retention.ms=86400000" }),
     ],
@@ -86,7 +86,7 @@ function createTopic(app) {
   });
 }
 
-/** Return {name: value} of lines.  Raises Error naming the line that is none. */
+/** Return {name: value} of lines.  Raises Error naming a line that is wrong. */
 function parseConfigs(text) {
   const configs = {};
   for (const line of text.split("\n").map((each) => each.trim())) {

@@ -91,7 +91,7 @@ def test_a_partition_is_moved(console: Console, cluster: BmqCluster) -> None:
 def test_sizes_are_those_of_all_brokers(console: Console) -> None:
     console.open("/storage")
     expect(console.table("Topics").locator("tbody tr", has_text="orders")).to_contain_text(" B", timeout=SETTLE_MS)
-    expect(console.main).not_to_contain_text("did not answer")
+    expect(console.main).not_to_contain_text("did not respond")
 
 
 def test_brokers_are_balanced(console: Console) -> None:
@@ -121,7 +121,7 @@ def test_a_member_is_drained(console: Console, cluster: BmqCluster) -> None:
     console.page.keyboard.press("Escape")
     console.button(f"Drain {leaving}").click()
     console.button("Drain").click()
-    console.expect_message(f"{leaving} is asked to leave")
+    console.expect_message(f"{leaving} begins to drain")
     expect(console.table("Members")).not_to_contain_text(leaving, timeout=SETTLE_MS)
     cluster.wait(lambda: not cluster[cluster.names(BROKER)[2]].process.is_running, "the broker ends")
     console.open("/topics/orders")
@@ -133,7 +133,7 @@ def test_a_leader_that_is_gone_is_told_and_all_else_is_shown(console: Console, c
     console.expects_errors = True
     console.open("/")
     cluster.kill(controller)
-    expect(console.main).to_contain_text(re.compile("No leader|The leader does not answer"), timeout=SETTLE_MS)
+    expect(console.main).to_contain_text(re.compile("No leader|The leader does not respond"), timeout=SETTLE_MS)
     console.open("/topics")
     console.expect_text("orders")
     cluster.heal()

@@ -134,7 +134,7 @@ def test_records_are_found_by_offset_key_and_form(console: Console) -> None:
     console.expect_text("AP8Q")
     console.page.get_by_label("Key is exactly").fill("not there")
     console.button("Read").click()
-    console.expect_text("No record has this key in what was searched.")
+    console.expect_text("No record that was searched has this key.")
     console.open("/topics/orders/records?start=offset&offset=0&partition=0&limit=20&format=text")
     assert console.rows("Records")[0][0].endswith("0")
     console.open("/topics/empty/records")
@@ -471,13 +471,13 @@ def test_what_is_not_served_is_told_with_its_reason(console: Console) -> None:
 
     console.page.route("**/api/v1/cluster/status?*", change)
     console.open("/")
-    console.expect_text("Part of it is not served")
+    console.expect_text("Partly not served")
     notices = console.page.locator(".notices .notice").all_inner_texts()
     told = "\n".join(notices)
     for text in (
         "No leader", "3 partitions without a broker", "orders partition 0 is not served", f"{EVIL}: shorter",
         "17 further partitions not served", "Groups of shard 3 are not served", "/bmq/catalog/topics/x is not used",
-        "it is of format 2", "proxy-9 does not answer", "cannot be reached by 2 proxies", "is draining",
+        "it is of format 2", "proxy-9 does not respond", "cannot be reached by 2 proxies", "is draining",
         "HDFS is in safe mode",
     ):  # fmt: skip
         assert text in told, text
@@ -525,9 +525,9 @@ def test_a_process_that_is_gone_leaves_the_last_facts_and_says_so(
             server.kill()
             alert = console.page.get_by_role("alert")
             expect(alert).to_contain_text(
-                f"the process at {server.http.removeprefix('http://')} cannot be asked", timeout=WAIT_MS
+                f"the process at {server.http.removeprefix('http://')} cannot be reached", timeout=WAIT_MS
             )
-            expect(alert).to_contain_text("what is below is older")
+            expect(alert).to_contain_text("the facts below are older")
             assert len(console.rows("Partitions")) == 2
             server.start()
             expect(alert).to_have_count(0, timeout=WAIT_MS)
