@@ -1,7 +1,7 @@
 """The search for committed offsets whose topic has been deleted.
 
 A topic's id is never used again, so an offset that was committed for an id that the store no longer has belongs to no
-topic.  It is hidden from then on (``offsets.api``) and removed in the background: when the deletion is seen, when a
+topic.  It is hidden from then on (``apis.offsets``) and removed in the background: when the deletion is seen, when a
 shard is loaded, and in every round of expiry.  So a shard that is loading, or a process that is down, may miss a
 deletion without harm.
 
