@@ -14,7 +14,7 @@ from bmq.coordinator.api import ClientInfo, GroupCoordinator
 from bmq.coordinator.apis.group_admin import MEMBER_BYTES, described
 from bmq.coordinator.apis.membership import join_response
 from bmq.coordinator.apis.offsets import PARTITION_BYTES, commit_response, single_response
-from bmq.coordinator.group.messages import JoinAnswer
+from bmq.coordinator.group.messages import JoinResponse
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
@@ -283,7 +283,7 @@ READY = _Ready(ApiKey.FIND_COORDINATOR, _ready, lambda request, code: _ready_res
 JOIN = _OneGroup(
     ApiKey.JOIN_GROUP,
     lambda coordinator, request, client: coordinator.join_group(request, client),
-    lambda request, code: join_response(request, JoinAnswer(code, request.member_id)),
+    lambda request, code: join_response(request, JoinResponse(code, request.member_id)),
     is_repeatable=False,
     may_park=True,
 )

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from bmq.coordinator.group.members import metadata_bytes
-from bmq.coordinator.group.messages import Join, JoinAnswer, Sync, SyncAnswer
+from bmq.coordinator.group.messages import Join, JoinResponse, Sync, SyncResponse
 from bmq.coordinator.records import STRING_BYTES_MAX
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.active import ActiveShard
@@ -42,7 +42,7 @@ async def join_group(
         serving = await shards.serving_members(request.group_id)
         answer = await serving.join(request.group_id, join)
     except RequestError as error:
-        answer = JoinAnswer(error.code, request.member_id)
+        answer = JoinResponse(error.code, request.member_id)
     return join_response(request, answer)
 
 
@@ -69,7 +69,7 @@ async def sync_group(shards: Shards, request: m.SyncGroupRequest) -> m.SyncGroup
             ),
         )
     except RequestError as error:
-        answer = SyncAnswer(error.code)
+        answer = SyncResponse(error.code)
     return m.SyncGroupResponse(
         error_code=answer.error,
         protocol_type=answer.protocol_type,
@@ -195,7 +195,7 @@ def _join_of(request: m.JoinGroupRequest, client_id: str, host: str) -> Join:
     )
 
 
-def join_response(request: m.JoinGroupRequest, answer: JoinAnswer) -> m.JoinGroupResponse:
+def join_response(request: m.JoinGroupRequest, answer: JoinResponse) -> m.JoinGroupResponse:
     """Return the response to ``request``.  Before version 7 a missing protocol is the empty name, not null."""
     protocol = answer.protocol
     return m.JoinGroupResponse(

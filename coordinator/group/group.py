@@ -6,7 +6,7 @@
       ▲                │  ▲                                        │                                             │
       └─ none is left ─┘  └──────────── a member joins, leaves or is lost ────────────────────────────────────────┘
 
-A request gets its response at once, or is parked under a token and gets it by an `Answer` effect.  State that must
+A request gets its response at once, or is parked under a token and gets it by a `Respond` effect.  State that must
 survive the coordinator is written by a `Store` effect; `stored` reports that it is durable.  Phases in progress are not
 stored: after a failover the last stored generation is Stable again, and members of a later one get ILLEGAL_GENERATION
 and rejoin.
@@ -23,16 +23,16 @@ from collections.abc import Iterable, Mapping
 
 from bmq.coordinator.group.members import Member, Members, Token, metadata_bytes
 from bmq.coordinator.group.messages import (
-    Answer,
     Effect,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Now,
+    Respond,
     Store,
     StoreAssignment,
     StoreRenamed,
     Sync,
-    SyncAnswer,
+    SyncResponse,
 )
 from bmq.coordinator.group.states import COMES_AFTER, GroupRules, State
 from bmq.coordinator.group.subscription import CONSUMER, subscribed_topics
@@ -90,18 +90,18 @@ class Group:
 
     # ---------------------------------------------------------------------------------------------- requests
 
-    def join(self, request: Join, token: Token, now: Now) -> JoinAnswer | None:
-        """Serve a join: return the response, or None if it is parked under ``token`` (see `Answer`)."""
+    def join(self, request: Join, token: Token, now: Now) -> JoinResponse | None:
+        """Serve a join: return the response, or None if it is parked under ``token`` (see `Respond`)."""
         if not self._accepts(request.member_id):
             member = self.members.get(request.member_id)
             if member is not None:
                 self._drop(member)
                 self._finish_join_if_all(now)  # in Kafka, members that have joined wait for the rebalance timeout
-            return JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+            return JoinResponse(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         if not self._supports(request):
-            return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+            return JoinResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
         if not self._holds(request):
-            return JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id)
+            return JoinResponse(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id)
         if request.member_id:
             return self._join_known(request, token, now)
         if request.instance_id is not None:
@@ -112,12 +112,12 @@ class Group:
         elif request.requires_known_id:
             timer = self.pending[request.new_member_id] = Timer(self.group_id, Kind.PENDING, request.new_member_id)
             self._deadlines.set(timer, now.ms + request.session_timeout_ms)
-            return JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id)
+            return JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id)
         self._add(request.new_member_id, request, token, now)
         return None
 
-    def sync(self, request: Sync, token: Token, now: Now) -> SyncAnswer | None:
-        """Serve a sync: return the response, or None if it is parked under ``token`` (see `Answer`).
+    def sync(self, request: Sync, token: Token, now: Now) -> SyncResponse | None:
+        """Serve a sync: return the response, or None if it is parked under ``token`` (see `Respond`).
 
         Raises RequestError if the member, its generation or its protocol is not the group's, or while members join.
         """
@@ -131,8 +131,8 @@ class Group:
         if not self.unsynced:
             self._deadlines.cancel(self._sync_timer)
         if self.state is State.STABLE:
-            return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
-        self._answer_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))  # Kafka drops a sync that is replaced
+            return SyncResponse(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
+        self._respond_sync(member, SyncResponse(ErrorCode.REBALANCE_IN_PROGRESS))  # Kafka drops a sync that is replaced
         member.syncing = token
         if member.member_id == self.members.leader and not self._is_storing:
             self._is_storing = True
@@ -153,10 +153,10 @@ class Group:
 
         An admin client names the instance alone, with an empty member id.
         """
-        answers = [self._leave_one(*each) for each in leaving]
-        if ErrorCode.NONE in answers:
+        codes = [self._leave_one(*each) for each in leaving]
+        if ErrorCode.NONE in codes:
             self._rebalance(now)
-        return answers
+        return codes
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> None:
         """Check that a commit comes from a present member, and extend its session.
@@ -200,7 +200,7 @@ class Group:
         elif isinstance(effect, StoreRenamed):
             renamed = self.members.get(effect.member_id)
             if renamed is not None and self.state is State.STABLE:  # else the response comes with the rebalance
-                self._answer_join(renamed, self._returned(renamed, effect))
+                self._respond_join(renamed, self._returned(renamed, effect))
                 self._deadlines.set(renamed.session, now.ms + renamed.session_timeout_ms)
 
     def store_refused(self, effect: Store, now: Now) -> None:
@@ -213,7 +213,7 @@ class Group:
             self._prepare(now)
         elif isinstance(effect, StoreRenamed):
             renamed = self.members[effect.member_id]
-            self._answer_join(renamed, JoinAnswer(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
+            self._respond_join(renamed, JoinResponse(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
             self._rename(renamed, effect.old_member_id, now)
 
     def release(self, error: ErrorCode, now: Now) -> None:
@@ -221,14 +221,14 @@ class Group:
         for member in self.members:
             if member.is_waiting:
                 self._deadlines.set(member.session, now.ms + member.session_timeout_ms)
-            self._answer_join(member, JoinAnswer(error, member.member_id))
-            self._answer_sync(member, SyncAnswer(error))
+            self._respond_join(member, JoinResponse(error, member.member_id))
+            self._respond_sync(member, SyncResponse(error))
 
     def close(self, error: ErrorCode) -> None:
         """Respond to all parked requests with ``error``, since the shard closes.  The object must not be used again."""
         for member in self.members:
-            self._answer_join(member, JoinAnswer(error, member.member_id))
-            self._answer_sync(member, SyncAnswer(error))
+            self._respond_join(member, JoinResponse(error, member.member_id))
+            self._respond_sync(member, SyncResponse(error))
         self.state = State.DEAD
 
     @property
@@ -291,14 +291,14 @@ class Group:
             return bool(request.protocol_type and request.protocols)
         return request.protocol_type == self.protocol_type and self.members.supports(n for n, _ in request.protocols)
 
-    def _join_known(self, request: Join, token: Token, now: Now) -> JoinAnswer | None:
+    def _join_known(self, request: Join, token: Token, now: Now) -> JoinResponse | None:
         if request.member_id in self.pending and request.instance_id is None:
             self._add(request.member_id, request, token, now)
             return None
         try:
             member = self.members.validate(request.member_id, request.instance_id)
         except RequestError as error:
-            return JoinAnswer(error.code, request.member_id)
+            return JoinResponse(error.code, request.member_id)
         is_same = member.protocols == request.protocols
         if is_same and self.state is State.COMPLETING:  # the response to its first join was lost
             return self._joined(member)
@@ -311,8 +311,8 @@ class Group:
     def _join_returned(self, member: Member, request: Join, token: Token, now: Now) -> None:
         """Handle the join of a static member that has restarted: its old id is fenced, its place is kept (KIP-345)."""
         old_id, leader_before = member.member_id, self.members.leader or ""
-        self._answer_join(member, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old_id))
-        self._answer_sync(member, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
+        self._respond_join(member, JoinResponse(ErrorCode.FENCED_INSTANCE_ID, old_id))
+        self._respond_sync(member, SyncResponse(ErrorCode.FENCED_INSTANCE_ID))
         self._update(member, request, token)
         self._rename(member, request.new_member_id, now)
         if self.state is State.STABLE and self.protocol == self.members.select_protocol():
@@ -350,7 +350,7 @@ class Group:
         self.members.set_protocols(member, request.protocols)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
-        self._answer_join(member, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+        self._respond_join(member, JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         self.members.park_join(member, token)
 
     def _rename(self, member: Member, member_id: str, now: Now) -> None:
@@ -394,8 +394,8 @@ class Group:
             self._prepare(now)
 
     def _drop(self, member: Member) -> None:
-        self._answer_join(member, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, ""))
-        self._answer_sync(member, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
+        self._respond_join(member, JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID, ""))
+        self._respond_sync(member, SyncResponse(ErrorCode.UNKNOWN_MEMBER_ID))
         self._deadlines.cancel(member.session)
         self.unsynced.pop(member.member_id, None)
         self.members.remove(member)
@@ -472,20 +472,20 @@ class Group:
         self.protocol = self.members.select_protocol()
         self.topics = self._subscribed()
         self._move(State.COMPLETING, now)
-        self._answer_joins(now)
+        self._respond_joins(now)
         self._deadlines.set(self._sync_timer, now.ms + self.members.rebalance_timeout_ms)
 
-    def _answer_joins(self, now: Now) -> None:
+    def _respond_joins(self, now: Now) -> None:
         """Respond to all joins.  With 10,000 members, a microsecond a member is a hundredth of a second in all."""
         generation, protocol_type, protocol = self.generation, self.protocol_type, self.protocol
         leader = self.members.leader or ""
         for member in self.members:
             member_id = member.member_id
             if member_id == leader:
-                answer = self._joined(member)
+                response = self._joined(member)
             else:
-                answer = JoinAnswer(ErrorCode.NONE, member_id, generation, protocol_type, protocol, leader)
-            self._answer_join(member, answer)
+                response = JoinResponse(ErrorCode.NONE, member_id, generation, protocol_type, protocol, leader)
+            self._respond_join(member, response)
             self._deadlines.set(member.session, now.ms + member.session_timeout_ms)
             member.is_new = False
             self.unsynced[member_id] = None
@@ -495,10 +495,10 @@ class Group:
         for member in self.members:
             if error is not ErrorCode.NONE:
                 member.assignment = b""
-                answer = SyncAnswer(error)
+                response = SyncResponse(error)
             else:
-                answer = SyncAnswer(error, self.protocol_type, self.protocol, member.assignment)
-            if self._answer_sync(member, answer):
+                response = SyncResponse(error, self.protocol_type, self.protocol, member.assignment)
+            if self._respond_sync(member, response):
                 self._deadlines.set(member.session, now.ms + member.session_timeout_ms)
 
     def _move(self, state: State, now: Now) -> None:
@@ -514,32 +514,32 @@ class Group:
             raise RequestError(ErrorCode.ILLEGAL_GENERATION, f"generation {generation}, now {self.generation}")
         return member
 
-    def _answer_join(self, member: Member, answer: JoinAnswer) -> None:
+    def _respond_join(self, member: Member, response: JoinResponse) -> None:
         token = self.members.take_join(member)
         if token is not None:
-            self._effects.append(Answer(token, answer))
+            self._effects.append(Respond(token, response))
 
-    def _answer_sync(self, member: Member, answer: SyncAnswer) -> bool:
+    def _respond_sync(self, member: Member, response: SyncResponse) -> bool:
         token, member.syncing = member.syncing, None
         if token is not None:
-            self._effects.append(Answer(token, answer))
+            self._effects.append(Respond(token, response))
         return token is not None
 
-    def _joined(self, member: Member) -> JoinAnswer:
+    def _joined(self, member: Member) -> JoinResponse:
         leader = self.members.leader or ""
         members = self.members.joined(self.protocol) if member.member_id == leader else ()
-        return JoinAnswer(
+        return JoinResponse(
             ErrorCode.NONE, member.member_id, self.generation, self.protocol_type, self.protocol, leader, False, members
         )
 
-    def _returned(self, member: Member, effect: StoreRenamed) -> JoinAnswer:
+    def _returned(self, member: Member, effect: StoreRenamed) -> JoinResponse:
         """Return the response to a static member that came back without a rebalance.
 
         A client that cannot skip the assignment must not lead: its response names the leader's id of before.
         """
         if effect.can_skip_assignment:
-            answer = self._joined(member)
-            return answer._replace(skip_assignment=bool(answer.members))
+            response = self._joined(member)
+            return response._replace(skip_assignment=bool(response.members))
         return self._joined(member)._replace(leader=effect.leader_before, members=())
 
     def _subscribed(self) -> frozenset[str] | None:

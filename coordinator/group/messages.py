@@ -50,7 +50,7 @@ class Sync:
     assignments: Mapping[str, bytes] = field(default_factory=dict)
 
 
-class JoinAnswer(NamedTuple):
+class JoinResponse(NamedTuple):
     """Response to a `Join`.  Only the leader's has ``members``."""
 
     error: ErrorCode
@@ -63,7 +63,7 @@ class JoinAnswer(NamedTuple):
     members: tuple[JoinedMember, ...] = ()
 
 
-class SyncAnswer(NamedTuple):
+class SyncResponse(NamedTuple):
     """Response to a `Sync`."""
 
     error: ErrorCode
@@ -72,14 +72,14 @@ class SyncAnswer(NamedTuple):
     assignment: bytes = b""
 
 
-class Answer(NamedTuple):
-    """Effect: send ``answer`` to the request parked under ``token``, if its client is still connected.
+class Respond(NamedTuple):
+    """Effect: send ``response`` to the request parked under ``token``, if its client is still connected.
 
     A rebalance makes one for each member.
     """
 
     token: Token
-    answer: JoinAnswer | SyncAnswer
+    response: JoinResponse | SyncResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +106,4 @@ class StoreRenamed(Store):
     can_skip_assignment: bool
 
 
-Effect = Answer | Store
+Effect = Respond | Store

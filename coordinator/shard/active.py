@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.membership_budget import MembershipAccount, MembershipBudget
-from bmq.coordinator.group.messages import Answer, Join, JoinAnswer, Now, Store, Sync, SyncAnswer
+from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
 from bmq.coordinator.group.states import State
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
 from bmq.coordinator.settings import CoordinatorSettings
@@ -27,7 +27,7 @@ from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 
-A = TypeVar("A", JoinAnswer, SyncAnswer)
+A = TypeVar("A", JoinResponse, SyncResponse)
 T = TypeVar("T")
 EXPIRED_A_TURN = 500
 """Timers handled in one turn of the event loop: requests must still be served when very many members time out."""
@@ -38,7 +38,7 @@ class _Parked(NamedTuple):
     """A request that waits for a rebalance, and its response if the shard is lost meanwhile."""
 
     group_id: str
-    refusal: Callable[[ErrorCode], JoinAnswer | SyncAnswer]
+    refusal: Callable[[ErrorCode], JoinResponse | SyncResponse]
 
 
 class ActiveShard:
@@ -103,7 +103,7 @@ class ActiveShard:
 
     # ------------------------------------------------------------------------------------------------ members
 
-    async def join(self, group_id: str, request: Join) -> JoinAnswer:
+    async def join(self, group_id: str, request: Join) -> JoinResponse:
         """Serve a join; wait for the rebalance if it must.
 
         Raises RequestError if the log or the memory for members has no room.  Other errors are in the result.
@@ -115,27 +115,27 @@ class ActiveShard:
             raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the process's memory for group members is full")
         if group is None:
             if request.member_id:
-                return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+                return JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
             group = self.state.create(group_id, now.wall_ms)
-        token: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
+        token: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
         answer = group.join(request, token, now)
         self._settle(group, now)
         if answer is not None:
             return answer
-        return await self._park(token, group_id, lambda error: JoinAnswer(error, request.member_id))
+        return await self._park(token, group_id, lambda error: JoinResponse(error, request.member_id))
 
-    async def sync(self, group_id: str, request: Sync) -> SyncAnswer:
+    async def sync(self, group_id: str, request: Sync) -> SyncResponse:
         """Serve a sync; wait for the leader's assignment if it must.
 
         Raises RequestError as `Group.sync`, or if the log has no room.
         """
         await self.room()
         now = self.now()
-        token: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
+        token: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
         group = self._group_of_member(group_id)
         answer = group.sync(request, token, now)
         self._settle(group, now)
-        return answer if answer is not None else await self._park(token, group_id, SyncAnswer)
+        return answer if answer is not None else await self._park(token, group_id, SyncResponse)
 
     async def _park(self, token: asyncio.Future[A], group_id: str, refusal: Callable[[ErrorCode], A]) -> A:
         self._parked[token] = _Parked(group_id, refusal)
@@ -328,9 +328,9 @@ class ActiveShard:
         """Perform the group's effects, and set the alarm earlier if a deadline of it comes before."""
         while effects := group.take_effects():
             for effect in effects:
-                if isinstance(effect, Answer):
+                if isinstance(effect, Respond):
                     assert isinstance(effect.token, asyncio.Future)
-                    self._answers.give(effect.token, effect.answer)
+                    self._answers.give(effect.token, effect.response)
                 else:
                     self._store(group, effect, now)
         self.account.charge(group)

@@ -24,7 +24,7 @@ import pytest
 
 from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.members import Protocols
-from bmq.coordinator.group.messages import Answer, Join, JoinAnswer, Now, Store, Sync, SyncAnswer
+from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.group.timers import Deadlines
 from bmq.coordinator.records import StoredGroup
@@ -162,9 +162,9 @@ class Story:
     def _settle(self) -> None:
         while effects := self.group.take_effects():
             for effect in effects:
-                if isinstance(effect, Answer):
+                if isinstance(effect, Respond):
                     assert isinstance(effect.token, str)
-                    self._show(effect.token, effect.answer)
+                    self._show(effect.token, effect.response)
                 elif self.is_held:
                     self.out.append("a write is in flight")
                     self.held.append(effect)
@@ -177,17 +177,17 @@ class Story:
         self.group.stored(effect, self._now())
         self._settle()
 
-    def _show(self, name: str, answer: JoinAnswer | SyncAnswer | None) -> None:
+    def _show(self, name: str, answer: JoinResponse | SyncResponse | None) -> None:
         client = self.clients[name]
         if answer is None:
             self._say(name, "waits")
-        elif isinstance(answer, SyncAnswer):
+        elif isinstance(answer, SyncResponse):
             shown = f" {answer.assignment.decode() or 'nothing'}" if answer.error is ErrorCode.NONE else ""
             self._say(name, f"sync {answer.error.name}{shown}")
         else:
             self._show_join(name, client, answer)
 
-    def _show_join(self, name: str, client: Client, answer: JoinAnswer) -> None:
+    def _show_join(self, name: str, client: Client, answer: JoinResponse) -> None:
         if answer.error is ErrorCode.NONE:
             client.member_id, client.generation = answer.member_id, answer.generation
             members = ", ".join(each.member_id for each in answer.members)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from bmq.coordinator.group.group import Group
-from bmq.coordinator.group.messages import Answer, Join, Now, Store, Sync
+from bmq.coordinator.group.messages import Join, Now, Respond, Store, Sync
 from bmq.coordinator.group.states import COMES_AFTER, GroupRules, State
 from bmq.coordinator.group.timers import Deadlines
 from bmq.core.errors import ErrorCode, RequestError
@@ -180,7 +180,7 @@ def test_closing_answers_all_who_wait(state: State) -> None:
     settled(group)
     group.close(ErrorCode.NOT_COORDINATOR)
     waiting = {"w", "other"} if state is PREPARING else {"w"}
-    told = {e.token: e.answer.error for e in group.take_effects() if isinstance(e, Answer)}
+    told = {e.token: e.response.error for e in group.take_effects() if isinstance(e, Respond)}
     assert told == dict.fromkeys(waiting, ErrorCode.NOT_COORDINATOR)
     assert group.state is State.DEAD
 

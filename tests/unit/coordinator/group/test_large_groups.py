@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from bmq.coordinator.group.group import Group
-from bmq.coordinator.group.messages import Answer, Join, JoinAnswer, Now, StoreAssignment, Sync
+from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, StoreAssignment, Sync
 from bmq.coordinator.group.states import GroupRules, State
 from bmq.coordinator.group.timers import Deadlines
 from bmq.coordinator.records import GroupRecord, decode, encode
@@ -76,9 +76,9 @@ def play_rebalances() -> Steps:
         assert not group.has_effects
         while group.state is State.PREPARING:
             steps.run(lambda: group.expired(group._join_timer, LATER))
-        answers = [each.answer for each in group.take_effects() if isinstance(each, Answer)]
+        answers = [each.response for each in group.take_effects() if isinstance(each, Respond)]
         assert len(answers) == MEMBERS
-        assert [len(each.members) for each in answers if isinstance(each, JoinAnswer) and each.members] == [MEMBERS]
+        assert [len(each.members) for each in answers if isinstance(each, JoinResponse) and each.members] == [MEMBERS]
 
         ids = [member.member_id for member in group.members]
         ask = Sync(member_id="", instance_id=None, generation=1, assignments={})
