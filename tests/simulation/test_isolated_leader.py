@@ -11,7 +11,7 @@ from tests.simulation.test_cut_from_store import PARTITIONS, Story, demand_progr
 PROBED_S = 12.0
 """From the cut until the leader has resigned: connections that are silent end, then two pings to the member and two to
 others, of a second each."""
-SEEDS = range(seeds_wanted() // 100 * 2 or 2)
+SEEDS = range(seeds_wanted() // 400 or 2)
 
 
 def leader(one: Story) -> str:
