@@ -43,7 +43,7 @@ def test_few_descriptors_slow_down_and_stop_nothing(tmp_path: Path) -> None:
     with BmqServer(
         f"file://{tmp_path}/root", environment={"BMQ_NUM_PARTITIONS": str(PARTITIONS)}, prefix=prefix
     ) as server, ExitStack() as idle:  # fmt: skip
-        assert f"may have {LIMIT} file descriptors" in server.log.read_text()
+        assert f"may open {LIMIT} file descriptors" in server.log.read_text()
         producer = Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 50})
         for round_number in range(2):
             for partition in range(PARTITIONS):
