@@ -106,7 +106,6 @@ class JournalWriter:
         queue_bytes_max: int = 64 << 20,
         retry_s: float = 0.2,
         late_s: float = 0.3,
-        keep_closed: int = 1,
         no_room: Callable[[str], None] | None = None,
     ) -> None:
         self._fs = fs
@@ -118,7 +117,6 @@ class JournalWriter:
         self._retry_s = retry_s
         self._late_s = late_s
         self._patience_s = late_s
-        self._keep_closed = keep_closed
         self._queue: list[_Queued] = []
         self._is_synced = False  # a record had to be on disk: the snapshots that repeat it have to be, too
         self._queue_bytes = 0
@@ -137,7 +135,7 @@ class JournalWriter:
         self._fuller_s = _FULLER_S
         self._snapshot_bytes = 0
         self._has_old_files = False  # there may be files that are to be deleted
-        self._closed: list[str] = []  # the last files that were closed in order, with all their copies
+        self._closed = ""  # the last file that was closed in order, with all its copies
         self._abandoned: list[Lease] = []
         self._left = asyncio.Event()  # a file was left while no other waited to be sealed
         self.bytes_written = 0
@@ -480,7 +478,7 @@ class JournalWriter:
                     self._wake.set()
                 return
             if await self._close_file(old) and has_all_copies:
-                self._closed = [*self._closed, old.lease.paths[0]][-self._keep_closed :]
+                self._closed = old.lease.paths[0]
         except BaseException:
             old.abort()
             raise
@@ -528,10 +526,9 @@ class JournalWriter:
         try:
             numbers = await journal_numbers(self._fs, self.incarnation)
             older = [old for n in numbers if (old := layout.journal(self.incarnation, n)) < path]
-            sound = [old for old in older if old in self._closed] if self._has_all_copies else older
-            kept = sound[max(0, len(sound) - self._keep_closed) :]
+            kept = self._closed if self._has_all_copies else max(older, default="")
             for old in older:
-                if old not in kept:
+                if old != kept:
                     await self._fs.delete(old)
         except StorageError:
             return  # tried again after the next roll, or the next file that is left
