@@ -304,7 +304,10 @@ class Term:
         if member is None:
             return  # its address is not known: it is declared dead when its time to join again is over
         began = self._clock.monotonic()
-        is_alive = incarnation == self._view.own or await self._client.is_alive(member)
+        is_own = incarnation == self._view.own
+        is_alive = is_own or await self._client.is_alive(member)
+        if is_alive and not is_own:
+            self._is_last_resort = False  # from here on its network may break like any other leader's
         if not is_alive and await self._is_isolated(incarnation, began):
             raise Isolated(f"{incarnation} does not respond, and neither does any other member that was probed")
         self.queue.put(ProbeAnswered(incarnation) if is_alive else ProbeFailed(incarnation))
@@ -330,6 +333,7 @@ class Term:
         finally:
             for each in probes:
                 each.cancel()
+            await asyncio.gather(*probes, return_exceptions=True)
         return True
 
     def _view_changed(self, change: ViewChange) -> None:

@@ -192,6 +192,28 @@ async def test_with_nobody_else_to_lead_the_last_one_believes_its_probes(w: Worl
     assert await w.until(lambda: w.store.get(member_key("c", "b")) is None) < FOLLOWED_S + 2.0
 
 
+@story("a", "b", "c", controllers=("c1", "c2"))
+async def test_a_last_resort_that_reaches_a_member_again_is_a_leader_like_any_other(w: World) -> None:
+    """It resigns when it is isolated for the second time, now that another process can lead."""
+    first = w.led_by()
+    second = next(each for each in w.standbys if each is not first)
+    await second.controller.close()
+    w.members.isolated.add(first.name)
+    w.members.broken[0]("a", "silent")
+    await w.until(lambda: w.leader is None)
+    await w.until(lambda: w.leader is first)
+    w.members.isolated.clear()
+    await w.join("a", "b", "c")
+    for name in ("a", "b", "c"):
+        w.led_by().controller.report("proxy", name)
+    await asyncio.sleep(5)
+    await second.controller.start()
+    w.members.isolated.add(first.name)
+    w.led_by().controller.report("proxy", "b")
+    assert await w.until(lambda: w.leader not in (None, first)) < 1.0
+    assert w.store.get(member_key("c", "b")) is not None
+
+
 @story("a", "b", "c", "d", "e", "f")
 async def test_many_that_die_at_once_are_found_as_soon_as_one(w: World) -> None:
     for name in "bcdef":
