@@ -14,8 +14,9 @@ from bmq.controller.asking import MemberClient
 from bmq.controller.election import TTL_S, Election, Leadership
 from bmq.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
 from bmq.controller.kv_commit import Guard
+from bmq.controller.probing import Isolated
 from bmq.controller.store_upkeep import MakeUpkeep, StoreUpkeep
-from bmq.controller.term import Isolated, Term
+from bmq.controller.term import Term
 from bmq.controller.topics.deletion import TopicCleaner
 from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.clock import Clock
@@ -28,9 +29,9 @@ from bmq.meta.kv import KeyValue, KvError
 
 _log = logging.getLogger(__name__)
 
-AGAIN_S = 1.0
 FOLLOWED_S = 3.0
 """How long a leader that reaches no other member leaves room for another before it leads as the last resort."""
+AGAIN_S = 1.0
 """Pause before a process whose term has ended stands for election again, so that another may be first."""
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import islice
 
@@ -42,6 +41,7 @@ from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.planner import plan, plan_in_steps
 from bmq.controller.planning.planner_view import COOL_DOWN_S, Broker, Move, PlannerView, Why
 from bmq.controller.planning.table_feed import TableFeed
+from bmq.controller.probing import Prober
 from bmq.controller.reachability import count_unreachable
 from bmq.controller.requested_moves import RequestedMoves
 from bmq.controller.stalled_brokers import StalledBrokers
@@ -76,12 +76,6 @@ MOVES_PER_STEP = 500
 """Moves that are planned in one turn of the event loop."""
 COMMITS_PARALLEL = 4
 """Transactions in flight."""
-WITNESSES = 5
-"""Other members that are probed at once before one that does not respond is declared dead."""
-
-
-class Isolated(Exception):
-    """A leader that reaches none of several members: it is presumed to be cut off itself, and must not lead."""
 
 
 class Term:
@@ -127,8 +121,7 @@ class Term:
         self._clock = clock
         self._shards = shards
         self._store_back_at = store_back_at
-        self._is_last_resort = is_last_resort
-        self._witnessed_at = float("-inf")
+        self._prober = Prober(self.own, client, clock, self.members, is_last_resort=is_last_resort)
         self._assignments = Assignments(kv, cluster, view, leadership)
         self._members: dict[str, Member] = {}  # also those that are gone and still count as alive
         self._dead: dict[str, int] = {}  # declared dead, with the revision of the key that is to be deleted
@@ -303,38 +296,8 @@ class Term:
         member = self._members.get(incarnation)
         if member is None:
             return  # its address is not known: it is declared dead when its time to join again is over
-        began = self._clock.monotonic()
-        is_own = incarnation == self._view.own
-        is_alive = is_own or await self._client.is_alive(member)
-        if is_alive and not is_own:
-            self._is_last_resort = False  # from here on its network may break like any other leader's
-        if not is_alive and await self._is_isolated(incarnation, began):
-            raise Isolated(f"{incarnation} does not respond, and neither does any other member that was probed")
+        is_alive = await self._prober.is_alive(member)
         self.queue.put(ProbeAnswered(incarnation) if is_alive else ProbeFailed(incarnation))
-
-    async def _is_isolated(self, suspect: str, since: float) -> bool:
-        """Return whether the other members do not respond either, after a probe that began at ``since`` has failed.
-
-        A leader whose own network is broken would declare every member dead, one after the other.  With one other
-        member, or as the last resort (no other process would lead), its probes count as they are.
-        """
-        others = [
-            member for name, member in self._members.items()
-            if name not in (suspect, self._view.own) and self.failures.is_living(name)
-        ]  # fmt: skip
-        if self._is_last_resort or not others or self._witnessed_at >= since:
-            return False
-        probes = [asyncio.ensure_future(self._client.is_alive(each)) for each in _spread(others, WITNESSES)]
-        try:
-            for probe in asyncio.as_completed(probes):
-                if await probe:
-                    self._witnessed_at = self._clock.monotonic()
-                    return False
-        finally:
-            for each in probes:
-                each.cancel()
-            await asyncio.gather(*probes, return_exceptions=True)
-        return True
 
     def _view_changed(self, change: ViewChange) -> None:
         for incarnation in sorted(change.members):
@@ -602,13 +565,3 @@ class Term:
 
 def _unowned(owners: PartitionTable, members: Set[str]) -> int:
     return sum(owners.count(owner) for owner in owners.owners if owner not in members)
-
-
-def _spread(members: Sequence[Member], count: int) -> list[Member]:
-    """Return up to ``count`` of the members, of as many hosts as possible."""
-    rounds: dict[tuple[int, int], Member] = {}
-    seen: Counter[str] = Counter()
-    for number, member in enumerate(members):
-        rounds[seen[member.internal.host], number] = member
-        seen[member.internal.host] += 1
-    return [rounds[key] for key in sorted(rounds)[:count]]
