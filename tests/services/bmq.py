@@ -20,7 +20,8 @@ class BmqServer:
     """One `bmq serve`. `root` and `meta` are its URLs; `environment` holds settings, such as `BMQ_NUM_PARTITIONS`.
 
     Without `meta` it is a SQLite file in `folder`, a new temporary one by default, where its log lies too; `remove`
-    ends both.  `host` is where it listens; `prefix` is a command that runs it, such as that of a network namespace.
+    ends both.  `host` is where it listens; `prefix` is a command that runs it, such as that of a network namespace;
+    `program` is the `bmq` of another checkout.
     """
 
     def __init__(
@@ -33,12 +34,13 @@ class BmqServer:
         folder: Path | None = None,
         host: str = HOST,
         prefix: Sequence[str] = (),
+        program: Path | None = None,
     ) -> None:
         self.host = host
         self.folder = folder or Path(tempfile.mkdtemp(prefix="bmq-serve-"))
         self.port, self.http_port, self.internal_port = free_ports(3)
         command = [
-            *prefix, str(Path(sys.executable).with_name("bmq")), "serve", "--listen", f"{host}:{self.port}",
+            *prefix, str(program or Path(sys.executable).with_name("bmq")), "serve", "--listen", f"{host}:{self.port}",
             "--http", f"{host}:{self.http_port}", "--internal", f"{host}:{self.internal_port}",
             "--root", root, "--meta", meta or f"sqlite:///{self.folder / 'meta.db'}", *arguments,
         ]  # fmt: skip
