@@ -7,8 +7,7 @@ to it, so a controller that takes over begins with an account of its own and doe
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
+from bmq.core.aio.lru import LruCache
 from bmq.core.model import PartitionKey
 
 CALLERS_MAX = 4
@@ -43,7 +42,7 @@ class TrafficCounters:
     def __init__(self) -> None:
         self._discarded = Traffic()  # counts while no caller has an account
         self._window: dict[PartitionKey, Traffic] = {}
-        self._accounts: OrderedDict[str, dict[PartitionKey, Traffic]] = OrderedDict()  # longest unused first
+        self._accounts: LruCache[str, dict[PartitionKey, Traffic]] = LruCache(CALLERS_MAX)
 
     def __repr__(self) -> str:
         return f"<TrafficCounters partitions={len(self._window)} callers={len(self._accounts)}>"
@@ -79,11 +78,9 @@ class TrafficCounters:
         for other, account in list(self._accounts.items()):
             _merge(account, window)
             if len(account) > PARTITIONS_MAX:
-                del self._accounts[other]
-        taken = self._accounts.pop(caller, {})
-        self._accounts[caller] = {}
-        while len(self._accounts) > CALLERS_MAX:
-            self._accounts.popitem(last=False)
+                self._accounts.pop(other)
+        taken = self._accounts.pop(caller) or {}
+        self._accounts.put(caller, {})
         return taken
 
 

@@ -14,7 +14,6 @@ import base64
 import json
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote
@@ -22,6 +21,7 @@ from urllib.parse import SplitResult, quote, unquote
 import aiohttp
 
 from bmq.console.schemas import Reference, Schema, SchemaError, SchemaSource, compile_schema
+from bmq.core.aio.lru import LruCache
 from bmq.core.urls import split_url
 
 REQUEST_S = 5.0
@@ -46,7 +46,7 @@ class SchemaRegistry:
             account = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             self._headers["Authorization"] = f"Basic {base64.b64encode(account.encode()).decode()}"
         self._now = now
-        self._schemas: OrderedDict[int, tuple[Schema | SchemaError, float]] = OrderedDict()
+        self._schemas: LruCache[int, tuple[Schema | SchemaError, float]] = LruCache(SCHEMAS_MAX)
         self._session: aiohttp.ClientSession | None = None
         self._turns = asyncio.Semaphore(PARALLEL)
         self._answered = 0
@@ -73,7 +73,6 @@ class SchemaRegistry:
         entry = self._schemas.get(number)
         if entry is None or (isinstance(entry[0], SchemaError) and self._now() - entry[1] > FAILED_S):
             return None
-        self._schemas.move_to_end(number)
         return entry[0]
 
     async def _fetch(self, number: int) -> Schema | SchemaError:
@@ -95,9 +94,7 @@ class SchemaRegistry:
             found = silence
             if self._answered == answered:
                 self._silent_until = self._now() + FAILED_S
-        self._schemas[number] = (found, self._now())
-        if len(self._schemas) > SCHEMAS_MAX:
-            self._schemas.popitem(last=False)
+        self._schemas.put(number, (found, self._now()))
         return found
 
     async def _references(self, source: SchemaSource) -> list[SchemaSource]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from bmq.core.aio.lru import LruCache
 from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import HEADER_BYTES
@@ -63,7 +63,7 @@ class SegmentKnowledge:
     Bytes below ``known_position`` are flushed and hold the offsets below ``known_offset``.
     """
 
-    __slots__ = ("asked_end", "counted", "entries", "index", "is_ours", "known_offset", "known_position")
+    __slots__ = ("asked_end", "entries", "index", "is_ours", "known_offset", "known_position")
 
     def __init__(self, index: SegmentIndex, known_offset: int, known_position: int, *, is_ours: bool) -> None:
         self.index = index
@@ -72,7 +72,6 @@ class SegmentKnowledge:
         self.known_position = known_position
         self.is_ours = is_ours  # False: the index is the owner's, and is only read
         self.asked_end: int | None = _NEVER  # the segment's end when its .idx was last read
-        self.counted = 0  # the part of its cost that the cache has counted
 
     @property
     def cost(self) -> int:
@@ -137,14 +136,12 @@ class BlockCache:
         self.config = config or ReadConfig()
         self.config.validate()
         self._turn = asyncio.Semaphore(self.config.reads_max)
-        self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._read_s: dict[tuple[str, int], float] = {}  # when each block was read
-        self._facts: OrderedDict[str, SegmentKnowledge] = OrderedDict()
+        # Each block with the time at which it was read.
+        self._blocks: LruCache[tuple[str, int], tuple[bytes, float]] = LruCache(self.config.cache_bytes)
+        self._facts: LruCache[str, SegmentKnowledge] = LruCache(self.config.index_bytes)
         self._shared: dict[Hashable, _Shared[Any]] = {}
-        self.cached_bytes = 0
         self.reading_bytes = 0
         self.cache_bytes = self.config.cache_bytes
-        self.facts_bytes = 0
         self.ahead = 0
         self.reads = 0
         self.read_bytes = 0
@@ -157,6 +154,16 @@ class BlockCache:
             f"<BlockCache {len(self._blocks)} blocks of {self.cached_bytes} bytes, {len(self._facts)} indexes,"
             f" {len(self._shared)} under way, {self.reads} reads, {self.hits} hits>"
         )
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the blocks kept."""
+        return self._blocks.used
+
+    @property
+    def facts_bytes(self) -> int:
+        """Bytes of the indexes kept."""
+        return self._facts.used
 
     async def close(self) -> None:
         """Cancel the reads under way; the calls that wait for them are cancelled too."""
@@ -201,13 +208,13 @@ class BlockCache:
 
     def cached(self, path: str, number: int, length: int) -> bytes | None:
         """Return the block if at least ``length`` bytes of it are kept and not too old, else None."""
-        data = self._blocks.get((path, number))
-        if data is None or len(data) < length:
+        block = self._blocks.get((path, number))
+        if block is None or len(block[0]) < length:
             return None
-        if self._monotonic() - self._read_s[path, number] > self.config.block_age_s:
-            self._drop((path, number))
+        data, read_s = block
+        if self._monotonic() - read_s > self.config.block_age_s:
+            self._blocks.pop((path, number))
             return None
-        self._blocks.move_to_end((path, number))
         return data
 
     async def settled(self, path: str, number: int, length: int) -> bytes:
@@ -243,6 +250,7 @@ class BlockCache:
                 return data
             finally:
                 self.reading_bytes -= length
+                self._shrink()
 
     def read_ahead(self, path: str, number: int, length: int) -> None:
         """Begin to read a block whose bytes are certain, unless ``ahead_max`` such reads are under way."""
@@ -259,30 +267,16 @@ class BlockCache:
 
     def keep(self, path: str, number: int, data: bytes) -> None:
         """Cache the certain bytes of a block; the least recently used blocks make room."""
-        key = (path, number)
-        old = self._blocks.get(key)
-        if len(data) > self.cache_bytes or (old is not None and len(old) >= len(data)):
-            return
-        self._drop(key)
-        self.cached_bytes += len(data)
-        self._blocks[key], self._read_s[key] = data, self._monotonic()
-        self._shrink()
-
-    def _drop(self, key: tuple[str, int]) -> None:
-        data = self._blocks.pop(key, None)
-        if data is not None:
-            self.cached_bytes -= len(data)
-            del self._read_s[key]
+        old = self._blocks.peek((path, number))
+        if old is None or len(old[0]) < len(data):
+            self._blocks.put((path, number), (data, self._monotonic()), len(data))
 
     def forget(self, path: str) -> bool:
         """Drop what is kept of a file that was replaced, and return whether anything was kept."""
         keys = [key for key in self._blocks if key[0] == path]
         for key in keys:
-            self._drop(key)
-        facts = self._facts.pop(path, None)
-        if facts is not None:
-            self.facts_bytes -= facts.counted
-            facts.counted = 0
+            self._blocks.pop(key)
+        facts = self._facts.pop(path)
         return bool(keys) or facts is not None
 
     def limit_cache(self, cache_bytes: int) -> None:
@@ -295,34 +289,19 @@ class BlockCache:
         self._shrink()
 
     def _shrink(self) -> None:
-        while self._blocks and self.cached_bytes + self.reading_bytes > self.cache_bytes:
-            self._drop(next(iter(self._blocks)))
+        self._blocks.resize(max(0, self.cache_bytes - self.reading_bytes))
 
     # Indexes
 
     def facts(self, path: str) -> SegmentKnowledge | None:
         """Return what is kept of the segment at ``path``, None if there is nothing."""
-        facts = self._facts.get(path)
-        if facts is not None:
-            self._facts.move_to_end(path)
-        return facts
+        return self._facts.get(path)
 
     def keep_facts(self, path: str, facts: SegmentKnowledge) -> None:
         """Keep ``facts``, or count them again after they have grown; of two, keep those that reach further."""
-        old = self._facts.get(path)
-        if old is not None and old is not facts:
-            if old.known_offset >= facts.known_offset:
-                return
-            self.facts_bytes -= old.counted
-            facts.counted = 0
-        self._facts[path] = facts
-        self._facts.move_to_end(path)
-        self.facts_bytes += facts.cost - facts.counted
-        facts.counted = facts.cost
-        while self.facts_bytes > self.config.index_bytes:
-            _, gone = self._facts.popitem(last=False)
-            self.facts_bytes -= gone.counted
-            gone.counted = 0
+        old = self._facts.peek(path)
+        if old is None or old is facts or old.known_offset < facts.known_offset:
+            self._facts.put(path, facts, facts.cost)
 
     async def index(self, path: str) -> Checkpoint | None:
         """Read a segment's ``.idx``, without its producers.

@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
+from bmq.core.aio.lru import LruCache
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, LOG_APPEND_TIME, MAGIC, Batch
@@ -211,7 +212,7 @@ class LogReader:
         self.pool = pool
         self.path = path
         self.segments = segments or LogSegments(pool.fs, path, pool.progress)
-        self._streams: OrderedDict[tuple[SegmentName, int], None] = OrderedDict()  # where a sequential read goes on
+        self._streams: LruCache[tuple[SegmentName, int], None] = LruCache(_STREAMS_MAX)  # where sequential reads go on
         self._maxima: dict[Extent, int] = {}  # largest timestamp of a closed segment
 
     def __repr__(self) -> str:
@@ -261,16 +262,14 @@ class LogReader:
     async def _collect(self, extent: Extent, walk: SegmentCursor, max_bytes: int) -> bytes:
         start = walk.kept_from = walk.position
         is_next = start == 0 or (extent.name, start) in self._streams
-        self._streams.pop((extent.name, start), None)
+        self._streams.pop((extent.name, start))
         await walk.load()
         end = walk.end
         with contextlib.suppress(CorruptData):  # the batches before the damage are returned; the next read raises
             while end - start + HEADER_BYTES <= max_bytes and await walk.step() and walk.end - start <= max_bytes:
                 await walk.load()
                 end = walk.end
-        self._streams[extent.name, end] = None
-        if len(self._streams) > _STREAMS_MAX:
-            self._streams.popitem(last=False)
+        self._streams.put((extent.name, end), None)
         if is_next:
             self._read_ahead(extent, walk.facts, end)
         return walk.copy(start, end)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Container
+from weakref import WeakValueDictionary
 
+from bmq.core.aio.lru import LruCache
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.storage import layout
@@ -52,10 +53,10 @@ class JournalCache:
         self._fs = fs
         self._own = own
         self._is_alive = is_alive
-        self._kept: OrderedDict[str, _Reading] = OrderedDict()
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._unsealed: OrderedDict[str, None] = OrderedDict()
-        self._unreadable: OrderedDict[str, tuple[float, float]] = OrderedDict()  # live brokers: first, last time
+        self._kept: LruCache[str, _Reading] = LruCache(KEPT)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # of the calls of `find` under way
+        self._unsealed: LruCache[str, None] = LruCache(UNSEALED_MAX)
+        self._unreadable: LruCache[str, tuple[float, float]] = LruCache(UNSEALED_MAX)  # live brokers: first, last time
 
     async def find(self, incarnation: str, key: PartitionKey, *, passes_damaged: bool = False) -> Checkpoint | None:
         """Return the partition's last checkpoint in the journals of ``incarnation``; None if they hold none.
@@ -73,11 +74,7 @@ class JournalCache:
             kept = self._kept.get(incarnation)
             if kept is None or sizes is None or not _holds(kept[0], sizes):
                 kept = await self._read(incarnation, passes_damaged=passes_damaged)
-                self._kept[incarnation] = kept
-            self._kept.move_to_end(incarnation)
-            while len(self._kept) > KEPT:
-                gone, _ = self._kept.popitem(last=False)
-                self._locks.pop(gone, None)
+                self._kept.put(incarnation, kept)
         return kept[1].get(key)
 
     async def seal_dead(self) -> None:
@@ -97,7 +94,7 @@ class JournalCache:
                     extra=fields(member=incarnation, error=error),
                 )
                 continue
-            self._unsealed.pop(incarnation, None)
+            self._unsealed.pop(incarnation)
 
     async def _read(self, incarnation: str, *, passes_damaged: bool) -> _Reading:
         sizes = await self._sizes_or_fence(incarnation)
@@ -109,9 +106,7 @@ class JournalCache:
             )
         checkpoints = await read_journals(self._fs, incarnation, passes_damaged=passes_damaged)
         if sizes and incarnation != self._own:
-            self._unsealed[incarnation] = None
-            while len(self._unsealed) > UNSEALED_MAX:
-                self._unsealed.popitem(last=False)
+            self._unsealed.put(incarnation, None)
         return sizes, checkpoints
 
     async def _sizes_or_fence(self, incarnation: str) -> tuple[tuple[str, int], ...]:
@@ -121,7 +116,7 @@ class JournalCache:
         """
         sizes, unreadable = await self._sizes(incarnation)
         if not unreadable:
-            self._unreadable.pop(incarnation, None)
+            self._unreadable.pop(incarnation)
             return sizes
         error = next(iter(unreadable.values()))
         is_alive = self._is_alive(incarnation)
@@ -137,12 +132,10 @@ class JournalCache:
 
     def _is_patience_over(self, incarnation: str) -> bool:
         now = asyncio.get_running_loop().time()
-        since, last = self._unreadable.pop(incarnation, (now, now))
+        since, last = self._unreadable.pop(incarnation) or (now, now)
         if now - last > FORGOTTEN_S:
             since = now
-        self._unreadable[incarnation] = since, now
-        while len(self._unreadable) > UNSEALED_MAX:
-            self._unreadable.popitem(last=False)
+        self._unreadable.put(incarnation, (since, now))
         return now - since >= LIVING_PATIENCE_S
 
     async def _sizes(self, incarnation: str) -> tuple[tuple[tuple[str, int], ...], dict[str, StorageUnavailable]]:

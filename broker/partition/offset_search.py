@@ -7,9 +7,9 @@ Nothing is kept for a partition that no request asks about. What is kept costs o
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from itertools import islice
 
+from bmq.core.aio.lru import LruCache
 from bmq.core.model import PartitionKey
 from bmq.storage.block_cache import BlockCache, SegmentKnowledge
 from bmq.storage.filesystem import NoSuchFile
@@ -129,19 +129,16 @@ class OffsetLookups:
 
     def __init__(self, pool: BlockCache) -> None:
         self._pool = pool
-        self._logs: OrderedDict[PartitionKey, SearchedLog] = OrderedDict()
+        self._logs: LruCache[PartitionKey, SearchedLog] = LruCache(LOGS_MAX)
 
     def log(self, key: PartitionKey, path: PartitionPath) -> SearchedLog:
         """Return the partition's log for a search, made if there is none."""
         log = self._logs.get(key)
         if log is None:
-            log = self._logs[key] = SearchedLog(self._pool, path)
-            if len(self._logs) > LOGS_MAX:
-                self._logs.popitem(last=False)
-        else:
-            self._logs.move_to_end(key)
+            log = SearchedLog(self._pool, path)
+            self._logs.put(key, log)
         return log
 
     def forget(self, key: PartitionKey) -> None:
         """Drop what is kept of the partition."""
-        self._logs.pop(key, None)
+        self._logs.pop(key)

@@ -1,1 +1,1 @@
-"""Additions to asyncio: eager tasks, turns of the loop, bounds, time-outs, subscribers."""
+"""Additions to asyncio, and bounds: eager tasks, turns of the loop, budgets, caches, time-outs, subscribers."""

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, Self, TypeVar
 
+from bmq.core.aio.lru import LruCache
 from bmq.core.aio.subscribers import Subscribers
 from bmq.core.descriptors import FAILURES
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -156,7 +157,7 @@ class Peers:
         self._shared = memoryview(bytearray(SHARED_BYTES))
         self._links: dict[tuple[str, Kind], _Link] = {}
         self._apart: dict[Peer, MemberLike] = {}  # connections from ``open``
-        self._forgotten: dict[str, None] = {}  # oldest first
+        self._forgotten: LruCache[str, None] = LruCache(FORGOTTEN_MAX)
         self._ending: dict[asyncio.Task[None], None] = {}
         self._subscribers = Subscribers[str, str]()
         self._on_unregistered = Subscribers[Unregistered]()
@@ -274,10 +275,7 @@ class Peers:
 
     def forget(self, incarnation: str) -> None:
         """Close the connections to a former member, and make none until ``welcome``.  Idempotent."""
-        self._forgotten.pop(incarnation, None)
-        self._forgotten[incarnation] = None
-        if len(self._forgotten) > FORGOTTEN_MAX:
-            del self._forgotten[next(iter(self._forgotten))]
+        self._forgotten.put(incarnation, None)
         for kind in Kind:
             link = self._links.pop((incarnation, kind), None)
             if link is not None:
@@ -293,7 +291,7 @@ class Peers:
         Connections go to its present address from now on: a process joins before it listens, so one that was wanted
         early was being made to nowhere.
         """
-        self._forgotten.pop(member.incarnation, None)
+        self._forgotten.pop(member.incarnation)
         for kind in Kind:
             link = self._links.get((member.incarnation, kind))
             if link is not None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
+from bmq.core.aio.lru import LruCache
 from bmq.core.aio.turns import map_in_turns, run_in_turns
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
@@ -73,12 +73,12 @@ class FetchService:
         self.budget: FetchBudget
         self.tails: TailCache
         self.poll: FetchPurgatory
-        self._readers: OrderedDict[PartitionKey, LogReader]
+        self._readers: LruCache[PartitionKey, LogReader]
         if beside is None:
             self.budget = FetchBudget(config.cache_bytes, config.tail_fraction, pool.limit_cache)
             self.tails = TailCache(self.budget.tail_limit)
             self.poll = FetchPurgatory()
-            self._readers = OrderedDict()
+            self._readers = LruCache(READERS_MAX)
             catalog.subscribe(self._topic_changed)
         else:
             self.budget, self.tails, self.poll, self._readers = (
@@ -290,11 +290,8 @@ class FetchService:
         """Return the partition's reader; the least recently used one of more than READERS_MAX is dropped."""
         reader = self._readers.get(key)
         if reader is None:
-            reader = self._readers[key] = LogReader(self._pool, path)
-            if len(self._readers) > READERS_MAX:
-                self._readers.popitem(last=False)
-        else:
-            self._readers.move_to_end(key)
+            reader = LogReader(self._pool, path)
+            self._readers.put(key, reader)
         return reader
 
     async def read(self, result: PartitionRead, gate: asyncio.Semaphore) -> bytes | ErrorCode:
@@ -307,7 +304,7 @@ class FetchService:
             try:
                 return await self._read_from(self.reader(key, path), result, gate)
             except (OffsetNotFound, MissingRecords):
-                self._readers.pop(key, None)  # its list of segments may be out of date
+                self._readers.pop(key)  # its list of segments may be out of date
                 return await self._read_from(self.reader(key, path), result, gate)
         except RequestError as error:
             return _fetch_code(error)
@@ -418,7 +415,7 @@ class FetchService:
         self._forget_counters(change)
         for partition in range(before.partitions):
             key = PartitionKey(before.topic_id, partition)
-            self._readers.pop(key, None)
+            self._readers.pop(key)
             self._forget_tail(key)
             _wake(self.poll.changed(key))
 

@@ -6,8 +6,7 @@ index is kept by its path and the segment's length, and only if it covers all th
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
+from bmq.core.aio.lru import LruCache
 from bmq.storage.checkpoint import Checkpoint
 
 CACHE_BYTES_MAX = 64 << 20
@@ -19,28 +18,17 @@ class IndexCache:
     """A cache of the indexes used last, of at most ``bytes_max`` bytes of files."""
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._kept: OrderedDict[tuple[str, int], tuple[Checkpoint, int]] = OrderedDict()
-        self.bytes = 0
+        self._kept: LruCache[tuple[str, int], Checkpoint] = LruCache(bytes_max)
 
     def __repr__(self) -> str:
-        return f"<IndexCache {len(self._kept)} indexes of {self.bytes} bytes>"
+        return f"<IndexCache {len(self._kept)} indexes of {self._kept.used} bytes>"
 
     def get(self, path: str, length: int) -> Checkpoint | None:
         """Return the index of the segment that is ``length`` bytes long now; None if it is not kept."""
-        kept = self._kept.get((path, length))
-        if kept is None:
-            return None
-        self._kept.move_to_end((path, length))
-        return kept[0]
+        return self._kept.get((path, length))
 
     def put(self, path: str, length: int, index: Checkpoint, size: int) -> None:
         """Keep an index whose file has ``size`` bytes, unless it does not cover ``length`` bytes or is larger than the
         cache."""
-        if index.position != length or size > self._bytes_max:
-            return
-        _, replaced = self._kept.pop((path, length), (None, 0))
-        self._kept[path, length] = index, size
-        self.bytes += size - replaced
-        while self.bytes > self._bytes_max:
-            self.bytes -= self._kept.popitem(last=False)[1][1]
+        if index.position == length:
+            self._kept.put((path, length), index, size)

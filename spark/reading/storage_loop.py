@@ -10,11 +10,11 @@ import asyncio
 import os
 import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from bmq.core.aio.lru import LruCache
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.open import open_filesystem
 
@@ -30,7 +30,7 @@ class StorageLoop:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._roots: OrderedDict[str, FileSystem] = OrderedDict()
+        self._roots: LruCache[str, FileSystem] = LruCache(ROOTS_MAX)
         self._opening = asyncio.Lock()
         threading.Thread(target=self._loop.run_forever, name="bmq-storage", daemon=True).start()
 
@@ -54,12 +54,9 @@ class StorageLoop:
         async with self._opening:  # held across the opening on purpose: other callers wait for the same root
             fs = self._roots.get(root)
             if fs is None:
-                fs = self._roots[root] = await open_filesystem(
-                    root, holder=f"spark-{uuid.uuid4().hex[:16]}", must_exist=must_exist
-                )
-                while len(self._roots) > ROOTS_MAX:
-                    await self._roots.popitem(last=False)[1].close()
-            self._roots.move_to_end(root)
+                fs = await open_filesystem(root, holder=f"spark-{uuid.uuid4().hex[:16]}", must_exist=must_exist)
+                for _, unused in self._roots.put(root, fs):
+                    await unused.close()
             return fs
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+from bmq.core.aio.lru import LruCache
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import StorageError
 from bmq.storage.hdfs import messages_pb2 as pb
@@ -37,7 +37,7 @@ class BadReplicas:
     def __init__(self, namenode: NameNode, start: Callable[..., object]) -> None:
         self._namenode = namenode
         self._start = start
-        self._reported: OrderedDict[tuple[int, int, str], None] = OrderedDict()
+        self._reported: LruCache[tuple[int, int, str], None] = LruCache(REMEMBERED_MAX)
         self._minute = -1
         self._count = 0
 
@@ -55,9 +55,7 @@ class BadReplicas:
         if replica in self._reported or self._count >= REPORTS_MAX:
             return False
         self._count += 1
-        self._reported[replica] = None
-        if len(self._reported) > REMEMBERED_MAX:
-            self._reported.popitem(last=False)
+        self._reported.put(replica, None)
         return True
 
     async def _send(self, located: pb.LocatedBlock) -> None:

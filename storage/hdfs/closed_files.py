@@ -6,9 +6,9 @@ That is worthwhile, and safe, for files that no longer change: large ones.  The 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
+from bmq.core.aio.lru import LruCache
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.settings import HdfsSettings
 
@@ -27,7 +27,7 @@ class ClosedFiles:
 
     def __init__(self, settings: HdfsSettings) -> None:
         self._settings = settings
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: LruCache[str, _Known] = LruCache(settings.readers_max)
 
     def is_worth_it(self, locations: pb.LocatedBlocks) -> bool:
         """Return whether a file's locations are to be kept: it is closed, and large."""
@@ -39,22 +39,19 @@ class ClosedFiles:
         if known is None:
             return None
         if known.expires < now or end > known.locations.file_length:
-            del self._known[path]
+            self._known.pop(path)
             return None
-        self._known.move_to_end(path)
         return known.locations
 
     def remember(self, path: str, locations: pb.LocatedBlocks, now: float) -> None:
         """Keep the locations of all of the file's blocks."""
-        self._known[path] = _Known(locations, now + self._settings.reader_ttl_s)
-        while len(self._known) > self._settings.readers_max:
-            self._known.popitem(last=False)
+        self._known.put(path, _Known(locations, now + self._settings.reader_ttl_s))
 
     def forget(self, path: str) -> None:
         """Drop a file's locations."""
-        self._known.pop(path, None)
+        self._known.pop(path)
 
     def forget_all_under(self, path: str) -> None:
         """Drop the locations of a file, or of all files in a folder and below it."""
         for known in [known for known in self._known if known == path or known.startswith(path + "/")]:
-            del self._known[known]
+            self._known.pop(known)

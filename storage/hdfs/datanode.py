@@ -12,6 +12,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from bmq.core.aio.lru import LruCache
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.errors import RemoteError
@@ -191,17 +192,13 @@ class SuspectNodes:
 
     def __init__(self, suspect_s: float) -> None:
         self._suspect_s = suspect_s
-        self._known: OrderedDict[str, pb.Node] = OrderedDict()
+        self._known: LruCache[str, pb.Node] = LruCache(_KNOWN_NODES_MAX)
         self._suspected_until: dict[str, float] = {}
 
     def learn(self, nodes: Iterable[pb.Node]) -> None:
         """Keep nodes that a block location names; the oldest make room."""
         for node in nodes:
-            name = node_name(node.id)
-            self._known[name] = node
-            self._known.move_to_end(name)
-        while len(self._known) > _KNOWN_NODES_MAX:
-            self._known.popitem(last=False)
+            self._known.put(node_name(node.id), node)
 
     def suspect(self, names: Iterable[str], now: float) -> None:
         """Note that these nodes failed: they are suspected for ``suspect_s`` from now on."""
@@ -225,18 +222,17 @@ class SuspectNodes:
 
     def latest(self, most: int, *, besides: set[str]) -> list[pb.Node]:
         """Return the nodes seen last, without `besides`, at most `most`."""
-        return list(
-            itertools.islice((node for name, node in reversed(self._known.items()) if name not in besides), most)
-        )
+        others = (node for node in self._known.newest() if node_name(node.id) not in besides)
+        return list(itertools.islice(others, most))
 
     def forget(self, names: Iterable[str]) -> None:
         """Drop nodes until block locations name them again."""
         for name in names:
-            self._known.pop(name, None)
+            self._known.pop(name)
 
     def resolve(self, names: Iterable[str]) -> list[pb.Node]:
         """Return the nodes of these names, for the NameNode to exclude.
 
         A name never seen in a block location is left out; it is kept once addBlock has chosen that node.
         """
-        return [self._known[name] for name in sorted(names) if name in self._known]
+        return [node for name in sorted(names) if (node := self._known.peek(name)) is not None]

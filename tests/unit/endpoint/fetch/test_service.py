@@ -974,8 +974,9 @@ def test_readers_that_never_read_leave_room_for_others() -> None:
 
 
 def test_a_reader_of_a_partition_is_kept_and_the_oldest_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bmq.endpoint.fetch.service.READERS_MAX", 2)
+
     async def main(world: World) -> None:
-        monkeypatch.setattr("bmq.endpoint.fetch.service.READERS_MAX", 2)
         world.topic("u", 3)
         for partition in (0, 1, 0, 2):
             await world.store("u", partition)

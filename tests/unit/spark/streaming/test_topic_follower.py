@@ -345,9 +345,9 @@ def test_indexes_are_kept_within_a_bound() -> None:
     for n in range(5):
         cache.put(f"{n}.idx", 7, whole, 40)
     assert [cache.get(f"{n}.idx", 7) for n in range(5)] == [None, None, None, whole, whole]
-    assert cache.bytes == 80
+    assert repr(cache) == "<IndexCache 2 indexes of 80 bytes>"
     cache.put("4.idx", 7, whole, 60)
-    assert cache.bytes == 100
+    assert repr(cache) == "<IndexCache 2 indexes of 100 bytes>"
     cache.put("large.idx", 7, whole, 101)
     cache.put("partial.idx", 9, whole, 1)
     assert cache.get("large.idx", 7) is None
