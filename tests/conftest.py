@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 from bmq.core.logging.handler import BoundedHandler
 from bmq.core.logging.lines import TEXT, LineFormatter
 
+pytest_plugins = ["tests.harness.plugin"]
+
 settings.register_profile("bmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("bmq")
 

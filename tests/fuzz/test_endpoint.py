@@ -33,7 +33,7 @@ from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.large_requests import LargeRequests
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.proxy.apis import ALL_APIS
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.core.net.world import Peer, turn
 from tests.unit.core.wire.mutations import mutate, sample_frames
 from tests.unit.core.wire.profile import IS_SOAK

@@ -8,11 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from random import Random
 
+from tests.harness.loop import PROCESS
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld, Process
 from tests.simulation.group_clients import Member
 from tests.simulation.kafka_clients import Client, read_all
 from tests.simulation.kafka_world import Told
-from tests.simulation.loop import PROCESS
 
 QUIET_S = 90.0
 """Until nothing is kept any more: a broker's own patience with what was under way (60 s), and a sweep."""

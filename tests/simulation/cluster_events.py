@@ -11,10 +11,10 @@ from typing import Any
 
 from bmq.controller.admin.api import ClusterAdmin
 from bmq.core.errors import RequestError
+from tests.harness.loop import PROCESS
 from tests.simulation.cluster_network import CLIENT
 from tests.simulation.cluster_world import OPERATOR, ClusterWorld, Place, Process
 from tests.simulation.frail_files import STEPS
-from tests.simulation.loop import PROCESS
 
 PLACES_MAX = 14
 DOWN_S = (0.0, 0.5, 3.0, 15.0)

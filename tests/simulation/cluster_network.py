@@ -20,7 +20,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from tests.simulation.loop import PROCESS
+from tests.harness.loop import PROCESS
 
 KERNEL_BYTES = 64 << 10
 CLIENT = "client"

@@ -22,7 +22,7 @@ from bmq.core.rpc.message_fields import Message
 from bmq.core.rpc.messages import ENDS_SETTLED, AskRequest, HandedOverRequest, HelloResponse, InternalKey, Question
 from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.primitives import uvarint
-from tests.simulation.loop import PROCESS
+from tests.harness.loop import PROCESS
 from tests.simulation.versions import Version
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 T = TypeVar("T")
 REPLAYED = os.environ.get("BMQ_SIM_SEED", "")

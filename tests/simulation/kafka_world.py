@@ -24,7 +24,7 @@ from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.server.node import Node
 from bmq.storage.filesystem import StorageError
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from tests.simulation.loop import PROCESS, kill_tasks
+from tests.harness.loop import PROCESS, kill_tasks
 from tests.simulation.network import Disconnected, Link
 
 SMALL = BrokerConfig(

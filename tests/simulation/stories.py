@@ -9,7 +9,7 @@ from bmq.broker.partition.driver import PartitionDriver
 from bmq.meta import ownership
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.memory import Faults, MemoryFileSystem
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import KEY, PATH, Process, Sent, World, make, until
 
 HUNG = Faults(ack_s=(1e6, 1e6))

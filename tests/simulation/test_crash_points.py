@@ -14,7 +14,7 @@ import pytest
 from bmq.core.errors import RequestError
 from bmq.meta.kv import KeyValue
 from bmq.storage.filesystem import FileSystem
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import KEY, Process, Sent, World, make, until
 
 CALLS = {"create", "fence", "read", "status", "visible_length", "rename", "replace", "delete", "get", "commit"}

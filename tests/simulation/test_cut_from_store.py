@@ -14,6 +14,7 @@ import pytest
 
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Topic
+from tests.harness.loop import run
 from tests.simulation.cluster_checks import BugsTold, Through, check_logs, check_quiet
 from tests.simulation.cluster_events import run_in
 from tests.simulation.cluster_world import ClusterWorld, Place, Process
@@ -21,7 +22,6 @@ from tests.simulation.group_clients import Member
 from tests.simulation.histories import seeds_wanted
 from tests.simulation.kafka_clients import create_topic, produce
 from tests.simulation.kafka_world import CONFIG
-from tests.simulation.loop import run
 from tests.simulation.metadata_clients import MetadataConsumer
 
 TOPIC = "orders"

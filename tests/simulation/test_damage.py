@@ -16,7 +16,7 @@ from bmq.storage.checkpoint import encode
 from bmq.storage.filesystem import CorruptData, Lease, StorageUnavailable, write_once
 from bmq.storage.journal import CHECKPOINT, frame
 from bmq.storage.memory import Faults, MemoryFileSystem
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.stories import (
     HUNG,
     delete_records,

@@ -21,12 +21,12 @@ from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.filesystem import OutOfSpace, StorageUnavailable, write_once
 from bmq.storage.memory import Faults, MemoryStorage
 from bmq.storage.memory.namespace import Datanode, NodeState
+from tests.harness.loop import PROCESS, run
 from tests.simulation.cluster_network import ClusterNetwork
 from tests.simulation.cluster_versions import spoken
 from tests.simulation.cluster_world import ClusterWorld
 from tests.simulation.frail_files import FrailFileSystem
 from tests.simulation.judge import KEY, Judge, encode, make
-from tests.simulation.loop import PROCESS, run
 from tests.simulation.stories import delete_records, nodes_of, owner, write, writer_of
 from tests.simulation.versions import SpokenKeyValue, Version
 from tests.simulation.world import SMALL_LOG, World, until

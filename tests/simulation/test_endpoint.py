@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+from tests.harness.loop import run
 from tests.simulation.group_clients import Member
 from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
 from tests.simulation.kafka_clients import (
@@ -26,7 +27,6 @@ from tests.simulation.kafka_clients import (
     read_all,
 )
 from tests.simulation.kafka_world import KafkaWorld
-from tests.simulation.loop import run
 from tests.simulation.test_partition import storage_faults, store_faults
 
 HISTORIES = Histories(module=__name__, seeds=seeds_wanted(40) // 4 or 1, blocks=10)

@@ -26,7 +26,7 @@ from bmq.controller.term import LOAD_S, SHARE_ROUND_S
 from bmq.core.model import SegmentName
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.filesystem import Lease, OutOfSpace, StorageError
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 TURN_S = 3.0  # crowded_turn_ms
 OPEN_PARALLEL = 32

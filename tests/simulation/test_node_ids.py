@@ -18,9 +18,9 @@ from bmq.meta.cluster.keys import member_key, node_id_key
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue
 from bmq.server.node import Node
+from tests.harness.loop import run
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld, Process
 from tests.simulation.kafka_clients import create_topic
-from tests.simulation.loop import run
 
 BROKER = 4
 """Kafka's resource type."""

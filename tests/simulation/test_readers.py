@@ -8,9 +8,9 @@ from typing import Any
 
 from kafka.protocol.metadata import MetadataResponse
 
+from tests.harness.loop import run
 from tests.simulation.kafka_clients import Fetcher, look_for_epochs
 from tests.simulation.kafka_world import Told
-from tests.simulation.loop import run
 
 NAMES = {"topic_id": None, "error_code": 0}
 

@@ -26,11 +26,11 @@ from bmq.storage.cluster_files import WrongCluster, check_cluster, read_cluster,
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.layout import PartitionPath, topic_json
 from bmq.storage.memory import Faults, MemoryFileSystem
+from tests.harness.loop import run
 from tests.simulation.group_clients import Member
 from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
 from tests.simulation.kafka_clients import create_and_delete, create_topic, observe, produce, produce_plain, topic_id
 from tests.simulation.kafka_world import KafkaWorld
-from tests.simulation.loop import run
 from tests.simulation.test_endpoint import PARTITIONS, TOPIC, verdict
 from tests.simulation.test_partition import storage_faults, store_faults
 from tests.simulation.world import until

@@ -14,9 +14,9 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from bmq.core.errors import ErrorCode
 from bmq.core.records.batch import Record, build_batch
 from bmq.storage.memory import Faults
+from tests.harness.loop import run
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld, Process
 from tests.simulation.kafka_clients import create_topic
-from tests.simulation.loop import run
 
 TOPIC = "orders"
 PARTITIONS = 3

@@ -20,7 +20,7 @@ from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage.filesystem import LeaseLost, StorageError
 from bmq.storage.memory import Faults, MemoryFileSystem
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.stories import HUNG, RECORD, delete_records, logs, names, nodes_of, owner, story, write, writer_of
 from tests.simulation.world import (
     KEY,

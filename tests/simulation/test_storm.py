@@ -15,13 +15,13 @@ from random import Random
 import pytest
 
 from bmq.core.errors import RequestError
+from tests.harness.loop import run
 from tests.simulation.cluster_checks import BugsTold, check_groups, check_logs, check_quiet
 from tests.simulation.cluster_events import run_in
 from tests.simulation.cluster_world import ClusterWorld, Place, Process
 from tests.simulation.group_clients import Member
 from tests.simulation.histories import Histories, seeds_wanted
 from tests.simulation.kafka_clients import create_topic
-from tests.simulation.loop import run
 from tests.simulation.metadata_clients import PAUSE_S, MetadataConsumer, MetadataProducer
 
 HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 1000 or 1, blocks=2)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from bmq.broker.log_config import log_config
 from bmq.core.errors import ErrorCode
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.world import World, batch, world
 

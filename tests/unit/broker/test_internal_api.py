@@ -48,7 +48,7 @@ from bmq.core.rpc.messages import (
 )
 from bmq.storage import checkpoint
 from bmq.storage.checkpoint import ProducerState, decode_producers, from_big_endian
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.cluster import Caller, Cluster, cluster
 from tests.unit.broker.world import batch, idempotent

@@ -11,7 +11,7 @@ from bmq.broker.log_sizes import LogSizes
 from bmq.core.errors import RequestError
 from bmq.core.metrics.counters import OTHER_TOPICS
 from bmq.storage.filesystem import StorageError
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.broker.world import World, batch, world
 
 

@@ -16,7 +16,7 @@ import pytest
 from kafka.protocol.producer import ProduceRequest
 
 from bmq.core.net.request import CloseConnection, Response
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.broker.world import World, batch, idempotent, world
 
 Data = ProduceRequest.TopicProduceData

@@ -19,7 +19,7 @@ from bmq.core.records.compression import Compression, recompress
 from bmq.core.records.reader import read_records
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage.memory import Faults
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import read_log
 from tests.unit.broker.world import FakeClient, World, batch, idempotent, world
 

@@ -15,7 +15,7 @@ from bmq.console.state import CommittedFacts
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.console.states import list_offsets_response
 
 

@@ -14,7 +14,7 @@ from bmq.meta.cluster.keys import controller_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.kv import Compare, Delete
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 KEY = controller_key("c")
 

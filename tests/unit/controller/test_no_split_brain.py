@@ -22,7 +22,7 @@ from bmq.core.clock import LoopClock
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Write
 from bmq.meta.kv_memory import KvFaults
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.controller.world import SHARDS, World
 
 pytestmark = pytest.mark.slow

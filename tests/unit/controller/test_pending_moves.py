@@ -15,7 +15,7 @@ from bmq.core.model import PartitionKey
 from bmq.meta.kv import Delete, KeyValue
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, partition_key, read, store
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 TOPIC = uuid.UUID(int=7)
 

@@ -7,7 +7,7 @@ import pytest
 from bmq.controller.probing import WITNESSES, Isolated, Prober
 from bmq.core.clock import LoopClock
 from bmq.meta.cluster.member import Address, Member
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.controller.world import FakeMembers
 
 OWN = "leader"

@@ -22,7 +22,7 @@ from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
 from bmq.meta.kv import Commit, Compare, Delete, Put, Write
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue
 from bmq.meta.ownership import PartitionRecord, encode, partition_key, store
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.controller.world import World, world
 
 pytestmark = pytest.mark.slow

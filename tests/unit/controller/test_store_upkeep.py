@@ -13,7 +13,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.kv import Compare, KvUnavailable, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.maintenance import Maintained, StoreStatus
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000

@@ -13,7 +13,7 @@ from bmq.coordinator.shard import writer
 from bmq.coordinator.shard.state import ShardState
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.coordinator.fakes import CLIENT, World, join_alone, join_request, running, sync_request
 
 

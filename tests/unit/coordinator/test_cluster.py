@@ -25,7 +25,7 @@ from bmq.core.wire import messages as m
 from bmq.meta.cluster.view import ShardOwner
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.server.local_shard_log import LocalShardLog
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.coordinator.cluster_world import (
     LATENCY_S,
     SHARDS,

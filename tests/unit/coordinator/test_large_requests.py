@@ -19,7 +19,7 @@ from bmq.core.wire import messages as m
 from bmq.endpoint.response_room import ResponseRoom
 from bmq.meta.members import OneNode, ProxyAddress
 from bmq.proxy.handlers import find_coordinator
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.coordinator.cluster_world import cluster, group_of
 from tests.unit.coordinator.fakes import (
     CLIENT,

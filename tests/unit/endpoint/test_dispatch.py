@@ -32,7 +32,7 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.large_requests import LargeRequests
 from bmq.endpoint.response_budget import ResponseBudget
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 
 class Asker:

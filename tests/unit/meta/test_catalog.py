@@ -23,7 +23,7 @@ from bmq.meta.catalog import (
 )
 from bmq.meta.kv import Compare, Delete, Entry, KvError, KvUnavailable, Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 pytestmark = pytest.mark.slow
 

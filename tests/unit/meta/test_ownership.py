@@ -17,7 +17,7 @@ from bmq.meta import ownership
 from bmq.meta.kv import Compare, Delete, KvError, KvUnavailable, KvUnknown, Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, Refused, SegmentEntry, Stored, decode, encode, partition_key
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 pytestmark = pytest.mark.slow
 

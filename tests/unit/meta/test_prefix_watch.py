@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from bmq.meta.kv import Changes, Entry, Event, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.prefix_watch import BYTES_PER_STEP, EVENTS_PER_STEP, PrefixWatcher
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 PREFIX = "/bmq/things/"
 

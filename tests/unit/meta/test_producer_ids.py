@@ -11,7 +11,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.producer_ids import BLOCK, INCARNATION_MAX, ProducerIds, producer_ids_key
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 
 def test_ids_count_up_from_block_to_block() -> None:

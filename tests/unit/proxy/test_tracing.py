@@ -19,7 +19,7 @@ from bmq.endpoint.fetch import handler as fetch
 from bmq.endpoint.produce import handler as produce
 from bmq.proxy.tracing import TracedEndpoint, Tracing
 from bmq.server.broker_endpoint import internal_dispatch
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.proxy.cluster import Cluster, cluster, plain
 
 APIS = (*produce.APIS, *fetch.APIS)

@@ -33,8 +33,8 @@ def test_a_mutation_fits_the_code_and_its_test_exists(mutation: Mutation) -> Non
     assert mutation.rule in range(1, 11)
     path, _, name = mutation.killed_by.partition("::")
     assert path.startswith(("tests/unit/", "tests/simulation/")), "fast tests only"
-    functions = [node for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)]
-    assert name in {function.name for function in functions}
+    body = ast.parse((ROOT / path).read_text()).body
+    assert name in {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def test_every_rule_has_mutations_and_names_are_unique() -> None:

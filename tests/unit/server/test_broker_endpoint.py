@@ -21,7 +21,7 @@ from bmq.meta.kv_memory import KvFaults
 from bmq.server.broker_endpoint import internal_dispatch, internal_services
 from bmq.server.local_shard_log import LocalShardLogs
 from bmq.storage.block_cache import BlockCache, ReadConfig
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.broker.world import World, answered, batch, world
 
 VERSION = 13  # by topic id

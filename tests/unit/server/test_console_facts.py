@@ -34,7 +34,7 @@ from bmq.meta.group_placement import shard_of
 from bmq.proxy.partition_queries import LOOK_S
 from bmq.server.console_facts import BYTES_S, console_state
 from bmq.server.node import Node
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 
 class PendingMoves:

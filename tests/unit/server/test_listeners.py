@@ -13,7 +13,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.server.listeners import CLIENTS_SHARE, Sockets, warn_of_loopback_names
 from bmq.server.node import LEAVES_METADATA_S, Node
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.log_text import lines
 
 LIMIT_S = 8.0

@@ -23,7 +23,7 @@ from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageUnavailable, w
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import read_root_id
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 CLUSTER = "c"
 

@@ -17,7 +17,7 @@ from bmq.server import storage_facts
 from bmq.server.storage_facts import PARALLEL, TELL_S, segments_of
 from bmq.storage.filesystem import BlockPlace, StorageUnavailable
 from bmq.storage.log_segments import Listed
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 SEGMENTS = 200
 

@@ -12,7 +12,7 @@ from bmq.server import storage_room
 from bmq.server.storage_room import KEPT_S, StorageRoom
 from bmq.storage.filesystem import StorageUnavailable, Unsupported
 from bmq.storage.health import StorageHealth
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 HEALTH = StorageHealth(
     capacity_bytes=1000, remaining_bytes=400, is_in_safe_mode=True, missing_blocks=2, root_names=7, root_bytes=90,

@@ -18,7 +18,7 @@ from bmq.meta.cluster.member import BROKER, PROXY, Address, Member
 from bmq.server import topic_sizes
 from bmq.server.node import Node
 from bmq.server.topic_sizes import ClusterTopicSizes
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 IDS = {name: UUID(int=number) for number, name in enumerate(("orders", "events", "audit"), 1)}
 CATALOG: Any = SimpleNamespace(

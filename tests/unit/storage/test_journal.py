@@ -44,7 +44,7 @@ from bmq.storage.journal import (
 from bmq.storage.journal_writer import SNAPSHOT_A_TURN, JournalWriter
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.memory.appender import MemoryAppender
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 
 pytestmark = pytest.mark.slow

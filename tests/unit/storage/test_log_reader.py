@@ -21,7 +21,7 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import Found, LiveSegment, LogReader, OffsetNotFound
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import encode_idx
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 PATH = PartitionPath("t", "id", 0)
 KEY = PartitionKey(uuid.UUID(int=1), 0)

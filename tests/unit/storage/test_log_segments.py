@@ -13,7 +13,7 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import Extent, Listed, LogSegments, Retained, expired, is_deletable, walk
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.recovery import ends
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 PATH = PartitionPath("t", "id", 0)
 S = SegmentName

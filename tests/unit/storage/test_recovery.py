@@ -37,7 +37,7 @@ from bmq.storage.recovery import (
     recover,
 )
 from bmq.storage.segment import Tail
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 TOPIC_ID = uuid.UUID(int=3)
 KEY = PartitionKey(TOPIC_ID, 0)

@@ -20,7 +20,7 @@ from bmq.storage.checkpoint import Checkpoint, ProducerState
 from bmq.storage.filesystem import write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import IDX_MAGIC, ScanResult, Tail, decode_idx, encode_idx, find_batch, scan
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 PATH = "/topics/t/x/0/s.log"
 BASE = 1000

@@ -22,7 +22,7 @@ from bmq.meta.kv_memory import KvFaults
 from bmq.meta.ownership import PartitionRecord
 from bmq.meta.registration import broker_key
 from bmq.storage.memory import Faults
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.broker.world import World, batch, idempotent, world
 
 pytestmark = pytest.mark.slow

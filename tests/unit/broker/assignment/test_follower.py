@@ -28,7 +28,7 @@ from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import JOURNALS, PartitionPath
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import Faults
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.broker.cluster import Cluster, Node, cluster
 from tests.unit.broker.world import batch, idempotent, world
 from tests.unit.loop_stops import TurnCounter

@@ -34,7 +34,7 @@ from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import Listed, walk
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import decode_idx
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import WallClock, until
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.transitions import State
 from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.model import PartitionKey
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.broker.cluster import cluster
 from tests.unit.loop_stops import TurnCounter
 

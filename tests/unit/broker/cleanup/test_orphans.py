@@ -11,7 +11,7 @@ from bmq.broker.cleanup.orphans import FENCED_AT_ONCE, Sweeper
 from bmq.storage import layout
 from bmq.storage.filesystem import Lease, StorageUnavailable
 from bmq.storage.memory import MemoryFileSystem
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.broker.cleanup.test_janitor import HOUR_MS, KEY, PATH, SMALL, World
 
 FENCE_S = 10.0

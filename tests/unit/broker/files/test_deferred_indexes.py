@@ -15,7 +15,7 @@ from bmq.core.model import SegmentName
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import PATH
 
 NAME = SegmentName(0, 1, 0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bmq.broker.files.flush_scheduler import Alarms, FlushScheduler
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 pytestmark = pytest.mark.slow
 

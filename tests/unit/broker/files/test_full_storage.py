@@ -13,7 +13,7 @@ from bmq.broker.config import BrokerConfig
 from bmq.core.errors import ErrorCode
 from bmq.storage.filesystem import CreateOptions, OutOfSpace
 from bmq.storage.memory import Faults
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import read_log, until
 from tests.unit.broker.world import World, batch, world
 from tests.unit.log_text import lines

@@ -13,7 +13,7 @@ from bmq.broker.config import BrokerConfig
 from bmq.broker.log_config import log_config
 from bmq.storage.memory import MemoryFileSystem
 from bmq.storage.memory.appender import MemoryAppender
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.broker.world import World, batch, world
 
 PARTITIONS = 8

@@ -15,7 +15,7 @@ from bmq.storage import layout
 from bmq.storage.filesystem import Appender, Lease, StorageUnavailable, write_once
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.cluster import cluster
 from tests.unit.broker.world import batch, world

@@ -16,7 +16,7 @@ from bmq.core.aio.byte_budget import Budget
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.storage.filesystem import CreateOptions, OutOfSpace
 from bmq.storage.memory import Faults
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import read_log, until
 from tests.unit.broker.world import World, batch, world
 

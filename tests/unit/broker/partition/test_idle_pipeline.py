@@ -9,7 +9,7 @@ from typing import Any
 from bmq.broker.context import SEALS_AT_ONCE
 from bmq.storage.filesystem import Lease
 from bmq.storage.memory import Faults, MemoryFileSystem
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.world import World, batch, world
 

@@ -11,7 +11,7 @@ import pytest
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.log_config import log_config
 from bmq.core.errors import ErrorCode
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.world import World, batch, idempotent, world
 

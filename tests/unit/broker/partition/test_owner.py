@@ -33,7 +33,7 @@ from bmq.meta.kv_memory import KvFaults
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.filesystem import FileStatus
 from bmq.storage.memory import Faults, MemoryFileSystem
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.broker.world import World, batch, idempotent, world
 
 pytestmark = pytest.mark.slow

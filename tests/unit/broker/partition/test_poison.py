@@ -22,7 +22,7 @@ from bmq.core.records import check
 from bmq.core.records.batch import HEADER_BYTES, Batch, BatchRules, Record, build_batch, encode_varint
 from bmq.core.records.compression import Compression, recompress
 from bmq.core.records.walk import Walker
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import read_log
 from tests.unit.broker.world import World, idempotent, world
 

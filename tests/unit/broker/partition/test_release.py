@@ -30,7 +30,7 @@ from bmq.storage.index import ENTRY
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults
 from bmq.storage.segment import decode_idx
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.assignment.test_follower import count_gets, now, play, record_of
 from tests.unit.broker.cluster import Cluster, Node

@@ -29,7 +29,7 @@ from bmq.storage.block_cache import BlockCache
 from bmq.storage.filesystem import StorageUnavailable, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import MemoryFileSystem
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.simulation.world import KEY, PATH, SMALL, Process, World, make, read_log, until
 
 pytestmark = pytest.mark.slow

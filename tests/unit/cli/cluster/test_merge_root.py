@@ -22,7 +22,7 @@ from bmq.storage.cluster_files import WrongCluster
 from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.open import open_filesystem
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 pytestmark = pytest.mark.slow
 

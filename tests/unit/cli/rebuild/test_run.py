@@ -21,7 +21,7 @@ from bmq.storage.filesystem import FileStatus, StorageError, write_once
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.root_id import read_root_id
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 TOPIC_ID = uuid.UUID(int=1)
 PARTITIONS = 3

@@ -26,7 +26,7 @@ from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Member
 from bmq.meta.config_changes import ConfigChange, Operation
 from bmq.meta.kv_memory import MemoryKeyValue
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.controller.world import Standby, World, world
 
 

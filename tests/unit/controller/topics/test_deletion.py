@@ -26,7 +26,7 @@ from bmq.meta.ownership import PartitionRecord, encode, partition_key
 from bmq.storage.cluster_files import StoredTopics, read_topic
 from bmq.storage.filesystem import write_once
 from bmq.storage.memory import MemoryStorage
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.controller.admin.world import AdminWorld, world
 
 TOMB = DeletedTopic(

@@ -14,7 +14,7 @@ from bmq.controller.topics import files as topic_files
 from bmq.controller.topics.files import PACE_S, Publisher
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import Catalog, Topic
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 
 class Files:

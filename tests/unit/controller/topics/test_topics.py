@@ -29,7 +29,7 @@ from bmq.meta.kv_memory import MemoryStore
 from bmq.storage.cluster_files import read_topic
 from bmq.storage.layout import topic_json
 from bmq.storage.memory import MemoryStorage
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.controller.admin.world import AdminWorld, world
 
 pytestmark = pytest.mark.slow

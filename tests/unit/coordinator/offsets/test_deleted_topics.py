@@ -14,7 +14,7 @@ from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Topic
 from bmq.meta.kv import KvUnavailable
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.coordinator.fakes import CLIENT, MemoryLogs, World, commit_request, running, topic
 
 AGAIN = topic("orders", incarnation=1)

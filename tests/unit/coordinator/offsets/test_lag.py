@@ -16,7 +16,7 @@ from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.metrics.counters import OTHER_TOPICS
 from bmq.core.model import PartitionKey
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.coordinator.fakes import MemoryCatalog, MemoryLogs, World, running, topic
 from tests.unit.loop_stops import TurnCounter
 

@@ -9,7 +9,7 @@ import pytest
 from bmq.coordinator.shard.freshness import FRESH_S
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.coordinator.cluster_world import View, cluster, group_of
 from tests.unit.coordinator.fakes import CLIENT, World, join_alone, join_request, running, sync_request
 

@@ -16,7 +16,7 @@ from bmq.coordinator.records import (
     encode,
 )
 from bmq.core.records.batch import Record, build_batch
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.coordinator.fakes import World, running, topic
 from tests.unit.loop_stops import STOP_MAX_S, loop_stops
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bmq.coordinator.group.states import State
 from bmq.core.wire import messages as m
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.coordinator.fakes import CLIENT, World, join_alone, join_request, running
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.coordinator.fakes import (
     CLIENT,
     MemoryLogs,

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from bmq.core.aio.eager import start
-from tests.simulation.loop import VirtualLoop
+from tests.harness.loop import VirtualLoop
 from tests.unit.loop_stops import without_collector
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bmq.core.aio.memoized import Memoized
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 KEPT_S = 15.0
 TAKES_S = 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bmq.core.aio.subscribers import Subscribers, wait_for
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 
 def test_everybody_is_told_in_order_until_forgotten() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from bmq.core.aio.task_group import TaskGroup
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.loop_stops import without_collector
 
 pytestmark = pytest.mark.slow

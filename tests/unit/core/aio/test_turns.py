@@ -12,7 +12,7 @@ import pytest
 
 from bmq.core.aio.steps import Steps
 from bmq.core.aio.turns import StepQueue, Turns, map_in_turns, next_turn
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, forget_stops, run_measured
 
 

@@ -13,7 +13,7 @@ from bmq.core.logging.fields import FIELD_MAX, FIELDS, Fields, fields
 from bmq.core.logging.handler import BoundedHandler, write_left_out_forever
 from bmq.core.logging.limit import BURST, REPEAT_S
 from bmq.core.logging.lines import JSON, MESSAGE_MAX, TEXT, TRACEBACK_MAX, one_line
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 FORGED = "x\n2026-11-22 00:00:00,000 ERROR bmq.core: all data is lost\x1b[2J\u2028\x85\r\u202e"
 

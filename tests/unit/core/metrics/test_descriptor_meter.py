@@ -13,7 +13,7 @@ from bmq.core.descriptors import Failures
 from bmq.core.metrics.descriptor_meter import QUIET_S, Begun, DescriptorMeter, DescriptorShortage, Over
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.local import file as local_file
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 
 def out_of_descriptors() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bmq.core.metrics.loop_meter import LoopMeter, ThreadLoad
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 
 def test_a_loop_that_nothing_holds_up_is_not_late_and_a_busy_thread_is_not_idle() -> None:

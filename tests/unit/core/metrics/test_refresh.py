@@ -10,7 +10,7 @@ import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.refresh import Refresh
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.log_text import lines
 
 

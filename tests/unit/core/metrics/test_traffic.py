@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bmq.core.metrics.traffic import Counts, TrafficMeter
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 
 def facts(counts: Counts | None) -> tuple[int, int, int] | None:

@@ -12,7 +12,7 @@ import pytest
 from bmq.core.logging.limit import BURST
 from bmq.core.net.client_connection import BEGUN_A_TURN, UNANSWERED_BYTES_MAX, UNANSWERED_MAX
 from bmq.core.net.request import NO_RESPONSE, CloseConnection
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.core.net.world import PRODUCE, World, frame, turn
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.net.client_connection import BEGUN_A_TURN, UNANSWERED_BYTES_MAX, UNANSWERED_MAX
 from bmq.core.net.internal_connection import SHARE_BYTES, SILENCE_S, UnorderedConnection
 from bmq.core.net.listener import Listener
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.core.net.world import Peer, World, frame, turn
 
 pytestmark = pytest.mark.slow

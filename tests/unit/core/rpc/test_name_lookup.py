@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bmq.core.rpc.name_lookup import LookupFailed, look_up
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 V4 = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.7", 9093))
 V6 = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::7", 9093, 0, 0))

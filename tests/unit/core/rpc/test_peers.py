@@ -28,7 +28,7 @@ from bmq.core.rpc.messages import (
 from bmq.core.rpc.peer import PeerSettings
 from bmq.core.rpc.peers import PAUSE_MOST_S, WANTED_S, Kind, Peer, PeerBusy, PeerLost, Peers
 from bmq.core.rpc.server import Admission
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.core.rpc.world import KERNEL_BYTES, FakeMember, Kafka, World, admin, result
 
 ADMIN = InternalKey.ADMIN

@@ -22,7 +22,7 @@ from bmq.meta.members import Members, ProxyAddress
 from bmq.proxy.metadata_cache import MetadataCache
 from bmq.proxy.services import ProxyServices
 from bmq.storage.filesystem import StorageUnavailable
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.endpoint.serving import World, batch_of
 from tests.unit.proxy.handlers.admin_serving import Spread
 

@@ -13,7 +13,7 @@ from bmq.core.errors import ErrorCode
 from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S
 from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
 
 pytestmark = pytest.mark.slow

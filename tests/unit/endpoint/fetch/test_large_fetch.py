@@ -14,7 +14,7 @@ from bmq.endpoint.fetch import operation
 from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchParams, FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.endpoint.fetch.sessions import PARTITIONS_A_STEP, FetchSessions
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
 
 MANY = 2 * PARTITIONS_A_TURN + 10

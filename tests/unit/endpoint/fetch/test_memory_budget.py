@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from bmq.endpoint.fetch.memory_budget import FetchBudget, MemoryPool, Reservation
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 LIMIT = 3200
 SMALL = 100

@@ -15,7 +15,7 @@ import pytest
 from bmq.core.net.request import Response
 from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.partition_read import PartitionRead
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.endpoint.serving import World, release, want
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,7 @@ from bmq.meta.catalog import Topic
 from bmq.storage.filesystem import CorruptData, StorageUnavailable
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import OffsetNotFound
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
 from tests.unit.loop_stops import without_collector
 

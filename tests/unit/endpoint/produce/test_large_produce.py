@@ -17,7 +17,7 @@ from bmq.core.net.request import CloseConnection
 from bmq.core.wire.limits import PARTITIONS
 from bmq.endpoint.produce.handler import PARTITIONS_AT_ONCE, PartitionProduce
 from bmq.storage.memory import Faults
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.broker.world import FakeClient, World, batch, idempotent, produced, world
 from tests.unit.loop_stops import without_collector
 

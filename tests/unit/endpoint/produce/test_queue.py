@@ -12,7 +12,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.endpoint.partitions import Owner, PartitionView
 from bmq.endpoint.produce.queue import ProduceQueue
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 KEY = PartitionKey(uuid.UUID(int=1), 0)
 CONFIG = NodeConfig(held_produce_ms=1000)

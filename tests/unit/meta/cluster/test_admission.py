@@ -27,7 +27,7 @@ from bmq.meta.cluster.member import Address, Member, encode_member
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 OFFSETS_ID, OTHER_ID = uuid.UUID(int=1), uuid.UUID(int=2)
 CATALOG = cast(Any, SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(topic_id=OFFSETS_ID)}))

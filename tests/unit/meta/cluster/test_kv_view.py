@@ -25,7 +25,7 @@ from bmq.meta.cluster.member import Address, Member, decode_member, encode_membe
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ from bmq.meta.cluster.membership import (
 )
 from bmq.meta.kv import Commit, Compare, Delete, KeyValue, Put, Write
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from bmq.meta.cluster.proxies import ClusterProxies
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.members import ProxyAddress
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 100, 1000])

@@ -12,7 +12,7 @@ from bmq.core.rpc.message_fields import Unregistered
 from bmq.core.rpc.peer import PeerLost
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
 from bmq.meta.cluster.unregistered import ASK_S, RegistrationCheck, Verdict, judge, others_to_ask
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 TTL_S = 10.0
 ROLES = (BROKER, COORDINATOR, PROXY, CONTROLLER)

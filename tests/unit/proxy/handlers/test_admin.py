@@ -46,7 +46,7 @@ from bmq.proxy.handlers import (
     init_producer_id,
     list_partition_reassignments,
 )
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.proxy.handlers.admin_serving import AdminServing, Spread, serving
 
 CREATE, DELETE, GROW = create_topics.APIS[0], delete_topics.APIS[0], create_partitions.APIS[0]

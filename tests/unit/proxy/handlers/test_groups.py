@@ -30,7 +30,7 @@ from bmq.proxy.handlers import (
     offset_fetch,
     sync_group,
 )
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.coordinator.fakes import World, commit_request, join_request, running, sync_request
 
 MODULES = (

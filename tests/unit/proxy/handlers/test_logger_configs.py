@@ -9,7 +9,7 @@ import pytest
 
 from bmq.core.config import NodeConfig
 from bmq.core.wire.messages import AlterConfigsRequest, IncrementalAlterConfigsRequest
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.proxy.handlers.admin_serving import serving
 from tests.unit.proxy.handlers.test_admin import ALTER, DESCRIBE, INCREMENT, alter, altered, describe, versions
 

@@ -13,7 +13,7 @@ from bmq.core.aio.eager import start
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.proxy.handlers._parallel import each
 from bmq.proxy.partition_queries import ask_all
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.loop_stops import without_collector
 
 

@@ -14,7 +14,7 @@ from bmq.meta.cluster.unreachable import decode_unreachable, unreachable_key
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.proxy.reachability.failure_reports import REPORT_S, Reports
 from bmq.proxy.reachability.unreachable_brokers import DOWN_S, UP_S, Reachability, Unreachable
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.proxy.cluster import CLUSTER, View, member
 
 

@@ -35,7 +35,7 @@ from bmq.proxy.relay.pool import RELAY_AFTER_S, RelayPool
 from bmq.proxy.relay.server import CONNECTIONS_MAX
 from bmq.proxy.routing.broker_link import RETURN_S
 from bmq.proxy.routing.produce_route import State
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.broker.world import FakeClient
 from tests.unit.proxy.cluster import CLUSTER, Cluster, cluster, idempotent, member, plain
 from tests.unit.proxy.routing.test_owners import answers, errors_of, values

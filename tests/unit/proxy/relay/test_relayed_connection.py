@@ -13,7 +13,7 @@ from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages import InternalKey, Refusal, RelayRequest, RelayResponse
 from bmq.core.rpc.peers import Peer, PeerBusy, PeerLost
 from bmq.proxy.relay.relayed_connection import BYTES_MAX, LAST_ANSWERS_S, RelayedConnection
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 
 class FakePeer:

@@ -28,7 +28,7 @@ from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.messages import ListOffsetsRequest
 from bmq.proxy.handlers import list_offsets
 from bmq.proxy.routing.batched_queries import LOST_S, SINGLES_MAX, TOGETHER_MAX, WAIT_S, BatchedQueries
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.loop_stops import STOP_MAX_S, loop_stops
 from tests.unit.proxy.cluster import Cluster, cluster, member, plain
 

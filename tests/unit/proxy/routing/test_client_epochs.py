@@ -23,7 +23,7 @@ from bmq.core.wire.messages import (
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.meta.members import OneNode, ProxyAddress
 from bmq.proxy.handlers import describe_topic_partitions, list_offsets, metadata, offset_for_leader_epoch
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.proxy.cluster import Cluster, cluster, plain
 from tests.unit.proxy.handlers.admin_serving import decode
 

@@ -10,7 +10,7 @@ import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.cluster.view import ViewChange
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.proxy.cluster import Cluster, cluster, idempotent, member
 
 SOON_S = 0.01

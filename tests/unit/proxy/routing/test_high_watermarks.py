@@ -8,7 +8,7 @@ from typing import Any
 from bmq.core.rpc.messages import HighWatermarksRequest, InternalKey
 from bmq.proxy.routing import high_watermarks
 from bmq.proxy.routing.high_watermarks import HighWatermarks
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.broker.cluster import Cluster, cluster
 from tests.unit.broker.world import batch
 

@@ -23,7 +23,7 @@ from bmq.proxy.routing.produce_route import ProduceRoute, State
 from bmq.proxy.routing.produce_sender import NOTIFIED_A_TURN, PARTS_MAX, ProduceSender
 from bmq.proxy.routing.remote_owner import RemoteOwner
 from bmq.proxy.routing.remote_tail import OwnerLink, Tail
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.loop_stops import STOP_MAX_S, LoopStops, loop_stops
 from tests.unit.proxy.cluster import Cluster, cluster, member
 

@@ -16,7 +16,7 @@ from bmq.core.rpc.peers import Kind, PeerBusy
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
 from bmq.proxy.routing.remote_tail import Tail
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.proxy.cluster import Cluster, Connection, cluster, idempotent, plain
 
 

@@ -26,7 +26,7 @@ from bmq.proxy.routing.remote_tail import CONFIRM_EVERY_S
 from bmq.storage import checkpoint
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.memory import Faults
-from tests.simulation.loop import run
+from tests.harness.loop import run
 from tests.unit.broker.world import FakeClient
 from tests.unit.loop_stops import TurnCounter
 from tests.unit.proxy.cluster import PING_S, Cluster, cluster, idempotent, plain

@@ -19,7 +19,7 @@ from bmq.storage.hdfs.datanode import Datanodes, NodeUnreachable, SuspectNodes, 
 from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
 from bmq.storage.hdfs.pipeline_timer import PipelineClock
 from bmq.storage.hdfs.settings import HdfsSettings
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 SETTINGS = HdfsSettings()
 

@@ -24,7 +24,7 @@ from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS
 from bmq.storage.hdfs.datanode import NodeUnreachable
 from bmq.storage.hdfs.pipeline import SetupTimedOut
 from bmq.storage.hdfs.settings import HdfsSettings
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 NEVER = 1e6
 SOON_S = HdfsSettings().takeover_node_timeout_s

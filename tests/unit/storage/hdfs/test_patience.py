@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from bmq.storage.hdfs.patience import wait_for_enough
-from tests.simulation.loop import run
+from tests.harness.loop import run
 
 SOON_S, LATE_S = 1.0, 4.0
 NEVER = 100.0

@@ -23,7 +23,7 @@ from bmq.storage.filesystem import (
     write_once,
 )
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from tests.simulation.loop import Stuck, run
+from tests.harness.loop import Stuck, run
 
 pytestmark = pytest.mark.slow
 

@@ -63,6 +63,11 @@ class _VirtualClock(selectors.BaseSelector):
         if self._turns > TURNS_MAX:
             raise Stuck(f"{TURNS_MAX} turns at {self.now:.6f} s: something spins")
 
+    def go_on_for(self, seconds: float) -> None:
+        """Set a new limit, and forget the turns that were taken at this instant."""
+        self.limit_s = self.now + seconds
+        self._turns = 0
+
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         raise AssertionError("the virtual loop waits for no file")
 
@@ -340,7 +345,7 @@ def _describe(task: asyncio.Task[Any]) -> str:
 def _cancel_rest(loop: VirtualLoop) -> None:
     """A dead process that was closing what it had goes on to the next part when it is cancelled, and may wait for ever
     there too: its tasks are cancelled again."""
-    loop.clock.limit_s = loop.time() + CLEANUP_S
+    loop.clock.go_on_for(CLEANUP_S)
     for _ in range(CANCELS_MAX):
         rest = _tasks(loop)
         if not rest:

@@ -1,0 +1,104 @@
+"""A pytest plugin that runs `async def test_…`, on virtual time unless a test asks for another loop.
+
+| marker | the test runs |
+|---|---|
+| none | on the virtual loop (tests/harness/loop.py): nothing waits, and each run is the same |
+| `loops("asyncio")` | on that loop: needed for sockets, threads and processes |
+| `loops("asyncio", "uvloop", "virtual")` | once on each of these loops |
+| `leaves_tasks` | as without it, but may leave tasks: those of a process that the test kills or never stops |
+
+A test fails if it leaves a task that nobody has cancelled, if a callback or a lost task raises, and if it does not end:
+at a deadlock or after a day of virtual time, and after `REAL_S` on the other loops.  pytest-asyncio runs tests on any
+loop too, but passes a test in the first two cases, and cannot seed a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+from tests.harness.loop import run
+
+REAL_S = 120.0
+"""Seconds after which a test on a real loop is given up: several times what the slowest takes."""
+GRACE_TURNS = 20
+"""Turns of the loop for tasks that end by themselves: more than a connection needs to notice that it is closed."""
+
+Test = Callable[[], Coroutine[Any, Any, None]]
+
+
+class LeftTasks(AssertionError):
+    """Tasks that a test has left running."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers."""
+    config.addinivalue_line("markers", "loops(*names): run an async test on these loops: virtual, asyncio, uvloop")
+    config.addinivalue_line("markers", "leaves_tasks: tasks of the test may run when it ends")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Repeat an async test on each of its loops, if it names several."""
+    names = _loops_of(metafunc.definition)
+    if len(names) > 1 and inspect.iscoroutinefunction(metafunc.function):
+        metafunc.fixturenames.append("loop_name")
+        metafunc.parametrize("loop_name", names)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an async test; None leaves any other test to pytest."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+    name: Any = pyfuncitem.funcargs.get("loop_name", _loops_of(pyfuncitem)[0])
+    may_leave = pyfuncitem.get_closest_marker("leaves_tasks") is not None
+    RUNNERS[name](_without_leftovers(test(**arguments), may_leave=may_leave))
+    return True
+
+
+def run_real(test: Coroutine[Any, Any, None], loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Run `test` on a loop with real time, and raise the first exception that the loop was told of meanwhile."""
+    failures: list[BaseException] = []
+
+    def keep(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        failures.append(context.get("exception") or RuntimeError(context["message"]))
+
+    async def bounded() -> None:
+        asyncio.get_running_loop().set_exception_handler(keep)
+        async with asyncio.timeout(REAL_S):
+            await test
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(bounded())
+    if failures:
+        raise failures[0]
+
+
+RUNNERS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {
+    "virtual": run,
+    "asyncio": lambda test: run_real(test, asyncio.new_event_loop),
+    "uvloop": lambda test: run_real(test, uvloop.new_event_loop),
+}
+
+
+def _loops_of(item: pytest.Item) -> tuple[str, ...]:
+    marker = item.get_closest_marker("loops")
+    return marker.args if marker is not None else ("virtual",)
+
+
+async def _without_leftovers(test: Coroutine[Any, Any, None], *, may_leave: bool) -> None:
+    await test
+    for _ in range(GRACE_TURNS):
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not task.cancelling()]
+        if not left or may_leave:
+            return
+        await asyncio.sleep(0)
+    names = ", ".join(sorted(f"{task.get_name()} ({task.get_coro().__qualname__})" for task in left))  # type: ignore[union-attr]
+    raise LeftTasks(f"the test left {len(left)} tasks: {names}")

@@ -1,0 +1,188 @@
+"""Async tests run on the loop they ask for, and fail for what they leave behind (tests/harness/plugin.py)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[3]
+BEGIN = "import asyncio, time, threading, pytest\n"
+
+
+@pytest.fixture
+def tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """An empty folder of tests, run by pytest in a process of its own with the plugin alone."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / ".links"), str(ROOT)]))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p tests.harness.plugin --strict-markers -p no:cacheprovider")
+    return pytester
+
+
+def run(tests: pytest.Pytester, source: str) -> pytest.RunResult:
+    tests.makepyfile(BEGIN + source)
+    return tests.runpytest_subprocess("-v")
+
+
+def test_time_is_virtual_unless_a_test_asks_for_another_loop(tests: pytest.Pytester) -> None:
+    result = run(
+        tests,
+        """
+async def loop_kind():
+    begin, loop = time.monotonic(), asyncio.get_running_loop()
+    await asyncio.sleep(0.001)
+    return type(loop).__module__.split(".")[0]
+
+async def test_of_itself():
+    await asyncio.sleep(80_000)
+    assert await loop_kind() == "tests"
+
+@pytest.mark.loops("asyncio")
+async def test_one():
+    assert await loop_kind() == "asyncio"
+    assert await asyncio.to_thread(threading.current_thread) is not threading.main_thread()
+
+@pytest.mark.loops("asyncio", "uvloop", "virtual")
+@pytest.mark.parametrize("number", [1, 2])
+async def test_several(loop_name, number, tmp_path):
+    assert await loop_kind() == {"virtual": "tests"}.get(loop_name, loop_name)
+    assert tmp_path.is_dir()
+
+def test_without_a_loop():
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
+""",
+    )
+    result.assert_outcomes(passed=1 + 1 + 6 + 1)
+    result.stdout.fnmatch_lines(["*test_several?asyncio-1? PASSED*", "*test_several?virtual-2? PASSED*"])
+
+
+@pytest.mark.parametrize("loop", ["virtual", "asyncio", "uvloop"])
+def test_what_a_test_leaves_behind_fails_it(tests: pytest.Pytester, loop: str) -> None:
+    result = run(
+        tests,
+        f"""
+pytestmark = pytest.mark.loops({loop!r})
+kept = []
+
+async def forever():
+    await asyncio.Event().wait()
+
+async def test_a_failure():
+    assert 1 == 2
+
+async def test_a_task():
+    kept.append(asyncio.create_task(forever(), name="left behind"))
+
+async def test_a_failing_callback():
+    asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+    await asyncio.sleep(0)
+
+async def test_a_task_whose_failure_nobody_takes():
+    async def fails():
+        raise KeyError("lost")
+    asyncio.create_task(fails())
+    await asyncio.sleep(0.01)
+
+async def test_a_task_that_fails_when_it_is_cancelled():
+    async def fails():
+        try:
+            await forever()
+        finally:
+            raise LookupError("while cancelled")
+    task = asyncio.create_task(fails())
+    await asyncio.sleep(0)
+    task.cancel()
+""",
+    )
+    result.assert_outcomes(failed=5)
+    result.stdout.fnmatch_lines(
+        [
+            "E *assert 1 == 2",
+            "E *LeftTasks: the test left 1 tasks: left behind (forever)",
+            "E *ZeroDivisionError: division by zero",
+            "E *KeyError: 'lost'",
+            "E *LookupError: while cancelled",
+        ]
+    )
+
+
+@pytest.mark.parametrize("loop", ["virtual", "asyncio", "uvloop"])
+def test_what_ends_by_itself_is_not_left_behind(tests: pytest.Pytester, loop: str) -> None:
+    result = run(
+        tests,
+        f"""
+pytestmark = pytest.mark.loops({loop!r})
+kept = []
+
+async def turns(count):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+async def test_a_task_of_a_few_turns():
+    kept.append(asyncio.create_task(turns(5)))
+
+async def test_a_cancelled_task():
+    kept.append(asyncio.create_task(asyncio.Event().wait()))
+    kept[-1].cancel()
+
+@pytest.mark.leaves_tasks
+async def test_that_may():
+    kept.append(asyncio.create_task(asyncio.Event().wait()))
+""",
+    )
+    result.assert_outcomes(passed=3)
+
+
+def test_what_cannot_end_fails(tests: pytest.Pytester) -> None:
+    result = run(
+        tests,
+        """
+async def test_deadlock():
+    await asyncio.Event().wait()
+
+async def test_more_than_a_day():
+    await asyncio.sleep(90_000)
+
+async def test_with_nothing_that_time_would_change():
+    while True:
+        await asyncio.sleep(0)
+
+@pytest.fixture
+def short(monkeypatch):
+    from tests.harness import plugin
+    monkeypatch.setattr(plugin, "REAL_S", 0.05)
+
+@pytest.mark.loops("asyncio")
+async def test_on_a_real_loop(short):
+    await asyncio.Event().wait()
+""",
+    )
+    result.assert_outcomes(failed=4)
+    result.stdout.fnmatch_lines(
+        [
+            "E *Stuck: deadlock at *",
+            "E *Stuck: not done after 86400* simulated seconds",
+            "E *Stuck: 1000000 turns at *: something spins",
+            "E *TimeoutError",
+        ]
+    )
+
+
+def test_two_runs_of_a_test_draw_the_same_numbers(tests: pytest.Pytester) -> None:
+    result = run(
+        tests,
+        """
+import random, uuid
+drawn = []
+
+@pytest.mark.parametrize("number", range(2))
+async def test_draws(number):
+    drawn.append((random.random(), uuid.uuid4()))
+    assert len(set(drawn)) == 1
+""",
+    )
+    result.assert_outcomes(passed=2)
