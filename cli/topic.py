@@ -21,8 +21,7 @@ from bmq.cli.admin_client import (
     read_error,
 )
 from bmq.cli.group.offsets import Ends, ends_of
-from bmq.cli.output import fail, print_json, printable
-from bmq.cli.tables import format_size, print_table
+from bmq.cli.output import fail, format_size, print_json, print_table, printable
 from bmq.cli.usage import UsageError, positive
 from bmq.core.errors import ErrorCode
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 Buffer = bytes | bytearray | memoryview
 
@@ -294,3 +294,27 @@ async def write_once(
     except BaseException:
         appender.abort()
         raise
+
+
+@runtime_checkable
+class ReadsInto(Protocol):
+    """An adapter that puts bytes straight into a buffer of its caller."""
+
+    async def read_into(self, path: str, position: int, out: memoryview) -> int:
+        """Do what the function ``read_into`` does."""
+
+
+async def read_into(fs: FileSystem, path: str, position: int, out: memoryview) -> int:
+    """Fill ``out`` with the file's bytes from ``position`` on, and return how many were read.
+
+    Readers of whole topics use one buffer again for each read: fresh memory for megabytes is expensive, since the
+    kernel clears each page of it at the first touch.  With an adapter that is not a `ReadsInto`, bytes are copied.
+
+    They are fewer than ``len(out)`` only at the end of what is visible.  Raises what ``fs.read`` raises.  After a
+    failure or a cancellation ``out`` may still be written to for a while: do not use it again.
+    """
+    if isinstance(fs, ReadsInto):
+        return await fs.read_into(path, position, out)
+    data = await fs.read(path, position, len(out))
+    out[: len(data)] = data
+    return len(data)

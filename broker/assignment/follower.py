@@ -22,8 +22,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Protocol
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
-from bmq.broker.config import LogConfig
-from bmq.broker.log_config import log_config
+from bmq.broker.config import LogConfig, log_config
 from bmq.broker.partition.release import ReleaseNote
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.config import NodeConfig

@@ -10,9 +10,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from bmq.cli.admin_client import EPILOG, Admin, add_command
 from bmq.cli.cluster import merge_root, operations, status
 from bmq.cli.doctor import command as doctor
-from bmq.cli.output import print_json
+from bmq.cli.output import print_json, print_table
 from bmq.cli.rebuild import command as rebuild
-from bmq.cli.tables import print_table
 from bmq.cli.usage import UsageError
 
 _DESCRIPTION = """\

@@ -10,10 +10,9 @@ from typing import Any
 from bmq.cli.admin_client import Refused, Unreachable, add_bare_command, exit_status_of
 from bmq.cli.cluster.http_client import Console
 from bmq.cli.cluster.status import add_http, http_url
-from bmq.cli.output import fail, print_json, printable
+from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.cli.profile import profiles
 from bmq.cli.progress import Progress
-from bmq.cli.tables import print_table
 from bmq.cli.usage import whole_number
 from bmq.server.member_names import Ambiguous, NoSuchMember, find_member
 

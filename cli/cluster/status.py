@@ -9,9 +9,8 @@ from typing import Any
 from bmq.cli import admin_client
 from bmq.cli.admin_client import Admin, add_bare_command, exit_status_of
 from bmq.cli.cluster.http_client import Console
-from bmq.cli.output import print_json, printable
+from bmq.cli.output import format_size, print_json, print_table, printable
 from bmq.cli.profile import profiles
-from bmq.cli.tables import format_size, print_table
 
 DEFAULT_HTTP = "http://127.0.0.1:9080"
 NOTE = """\

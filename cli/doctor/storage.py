@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bmq.cli.doctor.checks import Finding
-from bmq.cli.tables import format_size
+from bmq.cli.output import format_size
 from bmq.storage.health import NameNodeState, StorageHealth
 
 ROOM_LEAST = 0.1

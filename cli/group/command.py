@@ -22,8 +22,7 @@ from bmq.cli.admin_client import (
 )
 from bmq.cli.group import reset_offsets
 from bmq.cli.group.offsets import ends_of
-from bmq.cli.output import fail, print_json, printable
-from bmq.cli.tables import print_table
+from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.core.errors import ErrorCode
 
 _DESCRIPTION = """\

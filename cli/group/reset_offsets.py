@@ -15,9 +15,8 @@ from kafka.protocol.consumer import OffsetTimestamp
 
 from bmq.cli.admin_client import Admin, Refused, add_command, describe_code, of_coordinator
 from bmq.cli.group.offsets import Ends, ends_of, led_partitions
-from bmq.cli.output import fail, print_json
+from bmq.cli.output import fail, print_json, print_table
 from bmq.cli.records.positions import parse_datetime
-from bmq.cli.tables import print_table
 from bmq.cli.usage import UsageError, whole_number
 from bmq.core.errors import ErrorCode
 

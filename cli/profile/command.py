@@ -6,9 +6,8 @@ import argparse
 
 from bmq.cli.admin_client import exit_status_of
 from bmq.cli.cluster.http_client import Console
-from bmq.cli.output import print_json, printable
+from bmq.cli.output import print_json, print_table, printable
 from bmq.cli.profile import profiles
-from bmq.cli.tables import print_table
 from bmq.cli.usage import UsageError
 from bmq.core.urls import without_passwords
 

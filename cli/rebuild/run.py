@@ -16,11 +16,10 @@ from dataclasses import dataclass, field, replace
 
 from bmq.broker.repair.scan import Found, FoundPartition, FoundTopic, read_all_journals, read_partitions, read_topics
 from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused
-from bmq.cli.output import fail, print_json, printable
+from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.cli.progress import Progress
 from bmq.cli.rebuild.store import NotLost, Rebuilding, check_lost
 from bmq.cli.store_command import settings
-from bmq.cli.tables import print_table
 from bmq.cli.usage import UsageError
 from bmq.controller.topics.topics import internal_configs
 from bmq.core.config import ConfigError, NodeConfig

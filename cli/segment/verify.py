@@ -7,11 +7,11 @@ from argparse import Namespace
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from bmq.cli.output import format_size
 from bmq.cli.progress import Progress
 from bmq.cli.segment.check import Covered, SegmentCheck
 from bmq.cli.segment.findings import Finding, Report
 from bmq.cli.segment.targets import PartitionFiles, Segment, Targets
-from bmq.cli.tables import format_size
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.storage import layout

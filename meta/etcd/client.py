@@ -22,9 +22,8 @@ from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.address import EtcdAddress
 from bmq.meta.etcd.attempts import Attempts, Backoff, Kind, Rotation
 from bmq.meta.etcd.errors import Verdict
-from bmq.meta.etcd.member import CallFailed, Member, Metadata, Method, Request, Response, WatchCall
+from bmq.meta.etcd.member import CallFailed, Member, Metadata, Method, Request, Response, Tokens, WatchCall
 from bmq.meta.etcd.settings import EtcdSettings
-from bmq.meta.etcd.tokens import Tokens
 from bmq.meta.kv import KvUnavailable, KvUnknown, LeaseNotFound
 
 T = TypeVar("T")

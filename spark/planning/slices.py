@@ -10,6 +10,7 @@ Segments and bytes outside a range are left out reliably: names and index entrie
 
 from __future__ import annotations
 
+import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ from bmq.spark.options import EARLIEST, LATEST
 from bmq.storage.checkpoint import AbortedTransaction
 from bmq.storage.index import ENTRY, SegmentIndex
 
+_log = logging.getLogger("bmq.spark")
 OFFSET_MAX = 2**63 - 1
 CUTS_PER_PARTITION = 64
 """Places at which an input partition may end, at most this many for its bytes."""
@@ -289,3 +291,11 @@ def pack(pieces: Sequence[Slice], *, max_bytes: int, min_partitions: int = 1) ->
             rest = halves[1]
             tasks.append([])
     return [task for task in tasks if task]
+
+
+def raise_or_warn(losses: Iterable[str], *, fail_on_data_loss: bool) -> None:
+    """Raise DataLoss for the first loss, or log a warning for each."""
+    for loss in losses:
+        if fail_on_data_loss:
+            raise DataLoss(f"{loss}. Set failOnDataLoss=false to read what is left")
+        _log.warning("%s", loss)

@@ -18,9 +18,8 @@ from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, find_logs
 from bmq.spark.planning.input_partition import BmqPartition
 from bmq.spark.planning.log_view import LogView, in_windows
-from bmq.spark.planning.losses import raise_or_warn
-from bmq.spark.planning.slices import Slice, pack, spacing_of
-from bmq.spark.reading.residents import freeze_gc
+from bmq.spark.planning.slices import Slice, pack, raise_or_warn, spacing_of
+from bmq.spark.reading.gc_freeze import freeze_gc
 from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.filesystem import FileSystem
 

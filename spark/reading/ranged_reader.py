@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 
 from bmq.spark.decoding.corrupt import CorruptSegment
 from bmq.spark.decoding.framing import Framer, Misframed, Run
-from bmq.spark.planning.losses import raise_or_warn
-from bmq.spark.planning.slices import Slice
+from bmq.spark.planning.slices import Slice, raise_or_warn
 from bmq.spark.reading.buffers import BUFFERS, CHUNK_BYTES
 from bmq.spark.reading.storage_loop import StorageLoop
-from bmq.storage.bulk import read_into
-from bmq.storage.filesystem import FileSystem, NoSuchFile
+from bmq.storage.filesystem import FileSystem, NoSuchFile, read_into
 from bmq.storage.layout import PartitionPath
 
 _log = logging.getLogger("bmq.spark")

@@ -9,8 +9,7 @@ from typing import TypeVar
 from bmq.spark.options import LATEST, ReadOptions
 from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, NoSuchTopic, require_all
 from bmq.spark.planning.log_view import LogView, in_windows
-from bmq.spark.planning.losses import raise_or_warn
-from bmq.spark.planning.slices import PartitionLog, Range, Segment, Slice, pack, resolve, spacing_of
+from bmq.spark.planning.slices import PartitionLog, Range, Segment, Slice, pack, raise_or_warn, resolve, spacing_of
 from bmq.spark.streaming.offsets import Offsets, TopicPartition
 from bmq.spark.streaming.rate_limits import Limits, admit_offsets, cut_within, pending, position_at, shares
 from bmq.spark.streaming.topic_follower import Follower

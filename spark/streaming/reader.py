@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from bmq.spark.decoding.handover import WithMachineCode
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.input_partition import BmqPartition
-from bmq.spark.reading.residents import freeze_gc
+from bmq.spark.reading.gc_freeze import freeze_gc
 from bmq.spark.reading.storage_loop import StorageLoop, storage_loop
 from bmq.spark.streaming.offsets import Offsets, from_json, to_json
 from bmq.spark.streaming.planner import StreamPlanner

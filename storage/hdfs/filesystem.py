@@ -213,7 +213,7 @@ class HdfsFileSystem:
             raise
 
     async def read_into(self, path: str, position: int, out: memoryview) -> int:
-        """Read many bytes into a buffer: see ``bmq.storage.bulk.read_into``."""
+        """Read many bytes into a buffer: see ``bmq.storage.filesystem.read_into``."""
         full = self._address.full_path(path)
         return await _again_if_refused(lambda: self._read_into_now(full, position, out))
 

@@ -10,7 +10,6 @@ import hdfs_native
 import pytest
 import uvloop
 
-from bmq.storage.bulk import read_into
 from bmq.storage.filesystem import (
     AlreadyExists,
     CreateOptions,
@@ -21,6 +20,7 @@ from bmq.storage.filesystem import (
     StorageError,
     StorageUnavailable,
     Unsupported,
+    read_into,
     write_once,
 )
 from bmq.storage.hdfs import HdfsFileSystem, HdfsSettings, WebHdfsFileSystem

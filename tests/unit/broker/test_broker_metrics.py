@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from bmq.broker.log_config import log_config
+from bmq.broker.config import log_config
 from bmq.core.errors import ErrorCode
 from tests.harness.loop import run
 from tests.simulation.world import until

@@ -16,8 +16,7 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.broker import Broker
-from bmq.broker.config import BrokerConfig
-from bmq.broker.log_config import log_config
+from bmq.broker.config import BrokerConfig, log_config
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.partition.recompress import Offload, run_inline
 from bmq.core.clock import LoopClock

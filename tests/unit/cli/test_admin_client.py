@@ -13,7 +13,7 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 
 from bmq.cli.admin_client import Admin, Refused, describe_code, perform, read_error, run
-from bmq.cli.tables import format_size, print_table
+from bmq.cli.output import format_size, print_table
 from tests.unit.cli.fake_admin import FakeAdmin, parse
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 
+from bmq.cli.output import format_size
 from bmq.cli.progress import LOG_S, TERMINAL_S, Progress
-from bmq.cli.tables import format_size
 
 
 class Terminal(io.StringIO):

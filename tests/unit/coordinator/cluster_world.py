@@ -15,9 +15,8 @@ from typing import Any, cast
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.broker import Broker
-from bmq.broker.config import BrokerConfig
+from bmq.broker.config import BrokerConfig, log_config
 from bmq.broker.internal_api import BrokerApi
-from bmq.broker.log_config import log_config
 from bmq.broker.shard_log_api import ShardLogApi
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.broker.traffic import TrafficCounters

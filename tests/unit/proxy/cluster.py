@@ -16,8 +16,7 @@ from typing import Any, TypeVar, cast
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.broker import Broker
-from bmq.broker.config import BrokerConfig
-from bmq.broker.log_config import log_config
+from bmq.broker.config import BrokerConfig, log_config
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.broker.traffic import TrafficCounters
 from bmq.core.clock import LoopClock

@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bmq.broker.assignment.assigned_partitions import BACKGROUND_PARALLEL, OFFLINE_LOOK_MS, OFFLINE_LOOKS_MAX
-from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.log_config import log_config
+from bmq.broker.config import BrokerConfig, LogConfig, log_config
 from bmq.broker.not_served_api import NotServedApi
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import BatchRules

@@ -9,8 +9,7 @@ import asyncio
 
 import pytest
 
-from bmq.broker.config import BrokerConfig
-from bmq.broker.log_config import log_config
+from bmq.broker.config import BrokerConfig, log_config
 from bmq.storage.memory import MemoryFileSystem
 from bmq.storage.memory.appender import MemoryAppender
 from tests.harness.loop import run

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.log_config import log_config
+from bmq.broker.config import BrokerConfig, LogConfig, log_config
 from bmq.core.errors import ErrorCode
 from tests.harness.loop import run
 from tests.simulation.world import until

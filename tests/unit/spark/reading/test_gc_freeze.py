@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from bmq.spark.reading import residents
+from bmq.spark.reading import gc_freeze
 
 pytestmark = pytest.mark.slow
 
@@ -23,21 +23,21 @@ class Ring:
 
 @pytest.fixture(autouse=True)
 def _first_in_its_process(monkeypatch: pytest.MonkeyPatch, thawed: None) -> None:
-    monkeypatch.setattr(residents, "_spared_in", 0)
+    monkeypatch.setattr(gc_freeze, "_spared_in", 0)
 
 
 def test_what_is_there_is_set_aside_once() -> None:
-    residents.freeze_gc()
+    gc_freeze.freeze_gc()
     frozen = gc.get_freeze_count()
     assert frozen > 1000
     kept = [[number] for number in range(1000)]
-    residents.freeze_gc()
+    gc_freeze.freeze_gc()
     assert gc.get_freeze_count() <= frozen
     assert len(kept) == 1000
 
 
 def test_what_comes_later_is_collected() -> None:
-    residents.freeze_gc()
+    gc_freeze.freeze_gc()
     ring = Ring()
     seen = weakref.ref(ring)
     del ring

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.broker.config import LogConfig
-from bmq.broker.log_config import log_config
+from bmq.broker.config import LogConfig, log_config
 from bmq.core.config import NodeConfig
 from bmq.core.records.batch import BatchRules
 from bmq.core.records.compression import Compression
