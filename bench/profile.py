@@ -57,6 +57,7 @@ LAYERS = (
     ("storage/checkpoint.py", "", "checkpoints"),
     ("storage/memory/", "", "memory storage"),
     ("broker/partition/machine.py", "", "partition: numbering, acknowledging"),
+    ("broker/partition/segment_transitions.py", "", "partition: numbering, acknowledging"),
     ("broker/partition/batches.py", "", "partition: numbering, acknowledging"),
     ("broker/partition/segment_roll.py", "", "partition: numbering, acknowledging"),
     ("broker/partition/producer_state.py", "", "partition: numbering, acknowledging"),

@@ -23,7 +23,7 @@ from bmq.broker.files.precreated import PrecreatedSegments
 from bmq.broker.files.segment_files import SegmentFiles
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.release import ReleaseNote
-from bmq.broker.partition.transitions import TERMINAL
+from bmq.broker.partition.states import TERMINAL
 from bmq.broker.storage_watch import StorageWatch
 from bmq.broker.store_waits import StoreWaits
 from bmq.core.aio.byte_budget import Budget

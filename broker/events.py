@@ -392,6 +392,10 @@ class Wake:
     __slots__ = ()
 
 
+WAKE = Wake()
+"""The one that all use: it has no fields."""
+
+
 class Acknowledge:
     """Batches that are flushed, in order: the high watermark has moved past them."""
 

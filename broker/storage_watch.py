@@ -15,7 +15,7 @@ from bmq.broker import events as ev
 from bmq.broker.context import BrokerContext
 from bmq.broker.files.stalls import ReadDoubts, StallDetector
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.transitions import TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, State
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import StorageError

@@ -17,15 +17,18 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from bmq.broker.events import Event
 from bmq.broker.partition.machine import PartitionMachine
-from bmq.broker.partition.transitions import EVENTS, TABLE, TERMINAL, Cell, State
+from bmq.broker.partition.states import TERMINAL, State
+from bmq.broker.partition.transitions import EVENTS, TABLE
 from bmq.cli.command_tree import Command, walk
 from bmq.cli.main import build_parser
 from bmq.cli.serve import default_text
 from bmq.core.config import OPTIONS, environment_name, option_name
 from bmq.core.logging.fields import FIELDS
+from bmq.core.transitions import Cell
 from bmq.proxy.apis import ALL_APIS
 from bmq.storage import recovery
 from tests import drawn_files
@@ -67,8 +70,12 @@ def partition_table() -> str:
     return table(titles, rows)
 
 
-def _cell(cell: str | Cell) -> str:
-    return cell.name.lower() if isinstance(cell, Cell) else f"`{cell.removeprefix('_on_')}`"
+def _cell(cell: Callable[..., object] | Cell) -> str:
+    return cell.name.lower() if isinstance(cell, Cell) else f"`{_name(cell)}`"
+
+
+def _name(handler: Callable[..., object]) -> str:
+    return handler.__name__.lstrip("_").removeprefix("on_")
 
 
 def states() -> str:
@@ -77,16 +84,16 @@ def states() -> str:
 
 def handlers() -> str:
     """Each handler once: when it is called, what it says of itself, where it may lead."""
-    used: dict[str, list[tuple[State, type[Event]]]] = {}
+    used: dict[Callable[..., object], list[tuple[State, type[Event]]]] = {}
     for pair, cell in TABLE.items():
-        if isinstance(cell, str):
+        if not isinstance(cell, Cell):
             used.setdefault(cell, []).append(pair)
     rows = []
-    for name, pairs in used.items():
-        heard = ", ".join(dict.fromkeys(event.__name__ for _, event in pairs))
-        doc = inspect.getdoc(getattr(PartitionMachine, name)) or "-"
-        leads = ", ".join(state.name for state in State if state.name in _targets(name))
-        rows.append([f"`{name.removeprefix('_on_')}`", heard, doc.splitlines()[0], leads or "-"])
+    for handler, pairs in used.items():
+        events = ", ".join(dict.fromkeys(event.__name__ for _, event in pairs))
+        doc = inspect.getdoc(handler) or "-"
+        leads = ", ".join(state.name for state in State if state.name in _targets(handler))
+        rows.append([f"`{_name(handler)}`", events, doc.splitlines()[0], leads or "-"])
     return table(["handler", "event", "says", "may lead to"], rows)
 
 
@@ -94,7 +101,7 @@ def diagram() -> str:
     """Every change of state that a handler can make, with the events that may cause it."""
     causes: dict[tuple[str, str], list[str]] = {}
     for (state, event), cell in TABLE.items():
-        if isinstance(cell, str):
+        if not isinstance(cell, Cell):
             for target in _targets(cell):
                 if target != state.name:
                     causes.setdefault((state.name, target), []).append(event.__name__)
@@ -107,23 +114,27 @@ def diagram() -> str:
 
 
 @functools.cache
-def _targets(method: str) -> frozenset[str]:
-    """States that ``method`` assigns, itself or through methods that it calls: read from its source."""
+def _targets(handler: Callable[..., object]) -> frozenset[str]:
+    """States that ``handler`` assigns, itself or through what it calls: read from its source."""
     found: set[str] = set()
-    open_names, seen = [method], set[str]()
-    while open_names:
-        name = open_names.pop()
-        function = getattr(PartitionMachine, name, None)
-        if name in seen or not inspect.isfunction(function):
+    not_read: list[Any] = [handler]
+    seen = set[Any]()
+    while not_read:
+        function = not_read.pop()
+        if function in seen or not inspect.isfunction(function):
             continue
-        seen.add(name)
+        seen.add(function)
         for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
-            if isinstance(node, ast.Assign) and "self.state" in map(ast.unparse, node.targets):
+            if isinstance(node, ast.Assign) and {"self.state", "machine.state"} & set(map(ast.unparse, node.targets)):
                 assigned = ast.unparse(node.value)
-                assert assigned.startswith("State."), f"{name} sets the state to {assigned}: name the state there"
+                assert assigned.startswith("State."), f"{function} sets the state to {assigned}: name the state there"
                 found.add(assigned.removeprefix("State."))
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("self."):
-                open_names.append(ast.unparse(node.func).removeprefix("self."))
+            elif isinstance(node, ast.Call):
+                owner, _, name = ast.unparse(node.func).rpartition(".")
+                if owner in ("self", "machine"):
+                    not_read.append(getattr(PartitionMachine, name, None))
+                elif not owner:
+                    not_read.append(function.__globals__.get(name))
     return frozenset(found)
 
 

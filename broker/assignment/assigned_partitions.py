@@ -42,7 +42,7 @@ from bmq.broker.partition.offset_search import OffsetLookups
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.partition.recompress import Offload, Recompressor, run_inline
 from bmq.broker.partition.release import NOTHING, ReleaseNote
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.kv import KvError

@@ -33,7 +33,7 @@ from bmq.broker.cleanup.retention import HOUR_MS, Ledger, Retention
 from bmq.broker.cleanup.segment_merge import SegmentMerger
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.logging.fields import fields

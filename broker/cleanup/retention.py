@@ -15,7 +15,7 @@ from contextlib import aclosing
 from typing import Generic, TypeVar
 
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName

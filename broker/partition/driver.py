@@ -28,7 +28,7 @@ from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.recovery import Takeover
 from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.broker.partition.slow_pipeline import check_slow_pipeline
-from bmq.broker.partition.transitions import TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, State
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey, SegmentName
@@ -99,7 +99,7 @@ class PartitionDriver:
         """Wait until batches are accepted. Raises RequestError if the partition ends instead."""
         await self.wait(lambda: self.partition.state is State.WRITE or self.partition.state in TERMINAL)
         if self.partition.state is not State.WRITE:
-            raise self.partition._refusal()
+            raise self.partition.refusal()
 
     async def wait(self, is_met: Callable[[], bool]) -> None:
         """Wait until the condition holds. It is checked when the state, the watermark or a checkpoint has moved."""
@@ -209,7 +209,7 @@ class PartitionDriver:
         """
         await self._is_ours()
         if self.partition.state is not State.WRITE:
-            raise self.partition._refusal()
+            raise self.partition.refusal()
 
     async def is_ours(self) -> bool:
         """Return whether the metadata store names this broker as the owner. Raises KvError."""

@@ -20,7 +20,7 @@ from bmq.broker.partition.offset_search import OffsetLookups, SearchedLog
 from bmq.broker.partition.recompress import Recompressor, RecompressQueue, is_needed
 from bmq.broker.partition.record_checks import Work, check_at_once
 from bmq.broker.partition.refusals import Refusals
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Appended, Batch, Ends, parse_batch

@@ -1,144 +1,116 @@
-"""The partition's states, and the handler of each event in each of them.
+"""The partition's table: the function of each event in each state.
 
-A cell is the name of a ``PartitionMachine`` method, or says why there is none. The tables of
-``docs/design/partition-states.md`` are drawn from here.
+The tables of ``docs/design/partition-states.md`` are drawn from here.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmq.broker import events as ev
-from bmq.broker.events import Event
+from bmq.broker.events import Effect, Event
+from bmq.broker.partition.release_transitions import (
+    on_give_up,
+    on_move,
+    on_other_epoch,
+    on_released,
+    on_unreadable,
+)
+from bmq.broker.partition.segment_transitions import (
+    on_closed,
+    on_copies_found,
+    on_copies_wanted,
+    on_covered,
+    on_file_broken,
+    on_flushed,
+    on_log_start,
+    on_named,
+    on_naming_failed,
+    on_place_wanted,
+    on_registered,
+    on_spare_failed,
+    on_spare_ready,
+    on_storage_slow,
+    on_tick,
+    on_write_refused,
+)
+from bmq.broker.partition.states import TERMINAL, State
+from bmq.broker.partition.takeover_transitions import (
+    on_claim_refused,
+    on_claimed,
+    on_fence_failed,
+    on_fenced,
+    on_log_covered,
+    on_log_damaged,
+    on_log_unreadable,
+    on_read_failed,
+    on_record_read,
+    on_recovered,
+    on_start,
+    on_write_unknown,
+)
+from bmq.core.transitions import Cell
+
+if TYPE_CHECKING:
+    from bmq.broker.partition.machine import PartitionMachine
+
+E = TypeVar("E", bound=Event)
+Handler = Callable[["PartitionMachine", E, int], list[Effect]]
+_Row = tuple[type[Any], tuple[Handler[Any] | Cell, ...]]
 
 
-class State(Enum):
-    """The life of one ownership. A partition that this broker owns again begins a new one."""
-
-    START = "reading and raising the epoch"
-    FENCE = "stopping the writers of the predecessor's segments"
-    RECOVER = "reading behind the last checkpoint"
-    WRITE = "accepting and flushing batches"
-    MOVE = "flushing what was accepted, then handing over"
-    FENCED = "another broker owns the partition; nothing may be acknowledged"
-    CLOSED = "handed over"
-    OFFLINE = "acknowledged data is missing or damaged; waits for an operator"
-
-
-TERMINAL = frozenset({State.FENCED, State.CLOSED, State.OFFLINE})
-"""States that an ownership does not leave."""
+def _on(
+    event: type[E],
+    start: Handler[E] | Cell,
+    fence: Handler[E] | Cell,
+    recover: Handler[E] | Cell,
+    write: Handler[E] | Cell,
+    move: Handler[E] | Cell,
+) -> _Row:
+    """Return an event's row: a cell for each living state. In terminal states every event is late."""
+    return event, (start, fence, recover, write, move)
 
 
-class Cell(Enum):
-    """The meaning of a (state, event) pair without a handler."""
-
-    LATE = "late: the result of something that is no longer wanted; ignored"
-    NEVER = "never: nothing could have caused it; a bug"
-
-
-_S = State
-_LATE, _NEVER = Cell.LATE, Cell.NEVER
-
-
-def _table() -> dict[tuple[State, type[Event]], str | Cell]:
-    """Return the table, from rows of handlers by event.
-
-    A pair of a living state that its row does not name is NEVER; in terminal states every event is LATE.
-    """
-    rows: dict[type[Event], dict[State, str | Cell]] = {
-        ev.Start: {_S.START: "_on_start"},
-        ev.RecordRead: {_S.START: "_on_record_read"},
-        ev.RecordStored: {_S.START: "_on_claimed", _S.WRITE: "_on_registered", _S.MOVE: "_on_released"},
-        ev.RecordUnknown: {
-            _S.START: "_on_record_unknown",
-            _S.WRITE: "_on_record_unknown",
-            _S.MOVE: "_on_record_unknown",
-        },
-        ev.RecordRefused: {
-            _S.START: "_on_claim_refused",
-            _S.WRITE: "_on_register_refused",
-            _S.MOVE: "_on_register_refused",
-        },
-        ev.RecordUnreadable: {
-            _S.START: "_on_record_unreadable",
-            _S.FENCE: "_on_record_unreadable",
-            _S.RECOVER: "_on_record_unreadable",
-            _S.WRITE: "_on_record_unreadable",
-            _S.MOVE: "_on_record_unreadable",
-        },
-        ev.SegmentsFenced: {_S.FENCE: "_on_fenced"},
-        ev.FenceFailed: {_S.FENCE: "_on_fence_failed"},
-        ev.LogRecovered: {_S.RECOVER: "_on_recovered"},
-        ev.RecoveryFailed: {_S.RECOVER: "_on_recovery_failed"},
-        ev.LogUnreadable: {_S.RECOVER: "_on_log_unreadable"},
-        ev.RecoveryRefused: {_S.RECOVER: "_on_recovery_refused"},
-        ev.CheckpointWritten: {_S.RECOVER: "_on_recovery_covered", _S.WRITE: "_on_covered", _S.MOVE: "_on_covered"},
-        ev.SpareReady: {_S.WRITE: "_on_spare_ready", _S.MOVE: "_on_spare_ready"},
-        ev.SpareFailed: {_S.WRITE: "_on_spare_failed", _S.MOVE: "_on_spare_failed"},
-        ev.SegmentNamed: {_S.WRITE: "_on_named", _S.MOVE: "_on_named"},
-        ev.NamingFailed: {_S.WRITE: "_on_naming_failed", _S.MOVE: "_on_naming_failed"},
-        ev.Flushed: {_S.WRITE: "_on_flushed", _S.MOVE: "_on_flushed"},
-        ev.SegmentFailed: {_S.WRITE: "_on_pipeline_failed", _S.MOVE: "_on_pipeline_failed"},
-        ev.SegmentClosed: {_S.WRITE: "_on_closed", _S.MOVE: "_on_closed"},
-        ev.EpochChanged: {
-            _S.START: "_on_epoch_changed",
-            _S.FENCE: "_on_epoch_changed",
-            _S.RECOVER: "_on_epoch_changed",
-            _S.WRITE: "_on_epoch_changed",
-            _S.MOVE: "_on_epoch_changed",
-        },
-        ev.MoveRequested: {
-            _S.START: "_on_give_up",
-            _S.FENCE: "_on_give_up",
-            _S.RECOVER: "_on_give_up",
-            _S.WRITE: "_on_move",
-            _S.MOVE: _LATE,
-        },
-        ev.LogStartRaised: {
-            _S.START: _LATE,
-            _S.FENCE: _LATE,
-            _S.RECOVER: _LATE,
-            _S.WRITE: "_on_log_start",
-            _S.MOVE: _LATE,
-        },
-        ev.PlaceWanted: {
-            _S.START: _LATE,
-            _S.FENCE: _LATE,
-            _S.RECOVER: _LATE,
-            _S.WRITE: "_on_place_wanted",
-            _S.MOVE: _LATE,
-        },
-        ev.CopiesWanted: {
-            _S.START: _LATE,
-            _S.FENCE: _LATE,
-            _S.RECOVER: _LATE,
-            _S.WRITE: "_on_copies_wanted",
-            _S.MOVE: _LATE,
-        },
-        ev.CopiesCounted: {_S.WRITE: "_on_copies_counted", _S.MOVE: "_on_copies_counted"},
-        ev.StorageSlow: {
-            _S.START: _LATE,
-            _S.FENCE: _LATE,
-            _S.RECOVER: _LATE,
-            _S.WRITE: "_on_storage_slow",
-            _S.MOVE: _LATE,
-        },
-        ev.Tick: {
-            _S.START: _LATE,
-            _S.FENCE: _LATE,
-            _S.RECOVER: _LATE,
-            _S.WRITE: "_on_tick",
-            _S.MOVE: "_on_tick",
-        },
-    }
-    return {
-        (state, event): _LATE if state in TERMINAL else row.get(state, _NEVER)
-        for event, row in rows.items()
-        for state in State
-    }
-
-
-TABLE = _table()
-"""The method of ``PartitionMachine``, or the reason for none, of each (state, event type)."""
-EVENTS: tuple[type[Event], ...] = tuple(dict.fromkeys(event for _, event in TABLE))
+LATE, NEVER = Cell.LATE, Cell.NEVER
+# fmt: off
+_ROWS = (
+    # event                   START             FENCE            RECOVER            WRITE             MOVE
+    _on(ev.Start,             on_start,         NEVER,           NEVER,             NEVER,            NEVER),
+    _on(ev.RecordRead,        on_record_read,   NEVER,           NEVER,             NEVER,            NEVER),
+    _on(ev.RecordStored,      on_claimed,       NEVER,           NEVER,             on_registered,    on_released),
+    _on(ev.RecordUnknown,     on_write_unknown, NEVER,           NEVER,             on_write_unknown, on_write_unknown),
+    _on(ev.RecordRefused,     on_claim_refused, NEVER,           NEVER,             on_write_refused, on_write_refused),
+    _on(ev.RecordUnreadable,  on_unreadable,    on_unreadable,   on_unreadable,     on_unreadable,    on_unreadable),
+    _on(ev.SegmentsFenced,    NEVER,            on_fenced,       NEVER,             NEVER,            NEVER),
+    _on(ev.FenceFailed,       NEVER,            on_fence_failed, NEVER,             NEVER,            NEVER),
+    _on(ev.LogRecovered,      NEVER,            NEVER,           on_recovered,      NEVER,            NEVER),
+    _on(ev.RecoveryFailed,    NEVER,            NEVER,           on_read_failed,    NEVER,            NEVER),
+    _on(ev.LogUnreadable,     NEVER,            NEVER,           on_log_unreadable, NEVER,            NEVER),
+    _on(ev.RecoveryRefused,   NEVER,            NEVER,           on_log_damaged,    NEVER,            NEVER),
+    _on(ev.CheckpointWritten, NEVER,            NEVER,           on_log_covered,    on_covered,       on_covered),
+    _on(ev.SpareReady,        NEVER,            NEVER,           NEVER,             on_spare_ready,   on_spare_ready),
+    _on(ev.SpareFailed,       NEVER,            NEVER,           NEVER,             on_spare_failed,  on_spare_failed),
+    _on(ev.SegmentNamed,      NEVER,            NEVER,           NEVER,             on_named,         on_named),
+    _on(ev.NamingFailed,      NEVER,            NEVER,           NEVER,             on_naming_failed, on_naming_failed),
+    _on(ev.Flushed,           NEVER,            NEVER,           NEVER,             on_flushed,       on_flushed),
+    _on(ev.SegmentFailed,     NEVER,            NEVER,           NEVER,             on_file_broken,   on_file_broken),
+    _on(ev.SegmentClosed,     NEVER,            NEVER,           NEVER,             on_closed,        on_closed),
+    _on(ev.EpochChanged,      on_other_epoch,   on_other_epoch,  on_other_epoch,    on_other_epoch,   on_other_epoch),
+    _on(ev.MoveRequested,     on_give_up,       on_give_up,      on_give_up,        on_move,          LATE),
+    _on(ev.LogStartRaised,    LATE,             LATE,            LATE,              on_log_start,     LATE),
+    _on(ev.PlaceWanted,       LATE,             LATE,            LATE,              on_place_wanted,  LATE),
+    _on(ev.CopiesWanted,      LATE,             LATE,            LATE,              on_copies_wanted, LATE),
+    _on(ev.CopiesCounted,     NEVER,            NEVER,           NEVER,             on_copies_found,  on_copies_found),
+    _on(ev.StorageSlow,       LATE,             LATE,            LATE,              on_storage_slow,  LATE),
+    _on(ev.Tick,              LATE,             LATE,            LATE,              on_tick,          on_tick),
+)
+# fmt: on
+TABLE: Mapping[tuple[State, type[Event]], Handler[Any] | Cell] = {
+    (state, event): cell
+    for event, cells in _ROWS
+    for state, cell in zip(State, (*cells, *(LATE for _ in TERMINAL)), strict=True)
+}
+"""The function, or the reason for none, of each (state, event type)."""
+EVENTS: tuple[type[Event], ...] = tuple(event for event, _ in _ROWS)
 """Every event type, in the table's order."""

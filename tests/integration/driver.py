@@ -31,7 +31,7 @@ import uvloop
 from bmq.broker.broker import Broker, new_incarnation
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
 from bmq.storage.filesystem import Appender, CreateOptions, FileSystem, Lease

@@ -26,7 +26,7 @@ import uvloop
 
 from bmq.broker.config import BrokerConfig
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch
 from bmq.meta import ownership

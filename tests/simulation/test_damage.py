@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.storage import layout
 from bmq.storage.checkpoint import encode
 from bmq.storage.filesystem import CorruptData, Lease, StorageUnavailable, write_once

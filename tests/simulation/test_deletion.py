@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from bmq.broker.partition.transitions import TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, State
 from bmq.core.model import PartitionKey
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage import layout

@@ -13,7 +13,7 @@ import pytest
 
 from bmq.broker import events as ev
 from bmq.broker.partition.driver import ALARM_MS_MAX
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership
 from bmq.meta.kv import Delete, Put

@@ -24,7 +24,7 @@ from bmq.broker.broker import Broker
 from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName

@@ -12,7 +12,7 @@ import pytest
 
 from bmq.broker.broker import Broker
 from bmq.broker.config import LogConfig
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Record, build_batch
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bmq.broker.partition.transitions import TABLE, TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, State
+from bmq.broker.partition.transitions import TABLE
 from bmq.storage import recovery
 from tests import docs_tables
 from tests.chart import drawn as chart

@@ -17,7 +17,7 @@ from bmq.broker.cleanup.janitor import Janitor, JanitorConfig
 from bmq.broker.cleanup.segment_merge import Merge, RepairIndex, joined, plan_joins
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch, Record, build_batch, split_batches

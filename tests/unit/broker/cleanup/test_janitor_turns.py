@@ -10,7 +10,7 @@ from typing import cast
 from bmq.broker.cleanup.janitor import COST_OF_NEW, Janitor
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.model import PartitionKey
 from tests.harness.loop import run

@@ -11,7 +11,7 @@ import pytest
 
 from bmq.broker.config import BrokerConfig
 from bmq.broker.files.open_file_limit import BEAT_S, BEATS_A_LOOK, OpenFileLimit
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.core.aio.byte_budget import Budget
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.storage.filesystem import CreateOptions, OutOfSpace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.transitions import TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, State
 from bmq.core.model import PartitionKey
 from bmq.meta import ownership
 from bmq.meta.kv import Delete

@@ -12,7 +12,7 @@ import pytest
 
 from bmq.broker.config import BrokerConfig
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.transitions import State
+from bmq.broker.partition.states import State
 from bmq.broker.repair.facts import Place
 from bmq.broker.repair.plan import Choice
 from bmq.broker.repair.repair import NotRepaired, Repair, Report, Wanted

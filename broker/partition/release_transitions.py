@@ -1,0 +1,51 @@
+"""The transitions that end an ownership: a hand-over, another owner, a record that cannot be read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bmq.broker import events as ev
+from bmq.broker.events import Effect
+from bmq.broker.partition.segment_transitions import on_registered
+from bmq.broker.partition.states import State
+
+if TYPE_CHECKING:
+    from bmq.broker.partition.machine import PartitionMachine
+
+
+def on_move(machine: PartitionMachine, event: ev.MoveRequested, now_ms: int) -> list[Effect]:
+    """Stop accepting batches; flush, close and release."""
+    machine.state = State.MOVE
+    has_unsent = machine.current is not None and bool(machine.batches.unsent)
+    machine.is_draining = machine.current is not None and not has_unsent
+    return [ev.WAKE, *machine.advance(now_ms)] if has_unsent else machine.advance(now_ms)
+
+
+def on_released(machine: PartitionMachine, event: ev.RecordStored, now_ms: int) -> list[Effect]:
+    """Note that the partition is released, or that a last segment was registered during the move."""
+    if machine.next_segment.is_registering:
+        return on_registered(machine, event, now_ms)
+    machine.stored(event)
+    machine.final_checkpoint = machine.full_checkpoint()
+    machine.state = State.CLOSED
+    machine.is_released = True
+    return []
+
+
+def on_give_up(machine: PartitionMachine, event: ev.MoveRequested, now_ms: int) -> list[Effect]:
+    """End an ownership that accepted nothing yet: the next owner fences as after any predecessor."""
+    machine.state = State.CLOSED
+    return [ev.Abort()]
+
+
+def on_other_epoch(machine: PartitionMachine, event: ev.EpochChanged, now_ms: int) -> list[Effect]:
+    """Stop, unless the epoch is this owner's: refuse every batch that waits, and abort the files."""
+    return machine.fence() if event.epoch != machine.epoch else []
+
+
+def on_unreadable(machine: PartitionMachine, event: ev.RecordUnreadable, now_ms: int) -> list[Effect]:
+    """Stop as if fenced, since the writer of the record may own the partition; wait for an operator."""
+    machine.final_checkpoint = machine.full_checkpoint()
+    machine.state = State.OFFLINE
+    machine.offline_reason = event.reason
+    return [*machine.refuse_all(event.reason), ev.Alarm(event.reason)]
