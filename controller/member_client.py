@@ -1,8 +1,9 @@
-"""``controller.asking.MemberClient`` over the internal connections."""
+"""The leader's requests to members: whether they are alive and serve, their load and open files, and to leave."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from bmq.controller.file_shares import OpenFileReport
 from bmq.controller.planning.partition_load import Measured
@@ -42,15 +43,45 @@ SERVING_TIMEOUT_S = 3.0
 LEAVE_TIMEOUT_S = 5.0
 
 
-class PeerMemberClient:
-    """The leader's requests to members, sent by ``Peers``; see ``controller.asking.MemberClient``."""
+class MemberClient(Protocol):
+    """The leader's requests to members."""
+
+    async def is_alive(self, member: Member) -> bool:
+        """Probe the member.  Returns False if it refuses the connection or does not respond."""
+
+    async def load(self, member: Member) -> list[Measured] | None:
+        """Return the traffic of the member's partitions since the last call; None if it does not respond."""
+
+    async def open_files(self, member: Member, share: int | None) -> OpenFileReport | None:
+        """Send the member its share of open files, unless that is None, and return its report.
+
+        Returns None if it sends none: it does not respond, or is of an earlier version.
+        """
+
+    async def is_serving(self, member: Member) -> bool | None:
+        """Return whether the member can do its work; None if it does not respond."""
+
+    def keep(self, member: Member) -> None:
+        """Keep a connection to the member, so that its end is noticed (``subscribe_broken``)."""
+
+    async def leave(self, member: Member) -> None:
+        """Have the member drain and end.  Raises RequestError."""
+
+    def subscribe_broken(self, call: Callable[[str, str], None]) -> Callable[[], None]:
+        """Call ``call`` with a member's incarnation and the reason when the connection to it breaks.
+
+        Returns a function that unsubscribes it.
+        """
+
+
+class PeerMemberClient(MemberClient):
+    """The requests over the internal connections."""
 
     def __init__(self, peers: Peers, *, ping_s: float = PING_S) -> None:
         self._peers = peers
         self._ping_s = ping_s
 
     def subscribe_broken(self, call: Callable[[str, str], None]) -> Callable[[], None]:
-        """Call ``call`` with incarnation and reason when a connection breaks.  Returns a function that unsubscribes."""
         return self._peers.subscribe_broken(call)
 
     def keep(self, member: Member) -> None:
@@ -84,7 +115,6 @@ class PeerMemberClient:
         return False
 
     async def load(self, member: Member) -> list[Measured] | None:
-        """Return the traffic of the member's partitions since the last call; None if it does not respond."""
         try:
             response = await self._peers.ask(member, LoadRequest(), InternalKey.LOAD, LoadResponse, LOAD_TIMEOUT_S)
         except (RequestError, PeerLost, TimeoutError):

@@ -19,7 +19,7 @@ from bmq.core.model import PartitionKey
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.ownership import partition_key, read
 
-LOOK_S = 0.1
+POLL_S = 0.1
 """Time between two reads of the records of pending moves."""
 WAIT_MAX_S = 10.0
 """Time that a move is waited for: a hand-over is tens of milliseconds, a takeover from a dead datanode a second; past
@@ -94,10 +94,10 @@ class PendingMoves:
         self._news.set()
 
     async def run(self) -> None:
-        """Check the pending moves every ``LOOK_S``, and call ``done`` when any has ended.  Runs until cancelled."""
+        """Check the pending moves every ``POLL_S``, and call ``done`` when any has ended.  Runs until cancelled."""
         while True:
             await self._news.wait()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             if await self._check():
                 self._done()
             if not self._pending:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from bmq.controller.asking import MemberClient
+from bmq.controller.member_client import MemberClient
 from bmq.core.clock import Clock
 from bmq.meta.cluster.member import Member
 

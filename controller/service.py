@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from bmq.controller.asking import MemberClient
 from bmq.controller.election import TTL_S, Election, Leadership
 from bmq.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
 from bmq.controller.kv_commit import Guard
+from bmq.controller.member_client import MemberClient
 from bmq.controller.probing import Isolated
 from bmq.controller.store_upkeep import MakeUpkeep, StoreUpkeep
 from bmq.controller.term import Term

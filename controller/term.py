@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import islice
 
-from bmq.controller.asking import MemberClient
 from bmq.controller.assignments import Assignments, Batch, Deposed
 from bmq.controller.election import Leadership
 from bmq.controller.event_queue import PLAN_NEEDED, EventQueue, MemberNews, PlanNeeded, Queued
@@ -34,15 +33,15 @@ from bmq.controller.failures import (
     Tick,
 )
 from bmq.controller.file_shares import FileShares
+from bmq.controller.member_client import MemberClient
 from bmq.controller.pending_moves import PendingMoves
 from bmq.controller.planning.idle_partitions import IdlePartitions
 from bmq.controller.planning.partition_load import Loads
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.planner import plan, plan_in_steps
-from bmq.controller.planning.planner_view import COOL_DOWN_S, Broker, Move, PlannerView, Why
+from bmq.controller.planning.planner_view import COOL_DOWN_S, Broker, Move, PlannerView, Why, count_unreachable
 from bmq.controller.planning.table_feed import TableFeed
 from bmq.controller.probing import Prober
-from bmq.controller.reachability import count_unreachable
 from bmq.controller.requested_moves import RequestedMoves
 from bmq.controller.stalled_brokers import StalledBrokers
 from bmq.core.aio.steps import run_in_steps
@@ -109,10 +108,10 @@ class Term:
         """Held while the table changes, or a plan reads it: both take many turns of the loop."""
         self._idle = IdlePartitions()
         self.loads = Loads(self._partitions)
-        self.serving = StalledBrokers()
+        self.stalled_brokers = StalledBrokers()
         self.file_shares = FileShares()
         self.failures = Failures(member_ttl_s)
-        self.under_way = PendingMoves(kv, cluster, clock, lambda: self.queue.put(PLAN_NEEDED))
+        self.pending_moves = PendingMoves(kv, cluster, clock, lambda: self.queue.put(PLAN_NEEDED))
         self.is_balancing = False
         self._view = view
         self._cluster = cluster
@@ -134,7 +133,7 @@ class Term:
         self._tasks: asyncio.TaskGroup | None = None
 
     def __repr__(self) -> str:
-        return f"<Term {self.leadership!r} {self.failures!r} under_way={len(self.under_way)}>"
+        return f"<Term {self.leadership!r} {self.failures!r} pending_moves={len(self.pending_moves)}>"
 
     async def run(self) -> None:
         """Wait until the view shows this election, and so all that earlier leaders wrote, then lead.
@@ -150,7 +149,7 @@ class Term:
                 self._begin()
                 tasks.create_task(self._ask_loads(), name="loads")
                 tasks.create_task(self._share_files(), name="shares of open files")
-                tasks.create_task(self.under_way.run(), name="moves under way")
+                tasks.create_task(self.pending_moves.run(), name="moves under way")
                 tasks.create_task(self._follow_reports(), name="unreachable")
                 await self._work()
         except* Deposed:
@@ -287,7 +286,7 @@ class Term:
         if incarnation not in self._view.members:  # else its key is deleted first, which is another event
             self._members.pop(incarnation, None)
         self.loads.leave(incarnation)
-        self.serving.leave(incarnation)
+        self.stalled_brokers.leave(incarnation)
         self.file_shares.leave(incarnation)
         self._is_dirty = True
 
@@ -393,11 +392,11 @@ class Term:
 
     def _waits_for_time(self) -> bool:
         """Return whether a plan made now may differ only because time has passed."""
-        resting = self.serving.resting(self._clock.monotonic())
+        resting = self.stalled_brokers.resting(self._clock.monotonic())
         return bool(self._moved_at or self._feed.has_unknown or resting or self._has_resting) or self.is_balancing
 
     def _take_serving(self, incarnation: str, is_serving: bool) -> None:
-        if self.serving.take(incarnation, is_serving, self._clock.monotonic()):
+        if self.stalled_brokers.take(incarnation, is_serving, self._clock.monotonic()):
             if is_serving:
                 _log.warning("a broker serves again", extra=fields(member=incarnation))
             else:
@@ -415,10 +414,10 @@ class Term:
             owners=self._partitions,
             unreachable=count_unreachable(self._unreachable, proxies, {broker.incarnation for broker in brokers}),
             proxies=len(proxies),
-            stalled=self.serving.stalled,
-            resting=self.serving.resting(self._clock.monotonic()),
+            stalled=self.stalled_brokers.stalled,
+            resting=self.stalled_brokers.resting(self._clock.monotonic()),
             moved_at=self._moved_at,
-            under_way=len(self.under_way),
+            pending_moves=len(self.pending_moves),
             is_balancing=self.is_balancing,
             idle=self._idle,
         )
@@ -523,7 +522,7 @@ class Term:
             return False
         now = self._clock.monotonic()
         for move in batch.moves:
-            self.under_way.add(move)
+            self.pending_moves.add(move)
             if move.why in (Why.BALANCE, Why.ASKED):
                 self._moved_at[move.key] = now
         self._requested.written(batch.moves)

@@ -255,9 +255,9 @@ class OwnMetrics:
             ),
             *(
                 OwnMetric("moves", moves, count, True, "why", why.name.lower())
-                for why, count in term.under_way.moves.items()
+                for why, count in term.pending_moves.moves.items()
             ),
-            OwnMetric("moves_pending", "Moves whose source has not handed over yet", len(term.under_way)),
+            OwnMetric("moves_pending", "Moves whose source has not handed over yet", len(term.pending_moves)),
         )
 
     def _of_reads(self) -> Own:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bmq.controller.asking import MemberClient
+from bmq.controller.member_client import MemberClient
 from bmq.controller.planning.planner import scores
 from bmq.controller.planning.planner_view import Move, PlannerView
 from bmq.controller.service import Controller
@@ -80,10 +80,10 @@ class LeaderAdmin:
                 {"shard": key.partition, "coordinator": owner}
                 for key, owner in sorted(shards.owners.items(), key=lambda item: item[0].partition)
             ],
-            "moves_under_way": self._moves([each.move for each in term.under_way.pending.values()]),
+            "moves_under_way": self._moves([each.move for each in term.pending_moves.pending.values()]),
             "past_moves": [
                 {**described, "ended_ms": past.ended_ms, "took_ms": past.took_ms}
-                for past in term.under_way.past
+                for past in term.pending_moves.past
                 for described in self._moves([past.move])
             ],
         }

@@ -25,7 +25,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 
 from bmq.controller.planning.balancing import Balance
-from bmq.controller.planning.planner_view import UNDER_WAY_MAX, WHOLE, Broker, Move, Moves, PlannerView, Why
+from bmq.controller.planning.planner_view import PENDING_MOVES_MAX, WHOLE, Broker, Move, Moves, PlannerView, Why
 from bmq.controller.planning.scores import Scores
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
@@ -62,7 +62,7 @@ def plan_in_steps(view: PlannerView, now: float) -> Generator[list[Move], None, 
     scores = Scores(view, targets)
     emptied = _emptied(view, targets)
     has_moved = yield from _Placing(view, scores, _orphaned(view)).run(len(view.owners))
-    budget = max(0, UNDER_WAY_MAX - view.under_way)
+    budget = max(0, PENDING_MOVES_MAX - view.pending_moves)
     has_moved |= yield from _Placing(view, scores, emptied).run(budget)
     if has_moved or any(view.owners.count(name) for name in emptied):
         return view.is_balancing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,7 +13,7 @@ from bmq.controller.planning.idle_partitions import IdlePartitions
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.core.model import PartitionKey
 
-UNDER_WAY_MAX = 64
+PENDING_MOVES_MAX = 64
 """Pending moves of drain and balance at once: a hand-over is some tens of milliseconds of a broker's flushes, and the
 partition acknowledges nothing meanwhile."""
 COOL_DOWN_S = 60.0
@@ -43,7 +44,7 @@ class PlannerView:
     | ``stalled`` | brokers that do not serve |
     | ``resting`` | brokers that serve again, and must not be given anything yet |
     | ``moved_at`` | when balancing last moved a partition |
-    | ``under_way`` | number of moves that are not finished |
+    | ``pending_moves`` | number of moves that are not finished |
     | ``is_balancing`` | the last plan's result of that name |
     | ``idle`` | partitions at rest that an earlier plan found, which this one need not search for |
     """
@@ -55,7 +56,7 @@ class PlannerView:
     stalled: Set[str] = frozenset()
     resting: Set[str] = frozenset()
     moved_at: Mapping[PartitionKey, float] = field(default_factory=dict)
-    under_way: int = 0
+    pending_moves: int = 0
     is_balancing: bool = False
     idle: IdlePartitions = field(default_factory=IdlePartitions, compare=False)
 
@@ -91,3 +92,17 @@ class Moves(NamedTuple):
 
     moves: Sequence[Move]
     is_balancing: bool
+
+
+def count_unreachable(reports: Mapping[str, Set[str]], proxies: Set[str], brokers: Set[str]) -> dict[str, int]:
+    """Return, for each live broker that any reports, the number of live proxies that report it as unreachable.
+
+    ``reports``: the unreachable members by proxy; ``proxies``, ``brokers``: those that are alive.  With several brokers
+    a proxy that reaches none of them is presumed to be cut off itself, and its report is ignored.
+    """
+    counts: Counter[str] = Counter()
+    for proxy, named in reports.items():
+        known = named & brokers
+        if proxy in proxies and not (known == brokers and len(brokers) > 1):
+            counts.update(known)
+    return dict(counts)

@@ -63,7 +63,7 @@ def test_a_move_is_over_when_its_target_owns_the_partition() -> None:
         (past,) = made.past
         assert (past.move, past.ended_ms) == (move(), LoopClock().now_ms())
         assert past.took_ms is not None
-        assert 2_000 <= past.took_ms <= 2_000 + pending_moves.LOOK_S * 1000 + 1
+        assert 2_000 <= past.took_ms <= 2_000 + pending_moves.POLL_S * 1000 + 1
         assert len(made) == 0
 
     play(story)

@@ -49,7 +49,7 @@ class PendingMoves:
 
 TERM = SimpleNamespace(
     failures=SimpleNamespace(declared_dead={"lease_ended": 2, "no_answer": 1}),
-    under_way=PendingMoves(),
+    pending_moves=PendingMoves(),
     without_owner=lambda: (4, 2),
 )
 

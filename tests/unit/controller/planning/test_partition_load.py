@@ -9,7 +9,6 @@ import pytest
 
 from bmq.controller.planning.partition_load import SMOOTH_S, Loads, Measured
 from bmq.controller.planning.partition_table import PartitionTable, Rate
-from bmq.controller.reachability import count_unreachable
 from bmq.core.model import PartitionKey
 
 TOPIC = uuid.UUID(int=1)
@@ -92,15 +91,6 @@ def test_who_dies_leaves_the_rate_and_a_deleted_topic_takes_it_along() -> None:
     assert KEY in rates(partitions)
     partitions.remove_topic(TOPIC)
     assert rates(partitions) == {}
-
-
-def test_out_of_reach_is_counted_by_living_proxies_that_reach_somebody() -> None:
-    reports = {"p1": {"a"}, "p2": {"a", "gone"}, "cut off": {"a", "b"}, "dead": {"b"}}
-    assert count_unreachable(reports, {"p1", "p2", "cut off"}, {"a", "b"}) == {"a": 2}
-
-
-def test_the_only_broker_is_out_of_reach_when_it_is() -> None:
-    assert count_unreachable({"p": {"a"}}, {"p"}, {"a"}) == {"a": 1}
 
 
 def test_silence_changes_nothing_of_those_at_rest_and_a_measure_is_news() -> None:

@@ -15,7 +15,7 @@ from bmq.controller.planning.balancing import START, STOP
 from bmq.controller.planning.idle_partitions import IdlePartitions
 from bmq.controller.planning.partition_table import PartitionTable, Rate
 from bmq.controller.planning.planner import plan, plan_in_steps, scores
-from bmq.controller.planning.planner_view import COOL_DOWN_S, UNDER_WAY_MAX, Broker, Move, PlannerView, Why
+from bmq.controller.planning.planner_view import COOL_DOWN_S, PENDING_MOVES_MAX, Broker, Move, PlannerView, Why
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
 
@@ -250,9 +250,9 @@ def test_a_drain_rolls() -> None:
     everything = keys(500)
     drained = [Broker("a"), Broker("b"), Broker("d", is_draining=True)]
     view = view_of(brokers=drained, owners=dict.fromkeys(everything, "d"))
-    assert len(plan(view, 0.0).moves) == UNDER_WAY_MAX
-    assert len(plan(replace(view, under_way=60), 0.0).moves) == UNDER_WAY_MAX - 60
-    assert plan(replace(view, under_way=UNDER_WAY_MAX), 0.0).moves == []
+    assert len(plan(view, 0.0).moves) == PENDING_MOVES_MAX
+    assert len(plan(replace(view, pending_moves=60), 0.0).moves) == PENDING_MOVES_MAX - 60
+    assert plan(replace(view, pending_moves=PENDING_MOVES_MAX), 0.0).moves == []
     settled, _ = settle(view)
     assert Counter(settled.owners.values()) == {"a": 250, "b": 250}
 
@@ -331,7 +331,7 @@ def test_a_plan_comes_in_steps_of_bounded_work() -> None:
     assert len(without) > 20
     more = replace(full, brokers=brokers(13))
     steps = list(plan_in_steps(more, 0.0))
-    assert sum(map(len, steps)) == UNDER_WAY_MAX
+    assert sum(map(len, steps)) == PENDING_MOVES_MAX
     assert sum(not step for step in steps) >= len(everything) / 2_000 / 2
 
 
@@ -370,7 +370,7 @@ def test_what_one_search_found_serves_many_plans() -> None:
     moved: set[PartitionKey] = set()
     for _ in range(20):
         result = plan(view, 0.0)
-        assert len(result.moves) == UNDER_WAY_MAX
+        assert len(result.moves) == PENDING_MOVES_MAX
         assert moved.isdisjoint(move.key for move in result.moves)
         moved |= {move.key for move in result.moves}
         view = replace(applied(view, list(result.moves)), is_balancing=result.is_balancing)
