@@ -21,7 +21,7 @@ from bmq.core.rpc.messages import (
     PingRequest,
     PingResponse,
 )
-from bmq.core.rpc.peers import Kind, PeerLost, Peers
+from bmq.core.rpc.peers import Evidence, Kind, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 
 PING_S = 1.0
@@ -46,8 +46,8 @@ LEAVE_TIMEOUT_S = 5.0
 class MemberClient(Protocol):
     """The leader's requests to members."""
 
-    async def is_alive(self, member: Member) -> bool:
-        """Probe the member.  Returns False if it refuses the connection or does not respond."""
+    async def probe(self, member: Member) -> Evidence:
+        """Probe the member, and return the evidence whether it is alive."""
 
     async def load(self, member: Member) -> list[Measured] | None:
         """Return the traffic of the member's partitions since the last call; None if it does not respond."""
@@ -88,13 +88,11 @@ class PeerMemberClient(MemberClient):
         """Open the control connection to the member, if it is not open, and keep it."""
         self._peers.get(member, Kind.CONTROL)
 
-    async def is_alive(self, member: Member) -> bool:
-        """Ping the member on a connection of its own.  Any response proves that it is alive.
+    async def probe(self, member: Member) -> Evidence:
+        """Ping the member on a connection of its own.  Any response of its process proves that it is alive.
 
         A ping that failed while this process itself was held up proves nothing: the response may be in the socket, or
-        was not given its time.  It is repeated, up to ``PINGS_MAX`` pings in all.  Nor does a ping prove anything for
-        which this process has no descriptor or no address: the member counts as alive until its lease ends or a later
-        probe fails.
+        was not given its time.  It is repeated, up to ``PINGS_MAX`` pings in all.
         """
         failed = 0
         for _ in range(PINGS_MAX):
@@ -102,17 +100,17 @@ class PeerMemberClient(MemberClient):
             try:
                 await self._peers.probe(member, self._ping_s)
             except PeerLost as error:
-                if error.is_own_trouble:
-                    return True
+                if error.evidence in (Evidence.NONE, Evidence.LIFE):
+                    return error.evidence
                 if held_up.seconds == 0.0:
                     failed += 1
                 if failed == PINGS:
-                    return False
+                    return error.evidence
                 continue
             finally:
                 held_up.close()
-            return True
-        return False
+            return Evidence.LIFE
+        return Evidence.SILENCE
 
     async def load(self, member: Member) -> list[Measured] | None:
         try:

@@ -1,21 +1,25 @@
-"""Probes of members by one leader, which presumes that it is cut off itself if none of several members responds."""
+"""Probes of members by one leader, which presumes that it is cut off itself if it does not reach most of them."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from bmq.controller.member_client import MemberClient
 from bmq.core.clock import Clock
+from bmq.core.rpc.peers import Evidence
 from bmq.meta.cluster.member import Member
 
-WITNESSES = 5
-"""Other members that are probed at once before one that does not respond is declared dead."""
+WITNESSES = 9
+"""Other members that are probed at once, at most, before one that does not respond is declared dead."""
+LAST_RESORT_S = 30.0
+"""Time for which a leader that is cut off leads as the last resort, before it makes room for another again."""
 
 
 class Isolated(Exception):
-    """A leader that reaches none of several members: it is presumed to be cut off itself, and must not lead."""
+    """A leader that does not reach most of the members: it is presumed to be cut off itself, and must not lead."""
 
 
 class Prober:
@@ -34,43 +38,76 @@ class Prober:
         self._client = client
         self._clock = clock
         self._members = members
-        self._is_last_resort = is_last_resort
-        self._witnessed_at = float("-inf")
+        self._last_resort_until = clock.monotonic() + LAST_RESORT_S if is_last_resort else float("-inf")
+        self._polling = asyncio.Lock()
+        self._polled_at = float("-inf")
+        self._was_isolated = False
 
     def __repr__(self) -> str:
-        return f"<Prober of {self._own}{' last resort' if self._is_last_resort else ''}>"
+        return f"<Prober of {self._own} polled_at={self._polled_at:.3f}{' isolated' if self._was_isolated else ''}>"
 
     async def is_alive(self, member: Member) -> bool:
-        """Probe the member.  Raises Isolated if neither it nor any other member that was probed responds."""
-        began = self._clock.monotonic()
-        is_own = member.incarnation == self._own
-        is_alive = is_own or await self._client.is_alive(member)
-        if is_alive and not is_own:
-            self._is_last_resort = False  # from here on its network may break like any other leader's
-        if not is_alive and await self._is_isolated(member.incarnation, began):
-            raise Isolated(f"{member.incarnation} does not respond, and neither does any other member that was probed")
-        return is_alive
+        """Probe the member.  Returns False if it is dead; True if nothing shows that it is.
 
-    async def _is_isolated(self, suspect: str, since: float) -> bool:
-        """Return whether the other members do not respond either, after a probe that began at ``since`` has failed.
-
-        A leader whose own network is broken would declare every member dead, one after the other.  With one other
-        member, or as the last resort (no other process would lead), its probes count as they are.
+        Raises Isolated if the leader seems to be cut off.  As the last resort, since no other process leads, it goes on
+        instead: a silent member is then declared dead by the end of its lease alone.
         """
-        others = [member for name, member in self._members().items() if name not in (suspect, self._own)]
-        if self._is_last_resort or not others or self._witnessed_at >= since:
+        if member.incarnation == self._own:
+            return True
+        began = self._clock.monotonic()
+        evidence = await self._client.probe(member)
+        if evidence in (Evidence.LIFE, Evidence.NONE):
+            return True
+        if not await self._is_isolated(member, evidence, began):
             return False
-        probes = [asyncio.ensure_future(self._client.is_alive(each)) for each in _spread(others, WITNESSES)]
+        if self._clock.monotonic() < self._last_resort_until:
+            return evidence is Evidence.SILENCE
+        raise Isolated(f"{member.incarnation} does not respond, and neither do most of the others that were probed")
+
+    async def _is_isolated(self, suspect: Member, evidence: Evidence, since: float) -> bool:
+        """Return whether this leader is cut off, by a poll that ended after ``since``: of many suspects, one asks."""
+        async with self._polling:
+            if self._polled_at < since:
+                self._was_isolated = await self._poll(suspect, evidence)
+                self._polled_at = self._clock.monotonic()
+            return self._was_isolated
+
+    async def _poll(self, suspect: Member, evidence: Evidence) -> bool:
+        """Return whether other members than the suspect do not respond either.
+
+        A leader whose own network is broken would declare every member dead, one after the other.  It is to reach more
+        than half of the members, counting itself: a leader that was cut off together with a few others reaches those.
+        A host that refuses a connection is reached, but a firewall refuses too, so some process must have responded.
+        With one other member, the probe of that one decides.
+        """
+        members = self._members()
+        others = [members[name] for name in members.keys() - {suspect.incarnation, self._own}]
+        if not others:
+            return False
+        witnesses = _spread(random.sample(sorted(others, key=_name), len(others)), WITNESSES)
+        found = [Evidence.LIFE, evidence]  # its own, and the suspect's
+        probes = [asyncio.ensure_future(self._client.probe(each)) for each in witnesses]
         try:
             for probe in asyncio.as_completed(probes):
-                if await probe:
-                    self._witnessed_at = self._clock.monotonic()
+                found.append(await probe)
+                if _is_connected(found, 2 + len(witnesses)):
                     return False
         finally:
             for each in probes:
                 each.cancel()
             await asyncio.gather(*probes, return_exceptions=True)
-        return True
+        return not _is_connected(found, len(found) - found.count(Evidence.NONE))
+
+
+def _is_connected(found: Sequence[Evidence], asked: int) -> bool:
+    """Return whether a process that found this, itself first, is connected to most of ``asked`` processes."""
+    counts = Counter(found)
+    responded = counts[Evidence.LIFE] + counts[Evidence.REPLACED]
+    return responded > 1 and 2 * (responded + counts[Evidence.REFUSED]) > asked
+
+
+def _name(member: Member) -> str:
+    return member.incarnation
 
 
 def _spread(members: Sequence[Member], count: int) -> list[Member]:

@@ -30,7 +30,13 @@ from bmq.meta.kv import KeyValue, KvError
 _log = logging.getLogger(__name__)
 
 FOLLOWED_S = 3.0
-"""How long a leader that reaches no other member leaves room for another before it leads as the last resort."""
+"""How long a leader that is cut off leaves room for another before it leads as the last resort."""
+STAND_BACK_S = 10.0
+"""Pause before a leader that was cut off, and that another follows, stands for election again.
+
+It is longer than another that is cut off, too, takes to notice that and to become the last resort: the two would
+otherwise resign in turn for ever.
+"""
 AGAIN_S = 1.0
 """Pause before a process whose term has ended stands for election again, so that another may be first."""
 
@@ -126,13 +132,18 @@ class Controller:
         while True:
             leadership = await self._election.campaign()
             _log.info("this process leads the cluster", extra=fields(member=self._view.own))
+            if is_last_resort:
+                _log.warning(
+                    "this process is cut off and leads as no other does: silent members are dead when their leases end",
+                    extra=fields(member=self._view.own),
+                )
             is_isolated = False
             try:
                 await self._lead(leadership, is_last_resort)
             except* Isolated as errors:
                 is_isolated = True
                 _log.warning(
-                    "this process reaches no other member and resigns: one that does is to lead",
+                    "this process does not reach most of the members and resigns: one that does is to lead",
                     extra=fields(member=self._view.own, error="; ".join(map(str, errors.exceptions))),
                 )
             except* (KvError, RequestError) as errors:
@@ -143,8 +154,8 @@ class Controller:
             finally:
                 await self._election.resign(leadership)
             is_last_resort = is_isolated and not await self._election.is_followed(leadership, FOLLOWED_S)
-            if not is_isolated:
-                await asyncio.sleep(AGAIN_S)
+            if not is_last_resort:
+                await asyncio.sleep(STAND_BACK_S if is_isolated else AGAIN_S)
 
     async def _lead(self, leadership: Leadership, is_last_resort: bool) -> None:
         """Do the work of a leader until the term is over, and cancel all that is under way then.

@@ -66,17 +66,28 @@ class Kind(Enum):
     CONTROL = "control"
 
 
+class Evidence(Enum):
+    """The evidence of a call about the other side's process."""
+
+    NONE = "this process could not even try: it has no file descriptor left, or its resolver has no result"
+    SILENCE = "nothing came back: the process has ended, stands still or is cut off, or this one is"
+    REFUSED = (
+        "its host, or a firewall, refuses the connection: the process has ended, or its port is closed to this one"
+    )
+    REPLACED = "another process of BMQ responds at its address: it has ended"
+    LIFE = "it responded, be it that it refuses this process"
+
+
 class PeerLost(Exception):
     """The failure of a call: there will be no response.
 
-    ``was_sent`` False: certainly nothing of the call reached the peer. ``is_own_trouble``: this process could not even
-    try, since it has no file descriptor left or its resolver has no result.  That is no evidence about the peer.
+    ``was_sent`` False: certainly nothing of the call reached the peer.
     """
 
-    def __init__(self, why: str, *, was_sent: bool, is_own_trouble: bool = False) -> None:
+    def __init__(self, why: str, *, was_sent: bool, evidence: Evidence = Evidence.SILENCE) -> None:
         super().__init__(why)
         self.was_sent = was_sent
-        self.is_own_trouble = is_own_trouble
+        self.evidence = evidence
 
 
 class PeerBusy(PeerLost):
@@ -111,6 +122,8 @@ class Peer(asyncio.BufferedProtocol):
         """The reason for which it is lost."""
         self.protocol = -1
         """The version of the internal protocol that both sides speak, -1 before Hello."""
+        self.refused_by = ""
+        """The incarnation that has refused Hello."""
         self.unregistered: Unregistered | None = None
         """Set if the peer has refused Hello because the store has no member key of this process."""
         self.bytes_under_way = 0
@@ -174,7 +187,7 @@ class Peer(asyncio.BufferedProtocol):
         greeting = HelloRequest(protocols, cluster, own, self.incarnation)
         response = HelloResponse.decode(await self._call(InternalKey.HELLO, 0, greeting.encode()))
         if response.error is not ErrorCode.NONE:
-            self.unregistered = response.unregistered
+            self.refused_by, self.unregistered = response.incarnation, response.unregistered
             raise RequestError(response.error, response.message)
         if self.is_lost:
             raise PeerLost(self.why, was_sent=True)

@@ -33,9 +33,20 @@ from bmq.core.net.request import Buffer
 from bmq.core.rpc.message_fields import Message, Unregistered
 from bmq.core.rpc.messages import InternalKey, PingRequest, PingResponse, leading_error
 from bmq.core.rpc.name_lookup import LookupFailed, look_up
-from bmq.core.rpc.peer import Kind, Peer, PeerBusy, PeerLost, PeerSettings
+from bmq.core.rpc.peer import Evidence, Kind, Peer, PeerBusy, PeerLost, PeerSettings
 
-__all__ = ["PROTOCOL", "Kind", "MemberLike", "Peer", "PeerBusy", "PeerLost", "PeerSettings", "Peers", "ask_peer"]
+__all__ = [
+    "PROTOCOL",
+    "Evidence",
+    "Kind",
+    "MemberLike",
+    "Peer",
+    "PeerBusy",
+    "PeerLost",
+    "PeerSettings",
+    "Peers",
+    "ask_peer",
+]
 
 PROTOCOL = (1, 1)
 """The versions of the internal protocol that this process speaks, least and most."""
@@ -118,6 +129,13 @@ async def _connect(make: Callable[[], Peer], addresses: Sequence[str], port: int
         with contextlib.suppress(OSError):
             return (await loop.create_connection(make, address, port))[1]
     return (await loop.create_connection(make, addresses[-1], port))[1]
+
+
+def _evidence_of(error: Exception) -> Evidence:
+    """Return the evidence of a failed attempt to connect."""
+    if FAILURES.note(error) or isinstance(error, LookupFailed):
+        return Evidence.NONE
+    return Evidence.REFUSED if isinstance(error, ConnectionRefusedError) else Evidence.SILENCE
 
 
 class _Link:
@@ -237,16 +255,18 @@ class Peers:
     async def probe(self, member: MemberLike, timeout_s: float) -> PingResponse:
         """Ping a member on a new connection, independent of the others, once.  Return the response.
 
-        Raises PeerLost if nothing listens there, another process does, or it does not respond within ``timeout_s``
-        seconds.
+        Raises PeerLost, with its evidence, if nothing listens there, another process does, it refuses this process, or
+        it does not respond within ``timeout_s`` seconds.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         peer = await self._open(member, Kind.CONTROL, timeout_s)
         try:
             async with asyncio.timeout_at(deadline):
                 return PingResponse.decode(await peer.call(InternalKey.PING, _VERSION, PingRequest().encode()))
-        except (TimeoutError, FormatError) as error:
-            raise PeerLost(f"{member.incarnation}: {str(error) or 'no response to a ping'}", was_sent=True) from None
+        except TimeoutError:
+            raise PeerLost(f"{member.incarnation}: no response to a ping", was_sent=True) from None
+        except FormatError as error:  # of a process that has accepted Hello
+            raise PeerLost(f"{member.incarnation}: {error}", was_sent=True, evidence=Evidence.LIFE) from None
         finally:
             peer.close()
 
@@ -356,27 +376,31 @@ class Peers:
         where = f"{member.incarnation} at {member.internal.host}:{member.internal.port}"
         make = partial(Peer, self._own, member.incarnation, kind, self._settings, self._shared)
         peer: Peer | None = None
-        is_own_trouble = True  # whatever fails before the peer's address is known
+        evidence = Evidence.NONE  # whatever fails before the peer's address is known
         try:
             async with asyncio.timeout(timeout_s):
                 addresses = await look_up(member.internal.host, member.internal.port)
-                is_own_trouble = False
+                evidence = Evidence.SILENCE
                 peer = await _connect(make, addresses, member.internal.port)
                 await peer.hello(self._cluster, self._own, self._protocols)
                 return peer
         except TimeoutError:
-            why = f"{where} " + ("is not looked up" if is_own_trouble else "does not answer") + f" in {timeout_s:g} s"
+            is_found = evidence is not Evidence.NONE
+            why = f"{where} " + ("does not answer" if is_found else "is not looked up") + f" in {timeout_s:g} s"
         except (OSError, PeerLost, FormatError) as error:
-            is_own_trouble = FAILURES.note(error) or isinstance(error, LookupFailed)
+            evidence = _evidence_of(error)
             why = f"{where}: {error}"
         except RequestError as error:
             why = f"{where} refuses: {error}"
-            if peer is not None and peer.unregistered is not None:
+            assert peer is not None, "a connected process refuses"
+            is_there = peer.refused_by == member.incarnation and error.code is not ErrorCode.INCONSISTENT_CLUSTER_ID
+            evidence = Evidence.LIFE if is_there else Evidence.REPLACED
+            if peer.unregistered is not None:
                 self._on_unregistered.notify(peer.unregistered)
         finally:
             if peer is not None and not peer.is_up:
                 peer.close()
-        raise PeerLost(why, was_sent=False, is_own_trouble=is_own_trouble)
+        raise PeerLost(why, was_sent=False, evidence=evidence)
 
     def _came_up(self, link: _Link, peer: Peer, now: float) -> None:
         _log.info("connected to a member (%s)", peer.kind.value, extra=fields(member=peer.incarnation))

@@ -1,4 +1,4 @@
-"""The leader of the controllers loses its connections to all members, while etcd and the clients reach everybody."""
+"""The leader of the controllers loses its connections to members, while etcd and the clients reach everybody."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from tests.simulation.test_cut_from_store import PARTITIONS, Story, demand_progr
 PROBED_S = 12.0
 """From the cut until the leader has resigned: connections that are silent end, then two pings to the member and two to
 others, of a second each."""
+CUT_S = 60.0
+CONTROLLERS = ("controller0", "controller1")
 SEEDS = range(seeds_wanted() // 400 or 2)
 
 
 def leader(one: Story) -> str:
     """Return the host of the leader; empty while none leads."""
-    for host in ("controller0", "controller1"):
+    for host in CONTROLLERS:
         node = one.process(host).node
         if node is not None and node.controller is not None and node.controller.leading is not None:
             return host
@@ -42,5 +44,26 @@ def test_a_leader_that_is_cut_off_from_all_members_leaves_them_alone(seed: int) 
         assert all(one.is_member(host) and one.process(host).incarnation == members[host] for host in others)
         one.world.network.heal_all()
         await one.until(lambda: all(map(one.is_member, members)), 60, "all are members")
+
+    play(seed, story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_controllers_that_are_cut_off_together_leave_the_others_alone(seed: int) -> None:
+    """They reach each other.  No other process can lead, and the members' leases go on."""
+
+    async def story(one: Story) -> None:
+        reader = await reading_through(one, "proxy0")
+        members = {place.host: one.process(place.host).incarnation for place in one.world.places}
+        owners = [one.owner_of(partition) for partition in range(PARTITIONS)]
+        for controller in CONTROLLERS:
+            for host in members.keys() - set(CONTROLLERS):
+                one.world.network.cut(controller, host)
+        await demand_progress(one, reader, one.now() + CUT_S)
+        assert [one.owner_of(partition) for partition in range(PARTITIONS)] == owners
+        assert all(one.is_member(host) and one.process(host).incarnation == members[host] for host in members)
+        one.world.network.heal_all()
+        await one.until(lambda: bool(leader(one)), 10, "a controller leads")
+        await demand_progress(one, reader, one.now() + PROBED_S)
 
     play(seed, story)

@@ -24,7 +24,7 @@ from bmq.core.rpc.messages import (
     OpenFilesResponse,
     PingResponse,
 )
-from bmq.core.rpc.peers import PeerLost, Peers
+from bmq.core.rpc.peers import Evidence, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 
 pytestmark = pytest.mark.slow
@@ -67,20 +67,27 @@ def asking(peers: FakePeers) -> PeerMemberClient:
 
 def test_one_answer_of_two_is_life_also_from_one_who_does_not_serve() -> None:
     peers = FakePeers(LOST, PingResponse(is_serving=False))
-    assert result(asking(peers).is_alive(MEMBER))
+    assert result(asking(peers).probe(MEMBER)) is Evidence.LIFE
     assert len(peers.keys) == PINGS
 
 
 def test_no_answer_to_two_pings_is_death() -> None:
     peers = FakePeers(LOST, LOST)
-    assert not result(asking(peers).is_alive(MEMBER))
+    assert result(asking(peers).probe(MEMBER)) is Evidence.SILENCE
     assert peers.keys == [InternalKey.PING] * PINGS
 
 
-def test_a_leader_without_a_descriptor_declares_nobody_dead() -> None:
-    peers = FakePeers(LOST, PeerLost("Too many open files", was_sent=False, is_own_trouble=True))
-    assert result(asking(peers).is_alive(MEMBER))
+@pytest.mark.parametrize("evidence", [Evidence.NONE, Evidence.LIFE])
+def test_without_a_descriptor_nothing_is_shown_and_a_refusal_by_the_member_itself_is_life(evidence: Evidence) -> None:
+    peers = FakePeers(LOST, PeerLost("Too many open files", was_sent=False, evidence=evidence))
+    assert result(asking(peers).probe(MEMBER)) is evidence
     assert len(peers.keys) == PINGS, "it is not asked again at once: the next try would fail likewise"
+
+
+@pytest.mark.parametrize("evidence", [Evidence.REFUSED, Evidence.REPLACED])
+def test_the_last_failure_says_what_is_there_instead(evidence: Evidence) -> None:
+    peers = FakePeers(LOST, PeerLost("not here", was_sent=False, evidence=evidence))
+    assert result(asking(peers).probe(MEMBER)) is evidence
 
 
 class HeldUpPeers(FakePeers):
@@ -99,17 +106,17 @@ class HeldUpPeers(FakePeers):
 
 
 @pytest.mark.parametrize(
-    ("stops", "answers", "is_alive"),
+    ("stops", "answers", "evidence"),
     [
-        (2, [LOST, LOST, PingResponse()], True),
-        (1, [LOST, LOST, PingResponse()], True),
-        (2, [LOST, LOST, LOST, LOST], False),
-        (PINGS_MAX, [LOST] * PINGS_MAX, False),
+        (2, [LOST, LOST, PingResponse()], Evidence.LIFE),
+        (1, [LOST, LOST, PingResponse()], Evidence.LIFE),
+        (2, [LOST, LOST, LOST, LOST], Evidence.SILENCE),
+        (PINGS_MAX, [LOST] * PINGS_MAX, Evidence.SILENCE),
     ],
 )
-def test_a_ping_during_a_stop_of_our_own_does_not_count(stops: int, answers: list[object], is_alive: bool) -> None:
+def test_a_ping_during_a_stop_of_our_own_does_not_count(stops: int, answers: list[object], evidence: Evidence) -> None:
     peers = HeldUpPeers(stops, *answers)
-    assert result(PeerMemberClient(cast(Peers, peers), ping_s=0.2).is_alive(MEMBER)) is is_alive
+    assert result(PeerMemberClient(cast(Peers, peers), ping_s=0.2).probe(MEMBER)) is evidence
     assert not peers.answers, "so many pings"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -12,6 +13,7 @@ from bmq.controller.admin.cluster import LeaderAdmin
 from bmq.controller.election import TTL_S
 from bmq.controller.file_shares import OpenFileReport
 from bmq.controller.planning.partition_load import Measured
+from bmq.controller.probing import LAST_RESORT_S
 from bmq.controller.service import FOLLOWED_S
 from bmq.controller.stalled_brokers import REST_S
 from bmq.controller.term import LOAD_S, SHARE_ROUND_S
@@ -168,50 +170,90 @@ async def test_a_leader_that_reaches_nobody_declares_nobody_dead_and_resigns(w: 
     assert all(w.store.get(member_key("c", name)) is not None for name in ("a", "b", "c"))
 
 
+def registered(w: World) -> set[str]:
+    return {name for name in "abcd" if w.store.get(member_key("c", name)) is not None}
+
+
+@asynccontextmanager
+async def reporting(w: World) -> AsyncIterator[None]:
+    """A proxy reports all members to the leader, once a second."""
+
+    async def report() -> None:
+        while True:
+            for name in "abcd":
+                if w.leader is not None:
+                    w.leader.controller.report("proxy", name)
+            await asyncio.sleep(1)
+
+    task = asyncio.create_task(report())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
 @story("a", "b", "c", "d", controllers=("c1", "c2"))
-async def test_an_isolated_leader_that_leads_again_resigns_again(w: World) -> None:
-    """The other one is isolated later, and the first one is again: each leaves it to the other."""
+async def test_two_isolated_leaders_do_not_resign_in_turn_for_ever(w: World) -> None:
+    """The second becomes the last resort, and both declare nobody dead."""
+    w.members.isolated.update(("c1", "c2"))
+    leaders: list[str] = []
+    async with reporting(w):
+        for _ in range(1_200):
+            leading = w.leader.name if w.leader is not None else ""
+            if leaders[-1:] != [leading]:
+                leaders.append(leading)
+            await asyncio.sleep(0.1)
+    assert len([name for name in leaders if name]) <= 2 + 2 * 120 / LAST_RESORT_S
+    assert registered(w) == set("abcd")
+
+
+@story("a", "b", "c", "d", controllers=("c1", "c2"))
+async def test_the_last_resort_makes_room_for_another_after_a_while(w: World) -> None:
     first = w.led_by()
-    w.members.isolated.add(first.name)
-    w.members.broken[w.standbys.index(first)]("a", "silent")
-    await w.until(lambda: w.leader not in (None, first))
-    second = w.led_by()
-    w.members.isolated.symmetric_difference_update({first.name, second.name})
-    w.members.broken[w.standbys.index(second)]("b", "silent")
-    assert await w.until(lambda: w.leader is first) < 1.0
-    assert all(w.store.get(member_key("c", name)) is not None for name in ("a", "b", "c", "d"))
+    w.members.isolated.update(("c1", "c2"))
+    async with reporting(w):
+        await w.until(lambda: w.leader not in (None, first))
+        second = w.led_by()
+        await w.until(lambda: w.leader is None)
+        await w.until(lambda: w.leader is second)
+        w.members.isolated.discard(first.name)
+        assert await w.until(lambda: w.leader is first) < LAST_RESORT_S + 2.0
+        await asyncio.sleep(2 * LAST_RESORT_S)
+        assert w.leader is first
+    assert registered(w) == set("abcd")
+
+
+@story("a", "b", "c", "d")
+async def test_with_nobody_else_to_lead_an_isolated_leader_goes_by_leases(w: World) -> None:
+    w.members.isolated.add("c1")
+    async with reporting(w):
+        await asyncio.sleep(3 * LAST_RESORT_S)
+        assert registered(w) == set("abcd")
+        await w.until(lambda: w.leader is not None)
+        await w.lose_lease("b")
+        assert await w.until(lambda: w.is_assigned("a", "c", "d")) < FOLLOWED_S + 2.0
 
 
 @story("a", "b", "c")
-async def test_with_nobody_else_to_lead_the_last_one_believes_its_probes(w: World) -> None:
-    """Two of three members die at the same moment, and the third is the leader's own: it takes 3 s more."""
-    await w.kill("b")
-    await w.kill("c")
-    w.members.isolated.add("c1")
+async def test_with_nobody_else_to_lead_members_whose_hosts_refuse_are_dead(w: World) -> None:
+    """All others end at the same moment, and a firewall would refuse likewise: it takes 3 s more."""
+    for name in "abc":
+        await w.kill(name)
     w.members.broken[0]("b", "reset")
-    assert await w.until(lambda: w.store.get(member_key("c", "b")) is None) < FOLLOWED_S + 2.0
+    assert await w.until(lambda: not registered(w)) < FOLLOWED_S + 2.0
 
 
-@story("a", "b", "c", controllers=("c1", "c2"))
-async def test_a_last_resort_that_reaches_a_member_again_is_a_leader_like_any_other(w: World) -> None:
-    """It resigns when it is isolated for the second time, now that another process can lead."""
+@story("a", "b", "c", "d", controllers=("c1", "c2"))
+async def test_a_leader_that_is_cut_off_together_with_some_members_declares_nobody_dead(w: World) -> None:
+    """Those respond to it, such as another controller beside it; the other leader reaches most members."""
     first = w.led_by()
-    second = next(each for each in w.standbys if each is not first)
-    await second.controller.close()
-    w.members.isolated.add(first.name)
-    w.members.broken[0]("a", "silent")
-    await w.until(lambda: w.leader is None)
-    await w.until(lambda: w.leader is first)
-    w.members.isolated.clear()
-    await w.join("a", "b", "c")
-    for name in ("a", "b", "c"):
-        w.led_by().controller.report("proxy", name)
-    await asyncio.sleep(5)
-    await second.controller.start()
-    w.members.isolated.add(first.name)
-    w.led_by().controller.report("proxy", "b")
-    assert await w.until(lambda: w.leader not in (None, first)) < 1.0
-    assert w.store.get(member_key("c", "b")) is not None
+    w.members.cut_off[first.name] = {"b", "c", "d"}
+    async with reporting(w):
+        await w.until(lambda: w.leader not in (None, first))
+        await asyncio.sleep(15)
+    assert w.led_by() is not first
+    assert registered(w) == set("abcd")
 
 
 @story("a", "b", "c", "d", "e", "f")

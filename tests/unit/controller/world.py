@@ -15,6 +15,7 @@ from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.clock import Clock, LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.model import PartitionKey
+from bmq.core.rpc.peers import Evidence
 from bmq.meta.catalog import KvCatalog
 from bmq.meta.cluster.assignment import decode_shards
 from bmq.meta.cluster.keys import assignment_prefix, controller_key, member_key, shards_key
@@ -35,8 +36,12 @@ class FakeMembers:
 
     def __init__(self) -> None:
         self.silent: set[str] = set()
+        self.ended: set[str] = set()
+        """Of the silent ones those whose hosts refuse connections."""
         self.isolated: set[str] = set()
         """Controllers that reach none of them."""
+        self.cut_off: dict[str, set[str]] = {}
+        """Those that a controller does not reach."""
         self.stalled: set[str] = set()
         self.probes: list[str] = []
         self.left: list[str] = []
@@ -45,13 +50,18 @@ class FakeMembers:
         self.shares: dict[str, int | None] = {}  # as each was last told
         self.broken: list[Callable[[str, str], None]] = []
 
-    async def is_alive(self, member: Member) -> bool:
-        return await self.is_reached("", member)
+    async def probe(self, member: Member) -> Evidence:
+        return await self.probe_by("", member)
 
-    async def is_reached(self, by: str, member: Member) -> bool:
-        self.probes.append(member.incarnation)
+    async def probe_by(self, controller: str, member: Member) -> Evidence:
+        name = member.incarnation
+        self.probes.append(name)
         await asyncio.sleep(0.05)
-        return member.incarnation not in self.silent and by not in self.isolated
+        if controller in self.isolated or name in self.cut_off.get(controller, ()):
+            return Evidence.SILENCE
+        if name in self.silent:
+            return Evidence.REFUSED if name in self.ended else Evidence.SILENCE
+        return Evidence.LIFE
 
     def keep(self, member: Member) -> None:
         """Breaking is told by the test."""
@@ -85,8 +95,8 @@ class ReachedBy:
         self._members = members
         self._controller = controller
 
-    async def is_alive(self, member: Member) -> bool:
-        return await self._members.is_reached(self._controller, member)
+    async def probe(self, member: Member) -> Evidence:
+        return await self._members.probe_by(self._controller, member)
 
     def keep(self, member: Member) -> None:
         self._members.keep(member)
@@ -203,6 +213,7 @@ class World:
     ) -> None:
         for name in names:
             self.members.silent.discard(name)
+            self.members.ended.discard(name)
             self._leases[name] = await self._kv.grant(1e9)
             address = Address(host=name, port=1) if is_listening else Address()
             await self.put(Member(incarnation=name, roles=frozenset(roles), zone=zone, internal=address))
@@ -218,8 +229,9 @@ class World:
         await self._kv.revoke(self._leases.pop(name))
 
     async def kill(self, name: str) -> None:
-        """It answers no more; its lease goes on."""
+        """It answers no more, and its host refuses connections; its lease goes on."""
         self.members.silent.add(name)
+        self.members.ended.add(name)
 
     def noted(self, name: str, writes: Sequence[Write]) -> None:
         keys = [write.key for write in writes]

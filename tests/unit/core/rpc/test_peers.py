@@ -26,7 +26,7 @@ from bmq.core.rpc.messages import (
     ReportResponse,
 )
 from bmq.core.rpc.peer import PeerSettings
-from bmq.core.rpc.peers import PAUSE_MOST_S, WANTED_S, Kind, Peer, PeerBusy, PeerLost, Peers
+from bmq.core.rpc.peers import PAUSE_MOST_S, WANTED_S, Evidence, Kind, Peer, PeerBusy, PeerLost, Peers
 from bmq.core.rpc.server import Admission
 from tests.harness.loop import run
 from tests.unit.core.rpc.world import KERNEL_BYTES, FakeMember, Kafka, World, admin, result
@@ -395,7 +395,9 @@ def test_trouble_of_ones_own_is_told_from_a_peer_that_is_not_there(
         monkeypatch.setattr(asyncio.get_running_loop(), step, fail)
         with pytest.raises(PeerLost) as caught:
             await world.peers.probe(B, 1)
-        assert caught.value.is_own_trouble == (step in own_steps)
+        refuses = isinstance(error, ConnectionRefusedError)
+        else_ = Evidence.REFUSED if refuses else Evidence.SILENCE
+        assert caught.value.evidence is (Evidence.NONE if step in own_steps else else_)
 
     play(story)
 
@@ -411,7 +413,7 @@ def test_a_peer_is_reached_at_another_of_its_addresses(monkeypatch: pytest.Monke
         addresses = ["nowhere", "nor there"]
         with pytest.raises(PeerLost, match="nobody listens at nor there") as caught:
             await world.peers.probe(B, 1)
-        assert not caught.value.is_own_trouble
+        assert caught.value.evidence is Evidence.REFUSED
 
     play(story)
 
@@ -434,6 +436,29 @@ def test_hello_is_refused(cluster: str, incarnation: str, protocols: tuple[int, 
             await peers.reach(FakeMember(incarnation), Kind.CONTROL, 1)
         assert why in str(caught.value)
         assert world.metrics.connections == 0
+        await peers.close()
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "incarnation", "protocols", "evidence"),
+    [
+        ("other", "b-1", (1, 1), Evidence.REPLACED),
+        ("test", "b-0", (1, 1), Evidence.REPLACED),
+        ("test", "b-1", (2, 4), Evidence.LIFE),
+        ("test", "b-1", (1, 1), Evidence.LIFE),  # which finds that the caller is not registered
+    ],
+)
+def test_a_refusal_is_a_sign_of_life_of_the_process_that_refuses(
+    cluster: str, incarnation: str, protocols: tuple[int, int], evidence: Evidence
+) -> None:
+    async def story(world: World) -> None:
+        world.endpoint._admit = lambda caller: Admission(refusal="gone", unregistered=Unregistered(7, frozenset()))
+        peers = Peers("a-1", cluster, protocols=protocols)
+        with pytest.raises(PeerLost, match="refuses") as caught:
+            await peers.probe(FakeMember(incarnation), 1)
+        assert caught.value.evidence is evidence
         await peers.close()
 
     play(story)
