@@ -7,18 +7,13 @@ the memory of one block, or of one item if that is larger.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from bmq.core.errors import FormatError
-from bmq.core.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, Batch, peek_batch
+from bmq.core.records.batch import HEADER_BYTES, Batch
+from bmq.core.records.cursor import BatchCursor, Check, Offsets, Step
 from bmq.storage import journal
-from bmq.storage.segment import BATCH_BYTES_MAX, Reads, due_header, with_right_length
-
-BLOCK_BYTES = 4 << 20
-_MAGIC_BYTE = bytes([MAGIC])
-_OFFSETS_AHEAD_MAX = 1 << 40  # bytes found behind damage that declare an offset further away than this are not a batch
+from bmq.storage.batch_search import READ_BYTES, BlockReader, Reads, due_header, next_batch, with_right_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,41 +55,6 @@ class Damage:
     mended: Batch | None = None
 
 
-class BlockReader:
-    """A window on a file that moves forward; ``length`` is the position where reading ends."""
-
-    def __init__(self, fs: Reads, path: str, length: int) -> None:
-        self.length = length
-        self._fs = fs
-        self._path = path
-        self._start = 0
-        self._buffer = memoryview(b"")
-
-    async def view(self, position: int, size: int) -> memoryview:
-        """Return ``size`` bytes from ``position``, fewer only at the end.
-
-        Raises FormatError if the file is shorter than ``length``, and what ``read`` raises.
-        """
-        size = max(min(size, self.length - position), 0)
-        at = position - self._start
-        if at < 0 or at + size > len(self._buffer):
-            await self._load(position, max(size, min(BLOCK_BYTES, self.length - position)))
-            at = 0
-        return self._buffer[at : at + size]
-
-    async def _load(self, position: int, size: int) -> None:
-        parts: list[bytes] = []
-        missing = size
-        while missing:
-            part = await self._fs.read(self._path, position + size - missing, missing)
-            if not part:
-                at = position + size - missing
-                raise FormatError(f"{self._path}: {self.length} bytes are promised, none can be read at {at}")
-            parts.append(part)
-            missing -= len(part)
-        self._start, self._buffer = position, memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
-
-
 # ------------------------------------------------------------------------------------------------- batches
 
 
@@ -106,87 +66,34 @@ async def walk_batches(
     ``offset`` is the one due at ``position``; it only guides the search behind damage.
     """
     reader = BlockReader(fs, path, length)
-    while position < length:
-        batch, fault = await _batch_at(reader, position)
-        if batch is not None:
-            yield FoundBatch(position, batch)
-            position += batch.size
-            offset = batch.next_offset
+    cursor = BatchCursor(position, offset, check=Check.CRC, offsets=Offsets.ANY, length=length)
+    while (step := await reader.step(cursor)) is not Step.END:
+        if step is Step.BATCH:
+            yield FoundBatch(cursor.start, reader.batch(cursor))
             continue
-        header = await due_header(fs, path, position, length, offset)
-        mended = header and await with_right_length(fs, path, position, length, header)
-        if mended:
-            fault = f"the batch's length field is damaged: it has {mended.size} bytes"
-            yield Damage(position, mended.size, fault, is_tail=False, mended=mended)
-            position += mended.size
-            offset = mended.next_offset
-            continue
-        damage = await _damaged_batch(reader, position, offset, fault)
+        damage = await _damage(reader, cursor)
         yield damage
-        position += damage.size
+        due = cursor.next_offset if damage.mended is None else damage.mended.next_offset
+        cursor.seek(damage.position + damage.size, due)
 
 
-async def _batch_at(reader: BlockReader, position: int) -> tuple[Batch | None, str]:
+async def _damage(reader: BlockReader, cursor: BatchCursor) -> Damage:
+    """Return the damage at the cursor, which ends where the next right batch begins."""
+    position, offset, fault = cursor.position, cursor.next_offset, cursor.fault
+    due = await due_header(reader, position, offset)
+    mended = due and await with_right_length(reader, position, due)
+    if mended:
+        fault = f"the batch's length field is damaged: it has {mended.size} bytes"
+        return Damage(position, mended.size, fault, is_tail=False, mended=mended)
     left = reader.length - position
     head = await reader.view(position, HEADER_BYTES)
-    if len(head) < HEADER_BYTES:
-        return None, f"the file ends in a batch's header: {left} bytes"
-    size = _declared_size(head)
-    if head[16] != MAGIC:
-        return None, f"no batch begins here: magic {head[16]}, not {MAGIC}"
-    if not HEADER_BYTES <= size <= BATCH_BYTES_MAX:
-        return None, f"no batch begins here: its length field says {size} bytes"
-    if size > left:
-        return None, f"the file ends in a batch: it has {size} bytes, {left} are here"
-    data = await reader.view(position, size)
-    batch = Batch(data)
-    if peek_batch(data, 0, batch.base_offset, BATCH_BYTES_MAX).fault:
-        return None, "the batch's CRC does not match"
-    return batch, ""
-
-
-async def _damaged_batch(reader: BlockReader, position: int, offset: int, fault: str) -> Damage:
-    left = reader.length - position
-    head = await reader.view(position, HEADER_BYTES)
-    size = _declared_size(head) if len(head) == HEADER_BYTES else 0
-    if HEADER_BYTES <= size < left:
-        follower, _ = await _batch_at(reader, position + size)
-        if follower is not None:
-            return Damage(position, size, fault, is_tail=False, header=Batch(head))
-    found = await _next_batch(reader, position + 1, offset)
-    header = Batch(head) if size == left else None
+    header = Batch(head) if len(head) == HEADER_BYTES else None
+    if header is not None and HEADER_BYTES <= header.size < left and await reader.is_batch(position + header.size):
+        return Damage(position, header.size, fault, is_tail=False, header=header)
+    found = await next_batch(reader, position + 1, offset)
+    if header is not None and header.size != left:
+        header = None
     return Damage(position, (found or reader.length) - position, fault, is_tail=found is None, header=header)
-
-
-async def _next_batch(reader: BlockReader, start: int, offset: int) -> int | None:
-    """Return the position of the next right batch at or behind ``start``, None if there is none.
-
-    The batch may cross blocks, or be larger than one.
-    """
-    while start + HEADER_BYTES <= reader.length:
-        block = await reader.view(start, BLOCK_BYTES)
-        text = bytes(block)
-        at = text.find(_MAGIC_BYTE, 16)
-        while at != -1 and at - 16 + HEADER_BYTES <= len(text):
-            if _is_plausible(block[at - 16 :], offset) and (await _batch_at(reader, start + at - 16))[0] is not None:
-                return start + at - 16
-            at = text.find(_MAGIC_BYTE, at + 1)
-        start += len(block) - HEADER_BYTES + 1
-    return None
-
-
-def _is_plausible(head: memoryview, offset: int) -> bool:
-    """Return whether a batch may begin here, by cheap checks: most bytes that look like a magic are not one."""
-    base = int(struct.unpack_from(">q", head)[0])
-    if not (offset <= base < offset + _OFFSETS_AHEAD_MAX and HEADER_BYTES <= _declared_size(head) <= BATCH_BYTES_MAX):
-        return False
-    batch = Batch(head)
-    is_gap = batch.count == 0 <= batch.last_offset_delta
-    return bool(is_gap or (batch.count > 0 and batch.count == batch.last_offset_delta + 1))
-
-
-def _declared_size(head: memoryview) -> int:
-    return int(struct.unpack_from(">i", head, 8)[0]) + LENGTH_OVERHEAD
 
 
 # ------------------------------------------------------------------------------------------------- journal records
@@ -231,7 +138,7 @@ async def _record_at(reader: BlockReader, position: int) -> tuple[FoundRecord | 
 async def _next_record(reader: BlockReader, start: int) -> int | None:
     overlap = len(journal.MAGIC) - 1
     while start + journal.OVERHEAD <= reader.length:
-        text = bytes(await reader.view(start, BLOCK_BYTES))
+        text = bytes(await reader.view(start, READ_BYTES))
         at = text.find(journal.MAGIC)
         while at != -1:
             if (await _record_at(reader, start + at))[0] is not None:

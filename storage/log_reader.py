@@ -26,13 +26,13 @@ from bmq.core.aio.lru import LruCache
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, LOG_APPEND_TIME, MAGIC, Batch
+from bmq.core.records.cursor import BATCH_BYTES_MAX
 from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, SegmentKnowledge
 from bmq.storage.filesystem import CorruptData, NoSuchFile
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import Extent, LogSegments
-from bmq.storage.segment import BATCH_BYTES_MAX
 
 _HEAD = struct.Struct(">qiibIhiqq")  # base offset ... max timestamp: see core.records.batch
 _STREAMS_MAX = 64

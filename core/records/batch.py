@@ -48,7 +48,6 @@ NO_TIMESTAMP = -1
 MAX_SEQUENCE = 0x7FFFFFFF
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_OFFSET_AND_LENGTH = struct.Struct(">qi")
 _OFFSET = struct.Struct(">q")
 _INT = struct.Struct(">i")
 _UINT = struct.Struct(">I")
@@ -370,38 +369,3 @@ def encode_varint(value: int) -> bytes:
         rest >>= 7
     out.append(rest)
     return bytes(out)
-
-
-# ------------------------------------------------------------------------------------------------- scanning
-
-
-@dataclass(frozen=True, slots=True)
-class Peek:
-    """The result of `peek_batch`: the size of the batch at the position, or the fault found there."""
-
-    size: int
-    fault: str = ""
-
-
-def peek_batch(data: memoryview, position: int, expected_offset: int, size_max: int) -> Peek:
-    """Check whether a whole, right batch is at ``position``.  Return its size, or 0 and the ``fault``.
-
-    ``fault`` is ``"torn"`` when the bytes end first.  ``size_max`` bounds a batch: a longer length field is garbage.
-    """
-    left = len(data) - position
-    if left < LENGTH_OVERHEAD:
-        return Peek(0, "torn")
-    base_offset, length = _OFFSET_AND_LENGTH.unpack_from(data, position)
-    size = length + LENGTH_OVERHEAD
-    if size < HEADER_BYTES or size > size_max:
-        return Peek(0, f"batch length {size}")
-    if size > left:
-        return Peek(0, "torn")
-    if data[position + 16] != MAGIC:
-        return Peek(0, f"magic {data[position + 16]}")
-    crc = _UINT.unpack_from(data, position + 17)[0]
-    if crc32c(data[position + CRC_START : position + size]) != crc:
-        return Peek(0, "CRC")
-    if base_offset != expected_offset:  # outside the CRC, so checked last: the batch is otherwise right
-        return Peek(0, f"base offset {base_offset}, expected {expected_offset}")
-    return Peek(size)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from bmq.core.records.batch import HEADER_BYTES, Batch, peek_batch
+from bmq.core.records.batch import HEADER_BYTES, Batch
+from bmq.core.records.cursor import find_batch, is_batch
 from bmq.spark.decoding import compiled
 from bmq.spark.decoding.corrupt import CorruptSegment as CorruptSegment
-from bmq.storage.segment import BATCH_BYTES_MAX, find_batch
 
 if TYPE_CHECKING:
     from bmq.spark.decoding import kernels
@@ -76,10 +76,8 @@ def next_batch(view: memoryview, at: int, due: int) -> int:
         follower = at + int(Batch(view[at : at + HEADER_BYTES]).size)
         if at + HEADER_BYTES <= follower == len(view):
             return follower
-        if at + HEADER_BYTES <= follower <= len(view) - HEADER_BYTES:
-            base_offset = Batch(view[follower : follower + HEADER_BYTES]).base_offset
-            if peek_batch(view, follower, base_offset, BATCH_BYTES_MAX).size:
-                return follower
+        if at + HEADER_BYTES <= follower < len(view) and is_batch(view[follower:]):
+            return follower
     room = _SEARCH_BYTES
     while True:  # in ever larger windows, since each is copied
         found = find_batch(view[at + 1 : at + 1 + room], max(due, 0))

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bmq.core.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
-from bmq.storage.segment import BATCH_BYTES_MAX, find_batch
+from bmq.core.records.cursor import BATCH_BYTES_MAX, find_batch
 
 _KEPT_BYTES = 2 << 20  # of damaged data: Kafka's batches are 1 MB at most by default
 _OFFSET_MAX = 2**63 - 1

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, Batch, Record, build_batch, build_gap
-from bmq.storage import segment
+from bmq.storage import batch_search
 from bmq.storage.checkpoint import Checkpoint, ProducerState
 from bmq.storage.filesystem import write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from bmq.storage.segment import IDX_MAGIC, ScanResult, Tail, decode_idx, encode_idx, find_batch, scan
+from bmq.storage.segment import IDX_MAGIC, ScanResult, Tail, decode_idx, encode_idx, scan
 from tests.harness.loop import run
 
 PATH = "/topics/t/x/0/s.log"
@@ -211,7 +211,7 @@ def test_a_right_batch_with_a_wrong_base_offset_is_broken(base: int) -> None:
     data = b"".join(parts)
     found = Scanned(data + batch(base))
     assert found.end == (len(data), BASE + 4, Tail.BROKEN)
-    assert found.result.fault == f"base offset {base}, expected {BASE + 4}"
+    assert found.result.fault == f"a batch at offset {base}, but {BASE + 4} is due"
 
 
 def test_the_scan_ends_where_the_next_segment_begins() -> None:
@@ -287,13 +287,13 @@ def test_a_wrong_length_field_is_damage(bad: int, wrong: int) -> None:
 def test_a_wrong_length_field_that_ends_within_the_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The good batches lie in the length that it claims."""
     for block in (64, 200, 1 << 20):
-        monkeypatch.setattr(segment, "READ_BYTES", block)
+        monkeypatch.setattr(batch_search, "READ_BYTES", block)
         parts = log(4)
         size = len(parts[0])
         parts[0] = with_length(parts[0], sum(map(len, parts)) - 10)
         found = Scanned(b"".join(parts))
         assert found.end == (0, BASE, Tail.BROKEN)
-        assert found.result.fault == f"CRC; the batch is right with {size} bytes"
+        assert found.result.fault == f"the batch's CRC does not match; the batch is right with {size} bytes"
 
 
 @pytest.mark.parametrize("wrong", [10, 4000])
@@ -350,7 +350,7 @@ def forge(data: bytearray, at: int, end: int, goal: int) -> None:
 @pytest.mark.parametrize("block", [HEADER_BYTES, 64, 100, 101, 150, 257, 1000])
 def test_batches_larger_than_a_read_block(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     """Block edges may fall anywhere: before, in and behind headers, and batches may be many blocks long."""
-    monkeypatch.setattr(segment, "READ_BYTES", block)
+    monkeypatch.setattr(batch_search, "READ_BYTES", block)
     parts, offset = [], BASE
     for n, size in enumerate((1, 500, 30, 2000, 1, 1, 90, 700)):
         parts.append(batch(offset, n + 1, size))
@@ -365,7 +365,7 @@ def test_batches_larger_than_a_read_block(monkeypatch: pytest.MonkeyPatch, block
 @pytest.mark.parametrize("block", [64, 101, 200, 1000])
 def test_a_garbage_length_costs_one_read_and_is_judged(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     """A length field that is damaged, but fits the file, does not hide the good batches inside it."""
-    monkeypatch.setattr(segment, "READ_BYTES", block)
+    monkeypatch.setattr(batch_search, "READ_BYTES", block)
     parts = log(6, 50)
     bad = bytearray(parts[1])
     struct.pack_into(">i", bad, 8, sum(map(len, parts[1:4])) - 12)
@@ -379,50 +379,16 @@ def test_a_good_batch_behind_damage_is_found_across_blocks(
     monkeypatch: pytest.MonkeyPatch, block: int, size: int
 ) -> None:
     """One good batch, alone behind the damage, longer than a block or across its edge: never silently cut (rule 4)."""
-    monkeypatch.setattr(segment, "READ_BYTES", block)
+    monkeypatch.setattr(batch_search, "READ_BYTES", block)
     first, second = batch(BASE, 1, 77), batch(BASE + 1, 1, size)
     found = Scanned(damaged(first) + second)
     assert found.end == (0, BASE, Tail.BROKEN)
-    assert found.result.fault == f"CRC; a good batch follows at {len(first)}"
+    assert found.result.fault == f"the batch's CRC does not match; a good batch follows at {len(first)}"
 
 
 @pytest.mark.parametrize("block", [64, 130, 500])
 def test_a_torn_tail_longer_than_a_block_is_torn(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(segment, "READ_BYTES", block)
+    monkeypatch.setattr(batch_search, "READ_BYTES", block)
     good, last = batch(BASE), batch(BASE + 1, 1, 3000)
     found = Scanned(good + last[:-1])
     assert found.end == (len(good), BASE + 1, Tail.TORN)
-
-
-# ----------------------------------------------------------------------------------------------------- finding one
-
-
-@given(st.binary(max_size=50), st.integers(0, 100), st.integers(0, 20))
-def test_find_batch_behind_garbage(garbage: bytes, base: int, size: int) -> None:
-    """The first whole one; what stands before it does not matter."""
-    good = batch(base, 1, size)
-    data = garbage + good + batch(base + 1)
-    assert find_batch(memoryview(data), 0) == len(garbage)
-    assert find_batch(memoryview(data), base) == len(garbage)
-
-
-def test_find_batch_wants_a_later_offset() -> None:
-    """Old bytes (a reused block, a record that holds batches) are no sign of what follows."""
-    data = batch(10) + batch(11) + batch(12)
-    assert find_batch(memoryview(data), 11) == len(batch(10))
-    assert find_batch(memoryview(data), 13) is None
-    assert find_batch(memoryview(batch(1 << 41)), 0) is None
-
-
-def test_find_batch_wants_all_of_it() -> None:
-    whole = batch(5)
-    for keep in range(len(whole)):
-        assert find_batch(memoryview(whole)[:keep], 0) is None
-    for at in range(8, len(whole)):
-        if at not in range(12, 16):  # the leader epoch is outside the CRC
-            assert find_batch(memoryview(damaged(whole, at)), 0) is None, at
-
-
-@given(st.binary(max_size=300))
-def test_find_batch_never_raises(data: bytes) -> None:
-    assert find_batch(memoryview(data), 0) is None

@@ -22,7 +22,7 @@ from bmq.cli.segment.findings import Finding
 from bmq.cli.segment.targets import Segment
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import CODECS, CONTROL, HEADER_BYTES, Batch, Record, build_batch
-from bmq.storage import damage_reader
+from bmq.storage import batch_search
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, ProducerBatch, ProducerState, encode
 from bmq.storage.damage_reader import FoundBatch
 from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END, frame
@@ -169,7 +169,7 @@ def test_a_damaged_length_field_is_told(root: Root, number: int, at: int) -> Non
 
 
 def test_damage_is_found_in_front_of_a_batch_larger_than_a_block(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(damage_reader, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(batch_search, "READ_BYTES", 256)
     spoil(root.log(0, batch(0), batch(3, value=b"x" * 5000)), 17)
     status, (line,) = root.verify()
     assert status == 1
@@ -188,7 +188,7 @@ def test_damage_is_told_once_not_again_for_the_index(root: Root) -> None:
 
 @pytest.mark.parametrize("block_bytes", range(90, 400, 31))
 def test_block_borders_do_not_matter(root: Root, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
-    monkeypatch.setattr(damage_reader, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(batch_search, "READ_BYTES", block_bytes)
     spoil(root.log(0, *THREE), SIZE + 20)
     root.journal(*(frame(CHECKPOINT, encode(described(FIRST, *THREE[:1]))) for _ in range(3)))
     status, (line,) = root.verify()

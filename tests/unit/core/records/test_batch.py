@@ -31,7 +31,6 @@ from bmq.core.records.batch import (
     encode_varint,
     increment_sequence,
     parse_batch,
-    peek_batch,
     split_batches,
 )
 
@@ -466,57 +465,6 @@ def test_varints_are_zig_zag(value: int) -> None:
     assert not data[-1] & 0x80
     unsigned = sum((byte & 0x7F) << 7 * n for n, byte in enumerate(data))
     assert value == (unsigned // 2 if unsigned % 2 == 0 else -(unsigned // 2) - 1)
-
-
-# ---------------------------------------------------------------------------------------------------------- peeking
-
-
-def test_peek_finds_a_right_batch_where_it_stands() -> None:
-    data = b"xyz" + bytes(make(2, base_offset=40))
-    assert peek_batch(memoryview(data), 3, 40, 1 << 20) == peek_batch(memoryview(data[3:]), 0, 40, 1 << 20)
-    assert peek_batch(memoryview(data), 3, 40, 1 << 20).size == len(data) - 3
-    assert peek_batch(memoryview(data), 3, 40, 1 << 20).fault == ""
-
-
-def test_peek_takes_a_batch_without_records() -> None:
-    """Nothing but a header: the smallest size that is no garbage."""
-    data = build_batch([], base_offset=40)
-    assert len(data) == HEADER_BYTES
-    assert peek_batch(memoryview(data), 0, 40, HEADER_BYTES).size == HEADER_BYTES
-    assert peek_batch(memoryview(data), 0, 40, HEADER_BYTES - 1).fault == "batch length 61"
-
-
-def test_peek_says_torn_at_every_cut() -> None:
-    data = memoryview(bytes(make(2)))
-    for keep in range(len(data)):
-        found = peek_batch(data[:keep], 0, 0, 1 << 20)
-        assert (found.size, found.fault) == (0, "torn"), keep
-
-
-@pytest.mark.parametrize(
-    ("at", "form", "value", "fault"),
-    [
-        (8, ">i", HEADER_BYTES - LENGTH_OVERHEAD - 1, "batch length 60"),
-        (8, ">i", -1, "batch length 11"),
-        (8, ">i", 1 << 20, "batch length 1048588"),
-        (16, ">b", 1, "magic 1"),
-        (17, ">I", 0, "CRC"),
-        (35, ">q", 1, "CRC"),
-        (0, ">q", 39, "base offset 39, expected 40"),
-        (0, ">q", 41, "base offset 41, expected 40"),
-    ],
-)
-def test_peek_names_the_fault(at: int, form: str, value: int, fault: str) -> None:
-    data = make(2, base_offset=40)
-    struct.pack_into(form, data, at, value)
-    found = peek_batch(memoryview(data), 0, 40, 1 << 20)
-    assert (found.size, found.fault) == (0, fault)
-
-
-@given(st.binary(max_size=200), st.integers(0, 20), I64)
-def test_peek_never_raises(data: bytes, position: int, offset: int) -> None:
-    found = peek_batch(memoryview(data), position, offset, 1 << 20)
-    assert (found.size > 0) == (found.fault == "")
 
 
 # ------------------------------------------------------------------------------------------------------- the errors
