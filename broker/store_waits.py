@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 
-class Waiting(Protocol):
+class StoreWaiter(Protocol):
     """A partition that can wait for the store."""
 
     @property
@@ -18,7 +18,7 @@ class Waiting(Protocol):
         """Bytes accepted and not yet acknowledged by storage."""
 
 
-W = TypeVar("W", bound=Waiting)
+W = TypeVar("W", bound=StoreWaiter)
 
 
 class StoreWaits(Generic[W]):

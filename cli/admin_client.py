@@ -59,7 +59,7 @@ _ADVICE = {
 }
 
 
-class Admin(Protocol):
+class AdminClient(Protocol):
     """The methods of kafka-python's admin client that commands use, with the types that they return."""
 
     def describe_topics(self, topics: Sequence[str] | None = None) -> list[dict[str, Any]]: ...
@@ -97,15 +97,15 @@ _API_VERSIONS = struct.pack(">ihh4sh3s", 13, 18, 0, b"\r\n\r\n", 3, b"bmq")
 
 Result = TypeVar("Result")
 Client = TypeVar("Client")
-Command = Callable[[Admin, argparse.Namespace], int]
-Connect = Callable[[str, float], "contextlib.AbstractContextManager[Admin]"]
+Command = Callable[[AdminClient, argparse.Namespace], int]
+Connect = Callable[[str, float], "contextlib.AbstractContextManager[AdminClient]"]
 
 
-class Unreachable(Exception):
+class ServerUnreachable(Exception):
     """No server responds; ``str`` says which, and what to do."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The server refused the request, or does not have the object that it names."""
 
 
@@ -203,9 +203,9 @@ def explained(servers: str, timeout_s: float) -> Iterator[None]:
         yield
     except (KafkaTimeoutError, KafkaConnectionError, RequestTimedOutError, TimeoutError) as error:
         text = f"{servers} did not answer within {timeout_s:g} s"
-        raise Unreachable(f"{text}; try again, or give it longer with --timeout") from error
+        raise ServerUnreachable(f"{text}; try again, or give it longer with --timeout") from error
     except KafkaError as error:
-        raise Refused(explain(error)) from error
+        raise RequestRefused(explain(error)) from error
 
 
 def exit_status_of(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
@@ -216,9 +216,9 @@ def exit_status_of(arguments: argparse.Namespace, work: Callable[[], int]) -> in
     try:
         check_text(arguments)
         return work()
-    except (UsageError, Unreachable) as error:
+    except (UsageError, ServerUnreachable) as error:
         return _print_error(str(error), EXIT_USAGE)
-    except Refused as error:
+    except RequestRefused as error:
         return _print_error(str(error), EXIT_REFUSED)
 
 
@@ -231,7 +231,7 @@ def _print_error(text: str, status: int) -> int:
 
 
 @contextlib.contextmanager
-def connect(servers: str, timeout_s: float) -> Iterator[Admin]:
+def connect(servers: str, timeout_s: float) -> Iterator[AdminClient]:
     """Yield a connection to the first of ``servers`` that responds.  Raises UsageError or Unreachable."""
     admin = open_client(KafkaAdminClient, servers, timeout_s)
     try:
@@ -249,7 +249,7 @@ def open_client(make: Callable[..., Client], servers: str, timeout_s: float, **c
     try:
         return make(bootstrap_servers=servers.split(","), **given)
     except KafkaError as error:
-        raise Unreachable(
+        raise ServerUnreachable(
             f"{servers} accepts connections but does not answer as Kafka within {timeout_s:g} s "
             f"({_name(error)}): is it the Kafka port?"
         ) from error
@@ -273,13 +273,13 @@ def knock(servers: str, timeout_s: float) -> None:
         try:
             with socket.create_connection((host, port), timeout=timeout_s) as connection:
                 if _speaks_http(connection, min(timeout_s, PROBE_S)):
-                    raise Unreachable(f"{host}:{port} answers as HTTP: is it the Kafka port?")
+                    raise ServerUnreachable(f"{host}:{port} answers as HTTP: is it the Kafka port?")
         except OSError as error:
             causes.append(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
         else:
             return
     where = ",".join(f"{host}:{port}" for host, port in addresses)
-    raise Unreachable(f"cannot reach {where}: is `bmq serve` running? ({'; '.join(causes)})")
+    raise ServerUnreachable(f"cannot reach {where}: is `bmq serve` running? ({'; '.join(causes)})")
 
 
 def _speaks_http(connection: socket.socket, timeout_s: float) -> bool:
@@ -313,7 +313,7 @@ def of_coordinator(arguments: argparse.Namespace, call: Callable[..., Result], *
 def check(code: int, message: str | None, what: str) -> None:
     """Raise Refused, with ``what`` before the reason, unless ``code`` is NONE."""
     if code != ErrorCode.NONE:
-        raise Refused(f"{what}: {describe_code(code, message)}")
+        raise RequestRefused(f"{what}: {describe_code(code, message)}")
 
 
 def describe_code(code: int, message: str | None = None) -> str:

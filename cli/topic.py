@@ -12,15 +12,15 @@ from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 
 from bmq.cli.admin_client import (
     EPILOG,
-    Admin,
-    Refused,
+    AdminClient,
+    RequestRefused,
     add_command,
     check,
     config_pair,
     describe_code,
     read_error,
 )
-from bmq.cli.group.offsets import Ends, ends_of
+from bmq.cli.group.offsets import PartitionEnds, ends_of
 from bmq.cli.output import fail, format_size, print_json, print_table, printable
 from bmq.cli.usage import UsageError, positive
 from bmq.core.errors import ErrorCode
@@ -101,7 +101,7 @@ def _add_alter(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 # ------------------------------------------------------------------------------------------------------------ list
 
 
-def list_topics(admin: Admin, arguments: argparse.Namespace) -> int:
+def list_topics(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Print the topics by name."""
     topics = sorted(admin.describe_topics(None), key=lambda topic: str(topic["name"]))
     rows = [
@@ -124,7 +124,7 @@ def _replication(topic: Mapping[str, Any]) -> int:
 # ---------------------------------------------------------------------------------------------------------- create
 
 
-def create(admin: Admin, arguments: argparse.Namespace) -> int:
+def create(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Create the topic, or only check that it could be.  Raises Refused if the server refuses it."""
     wanted = {
         "num_partitions": arguments.partitions,
@@ -164,7 +164,7 @@ def create(admin: Admin, arguments: argparse.Namespace) -> int:
 # -------------------------------------------------------------------------------------------------------- describe
 
 
-def describe(admin: Admin, arguments: argparse.Namespace) -> int:
+def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Print one block a topic.  Returns 1 if one of those named could not be described; the others are printed."""
     status = 0
     topics = admin.describe_topics(arguments.names or None)
@@ -189,7 +189,7 @@ def describe(admin: Admin, arguments: argparse.Namespace) -> int:
     return status
 
 
-def _partitions(admin: Admin, topic: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _partitions(admin: AdminClient, topic: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the partitions by number; of one without a leader, offsets and size are None."""
     name = topic["name"]
     led = [TopicPartition(name, each["partition_index"]) for each in topic["partitions"] if each["leader_id"] >= 0]
@@ -213,7 +213,7 @@ def _partitions(admin: Admin, topic: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _leader_epoch(listed: int, ends: Ends | None) -> int | None:
+def _leader_epoch(listed: int, ends: PartitionEnds | None) -> int | None:
     """Return the epoch that Metadata has; if it has none, as with BMQ, the one that the leader sends; else None."""
     epoch = ends.leader_epoch if listed < 0 and ends is not None else listed
     return epoch if epoch >= 0 else None
@@ -232,12 +232,12 @@ def _sizes(answers: Iterable[Mapping[str, Any]]) -> dict[tuple[int, str, int], i
     return sizes
 
 
-def _overrides(admin: Admin, name: str) -> dict[str, str | None]:
+def _overrides(admin: AdminClient, name: str) -> dict[str, str | None]:
     """Return the configs that were set for this topic; None for a value that the server does not show."""
     return _configs(admin, name, "modified")
 
 
-def _configs(admin: Admin, name: str, config_filter: str) -> dict[str, str | None]:
+def _configs(admin: AdminClient, name: str, config_filter: str) -> dict[str, str | None]:
     answer = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter=config_filter)
     return _values(answer["topic"][name])
 
@@ -304,7 +304,7 @@ def _print_json(topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]
 # ----------------------------------------------------------------------------------------------------------- alter
 
 
-def alter(admin: Admin, arguments: argparse.Namespace) -> int:
+def alter(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Change configs and the number of partitions, configs first: they can be undone, partitions cannot.
 
     Raises UsageError or Refused.
@@ -325,7 +325,7 @@ def alter(admin: Admin, arguments: argparse.Namespace) -> int:
         outcome = answer["topic"][arguments.name]
         if outcome != "OK":
             outcome = describe_code(*read_error(outcome))
-            raise Refused(f"the configs of topic {arguments.name} were not changed: {outcome}")
+            raise RequestRefused(f"the configs of topic {arguments.name} were not changed: {outcome}")
         done.append(_count(len(configs), "config"))
     if arguments.partitions is not None:
         added = admin.create_partitions(
@@ -343,7 +343,7 @@ def alter(admin: Admin, arguments: argparse.Namespace) -> int:
 # ---------------------------------------------------------------------------------------------------------- delete
 
 
-def delete(admin: Admin, arguments: argparse.Namespace) -> int:
+def delete(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Delete the topics.  Returns 1 if one of them could not be deleted; the others are."""
     status = 0
     answer = admin.delete_topics(arguments.names, timeout_ms=_timeout_ms(arguments), raise_errors=False)

@@ -45,7 +45,7 @@ class Totals(NamedTuple):
         return self.records_in, self.bytes_in, self.bytes_out, self.produces, self.fetches, self.errors
 
 
-class Row(NamedTuple):
+class HistoryRow(NamedTuple):
     """One sample: the counts of the interval that ends at ``number * INTERVAL_MS``."""
 
     number: int
@@ -87,11 +87,11 @@ class HistoryFacts(TypedDict):
     missing: Sequence[MissingFacts]
 
 
-class History:
+class MetricsHistory:
     """The ring of one process."""
 
     def __init__(self) -> None:
-        self._rows: deque[Row] = deque(maxlen=SAMPLES_MAX)
+        self._rows: deque[HistoryRow] = deque(maxlen=SAMPLES_MAX)
         self._before: Totals | None = None
         self._number = 0
 
@@ -108,12 +108,12 @@ class History:
         if self._before is not None and number == self._number:
             return
         if self._before is not None and number == self._number + 1:
-            self._rows.append(Row(number, _between(self._before, totals)))
+            self._rows.append(HistoryRow(number, _between(self._before, totals)))
         elif number < self._number:
             self._rows.clear()
         self._before, self._number = totals, number
 
-    def since(self, after_ms: int) -> list[Row]:
+    def since(self, after_ms: int) -> list[HistoryRow]:
         """Return the rows that end later than `after_ms`."""
         return [row for row in self._rows if row.number * INTERVAL_MS > after_ms]
 
@@ -153,7 +153,7 @@ def _between(before: Totals, now: Totals) -> Totals:
 # ---------------------------------------------------------------------------------------------------------- the cluster
 
 
-def merge(parts: Iterable[Sequence[Row]], now_ms: int) -> list[HistorySample]:
+def merge(parts: Iterable[Sequence[HistoryRow]], now_ms: int) -> list[HistorySample]:
     """Return the samples of all processes, added up by time, without those that some processes have yet to take."""
     newest = (now_ms - SETTLE_MS) // INTERVAL_MS
     by_number: dict[int, list[Totals]] = {}
@@ -210,7 +210,7 @@ def quantile(buckets: Sequence[int], share: float) -> float | None:
 _ROW = struct.Struct(f">{8 + 2 * _BUCKETS}q")
 
 
-def encode_rows(rows: Sequence[Row]) -> bytes:
+def encode_rows(rows: Sequence[HistoryRow]) -> bytes:
     """Return the rows as they are sent between members."""
     return b"".join(
         _ROW.pack(
@@ -224,17 +224,19 @@ def encode_rows(rows: Sequence[Row]) -> bytes:
     )
 
 
-def decode_rows(data: bytes | memoryview) -> list[Row]:
+def decode_rows(data: bytes | memoryview) -> list[HistoryRow]:
     """Return the rows that `encode_rows` encoded.  Raises FormatError if the length does not fit."""
     if len(data) % _ROW.size:
         raise FormatError(f"{len(data)} bytes are no rows of {_ROW.size} bytes")
     return [_row(numbers) for numbers in _ROW.iter_unpack(data)]
 
 
-def _row(numbers: tuple[int, ...]) -> Row:
+def _row(numbers: tuple[int, ...]) -> HistoryRow:
     number, records_in, bytes_in, bytes_out, produces, fetches, errors, connections, *buckets = numbers
     produce, flush = tuple(buckets[:_BUCKETS]), tuple(buckets[_BUCKETS:])
-    return Row(number, Totals(records_in, bytes_in, bytes_out, produces, fetches, errors, connections, produce, flush))
+    return HistoryRow(
+        number, Totals(records_in, bytes_in, bytes_out, produces, fetches, errors, connections, produce, flush)
+    )
 
 
 def by_member(missing: Mapping[str, str]) -> list[MissingFacts]:

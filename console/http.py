@@ -26,7 +26,7 @@ from aiohttp import web
 from bmq.console import exposition
 from bmq.console.cluster_api import ClusterApi
 from bmq.console.groups_api import GroupsApi
-from bmq.console.http_connection import Connection, Connections, bounded, track
+from bmq.console.http_connection import Connections, HttpConnection, bounded, track
 from bmq.console.operations import NotPossible
 from bmq.console.origins import name_in, same_origin
 from bmq.console.queries import LONG_MAX, Query
@@ -75,7 +75,7 @@ class HttpServer:
         try:
             loop = asyncio.get_running_loop()
             self._listening = await loop.create_server(
-                lambda: Connection(self._runner.server, self.connections, loop=loop), self._host, self._port
+                lambda: HttpConnection(self._runner.server, self.connections, loop=loop), self._host, self._port
             )
         except OSError as error:
             await self._runner.cleanup()

@@ -51,10 +51,10 @@ class Connections:
     """All connections of one server, by what they wait for."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Connection, None] = {}  # the one that has waited longest is the first
-        self._answering: set[Connection] = set()
-        self._bodies: dict[Connection, None] = {}  # the waiting ones that wait for the body of a request
-        self._sending: dict[Connection, int] = {}  # bytes of the response; the one that began first is the first
+        self._waiting: dict[HttpConnection, None] = {}  # the one that has waited longest is the first
+        self._answering: set[HttpConnection] = set()
+        self._bodies: dict[HttpConnection, None] = {}  # the waiting ones that wait for the body of a request
+        self._sending: dict[HttpConnection, int] = {}  # bytes of the response; the one that began first is the first
         self.sending_bytes = 0
         """Bytes of responses that clients are reading."""
         self.requests = 0
@@ -70,7 +70,7 @@ class Connections:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._answering)
 
-    def add(self, connection: Connection) -> bool:
+    def add(self, connection: HttpConnection) -> bool:
         """Add a connection that waits; if there are too many, drop the one that has waited longest.
 
         Returns False if there are too many and none of them waits.
@@ -83,13 +83,13 @@ class Connections:
         self._waiting[connection] = None
         return True
 
-    def answers(self, connection: Connection) -> None:
+    def answers(self, connection: HttpConnection) -> None:
         """Note that a request of `connection` is being served.  Does nothing if the connection is removed."""
         self._bodies.pop(connection, None)
         if self._waiting.pop(connection, self) is not self:
             self._answering.add(connection)
 
-    def reads(self, connection: Connection) -> None:
+    def reads(self, connection: HttpConnection) -> None:
         """Note that `connection` waits for the body of a request.
 
         If too many connections do, drop the one that has waited longest.
@@ -101,7 +101,7 @@ class Connections:
         if connection in self._waiting:
             self._bodies[connection] = None
 
-    def waits(self, connection: Connection) -> None:
+    def waits(self, connection: HttpConnection) -> None:
         """Note that `connection` waits for its client from now on.  Does nothing if it is removed."""
         if connection in self._answering:
             self._answering.remove(connection)
@@ -109,7 +109,7 @@ class Connections:
             return
         self._waiting[connection] = None
 
-    def sends(self, connection: Connection, size: int) -> None:
+    def sends(self, connection: HttpConnection, size: int) -> None:
         """Note that a response of `size` bytes is being sent to `connection`.
 
         If all responses have too many bytes, drop the connections that have read for longest, but not this one.
@@ -120,11 +120,11 @@ class Connections:
             self.dropped += 1
             next(iter(self._sending)).drop()
 
-    def has_sent(self, connection: Connection) -> None:
+    def has_sent(self, connection: HttpConnection) -> None:
         """Note that the response to `connection` has been read, or never will be."""
         self.sending_bytes -= self._sending.pop(connection, 0)
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: HttpConnection) -> None:
         """Remove `connection`.  Idempotent."""
         self._waiting.pop(connection, None)
         self._bodies.pop(connection, None)
@@ -132,7 +132,7 @@ class Connections:
         self.has_sent(connection)
 
 
-class Connection(web.RequestHandler):
+class HttpConnection(web.RequestHandler):
     """One connection of the HTTP server, with its time-outs."""
 
     __slots__ = ("_connections", "_deadline", "_is_idle", "_socket")
@@ -288,9 +288,9 @@ def bounded() -> Middleware:
     return bound
 
 
-def _connection_of(request: web.Request) -> Connection:
+def _connection_of(request: web.Request) -> HttpConnection:
     connection = request.protocol
-    assert isinstance(connection, Connection), "HttpServer makes its own connections"
+    assert isinstance(connection, HttpConnection), "HttpServer makes its own connections"
     return connection
 
 

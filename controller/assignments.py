@@ -35,7 +35,7 @@ class Deposed(Exception):
 
 
 @dataclass(slots=True)
-class Batch:
+class AssignmentTransaction:
     """The compares and writes of one transaction."""
 
     compares: list[Compare] = field(default_factory=list)
@@ -89,13 +89,13 @@ class Assignments:
         dead: Iterable[str],
         gone: Iterable[uuid.UUID],
         find_topic: Callable[[uuid.UUID], Topic | None],
-    ) -> Iterator[Batch]:
+    ) -> Iterator[AssignmentTransaction]:
         """Yield the transactions that carry out ``moves``, in the order in which they must be committed.
 
         ``dead``: incarnations to be deleted from the members, in the first transactions; ``gone``: ids of deleted
         topics, whose assignments are deleted last.  Each transaction is made when it is asked for, from the view then.
         """
-        batch = Batch()
+        batch = AssignmentTransaction()
         for write, some in self._writes(moves, dead, gone, find_topic):
             revision = self._view.revision_of(write.key)
             if isinstance(write, Delete) and not revision:
@@ -103,7 +103,7 @@ class Assignments:
             size = len(write.key) * 2 + (len(write.value) if isinstance(write, Put) else 0)
             if not batch.has_room(size):
                 yield batch
-                batch = Batch()
+                batch = AssignmentTransaction()
             batch.compares.append(Compare(write.key, revision))
             batch.writes.append(write)
             batch.moves += some
@@ -152,7 +152,7 @@ class Assignments:
             shards[move.key.partition] = ShardOwner(move.target, before.number + 1)
         return encode_shards(shards)
 
-    async def commit(self, batch: Batch) -> bool:
+    async def commit(self, batch: AssignmentTransaction) -> bool:
         """Commit the transaction, and wait until the view shows it.
 
         Returns False if it was decided on values that have changed since, or this process may not act now.  Raises

@@ -24,7 +24,7 @@ PROBE_GAP_S = 0.5
 """Least time between two probes of a member: a proxy whose own network flaps reports members all the time."""
 
 
-class State(Enum):
+class MemberState(Enum):
     """The states of a member; the values describe them in ``docs/design``."""
 
     ALIVE = "alive"
@@ -122,7 +122,7 @@ Effect = Probe | DeclareDead
 
 @dataclass(slots=True)
 class _Watched:
-    state: State
+    state: MemberState
     probed_at: float = float("-inf")
 
 
@@ -137,14 +137,14 @@ class _Now(NamedTuple):
 class Step(NamedTuple):
     """The next state and the effects of a row.  State ``None``: the member is not watched any more."""
 
-    state: State | None
+    state: MemberState | None
     effects: tuple[type[Probe] | type[DeclareDead], ...] = ()
 
 
 Row = Callable[[_Watched, _Now], Step]
 
 
-class Failures:
+class FailureDetector:
     """The failure detector of one term: ``handle`` each event, and carry out the effects that it returns.
 
     ``ttl_s``: time to live of a member's lease.
@@ -162,18 +162,18 @@ class Failures:
         states = {name: watched.state.name for name, watched in sorted(self._members.items())}
         return f"<Failures {states}{' store away' if self._is_away else ''}>"
 
-    def state(self, incarnation: str) -> State | None:
+    def state(self, incarnation: str) -> MemberState | None:
         """Return the member's state; None if it is not watched."""
         watched = self._members.get(incarnation)
         return watched.state if watched is not None else None
 
     def is_living(self, incarnation: str) -> bool:
         """Return whether the member counts as alive: from its registration until it is declared dead."""
-        return self.state(incarnation) not in (None, State.DEAD)
+        return self.state(incarnation) not in (None, MemberState.DEAD)
 
     def wakes_at(self) -> float | None:
         """Return the time of the next Tick that may change a state; None if there is none until another event."""
-        due = [w.probed_at + PROBE_GAP_S for w in self._members.values() if w.state is State.DOUBTED]
+        due = [w.probed_at + PROBE_GAP_S for w in self._members.values() if w.state is MemberState.DOUBTED]
         if any(w.state in _GONE for w in self._members.values()) and not self._is_away:
             due.append(self._grace_until)
         return min(due, default=None)
@@ -190,7 +190,7 @@ class Failures:
             return [effect for name in list(self._members) for effect in self._step(name, event, now)]
         if event.incarnation not in self._members:
             if isinstance(event, MemberSeen):
-                self._members[event.incarnation] = _Watched(State.ALIVE)
+                self._members[event.incarnation] = _Watched(MemberState.ALIVE)
             return []
         return self._step(event.incarnation, event, now)
 
@@ -211,7 +211,7 @@ class Failures:
 
 _CAUSES: Mapping[type[Event], str] = {MemberGone: LEASE_ENDED, Tick: LEASE_ENDED, ProbeFailed: NO_ANSWER}
 """The cause of death by the event that declares it: its lease ended, perhaps a while ago; or a probe failed."""
-_GONE = frozenset({State.GONE_PROBED, State.GONE_ANSWERED, State.GONE_FAILED})
+_GONE = frozenset({MemberState.GONE_PROBED, MemberState.GONE_ANSWERED, MemberState.GONE_FAILED})
 
 
 # ----------------------------------------------------------------------------------------------------------- the rows
@@ -221,40 +221,40 @@ def _stay(watched: _Watched, now: _Now) -> Step:
     return Step(watched.state)
 
 
-def _to(state: State) -> Row:
+def _to(state: MemberState) -> Row:
     return lambda watched, now: Step(state)
 
 
-def _probe_as(state: State) -> Row:
+def _probe_as(state: MemberState) -> Row:
     return lambda watched, now: Step(state, (Probe,))
 
 
 def _doubt(watched: _Watched, now: _Now) -> Step:
     """Probe the member, but not sooner than ``PROBE_GAP_S`` after the last probe."""
     if now.time < watched.probed_at + PROBE_GAP_S:  # as ``wakes_at`` computes it: a Tick at that time must find it over
-        return Step(State.DOUBTED)
-    return Step(State.PROBED, (Probe,))
+        return Step(MemberState.DOUBTED)
+    return Step(MemberState.PROBED, (Probe,))
 
 
 def _lease_ended(watched: _Watched, now: _Now) -> Step:
     """Declare the member dead at once, except while the store is away and in the time after that."""
     if now.is_away or now.is_grace:
-        return Step(State.GONE_PROBED, (Probe,))
+        return Step(MemberState.GONE_PROBED, (Probe,))
     return Step(None, (DeclareDead,))
 
 
 def _lease_ended_while_probed(watched: _Watched, now: _Now) -> Step:
     if now.is_away or now.is_grace:
-        return Step(State.GONE_PROBED)  # the probe under way decides
+        return Step(MemberState.GONE_PROBED)  # the probe under way decides
     return Step(None, (DeclareDead,))
 
 
 def _no_answer(watched: _Watched, now: _Now) -> Step:
-    return Step(State.FAILED) if now.is_away else Step(State.DEAD, (DeclareDead,))
+    return Step(MemberState.FAILED) if now.is_away else Step(MemberState.DEAD, (DeclareDead,))
 
 
 def _gone_and_no_answer(watched: _Watched, now: _Now) -> Step:
-    return Step(State.GONE_FAILED) if now.is_away else Step(None, (DeclareDead,))
+    return Step(MemberState.GONE_FAILED) if now.is_away else Step(None, (DeclareDead,))
 
 
 def _grace_over(watched: _Watched, now: _Now) -> Step:
@@ -269,9 +269,9 @@ def _forgotten(watched: _Watched, now: _Now) -> Step:
     return Step(None)
 
 
-_A, _D, _P, _PD, _F, _GP, _GA, _GF, _X = State
+_A, _D, _P, _PD, _F, _GP, _GA, _GF, _X = MemberState
 
-TABLE: Mapping[tuple[State, type[Event]], Row] = {
+TABLE: Mapping[tuple[MemberState, type[Event]], Row] = {
     (_A, MemberSeen): _stay,
     (_D, MemberSeen): _stay,
     (_P, MemberSeen): _stay,

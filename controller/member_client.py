@@ -21,7 +21,7 @@ from bmq.core.rpc.messages import (
     PingRequest,
     PingResponse,
 )
-from bmq.core.rpc.peers import Evidence, Kind, PeerLost, Peers
+from bmq.core.rpc.peers import ConnectionKind, Evidence, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 
 PING_S = 1.0
@@ -86,7 +86,7 @@ class PeerMemberClient(MemberClient):
 
     def keep(self, member: Member) -> None:
         """Open the control connection to the member, if it is not open, and keep it."""
-        self._peers.get(member, Kind.CONTROL)
+        self._peers.get(member, ConnectionKind.CONTROL)
 
     async def probe(self, member: Member) -> Evidence:
         """Ping the member on a connection of its own.  Any response of its process proves that it is alive.

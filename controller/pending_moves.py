@@ -30,7 +30,7 @@ PAST_MAX = 50
 """Moves remembered after their end, to be shown to operators: 10 kB of each status."""
 
 
-class Pending(NamedTuple):
+class PendingMove(NamedTuple):
     """A move that is waited for, and when that began in seconds of the monotonic clock."""
 
     move: Move
@@ -62,7 +62,7 @@ class PendingMoves:
         self._cluster = cluster
         self._clock = clock
         self._done = done
-        self._pending: dict[PartitionKey, Pending] = {}
+        self._pending: dict[PartitionKey, PendingMove] = {}
         self._past: deque[PastMove] = deque(maxlen=PAST_MAX)
         self._news = asyncio.Event()
         self.moves: Counter[Why] = Counter(dict.fromkeys(Why, 0))
@@ -72,7 +72,7 @@ class PendingMoves:
         return len(self._pending)
 
     @property
-    def pending(self) -> Mapping[PartitionKey, Pending]:
+    def pending(self) -> Mapping[PartitionKey, PendingMove]:
         """The moves that are waited for, by partition."""
         return self._pending
 
@@ -90,7 +90,7 @@ class PendingMoves:
         if move.key.topic_id == SHARDS or move.why in (Why.UNASSIGNED, Why.DEAD) or not move.source:
             self._pending.pop(move.key, None)
             return
-        self._pending[move.key] = Pending(move, self._clock.monotonic())
+        self._pending[move.key] = PendingMove(move, self._clock.monotonic())
         self._news.set()
 
     async def run(self) -> None:
@@ -114,13 +114,13 @@ class PendingMoves:
                 self._remember(each, outcome)
         return bool(finished)
 
-    def _remember(self, pending: Pending, outcome: _Outcome) -> None:
+    def _remember(self, pending: PendingMove, outcome: _Outcome) -> None:
         if outcome is _Outcome.DELETED:
             return
         took_ms = None if outcome is _Outcome.LATE else round((self._clock.monotonic() - pending.since) * 1000)
         self._past.append(PastMove(pending.move, self._clock.now_ms(), took_ms))
 
-    async def _outcome(self, pending: Pending) -> _Outcome | None:
+    async def _outcome(self, pending: PendingMove) -> _Outcome | None:
         """Return the outcome of a move; None while it is pending."""
         move, since = pending
         if self._clock.monotonic() - since > WAIT_MAX_S:

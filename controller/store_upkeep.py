@@ -46,7 +46,7 @@ def history_key(cluster: str) -> str:
     return f"/{cluster}/history"
 
 
-class History:
+class RevisionHistory:
     """Samples of the store's revision, oldest first, which give the revision to compact.  Pure; wall time in ms.
 
     Wall clocks differ and jump: that makes a compaction early or late, never wrong, since a watch whose revisions are
@@ -111,7 +111,7 @@ class StoreUpkeep:
         """``keep_ms``: how much history is kept; 0: all.  ``guard``: see `Guard`."""
         self.status: StoreStatus | None = None
         """The store's status at the last check; None before the first."""
-        self.history = History(keep_ms)
+        self.history = RevisionHistory(keep_ms)
         self._kv = kv
         self._store = store
         self._key = history_key(cluster)

@@ -14,20 +14,20 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import islice
 
-from bmq.controller.assignments import Assignments, Batch, Deposed
+from bmq.controller.assignments import Assignments, AssignmentTransaction, Deposed
 from bmq.controller.election import Leadership
 from bmq.controller.event_queue import PLAN_NEEDED, EventQueue, MemberNews, PlanNeeded, Queued
 from bmq.controller.failures import (
     DeclareDead,
     Effect,
-    Failures,
+    FailureDetector,
     MemberGone,
     MemberSeen,
+    MemberState,
     Probe,
     ProbeAnswered,
     ProbeFailed,
     Reported,
-    State,
     StoreAway,
     StoreBack,
     Tick,
@@ -39,7 +39,7 @@ from bmq.controller.planning.idle_partitions import IdlePartitions
 from bmq.controller.planning.partition_load import Loads
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.planner import plan, plan_in_steps
-from bmq.controller.planning.planner_view import COOL_DOWN_S, Broker, Move, PlannerView, Why, count_unreachable
+from bmq.controller.planning.planner_view import COOL_DOWN_S, Move, PlannerBroker, PlannerView, Why, count_unreachable
 from bmq.controller.planning.table_feed import TableFeed
 from bmq.controller.probing import Prober
 from bmq.controller.requested_moves import RequestedMoves
@@ -110,7 +110,7 @@ class Term:
         self.loads = Loads(self._partitions)
         self.stalled_brokers = StalledBrokers()
         self.file_shares = FileShares()
-        self.failures = Failures(member_ttl_s)
+        self.failures = FailureDetector(member_ttl_s)
         self.pending_moves = PendingMoves(kv, cluster, clock, lambda: self.queue.put(PLAN_NEEDED))
         self.is_balancing = False
         self._view = view
@@ -271,7 +271,7 @@ class Term:
         A member that was draining and whose key is deleted has left as requested.
         """
         member = self._members.get(incarnation)
-        if self.failures.state(incarnation) is State.DEAD:
+        if self.failures.state(incarnation) is MemberState.DEAD:
             self._dead[incarnation] = self._view.revision_of(self._member_key(incarnation))
             _log.warning(
                 "a member does not answer and is declared dead: its partitions and shards are given to others",
@@ -443,8 +443,8 @@ class Term:
     def _living(self, role: str) -> list[Member]:
         return [member for member in self.members().values() if member.has(role)]
 
-    def _as_brokers(self, role: str) -> list[Broker]:
-        return [Broker(member.incarnation, member.zone, member.is_draining) for member in self._living(role)]
+    def _as_brokers(self, role: str) -> list[PlannerBroker]:
+        return [PlannerBroker(member.incarnation, member.zone, member.is_draining) for member in self._living(role)]
 
     async def _round(self) -> bool:
         """Plan and write.  Returns True if there is nothing more to do now."""
@@ -466,7 +466,7 @@ class Term:
         view = self.planner_view()
         self._has_resting = bool(view.resting)
         moves = [*self._requested.moves(view), *plan(self.shards_view(), now).moves]
-        dead = [name for name in self._view.members if self.failures.state(name) is State.DEAD]
+        dead = [name for name in self._view.members if self.failures.state(name) is MemberState.DEAD]
         gone = self._feed.deleted(now)
         steps, is_over = plan_in_steps(view, now), False
         while not is_over:
@@ -496,7 +496,7 @@ class Term:
                 await asyncio.sleep(0)
         return False
 
-    async def _write(self, batches: Iterator[Batch]) -> bool:
+    async def _write(self, batches: Iterator[AssignmentTransaction]) -> bool:
         """Commit the transactions.
 
         Returns False if the rest is not written: an urgent event is queued, or one was decided on values that have
@@ -509,15 +509,15 @@ class Term:
             together = COMMITS_PARALLEL
         return not self.queue.has_urgent
 
-    async def _encode(self, batches: Iterator[Batch], count: int) -> list[Batch]:
+    async def _encode(self, batches: Iterator[AssignmentTransaction], count: int) -> list[AssignmentTransaction]:
         """Return the next ``count`` batches.  Each is encoded in a turn of its own: a thousand owners take 0.2 ms."""
-        encoded: list[Batch] = []
+        encoded: list[AssignmentTransaction] = []
         for batch in islice(batches, count):
             encoded.append(batch)
             await asyncio.sleep(0)
         return encoded
 
-    async def _commit(self, batch: Batch) -> bool:
+    async def _commit(self, batch: AssignmentTransaction) -> bool:
         if not await self._assignments.commit(batch):
             return False
         now = self._clock.monotonic()

@@ -41,7 +41,7 @@ LARGE_BYTES = 100_000
 """A request of so many bytes or more is decoded in a thread, not on the event loop."""
 
 
-class Verdict(Enum):
+class ForwardVerdict(Enum):
     """Handling of a forwarded request; the values are for a reader."""
 
     SERVE = "this process owns the shards, by the ownership that the request expects or a newer one"
@@ -49,15 +49,15 @@ class Verdict(Enum):
     REFUSE = "another process owns a shard, by a view at least as new as the request's"
 
 
-def judge(expected: int, known: ShardOwner | None, own: str) -> Verdict:
+def judge(expected: int, known: ShardOwner | None, own: str) -> ForwardVerdict:
     """Return how to handle a request for one shard, by the module's table.
 
     ``expected`` is the ownership number in the request, ``known`` the owner in this process's view, ``own`` this
     process's incarnation.
     """
     if known is None or known.number < expected:
-        return Verdict.WAIT
-    return Verdict.SERVE if known.incarnation == own else Verdict.REFUSE
+        return ForwardVerdict.WAIT
+    return ForwardVerdict.SERVE if known.incarnation == own else ForwardVerdict.REFUSE
 
 
 class Forwarding:
@@ -117,9 +117,9 @@ class Forwarding:
         deadline = loop.time() + NEWS_WAIT_S
         while True:
             verdicts = {judge(number, self._view.shard(shard), self._view.own) for shard, number in expected.items()}
-            if Verdict.REFUSE in verdicts:
+            if ForwardVerdict.REFUSE in verdicts:
                 return False
-            if Verdict.WAIT not in verdicts:
+            if ForwardVerdict.WAIT not in verdicts:
                 return True
             left_s = deadline - loop.time()
             if left_s <= 0:

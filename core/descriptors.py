@@ -17,7 +17,7 @@ _OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 """Error numbers of a process, and of a machine, without a descriptor left."""
 
 
-class Failures:
+class DescriptorFailures:
     """The files and connections that could not be opened for want of a descriptor.  Any thread may use it."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Failures:
         return True
 
 
-FAILURES = Failures()
+FAILURES = DescriptorFailures()
 """This process's failures, noted where an error of opening something is translated."""
 
 

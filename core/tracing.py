@@ -29,7 +29,7 @@ _ENTRY = struct.Struct(">16si25s")
 Value = str | int | bool
 
 
-class Kind(Enum):
+class SpanKind(Enum):
     """OpenTelemetry's ``SpanKind``, as far as it is used."""
 
     SERVER = "a request that has come in"
@@ -62,7 +62,11 @@ class Tracer(Protocol):
         """Share of client requests that are traced, 0 to 1."""
 
     def start(
-        self, name: str, kind: Kind, parent: Span | bytes | None = None, attributes: Mapping[str, Value] | None = None
+        self,
+        name: str,
+        kind: SpanKind,
+        parent: Span | bytes | None = None,
+        attributes: Mapping[str, Value] | None = None,
     ) -> Span:
         """Begin a span: of a new trace, or of the trace of ``parent`` (a span, or the 25 bytes of its context)."""
 

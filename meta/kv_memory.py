@@ -48,7 +48,7 @@ WATCH_RETRY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class GrantedLease:
     """A lease: ``ttl_s`` seconds as granted; ``deadline`` on the clock of the calls."""
 
     ttl_s: float
@@ -60,21 +60,21 @@ class Leases:
 
     def __init__(self, first: int = 1) -> None:
         self._next = first
-        self._leases: dict[int, Lease] = {}
+        self._leases: dict[int, GrantedLease] = {}
 
     def __contains__(self, lease: int) -> bool:
         return lease in self._leases
 
     def grant(self, ttl_s: float, now: float) -> int:
         lease, self._next = self._next, self._next + 1
-        self._leases[lease] = Lease(ttl_s, now + ttl_s)
+        self._leases[lease] = GrantedLease(ttl_s, now + ttl_s)
         return lease
 
     def keep_alive(self, lease: int, now: float) -> float:
         """Start the lease's ttl again and return it.  Raises LeaseNotFound if the lease has ended."""
         self.check(lease)
         ttl_s = self._leases[lease].ttl_s
-        self._leases[lease] = Lease(ttl_s, now + ttl_s)
+        self._leases[lease] = GrantedLease(ttl_s, now + ttl_s)
         return ttl_s
 
     def check(self, lease: int) -> None:
@@ -98,10 +98,10 @@ class Leases:
         """Return the earliest deadline; None if there is no lease."""
         return min((held.deadline for held in self._leases.values()), default=None)
 
-    def snapshot(self) -> dict[int, Lease]:
+    def snapshot(self) -> dict[int, GrantedLease]:
         return dict(self._leases)
 
-    def restore(self, snapshot: dict[int, Lease]) -> None:
+    def restore(self, snapshot: dict[int, GrantedLease]) -> None:
         self._leases = snapshot
 
 

@@ -51,7 +51,7 @@ from bmq.meta.kv import (
     holds,
     prefix_range,
 )
-from bmq.meta.kv_memory import HISTORY_REVISIONS, WATCH_BATCH, Lease, Leases
+from bmq.meta.kv_memory import HISTORY_REVISIONS, WATCH_BATCH, GrantedLease, Leases
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -425,7 +425,7 @@ class _Tables:
         kind = KvUnknown if committing and job.is_write else KvUnavailable
         return _Outcome(job, error=kind(f"{self._path}: {error}"))
 
-    def _undo(self, leases: dict[int, Lease]) -> None:
+    def _undo(self, leases: dict[int, GrantedLease]) -> None:
         if self._db.in_transaction:  # some errors have rolled back already
             self._db.execute("ROLLBACK")
         self.leases.restore(leases)

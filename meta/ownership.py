@@ -131,7 +131,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class WriteRefused:
     """The result of a write that another process's write preceded: the record that the store has."""
 
     record: PartitionRecord
@@ -147,7 +147,7 @@ async def read(kv: KeyValue, key: str) -> tuple[PartitionRecord, int]:
     return (PartitionRecord(), 0) if entry is None else (decode(entry.value), entry.revision)
 
 
-async def store(kv: KeyValue, key: str, record: PartitionRecord, revision: int) -> Stored | Refused:
+async def store(kv: KeyValue, key: str, record: PartitionRecord, revision: int) -> Stored | WriteRefused:
     """Write ``record`` if the key is still at ``revision``.
 
     After KvUnknown call again with the same arguments: if the first commit did happen it refuses this one, but the
@@ -160,7 +160,7 @@ async def store(kv: KeyValue, key: str, record: PartitionRecord, revision: int) 
         return Stored(done.revision)
     found = done.current[key]
     if found is None:
-        return Refused(PartitionRecord(), 0)
+        return WriteRefused(PartitionRecord(), 0)
     if found.value == wanted:
         return Stored(found.revision)
-    return Refused(decode(found.value), found.revision)
+    return WriteRefused(decode(found.value), found.revision)

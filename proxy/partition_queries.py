@@ -73,7 +73,7 @@ def check_epoch(current: int, epoch: int) -> None:
         raise RequestError(error, f"epoch {epoch} is not the leader's, {current}")
 
 
-class Listed(NamedTuple):
+class QueriedPartition(NamedTuple):
     """One partition of a request, with the name of its topic.  ``times``: how often the request names it."""
 
     topic: str
@@ -81,7 +81,7 @@ class Listed(NamedTuple):
     times: int
 
 
-async def list_partitions(topics: Sequence[Any], name: str, index: str) -> list[Listed]:
+async def list_partitions(topics: Sequence[Any], name: str, index: str) -> list[QueriedPartition]:
     """Return all partitions of a request's ``topics``, in their order.
 
     ``name`` and ``index`` are the fields that hold a topic's name and a partition's number.
@@ -98,7 +98,7 @@ async def list_partitions(topics: Sequence[Any], name: str, index: str) -> list[
             counts.update((topic_name, getattr(each, index)) for each in part)
     pairs = ((getattr(topic, name), each) for topic in topics for each in topic.partitions)
     return await map_in_turns(
-        lambda pair: Listed(*pair, counts[pair[0], getattr(pair[1], index)]), pairs, LISTED_A_TURN
+        lambda pair: QueriedPartition(*pair, counts[pair[0], getattr(pair[1], index)]), pairs, LISTED_A_TURN
     )
 
 

@@ -29,7 +29,7 @@ from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Client, CloseConnection, Dispatch, Response
 from bmq.core.records.batch import Appended
-from bmq.core.tracing import CURRENT, Kind, SampledRecords, Span, Tracer, Value, parse_entries
+from bmq.core.tracing import CURRENT, SampledRecords, Span, SpanKind, Tracer, Value, parse_entries
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import parse_header
 from bmq.core.wire.primitives import CUT_SHORT
@@ -151,12 +151,12 @@ class _TracedRequests:
         try:
             header = parse_header(frame)
         except FormatError:
-            return self._tracer.start("request", Kind.SERVER, None, attributes)
+            return self._tracer.start("request", SpanKind.SERVER, None, attributes)
         attributes["messaging.kafka.api_version"] = header.api_version
         if header.client_id:
             attributes["messaging.client.id"] = header.client_id[:CLIENT_ID_MAX]
         parent = next(iter(parents.values())) if parents else None
-        return self._tracer.start(_name(header.api_key), Kind.SERVER, parent, attributes)
+        return self._tracer.start(_name(header.api_key), SpanKind.SERVER, parent, attributes)
 
     def _over(self, span: Span, future: asyncio.Future[Response]) -> None:
         if future.cancelled():
@@ -171,7 +171,7 @@ class _TracedRequests:
         if not answer.size:  # acks=0, for which all requests share a response
             span.end()
             return
-        release, acknowledge = answer.release, self._tracer.start("acknowledge", Kind.INTERNAL, span)
+        release, acknowledge = answer.release, self._tracer.start("acknowledge", SpanKind.INTERNAL, span)
 
         def sent() -> None:
             acknowledge.end()
@@ -217,7 +217,7 @@ class _TracedPartitions:
         self._left -= 1
         return self._left >= 0
 
-    def start(self, name: str, kind: Kind, key: PartitionKey) -> Span:
+    def start(self, name: str, kind: SpanKind, key: PartitionKey) -> Span:
         """Start a span for a partition."""
         topic = self._catalog.by_id(key.topic_id)
         attributes: dict[str, Value] = {
@@ -243,7 +243,7 @@ class _TracedPartitions:
         """Append to ``owner`` under spans.  See ``Owner.append``."""
         if isinstance(owner, RemoteOwner):
             return self._route(owner, data, acks_all=acks_all, held_until=held_until)
-        append = self.start("append", Kind.INTERNAL, owner.key)
+        append = self.start("append", SpanKind.INTERNAL, owner.key)
         append.set("messaging.message.body.size", len(data))
         try:
             accepted = owner.append(data, acks_all=acks_all, held_until=held_until)
@@ -252,14 +252,14 @@ class _TracedPartitions:
             raise
         append.end()
         if isinstance(accepted, asyncio.Future):
-            flush = self.start("flush", Kind.INTERNAL, owner.key)
+            flush = self.start("flush", SpanKind.INTERNAL, owner.key)
             accepted.add_done_callback(lambda done: _end_append(flush, done))
         return accepted
 
     def _route(
         self, owner: RemoteOwner, data: memoryview, *, acks_all: bool, held_until: float
     ) -> asyncio.Future[Appended]:
-        route = self.start("route", Kind.CLIENT, owner.key)
+        route = self.start("route", SpanKind.CLIENT, owner.key)
         route.set("bmq.member", owner.route.owner)
         self._sampled.add(data, route.context)
         handing = owner.append(data, acks_all=acks_all, held_until=held_until)
@@ -336,7 +336,7 @@ class _TracedWaiting:
     def __init__(self, key: PartitionKey, part: Waiting, traced: _TracedPartitions) -> None:
         self._part = part
         self._traced = traced
-        self._held = traced.start("held", Kind.INTERNAL, key)
+        self._held = traced.start("held", SpanKind.INTERNAL, key)
         self._is_held = True
 
     @property

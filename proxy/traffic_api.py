@@ -20,14 +20,14 @@ TOPICS_A_TURN = 10
 """Topics summed in one turn of the loop: of a thousand busy partitions each, a millisecond."""
 
 
-class Asked(NamedTuple):
+class TrafficScope(NamedTuple):
     """A partition, or WHOLE_TOPIC."""
 
     topic_id: UUID
     partition: int
 
 
-async def traffic_of(meter: TrafficMeter, catalog: Catalog, asked: Sequence[Asked]) -> TrafficResponse:
+async def traffic_of(meter: TrafficMeter, catalog: Catalog, asked: Sequence[TrafficScope]) -> TrafficResponse:
     """Return the process's last window: its total, and a row for each of `asked` that had traffic."""
     window = meter.last
     rows = await map_in_turns(lambda each: _row(window, catalog, each), asked, TOPICS_A_TURN)
@@ -38,7 +38,7 @@ async def traffic_of(meter: TrafficMeter, catalog: Catalog, asked: Sequence[Aske
     )  # fmt: skip
 
 
-def _row(window: Window, catalog: Catalog, asked: Asked) -> PartitionTraffic | None:
+def _row(window: Window, catalog: Catalog, asked: TrafficScope) -> PartitionTraffic | None:
     topic = catalog.by_id(asked.topic_id)
     counts: Counts | None = None
     if topic is not None and asked.partition == WHOLE_TOPIC:
@@ -60,4 +60,6 @@ class TrafficApi:
     async def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Return the encoded response.  Raises FormatError if `body` is not a TrafficRequest."""
         request = TrafficRequest.decode(body)
-        return (await traffic_of(self._meter, self._catalog, [Asked(*each) for each in request.partitions])).encode()
+        return (
+            await traffic_of(self._meter, self._catalog, [TrafficScope(*each) for each in request.partitions])
+        ).encode()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from bmq.broker.repair.repair import NotRepaired, Wanted
+from bmq.broker.repair.repair import NotRepaired, RepairRequest
 from bmq.console.operations import (
     NAMED_MAX,
     DrainFacts,
@@ -129,7 +129,7 @@ class Operations:
 
     async def repair(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
-            return (await self._node.repair(Wanted.of(wanted))).to_json()
+            return (await self._node.repair(RepairRequest.of(wanted))).to_json()
         except NotRepaired as error:
             raise NotPossible(409, "not_repaired", str(error)) from None
         except (StorageError, KvError, FormatError) as error:

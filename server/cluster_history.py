@@ -14,10 +14,10 @@ from bmq.console.history import (
     INTERVAL_MS,
     LAYOUT,
     SAMPLES_MAX,
-    History,
     HistoryFacts,
+    HistoryRow,
     HistorySample,
-    Row,
+    MetricsHistory,
     Totals,
     by_member,
     decode_rows,
@@ -47,7 +47,7 @@ class ClusterHistory:
     def __init__(self, node: Node, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         self._node = node
         self._now_ms = now_ms
-        self._own = History()
+        self._own = MetricsHistory()
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class ClusterHistory:
 
 
 def _added_up(
-    own: list[Row], found: Mapping[str, bytes | str], now_ms: int
+    own: list[HistoryRow], found: Mapping[str, bytes | str], now_ms: int
 ) -> tuple[list[HistorySample], dict[str, str]]:
     """Return the sums over all members, and the members that are missing, each with the reason."""
     parts, missing = [own], {}

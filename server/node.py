@@ -19,7 +19,7 @@ from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig
 from bmq.broker.log_sizes_api import LogSizesApi
 from bmq.broker.not_served_api import NotServedApi
-from bmq.broker.repair.repair import Repair, Report, Wanted, find_partition
+from bmq.broker.repair.repair import Repair, RepairReport, RepairRequest, find_partition
 from bmq.controller.admin.api import Admin, ClusterAdmin
 from bmq.controller.admin.client import RemoteAdmin
 from bmq.controller.admin.cluster import LeaderAdmin
@@ -64,7 +64,7 @@ from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.proxy.metadata_cache import MetadataCache
 from bmq.proxy.reachability.failure_reports import Reports
-from bmq.proxy.reachability.unreachable_brokers import Unreachable, read_unreachable
+from bmq.proxy.reachability.unreachable_brokers import UnreachableBrokers, read_unreachable
 from bmq.proxy.relay.pool import RelayPool
 from bmq.proxy.relay.server import Relay
 from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
@@ -198,7 +198,7 @@ class Node:
             self._of_listeners[name] = services
             self.endpoints[name] = self._traced(Endpoint(services, ALL_APIS), services)
         self._relay: Relay | None = None
-        self._lookouts: tuple[Reports, Unreachable] | None = None
+        self._lookouts: tuple[Reports, UnreachableBrokers] | None = None
         if joined is not None:
             self._serve_inside(joined)
             if PROXY in config.roles:
@@ -405,13 +405,13 @@ class Node:
         )  # fmt: skip
         return self._routed
 
-    def _make_lookouts(self, joined: ClusterMember) -> tuple[Reports, Unreachable]:
+    def _make_lookouts(self, joined: ClusterMember) -> tuple[Reports, UnreachableBrokers]:
         """Return a proxy's reports of members that it cannot reach: to the leader, and in the store."""
         assert self.remote is not None, "a process of a cluster has remote owners"
         controller = self.controller
         here = partial(_report, controller, joined.view.own) if controller is not None else None
         reports = Reports(self.view, joined.peers, here)
-        unreachable = Unreachable(
+        unreachable = UnreachableBrokers(
             self._kv, self.config.cluster, self.view, joined.peers,
             is_up=self.remote.is_up, lease=lambda: joined.membership.lease,
         )  # fmt: skip
@@ -503,7 +503,7 @@ class Node:
         asyncio.get_running_loop().call_soon(self.on_leave)
         return LeaveResponse(ErrorCode.NONE).encode()
 
-    async def repair(self, wanted: Wanted) -> Report:
+    async def repair(self, wanted: RepairRequest) -> RepairReport:
         """Inspect or repair a partition's files, as ``wanted`` says.
 
         Raises NotRepaired, which says why; StorageError or KvError if storage or store fails.

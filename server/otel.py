@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from bmq.core.config import ConfigError
 from bmq.core.extras import how_to_install
 from bmq.core.logging.fields import fields
-from bmq.core.tracing import CURRENT, Kind, Span, Tracer, Value
+from bmq.core.tracing import CURRENT, Span, SpanKind, Tracer, Value
 from bmq.core.version import VERSION
 
 _log = logging.getLogger(__name__)
@@ -40,13 +40,13 @@ CLOSE_S = 5.0
 """Time-out of the export of the last spans, at the end of the process."""
 
 
-class Wanted(NamedTuple):
+class TraceSettings(NamedTuple):
     """Traces that the environment asks for: of the share `ratio` of clients' requests."""
 
     ratio: float
 
 
-def wanted_of(environment: Mapping[str, str]) -> Wanted | None:
+def wanted_of(environment: Mapping[str, str]) -> TraceSettings | None:
     """Return which traces the environment asks for; None for none.  Raises ConfigError naming a wrong variable."""
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
@@ -59,7 +59,7 @@ def wanted_of(environment: Mapping[str, str]) -> Wanted | None:
         if environment.get(name, HTTP) not in ("", HTTP):
             raise ConfigError(f"{name}={environment[name]!r} is not supported; use {HTTP} (port 4318 of a collector)")
     ratio = _ratio_of(environment)
-    return Wanted(ratio) if ratio else None
+    return TraceSettings(ratio) if ratio else None
 
 
 def _ratio_of(environment: Mapping[str, str]) -> float:
@@ -124,13 +124,17 @@ class OtelTracer:
         self._tracer = provider.get_tracer("bmq", VERSION)
         self._trace = trace
         self._kinds = {
-            Kind.SERVER: trace.SpanKind.SERVER,
-            Kind.CLIENT: trace.SpanKind.CLIENT,
-            Kind.INTERNAL: trace.SpanKind.INTERNAL,
+            SpanKind.SERVER: trace.SpanKind.SERVER,
+            SpanKind.CLIENT: trace.SpanKind.CLIENT,
+            SpanKind.INTERNAL: trace.SpanKind.INTERNAL,
         }
 
     def start(
-        self, name: str, kind: Kind, parent: Span | bytes | None = None, attributes: Mapping[str, Value] | None = None
+        self,
+        name: str,
+        kind: SpanKind,
+        parent: Span | bytes | None = None,
+        attributes: Mapping[str, Value] | None = None,
     ) -> Span:
         return self._start(name, kind, parent, attributes, time.time_ns())
 
@@ -138,10 +142,15 @@ class OtelTracer:
         parent = CURRENT.get()
         if parent is not None:
             began_ns = time.time_ns() - int(seconds * 1e9)
-            self._start(name, Kind.INTERNAL, parent, attributes, began_ns).end()
+            self._start(name, SpanKind.INTERNAL, parent, attributes, began_ns).end()
 
     def _start(
-        self, name: str, kind: Kind, parent: Span | bytes | None, attributes: Mapping[str, Value] | None, began_ns: int
+        self,
+        name: str,
+        kind: SpanKind,
+        parent: Span | bytes | None,
+        attributes: Mapping[str, Value] | None,
+        began_ns: int,
     ) -> Span:
         context = self._trace.set_span_in_context(self._parent(parent), _root_context())
         return OtelSpan(

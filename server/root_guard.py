@@ -52,7 +52,7 @@ STORAGE_RETRY_S = 2.0
 """Pause between tries."""
 
 
-class Verdict(Enum):
+class RootVerdict(Enum):
     """Result of the check: serve the root, bind it, or refuse it for one of three reasons."""
 
     SERVE = auto()
@@ -64,19 +64,19 @@ class Verdict(Enum):
 
 def judge(
     stored: RootRecord | None, has_data: bool, file: ClusterFile | None, root_id: str, cluster_id: str
-) -> Verdict:
+) -> RootVerdict:
     """Return the verdict of the module's table.
 
     `stored` is the store's record of its root, `file` the root's cluster.json, `root_id` the id in its root.json (""
     for none), and `cluster_id` the store's.
     """
     if file is None:  # only a new cluster may lack the file
-        return Verdict.BIND if stored is None and not has_data else Verdict.EMPTY_ROOT
+        return RootVerdict.BIND if stored is None and not has_data else RootVerdict.EMPTY_ROOT
     if file.cluster_id != cluster_id:
-        return Verdict.TWO_CLUSTERS
+        return RootVerdict.TWO_CLUSTERS
     if stored is None:
-        return Verdict.BIND
-    return Verdict.SERVE if stored.root_id == root_id else Verdict.OTHER_ROOT
+        return RootVerdict.BIND
+    return RootVerdict.SERVE if stored.root_id == root_id else RootVerdict.OTHER_ROOT
 
 
 class RootGuard:
@@ -133,10 +133,10 @@ class RootGuard:
         data = await patiently(lambda: first_data(kv, self._cluster))
         file, root_id = await read_cluster(fs), await read_root_id(fs)
         verdict = judge(stored, data is not None, file, root_id, cluster_id)
-        if verdict is Verdict.EMPTY_ROOT:
+        if verdict is RootVerdict.EMPTY_ROOT:
             raise WrongCluster(_empty_root(self._url, cluster_id, stored, data))
         found = await check_cluster(fs, cluster_id)  # writes the file of a new cluster; refuses another cluster's
-        if verdict is Verdict.BIND:
+        if verdict is RootVerdict.BIND:
             try:
                 root_id = await make_root_id(fs)
             except OutOfSpace as error:

@@ -13,7 +13,7 @@ from bmq.proxy.partition_queries import ask_all
 from bmq.server.node import Node
 from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError
 from bmq.storage.layout import PartitionPath, parse_segment
-from bmq.storage.log_segments import Listed, walk
+from bmq.storage.log_segments import ListedSegment, walk
 
 PARALLEL = 8
 """Most files whose blocks are requested at the same time."""
@@ -31,7 +31,7 @@ async def segments_of(node: Node, topic_name: str, partition: int, page: Page) -
     path = PartitionPath(topic_name, str(topic.topic_id), partition)
     after = _name(page.after) if page.after else None
     deadline = asyncio.get_running_loop().time() + TELL_S
-    listed: list[Listed] = []
+    listed: list[ListedSegment] = []
     error = ""
     try:
         async with asyncio.timeout_at(deadline), aclosing(walk(node.fs, path, after)) as found:
@@ -66,7 +66,7 @@ def _name(text: str) -> SegmentName:
     return parsed[0]
 
 
-async def _segment(fs: FileSystem, path: PartitionPath, listed: Listed, deadline: float) -> SegmentFacts | None:
+async def _segment(fs: FileSystem, path: PartitionPath, listed: ListedSegment, deadline: float) -> SegmentFacts | None:
     """Return the segment, without blocks if these do not come by `deadline`; None if it was deleted meanwhile."""
     size, blocks = listed.length, None
     try:

@@ -10,7 +10,7 @@ from bmq.console.operations import RateFacts
 from bmq.core.rpc.message_fields import PartitionTraffic
 from bmq.core.rpc.messages import InternalKey, TrafficRequest, TrafficResponse
 from bmq.meta.cluster.member import PROXY
-from bmq.proxy.traffic_api import WHOLE_TOPIC, Asked, traffic_of
+from bmq.proxy.traffic_api import WHOLE_TOPIC, TrafficScope, traffic_of
 from bmq.server.member_queries import ask_members, others_with
 from bmq.server.node import Node
 
@@ -53,7 +53,7 @@ def _by_second(window_ms: int, counts: TrafficResponse | PartitionTraffic) -> Ra
 async def cluster_traffic(node: Node, asked: Sequence[tuple[str, int]]) -> ClusterTraffic:
     """Return the rates of all proxies, and of the topics and partitions in `asked`; an unknown topic has none."""
     topics = node.catalog.topics
-    wanted = [Asked(topics[name].topic_id, partition) for name, partition in asked if name in topics]
+    wanted = [TrafficScope(topics[name].topic_id, partition) for name, partition in asked if name in topics]
     names = {topics[name].topic_id: name for name, _ in asked if name in topics}
     others = others_with(node, PROXY)
     request = TrafficRequest(partitions=tuple(wanted))

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 from bmq.spark.options import OptionError, ReadOptions, wants_headers
 from bmq.spark.planning.roots import with_namenodes
 from bmq.spark.sink.options import sink_of
-from bmq.spark.streaming.rate_limits import Limits
+from bmq.spark.streaming.rate_limits import RateLimits
 
 _TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -67,7 +67,7 @@ class BmqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from bmq.spark.streaming.reader import BmqStreamReader
 
-        options, limits = ReadOptions.parse_stream(self.options), Limits.parse(self.options)
+        options, limits = ReadOptions.parse_stream(self.options), RateLimits.parse(self.options)
         return BmqStreamReader(with_namenodes(options), limits, schema, columns_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

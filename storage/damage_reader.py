@@ -40,7 +40,7 @@ class FoundRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class DamagedPart:
     """A part of ``size`` bytes that is not a right item; ``fault`` says why.
 
     ``is_tail``: no right item follows.  ``header`` is that of the batch that should be here, if its size is credible.
@@ -60,7 +60,7 @@ class Damage:
 
 async def walk_batches(
     fs: Reads, path: str, position: int, length: int, offset: int
-) -> AsyncGenerator[FoundBatch | Damage, None]:
+) -> AsyncGenerator[FoundBatch | DamagedPart, None]:
     """Give the batches in [position, length) of a ``.log``, and the damage between them.
 
     ``offset`` is the one due at ``position``; it only guides the search behind damage.
@@ -77,29 +77,29 @@ async def walk_batches(
         cursor.seek(damage.position + damage.size, due)
 
 
-async def _damage(reader: BlockReader, cursor: BatchCursor) -> Damage:
+async def _damage(reader: BlockReader, cursor: BatchCursor) -> DamagedPart:
     """Return the damage at the cursor, which ends where the next right batch begins."""
     position, offset, fault = cursor.position, cursor.next_offset, cursor.fault
     due = await due_header(reader, position, offset)
     mended = due and await with_right_length(reader, position, due)
     if mended:
         fault = f"the batch's length field is damaged: it has {mended.size} bytes"
-        return Damage(position, mended.size, fault, is_tail=False, mended=mended)
+        return DamagedPart(position, mended.size, fault, is_tail=False, mended=mended)
     left = reader.length - position
     head = await reader.view(position, HEADER_BYTES)
     header = Batch(head) if len(head) == HEADER_BYTES else None
     if header is not None and HEADER_BYTES <= header.size < left and await reader.is_batch(position + header.size):
-        return Damage(position, header.size, fault, is_tail=False, header=header)
+        return DamagedPart(position, header.size, fault, is_tail=False, header=header)
     found = await next_batch(reader, position + 1, offset)
     if header is not None and header.size != left:
         header = None
-    return Damage(position, (found or reader.length) - position, fault, is_tail=found is None, header=header)
+    return DamagedPart(position, (found or reader.length) - position, fault, is_tail=found is None, header=header)
 
 
 # ------------------------------------------------------------------------------------------------- journal records
 
 
-async def walk_journal(fs: Reads, path: str, length: int) -> AsyncGenerator[FoundRecord | Damage, None]:
+async def walk_journal(fs: Reads, path: str, length: int) -> AsyncGenerator[FoundRecord | DamagedPart, None]:
     """Give the records of a journal, first first, and the damage between them."""
     reader = BlockReader(fs, path, length)
     position = 0
@@ -107,7 +107,7 @@ async def walk_journal(fs: Reads, path: str, length: int) -> AsyncGenerator[Foun
         record, fault = await _record_at(reader, position)
         if record is None:
             found = await _next_record(reader, position + 1)
-            yield Damage(position, (found or length) - position, fault, is_tail=found is None)
+            yield DamagedPart(position, (found or length) - position, fault, is_tail=found is None)
             position = found or length
             continue
         yield record

@@ -73,7 +73,7 @@ class LiveSegment:
     index: SegmentIndex
 
 
-class Found(NamedTuple):
+class TimestampAndOffset(NamedTuple):
     """The result of a search by timestamp: an offset, and the timestamp there (milliseconds)."""
 
     offset: int
@@ -312,7 +312,7 @@ class LogReader:
 
     async def offset_for_timestamp(
         self, timestamp: int, end_offset: int, *, start_offset: int = 0, live: LiveSegment | None = None
-    ) -> Found | None:
+    ) -> TimestampAndOffset | None:
         """Return the first record in [start_offset, end_offset) whose timestamp is at least ``timestamp``, or None.
 
         The result is exact, except in batches that are too large to search (``REFINE_BYTES_MAX``,
@@ -366,7 +366,7 @@ class LogReader:
 
     async def _search(
         self, extent: Extent, timestamp: int, start_offset: int, end_offset: int, live: LiveSegment | None
-    ) -> Found | None:
+    ) -> TimestampAndOffset | None:
         facts = await self._facts(extent, max(extent.name.base, start_offset), live)
         start = facts.start_for_timestamp(timestamp, extent.name.base)
         if start_offset > start[0]:
@@ -383,10 +383,10 @@ class LogReader:
             walk.finish()
 
 
-async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> Found | None:
+async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
     """Search the current batch for the record; None if it has none.  See ``offset_for_timestamp``."""
     if walk.base_timestamp >= timestamp and walk.base_offset >= start_offset and not walk.attributes & LOG_APPEND_TIME:
-        return Found(walk.base_offset, walk.base_timestamp)
+        return TimestampAndOffset(walk.base_offset, walk.base_timestamp)
     if walk.size <= REFINE_BYTES_MAX:
         await walk.load()
         batch = Batch(memoryview(walk.copy(walk.position, walk.end)))
@@ -395,6 +395,6 @@ async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> Fou
             hits = (record for record in records if record.timestamp >= timestamp and record.offset >= start_offset)
             hit = next(hits, None)
         except FormatError:  # too large when inflated, or not as Kafka writes them: the batch itself is the result
-            return Found(max(walk.base_offset, start_offset), walk.max_timestamp)
-        return Found(hit.offset, hit.timestamp) if hit is not None else None
-    return Found(max(walk.base_offset, start_offset), walk.max_timestamp)
+            return TimestampAndOffset(max(walk.base_offset, start_offset), walk.max_timestamp)
+        return TimestampAndOffset(hit.offset, hit.timestamp) if hit is not None else None
+    return TimestampAndOffset(max(walk.base_offset, start_offset), walk.max_timestamp)

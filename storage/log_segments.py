@@ -37,7 +37,7 @@ class Extent(NamedTuple):
     end: int | None
 
 
-class Listed(NamedTuple):
+class ListedSegment(NamedTuple):
     """A folder's entries for one segment name.
 
     ``end`` is as in ``Extent``, and equal to the base if the segment is superseded.  ``length`` (bytes) and
@@ -196,14 +196,16 @@ class LogSegments:
         return True
 
 
-async def walk(fs: FileSystem, path: PartitionPath, after: SegmentName | None = None) -> AsyncGenerator[Listed, None]:
+async def walk(
+    fs: FileSystem, path: PartitionPath, after: SegmentName | None = None
+) -> AsyncGenerator[ListedSegment, None]:
     """Give every segment name in the folder in order of bases, beginning with ``after`` (a live one) itself.
 
     Names of the same base come in order of registration, also where ``n`` has outgrown its digits.  A live segment is
     given once the next live one, where it ends, has been seen; the last one has no end.
     """
     top = (after.epoch, after.n - 1) if after is not None else (-1, -1)
-    held: list[Listed] = []
+    held: list[ListedSegment] = []
     async for group in _groups(fs, path, after):
         live = max((listed.name.order for listed in group if listed.has_log), default=top)
         is_next = live > top
@@ -219,7 +221,7 @@ async def walk(fs: FileSystem, path: PartitionPath, after: SegmentName | None = 
         yield listed
 
 
-def _ended(listed: Listed, base: int) -> Listed:
+def _ended(listed: ListedSegment, base: int) -> ListedSegment:
     return listed._replace(end=base) if listed.end is None else listed
 
 
@@ -235,14 +237,16 @@ async def first_base(fs: FileSystem, path: PartitionPath) -> int | None:
     return None
 
 
-async def _groups(fs: FileSystem, path: PartitionPath, after: SegmentName | None) -> AsyncGenerator[list[Listed], None]:
+async def _groups(
+    fs: FileSystem, path: PartitionPath, after: SegmentName | None
+) -> AsyncGenerator[list[ListedSegment], None]:
     """Give the names of each base, in order of registration, without their ends.
 
     The first group is that of the base of ``after``, complete: another segment of the same base may sort before or
     behind it.
     """
     start = f"{after.base:020d}" if after is not None else _PAST_SCAFFOLDING
-    group: dict[SegmentName, Listed] = {}
+    group: dict[SegmentName, ListedSegment] = {}
     base = -1
     listing = fs.list(path.folder, after=start)
     try:
@@ -263,10 +267,10 @@ async def _groups(fs: FileSystem, path: PartitionPath, after: SegmentName | None
             await listing.aclose()
 
 
-def _merge(seen: Listed | None, name: SegmentName, kind: str, status: FileStatus) -> Listed:
+def _merge(seen: ListedSegment | None, name: SegmentName, kind: str, status: FileStatus) -> ListedSegment:
     if kind == "log":
-        return Listed(name, None, status.length, status.modified_ms, seen is not None, status.block_bytes)
-    return seen._replace(has_idx=True) if seen is not None else Listed(name, None, -1, -1, True)
+        return ListedSegment(name, None, status.length, status.modified_ms, seen is not None, status.block_bytes)
+    return seen._replace(has_idx=True) if seen is not None else ListedSegment(name, None, -1, -1, True)
 
 
 # ------------------------------------------------------------------------------------------------------- retention
@@ -319,7 +323,7 @@ def is_expired(timestamp: int | None, now_ms: int, retention_ms: int) -> bool:
     return retention_ms != FOR_EVER and timestamp is not None and now_ms - timestamp > retention_ms
 
 
-def is_deletable(listed: Listed, log_start: int) -> bool:
+def is_deletable(listed: ListedSegment, log_start: int) -> bool:
     """Return whether the files of this name may be deleted.
 
     To be called for the names of a ``walk`` in order, up to the first False.  A segment may be deleted if it is wholly

@@ -21,7 +21,7 @@ from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile
-from bmq.storage.log_segments import FOR_EVER, Listed, Retained, expired, is_deletable, is_expired, walk
+from bmq.storage.log_segments import FOR_EVER, ListedSegment, Retained, expired, is_deletable, is_expired, walk
 from bmq.storage.segment import decode_idx_steps
 
 _DOOMED_MAX = 16
@@ -160,7 +160,7 @@ class Retention(Generic[L]):
         return found
 
     @staticmethod
-    def _closed_end(ledger: Ledger, listed: Listed) -> int | None:
+    def _closed_end(ledger: Ledger, listed: ListedSegment) -> int | None:
         """Return the offset where the segment ends; None while it is, or may be, open.
 
         The newest segment ends at the watermark once it has an index and no segment is open.  HDFS reports an open
@@ -172,7 +172,7 @@ class Retention(Generic[L]):
         is_closed = listed.has_idx and partition.current is None
         return partition.high_watermark if is_closed else None
 
-    async def _timestamp(self, ledger: Ledger, listed: Listed) -> int:
+    async def _timestamp(self, ledger: Ledger, listed: ListedSegment) -> int:
         """Return Kafka's ``largestTimestamp`` in milliseconds: the records' largest, else the file's time.
 
         The index of an interrupted merge covers the oldest part of its file; the file is younger than all parts.
@@ -228,7 +228,7 @@ class Retention(Generic[L]):
             raise
 
     async def _delete_below(self, ledger: L, log_start: int) -> None:
-        doomed: list[Listed] = []
+        doomed: list[ListedSegment] = []
         ledger.has_leftovers = is_more = False
         async with aclosing(walk(self._fs, ledger.writer.path)) as listing:
             async for listed in listing:
@@ -258,7 +258,7 @@ def _unclosed(ledger: Ledger) -> set[SegmentName]:
     return {entry.name for entry in ledger.writer.partition.record.segments if not entry.is_closed}
 
 
-def _may_be_open(ledger: Ledger, listed: Listed) -> bool:
+def _may_be_open(ledger: Ledger, listed: ListedSegment) -> bool:
     return not listed.has_idx and listed.name in _unclosed(ledger)
 
 

@@ -23,7 +23,7 @@ from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, StorageError, StorageUnavailable, write_once
 from bmq.storage.index import ENTRY
-from bmq.storage.log_segments import Listed, walk
+from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.segment import encode_idx_steps
 
 
@@ -79,7 +79,9 @@ class SegmentMerger:
         left = steps[self._joins_per_job :]
         return Pass(left[0].first if left else resume or join_from, bool(left) or is_more, is_blocked)
 
-    async def _neighbours(self, ledger: Ledger, join_from: SegmentName | None) -> tuple[list[Listed], bool, bool]:
+    async def _neighbours(
+        self, ledger: Ledger, join_from: SegmentName | None
+    ) -> tuple[list[ListedSegment], bool, bool]:
         """Return the names that may be merged, whether more follow, and whether a spare blocks the rest.
 
         Not touched are:
@@ -94,7 +96,7 @@ class SegmentMerger:
         dotted = await scaffolding(self._fs, folder, self._names_per_job)
         spares = [layout.parse_spare(layout.base_name(status.path)) for status in dotted]
         epochs = {spare[0] for spare in spares if spare is not None}
-        found: list[Listed] = []
+        found: list[ListedSegment] = []
         async with aclosing(walk(self._fs, ledger.writer.path, join_from)) as listing:
             async for listed in listing:
                 if listed.name.order >= floor:
@@ -106,13 +108,13 @@ class SegmentMerger:
                 found.append(listed)
         return found, False, False
 
-    async def _join_group(self, ledger: Ledger, members: Sequence[Listed]) -> None:
+    async def _join_group(self, ledger: Ledger, members: Sequence[ListedSegment]) -> None:
         """Merge each run of members whose index proves that they are whole.
 
         A file that is longer than its index ends with leftovers of a failed write, which must not get into the middle
         of a file.
         """
-        run: list[Listed] = []
+        run: list[ListedSegment] = []
         parts: list[Checkpoint] = []
         for member in members:
             checkpoint = await self._read_idx(ledger, member.name)
@@ -194,7 +196,7 @@ class SegmentMerger:
 class Merge(NamedTuple):
     """A step that appends all but the first of ``members`` to the first."""
 
-    members: tuple[Listed, ...]
+    members: tuple[ListedSegment, ...]
 
     @property
     def first(self) -> SegmentName:
@@ -205,7 +207,7 @@ class Merge(NamedTuple):
 class RepairIndex(NamedTuple):
     """A step that finishes a merge: ``strays`` are indexes without a log, inside the range of ``head``."""
 
-    head: Listed
+    head: ListedSegment
     strays: tuple[SegmentName, ...]
 
     @property
@@ -215,7 +217,7 @@ class RepairIndex(NamedTuple):
 
 
 def plan_joins(
-    listed: Sequence[Listed], *, bytes_max: int, sources_max: int, log_start: int
+    listed: Sequence[ListedSegment], *, bytes_max: int, sources_max: int, log_start: int
 ) -> tuple[list[Merge | RepairIndex], SegmentName | None]:
     """Return the steps that a range of names, all closed, needs, and the name where the next pass begins.
 
@@ -224,8 +226,8 @@ def plan_joins(
     would end at its base.  A file of larger blocks is not appended to one of smaller blocks: HDFS refuses that.
     """
     steps: list[Merge | RepairIndex] = []
-    group: list[Listed] = []
-    head: Listed | None = None
+    group: list[ListedSegment] = []
+    head: ListedSegment | None = None
     strays: list[SegmentName] = []
 
     def close() -> None:
@@ -257,7 +259,7 @@ def plan_joins(
     return steps, resume
 
 
-def _fits(group: Sequence[Listed], one: Listed, bytes_max: int, sources_max: int) -> bool:
+def _fits(group: Sequence[ListedSegment], one: ListedSegment, bytes_max: int, sources_max: int) -> bool:
     first = group[0]
     size = sum(member.length for member in group) + one.length
     is_alike = one.name.epoch == first.name.epoch and one.block_bytes <= first.block_bytes

@@ -15,7 +15,7 @@ from bmq.storage.block_cache import BlockCache, SegmentKnowledge
 from bmq.storage.filesystem import NoSuchFile
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import REFRESHES_MAX, Found, LiveSegment, LogReader, SegmentCursor
+from bmq.storage.log_reader import REFRESHES_MAX, LiveSegment, LogReader, SegmentCursor, TimestampAndOffset
 from bmq.storage.log_segments import Extent
 
 LOGS_MAX = 1_000
@@ -51,7 +51,9 @@ class SearchedLog:
             found = extent.name.epoch
         return None
 
-    async def offset_of_max_timestamp(self, start: int, end: int, live: LiveSegment | None) -> Found | None:
+    async def offset_of_max_timestamp(
+        self, start: int, end: int, live: LiveSegment | None
+    ) -> TimestampAndOffset | None:
         """Return the first record with the largest timestamp; None if there is none."""
         for attempt in range(REFRESHES_MAX + 1):
             await self.reader.segments.cover(end, live.name if live is not None else None)

@@ -17,7 +17,7 @@ from bmq.core.records.compression import Compression, repack
 from bmq.core.records.walk import WALKER
 
 
-class Limits(NamedTuple):
+class CheckLimits(NamedTuple):
     """Largest batches that are checked on the loop, in bytes: uncompressed, compressed, and after decompression."""
 
     plain: int
@@ -25,9 +25,9 @@ class Limits(NamedTuple):
     unpacked: int
 
 
-COMPILED = Limits(plain=2 << 20, packed=64 << 10, unpacked=512 << 10)
+COMPILED = CheckLimits(plain=2 << 20, packed=64 << 10, unpacked=512 << 10)
 """Limits with the compiled walker."""
-IN_PYTHON = Limits(plain=32 << 10, packed=8 << 10, unpacked=32 << 10)
+IN_PYTHON = CheckLimits(plain=32 << 10, packed=8 << 10, unpacked=32 << 10)
 """Limits without it."""
 
 

@@ -26,7 +26,7 @@ REPLACING, DAMAGED = "replacing-", "damaged-"
 
 
 @dataclass(slots=True)
-class Facts:
+class RepairFacts:
     """The findings of one reading of the store and of storage."""
 
     record: PartitionRecord
@@ -39,7 +39,7 @@ class Facts:
     """Sentences for the operator."""
 
 
-def vanished_unseen(facts: Facts) -> SegmentEntry | None:
+def vanished_unseen(facts: RepairFacts) -> SegmentEntry | None:
     """Return the last segment if its file is missing and no checkpoint shows what it held; else None."""
     found = {segment.name: segment.found for segment in facts.segments}
     last = max(facts.record.segments, key=lambda entry: entry.name.order, default=None)
@@ -49,7 +49,7 @@ def vanished_unseen(facts: Facts) -> SegmentEntry | None:
     return None if is_covered else last
 
 
-def without_data(facts: Facts) -> tuple[SegmentEntry, ...]:
+def without_data(facts: RepairFacts) -> tuple[SegmentEntry, ...]:
     """Return the record's segments, with the one of `vanished_unseen` as closed and empty."""
     vanished = vanished_unseen(facts)
     return tuple(
@@ -58,7 +58,7 @@ def without_data(facts: Facts) -> tuple[SegmentEntry, ...]:
     )
 
 
-class Place(NamedTuple):
+class PartitionIdentity(NamedTuple):
     """A partition's identity in the metadata store."""
 
     cluster: str
@@ -70,18 +70,18 @@ class Place(NamedTuple):
 class Inspector:
     """Collector of the facts of one partition."""
 
-    def __init__(self, fs: FileSystem, place: Place) -> None:
+    def __init__(self, fs: FileSystem, place: PartitionIdentity) -> None:
         self._fs = fs
         self._key = place.key
         self._path = place.path
 
-    async def gather(self, record: PartitionRecord, revision: int, *, is_fenced: bool) -> Facts:
+    async def gather(self, record: PartitionRecord, revision: int, *, is_fenced: bool) -> RepairFacts:
         """Return the facts of the segments and journals that the record lists.
 
         With ``is_fenced``, segments that are not closed are fenced first.  An index or journal that cannot be read
         becomes a note.  Raises StorageError.
         """
-        facts = Facts(record, revision, [], None, 0)
+        facts = RepairFacts(record, revision, [], None, 0)
         for entry in record.segments:
             if is_fenced and not entry.is_closed:
                 await self._fence(entry)
@@ -112,7 +112,7 @@ class Inspector:
                 continue
         return FencedSegment(name=entry.name, found=Found.NOWHERE, length=0)
 
-    async def _from_index(self, entry: SegmentEntry, facts: Facts) -> Checkpoint | None:
+    async def _from_index(self, entry: SegmentEntry, facts: RepairFacts) -> Checkpoint | None:
         try:
             return await self._index(entry.name)
         except (FormatError, CorruptData) as error:
@@ -126,7 +126,7 @@ class Inspector:
         except NoSuchFile:
             return None
 
-    async def judge(self, facts: Facts, *, unreadable_is_lost: bool) -> str:
+    async def judge(self, facts: RepairFacts, *, unreadable_is_lost: bool) -> str:
         """Return why a broker would take the partition OFFLINE; "" if it would open it.
 
         Raises StorageUnavailable if bytes cannot be read now, unless ``unreadable_is_lost``: then that is the reason.
@@ -154,7 +154,7 @@ class Inspector:
             return status.path if base_name(status.path).startswith(f"{REPLACING}{name}-") else ""
         return ""
 
-    async def put_back(self, facts: Facts) -> None:
+    async def put_back(self, facts: RepairFacts) -> None:
         """Give the files of closed segments that a repair which died has set aside their names back.
 
         A file of a listed segment stays: its plan finds it.  So does the file of a segment that is not missing, because

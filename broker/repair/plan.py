@@ -19,7 +19,7 @@ from bmq.core.records.batch import Batch, build_gap
 from bmq.core.records.check import unpack
 from bmq.core.records.reader import read_records
 from bmq.core.records.walk import WALKER, Fault
-from bmq.storage.damage_reader import Damage, FoundBatch, walk_batches
+from bmq.storage.damage_reader import DamagedPart, FoundBatch, walk_batches
 from bmq.storage.filesystem import CorruptData, FileSystem, NoSuchFile, StorageError
 from bmq.storage.index import SegmentIndex
 
@@ -56,7 +56,7 @@ class Mended:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class LostOffsets:
     """Offsets [first, end) that are lost; ``position`` is their place in the old file."""
 
     first: int
@@ -78,7 +78,7 @@ class SegmentPlan:
     source: str
     length: int
     leader_epoch: int
-    parts: list[Kept | Mended | Gap] = field(default_factory=list)
+    parts: list[Kept | Mended | LostOffsets] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     position: int = 0
     end_offset: int = 0
@@ -87,9 +87,9 @@ class SegmentPlan:
     epochs: list[tuple[int, int]] = field(default_factory=list)
 
     @property
-    def gaps(self) -> list[Gap]:
+    def gaps(self) -> list[LostOffsets]:
         """The parts that are gaps."""
-        return [part for part in self.parts if isinstance(part, Gap)]
+        return [part for part in self.parts if isinstance(part, LostOffsets)]
 
     @property
     def is_empty(self) -> bool:
@@ -133,7 +133,7 @@ class Planner:
         """True once the plan reaches the next segment's base, so that nothing more need be read."""
         return self._limit is not None and self.plan.end_offset >= self._limit
 
-    def on_damage(self, damage: Damage) -> None:
+    def on_damage(self, damage: DamagedPart) -> None:
         """Remember the damage as the cause of a gap that may follow, or keep the batch that could be mended."""
         self._fault, self._fault_at = damage.fault, damage.position
         self.plan.is_changed |= not damage.is_tail
@@ -177,7 +177,7 @@ class Planner:
 
     def _gap(self, end: int, why: str, position: int) -> None:
         plan = self.plan
-        plan.parts.append(Gap(plan.end_offset, end, position, why, plan.leader_epoch))
+        plan.parts.append(LostOffsets(plan.end_offset, end, position, why, plan.leader_epoch))
         plan.is_changed = True
         for data in build_gap(plan.end_offset, end, plan.leader_epoch):
             self._note(Batch(memoryview(data)))

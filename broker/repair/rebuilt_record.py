@@ -39,7 +39,7 @@ NAMES_MAX = 1_024
 """Segments of one folder that are kept in memory."""
 
 
-class File:
+class FoundFiles:
     """The files of one segment on storage."""
 
     __slots__ = ("file_id", "has_idx", "length")
@@ -51,7 +51,7 @@ class File:
         self.has_idx = False
 
 
-class Folder:
+class PartitionFolder:
     """The contents of a partition's folder, added name by name; bounded, however many names there are."""
 
     __slots__ = ("epoch", "files", "holders")
@@ -59,7 +59,7 @@ class Folder:
     def __init__(self) -> None:
         self.epoch = 0
         """The highest epoch in any name."""
-        self.files: dict[SegmentName, File] = {}
+        self.files: dict[SegmentName, FoundFiles] = {}
         self.holders: dict[int, str] = {}
         """Lease holders by epoch, from the names of spares."""
 
@@ -71,7 +71,7 @@ class Folder:
     def segment(self, name: SegmentName, kind: str, length: int, file_id: int) -> None:
         """Add a segment's file.  ``kind``: log or idx; ``length`` and ``file_id`` are kept of a log only."""
         self.epoch = max(self.epoch, name.epoch)
-        file = self.files.setdefault(name, File())
+        file = self.files.setdefault(name, FoundFiles())
         if kind == "idx":
             file.has_idx = True
         else:
@@ -130,13 +130,13 @@ SILENCE = Spoken()
 """The facts about a partition that no journal names."""
 
 
-def is_whole(checkpoint: Checkpoint | None, name: SegmentName, file: File) -> bool:
+def is_whole(checkpoint: Checkpoint | None, name: SegmentName, file: FoundFiles) -> bool:
     """Return whether the checkpoint is the segment's index and covers its log to the end."""
     return checkpoint is not None and checkpoint.segment == name and checkpoint.position == file.length
 
 
 def record(
-    path: PartitionPath, folder: Folder, spoken: Spoken, newest: Checkpoint | None, incarnation: int
+    path: PartitionPath, folder: PartitionFolder, spoken: Spoken, newest: Checkpoint | None, incarnation: int
 ) -> PartitionRecord:
     """Return the record that the partition's next owner starts from.
 
@@ -160,18 +160,18 @@ def record(
     return PartitionRecord(epoch=epoch, segments=tuple(entries), journals=spoken.journals)
 
 
-def _is_open(name: SegmentName, file: File, floor: tuple[int, int]) -> bool:
+def _is_open(name: SegmentName, file: FoundFiles, floor: tuple[int, int]) -> bool:
     return file.length >= 0 and name.order > floor
 
 
-def _is_missing(folder: Folder, spoken: Spoken, floor: tuple[int, int]) -> bool:
+def _is_missing(folder: PartitionFolder, spoken: Spoken, floor: tuple[int, int]) -> bool:
     if spoken.segment is None or spoken.segment.order <= floor:
         return False
     file = folder.files.get(spoken.segment)
     return file is None or file.length < 0
 
 
-def _opened(path: PartitionPath, name: SegmentName, folder: Folder, spoken: Spoken) -> SegmentEntry:
+def _opened(path: PartitionPath, name: SegmentName, folder: PartitionFolder, spoken: Spoken) -> SegmentEntry:
     holder = folder.holders.get(name.epoch, "")
     if not holder and spoken.writer[0] == name.epoch:
         holder = spoken.writer[1]
@@ -179,7 +179,7 @@ def _opened(path: PartitionPath, name: SegmentName, folder: Folder, spoken: Spok
     return SegmentEntry(name=name, spare=path.log(name), holder=holder, file_id=file.file_id if file else 0)
 
 
-def _closed(newest: Checkpoint, folder: Folder) -> SegmentEntry:
+def _closed(newest: Checkpoint, folder: PartitionFolder) -> SegmentEntry:
     name = newest.segment
     entry = SegmentEntry(name=name, spare="", holder="", file_id=folder.files[name].file_id)
     return entry.closed(newest.position, newest.end_offset)

@@ -25,8 +25,16 @@ from typing import Any
 
 from bmq.broker.assignment.assigned_partitions import REPAIR_OWNER
 from bmq.broker.partition.producer_state import ProducerTable
-from bmq.broker.repair.facts import DAMAGED, REPLACING, Facts, Inspector, Place, vanished_unseen, without_data
-from bmq.broker.repair.plan import Choice, Gap, Mended, Salvage, SegmentPlan, plan_segment
+from bmq.broker.repair.facts import (
+    DAMAGED,
+    REPLACING,
+    Inspector,
+    PartitionIdentity,
+    RepairFacts,
+    vanished_unseen,
+    without_data,
+)
+from bmq.broker.repair.plan import Choice, LostOffsets, Mended, Salvage, SegmentPlan, plan_segment
 from bmq.broker.repair.rebuilt_record import SILENCE
 from bmq.broker.repair.rebuilt_record import record as rebuilt
 from bmq.broker.repair.scan import newest_index, read_all_journals, read_folder
@@ -65,7 +73,7 @@ class NotRepaired(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RepairRequest:
     """The repair that an operator requests."""
 
     topic: str
@@ -77,7 +85,7 @@ class Wanted:
     is_dry: bool = True
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Wanted:
+    def of(cls, body: Mapping[str, Any]) -> RepairRequest:
         """Return the repair that the body of an HTTP request, or the flags of a command, request."""
         return cls(
             topic=body["topic"],
@@ -91,10 +99,10 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Report:
+class RepairReport:
     """The findings of a repair, and the changes that it made."""
 
-    wanted: Wanted
+    wanted: RepairRequest
     reason: str
     owner: str
     log_start: int
@@ -138,7 +146,7 @@ class Report:
         }
 
 
-async def find_partition(kv: KeyValue, cluster: str, topic: str, partition: int) -> Place:
+async def find_partition(kv: KeyValue, cluster: str, topic: str, partition: int) -> PartitionIdentity:
     """Return a topic's partition.  Raises NotRepaired if there is no such partition, KvError."""
     entry = await kv.get(topic_key(cluster, topic))
     if entry is None:
@@ -147,13 +155,13 @@ async def find_partition(kv: KeyValue, cluster: str, topic: str, partition: int)
     if not 0 <= partition < found.partitions:
         raise NotRepaired(f"{topic} has partitions 0 to {found.partitions - 1}")
     path = PartitionPath(topic, str(found.topic_id), partition)
-    return Place(cluster, PartitionKey(found.topic_id, partition), path, found.replication_factor)
+    return PartitionIdentity(cluster, PartitionKey(found.topic_id, partition), path, found.replication_factor)
 
 
 class Repair:
     """The repair of one partition."""
 
-    def __init__(self, fs: FileSystem, kv: KeyValue, clock: Clock, place: Place) -> None:
+    def __init__(self, fs: FileSystem, kv: KeyValue, clock: Clock, place: PartitionIdentity) -> None:
         self._fs = fs
         self._kv = kv
         self._clock = clock
@@ -165,7 +173,7 @@ class Repair:
         self._undecodable = ""
         self._name = f"{REPAIR_OWNER}{uuid.uuid4().hex[:16]}"
 
-    async def run(self, wanted: Wanted) -> Report:
+    async def run(self, wanted: RepairRequest) -> RepairReport:
         """Return the report of a repair, which is carried out unless ``wanted.is_dry``.
 
         Raises NotRepaired, StorageError, KvError.
@@ -187,7 +195,7 @@ class Repair:
             await self._apply(facts, report.plans, producers, report)
         return report
 
-    async def _inspect(self, facts: Facts, wanted: Wanted) -> tuple[ProducerTable, Report]:
+    async def _inspect(self, facts: RepairFacts, wanted: RepairRequest) -> tuple[ProducerTable, RepairReport]:
         try:
             reason = self._undecodable or await self._inspector.judge(
                 facts, unreadable_is_lost=wanted.unreadable_is_lost
@@ -207,7 +215,7 @@ class Repair:
                 f"{self._path.log(vanished.name)} is missing, and no checkpoint shows its length: the log ends at its"
                 f" base, and offsets from {vanished.name.base} are given out again; put the file back to keep them"
             )
-        return producers, Report(
+        return producers, RepairReport(
             wanted=wanted,
             reason=reason,
             owner=facts.record.owner,
@@ -256,14 +264,14 @@ class Repair:
             )
         raise AssertionError("the last attempt returns or raises")
 
-    async def _check_ours(self, facts: Facts) -> None:
+    async def _check_ours(self, facts: RepairFacts) -> None:
         record, _ = await ownership.read(self._kv, self._record_key)
         if record != facts.record:
             raise NotRepaired(f"{record.owner or 'a broker'} has taken {self._path} over meanwhile: run this again")
 
     # ------------------------------------------------------------------------------------------------- planning
 
-    async def _plan(self, facts: Facts, wanted: Wanted, producers: ProducerTable) -> list[SegmentPlan]:
+    async def _plan(self, facts: RepairFacts, wanted: RepairRequest, producers: ProducerTable) -> list[SegmentPlan]:
         """Return one plan for each listed segment that holds, or should hold, any batches."""
         entries = sorted(facts.record.segments, key=lambda entry: entry.name.order)
         files = {segment.name: segment for segment in facts.segments}
@@ -291,7 +299,7 @@ class Repair:
             )
         return plans
 
-    async def _plan_older(self, facts: Facts, wanted: Wanted) -> list[SegmentPlan]:
+    async def _plan_older(self, facts: RepairFacts, wanted: RepairRequest) -> list[SegmentPlan]:
         """Return plans for the closed segments that the record does not list."""
         floor = min((entry.name.order for entry in facts.record.segments), default=None)
         first = min((entry.name.base for entry in facts.record.segments), default=None)
@@ -314,8 +322,8 @@ class Repair:
 
     async def _plan_one(
         self,
-        facts: Facts,
-        wanted: Wanted,
+        facts: RepairFacts,
+        wanted: RepairRequest,
         name: SegmentName,
         source: str,
         length: int,
@@ -342,7 +350,7 @@ class Repair:
     # ------------------------------------------------------------------------------------------------- carrying out
 
     async def _apply(
-        self, facts: Facts, plans: Sequence[SegmentPlan], producers: ProducerTable, report: Report
+        self, facts: RepairFacts, plans: Sequence[SegmentPlan], producers: ProducerTable, report: RepairReport
     ) -> None:
         states = producers.snapshot()
         held = [plan for plan in plans if not plan.is_empty]
@@ -361,7 +369,7 @@ class Repair:
         await self._store(released, facts.revision)
 
     async def _rewrite(
-        self, plan: SegmentPlan, facts: Facts, producers: tuple[ProducerState, ...], report: Report
+        self, plan: SegmentPlan, facts: RepairFacts, producers: tuple[ProducerState, ...], report: RepairReport
     ) -> None:
         """Replace the segment's file if its bytes change, and write its index."""
         final, idx = self._path.log(plan.name), self._path.idx(plan.name)
@@ -394,7 +402,7 @@ class Repair:
         appender = await self._fs.create(draft, options)
         try:
             for part in plan.parts:
-                if isinstance(part, Gap):
+                if isinstance(part, LostOffsets):
                     for gap in build_gap(part.first, part.end, part.leader_epoch):
                         appender.write(gap)
                     continue

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from bmq.broker.cleanup.retention import read_idx
-from bmq.broker.repair.rebuilt_record import SILENCE, Folder, Spoken, is_whole, record
+from bmq.broker.repair.rebuilt_record import SILENCE, PartitionFolder, Spoken, is_whole, record
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.ownership import PartitionRecord
@@ -55,7 +55,7 @@ class FoundPartition:
     record: PartitionRecord
 
 
-class Found(NamedTuple):
+class TopicFolder(NamedTuple):
     """The contents of the folder of one topic's name.
 
     ``orphans``: the ids of folders that no topic's file names.  Their topic was deleted and its files are not all
@@ -67,7 +67,7 @@ class Found(NamedTuple):
     orphans: list[uuid.UUID]
 
 
-async def read_topics(fs: FileSystem, adopted: Mapping[str, StoredTopic]) -> AsyncGenerator[Found, None]:
+async def read_topics(fs: FileSystem, adopted: Mapping[str, StoredTopic]) -> AsyncGenerator[TopicFolder, None]:
     """Yield the contents of each topic's folder.  Raises StorageError, FormatError.
 
     ``adopted``: by name, the facts of topics whose file may be missing; their id is taken from the only folder.
@@ -78,22 +78,22 @@ async def read_topics(fs: FileSystem, adopted: Mapping[str, StoredTopic]) -> Asy
             yield each
 
 
-async def _read_topic(fs: FileSystem, name: str, adopted: StoredTopic | None) -> Found:
+async def _read_topic(fs: FileSystem, name: str, adopted: StoredTopic | None) -> TopicFolder:
     if not layout.is_topic_name(name):
-        return Found(name, None, [])
+        return TopicFolder(name, None, [])
     stored = await read_topic(fs, name)
     names = [layout.base_name(status.path) async for status in fs.list(layout.topic_folder(name)) if status.is_dir]
     ids = [topic_id for topic_id in map(_parse_id, names) if topic_id is not None]
     if stored is None and adopted is not None and len(ids) == 1:
         stored = replace(adopted, topic_id=ids[0])
     if stored is None:
-        return Found(name, None, ids)
+        return TopicFolder(name, None, ids)
     orphans = [topic_id for topic_id in ids if topic_id != stored.topic_id]
     folder = f"{layout.topic_folder(name)}/{stored.topic_id}"
     numbers = [layout.base_name(status.path) async for status in fs.list(folder) if status.is_dir]
     there = frozenset(int(number) for number in numbers if number.isascii() and number.isdecimal())
     partitions = max(stored.partitions, max(there, default=-1) + 1)
-    return Found(name, FoundTopic(stored=stored, partitions=partitions, with_folder=there), orphans)
+    return TopicFolder(name, FoundTopic(stored=stored, partitions=partitions, with_folder=there), orphans)
 
 
 def _parse_id(name: str) -> uuid.UUID | None:
@@ -138,7 +138,7 @@ async def read_partitions(
         topic, number = place
         path = PartitionPath(topic.stored.name, str(topic.stored.topic_id), number)
         key = PartitionKey(topic.stored.topic_id, number)
-        folder = await read_folder(fs, path) if number in topic.with_folder else Folder()
+        folder = await read_folder(fs, path) if number in topic.with_folder else PartitionFolder()
         newest = await newest_index(fs, path, folder)
         made = record(path, folder, spoken.get(key, SILENCE), newest, incarnation)
         return FoundPartition(path=path, key=key, record=made)
@@ -149,9 +149,9 @@ async def read_partitions(
             yield each
 
 
-async def read_folder(fs: FileSystem, path: PartitionPath) -> Folder:
+async def read_folder(fs: FileSystem, path: PartitionPath) -> PartitionFolder:
     """Return the contents of a partition's folder; empty if there is no folder.  Raises StorageError."""
-    folder = Folder()
+    folder = PartitionFolder()
     async for status in fs.list(path.folder):
         name = layout.base_name(status.path)
         spare, segment = layout.parse_spare(name), layout.parse_segment(name)
@@ -162,7 +162,7 @@ async def read_folder(fs: FileSystem, path: PartitionPath) -> Folder:
     return folder
 
 
-async def newest_index(fs: FileSystem, path: PartitionPath, folder: Folder) -> Checkpoint | None:
+async def newest_index(fs: FileSystem, path: PartitionPath, folder: PartitionFolder) -> Checkpoint | None:
     """Return the index of the newest segment whose index is sound and covers all of it; None if there is none."""
     for name in folder.closed():
         checkpoint = await read_idx(fs, path.idx(name), _log_damaged)

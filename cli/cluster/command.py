@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from bmq.cli.admin_client import EPILOG, Admin, add_command
+from bmq.cli.admin_client import EPILOG, AdminClient, add_command
 from bmq.cli.cluster import merge_root, operations, status
 from bmq.cli.doctor import command as doctor
 from bmq.cli.output import print_json, print_table
@@ -48,7 +48,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     showing.add_argument("--all", action="store_true", help="also defaults")
 
 
-def configs(admin: Admin, arguments: argparse.Namespace) -> int:
+def configs(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Print the servers' settings.  Raises UsageError if ``--node`` names no server."""
     nodes = sorted(int(broker["broker_id"]) for broker in admin.describe_cluster()["brokers"])
     if arguments.node is not None:
@@ -65,7 +65,7 @@ def configs(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 def _configs(
-    admin: Admin, nodes: Iterable[int], *, with_defaults: bool
+    admin: AdminClient, nodes: Iterable[int], *, with_defaults: bool
 ) -> Iterable[tuple[int, str, str | None, str, bool]]:
     """Yield (node, config, value, source, is read-only); the value of a secret is None."""
     resources = [ConfigResource(ConfigResourceType.BROKER, str(node)) for node in nodes]

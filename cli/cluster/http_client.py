@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from bmq.cli.admin_client import Refused, Unreachable
+from bmq.cli.admin_client import RequestRefused, ServerUnreachable
 from bmq.cli.usage import UsageError
 from bmq.core.urls import split_url
 
@@ -46,12 +46,12 @@ class Console:
     def status(self, timeout_s: float | None = None) -> Mapping[str, Any]:
         """Return the cluster's status.  Raises Unreachable if no console of the cluster responds within the time."""
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        failed: Unreachable | None = None
+        failed: ServerUnreachable | None = None
         for url in tuple(self._urls):
             try:
                 status = _call(f"{url}/api/v1/cluster/status", None, max(0.1, deadline - time.monotonic()))
                 self._check(url, status)
-            except Unreachable as error:
+            except ServerUnreachable as error:
                 failed = failed or error
                 self._urls.remove(url)
                 self._urls.append(url)  # the next call asks others first
@@ -83,9 +83,9 @@ class Console:
         An address may by now be another machine's or another cluster's.
         """
         if "members" not in status or "cluster_id" not in status:
-            raise Unreachable(f"{url} answers, but not as `bmq serve`")
+            raise ServerUnreachable(f"{url} answers, but not as `bmq serve`")
         if self._cluster_id not in (None, status["cluster_id"]):
-            raise Unreachable(f"{url} belongs to another cluster")
+            raise ServerUnreachable(f"{url} belongs to another cluster")
         self._cluster_id = status["cluster_id"]
 
     def _remember(self, url: str, status: Mapping[str, Any]) -> None:
@@ -112,24 +112,24 @@ def _call(url: str, body: Mapping[str, Any] | None, timeout_s: float, method: st
     except (OSError, ValueError, http.client.HTTPException) as error:  # no connection, no response; no JSON, no HTTP
         if isinstance(getattr(error, "reason", error), TimeoutError):
             text = f"{url} did not answer within {timeout_s:.3g} s"
-            raise Unreachable(f"{text}; try again, or give it longer with --timeout") from error
-        raise Unreachable(f"{url}: {_cause(error)}: is it the HTTP address of `bmq serve`?") from error
+            raise ServerUnreachable(f"{text}; try again, or give it longer with --timeout") from error
+        raise ServerUnreachable(f"{url}: {_cause(error)}: is it the HTTP address of `bmq serve`?") from error
     if not isinstance(content, dict):
-        raise Unreachable(f"{url} answers, but not as `bmq serve`")
+        raise ServerUnreachable(f"{url} answers, but not as `bmq serve`")
     return content
 
 
-def _refusal(url: str, error: urllib.error.HTTPError) -> Refused | Unreachable:
+def _refusal(url: str, error: urllib.error.HTTPError) -> RequestRefused | ServerUnreachable:
     """Return Refused for a console's own error; Unreachable for any other body, which is not a cluster's response."""
     try:
         with error:
             content = json.loads(error.read(ANSWER_BYTES_MAX))
         code, message = content["error"], content["message"]
     except (OSError, ValueError, TypeError, KeyError, http.client.HTTPException):
-        return Unreachable(f"{url}: {error.reason}: is it the HTTP address of `bmq serve`?")
+        return ServerUnreachable(f"{url}: {error.reason}: is it the HTTP address of `bmq serve`?")
     if code == "not_found":
-        return Unreachable(f"{url}: {error.reason}: is it the HTTP address of a `bmq serve` of this version?")
-    return Refused(message)
+        return ServerUnreachable(f"{url}: {error.reason}: is it the HTTP address of a `bmq serve` of this version?")
+    return RequestRefused(message)
 
 
 def _cause(error: Exception) -> str:

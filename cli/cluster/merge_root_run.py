@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from urllib.parse import SplitResult, quote, unquote
 
-from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused
+from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, RequestRefused
 from bmq.cli.output import fail, printable
 from bmq.cli.rebuild.store import NotLost, check_nobody, mark_key
 from bmq.cli.store_command import check_root, check_store_file, settings
@@ -128,17 +128,21 @@ async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Seq
     """
     await check_nobody(kv, cluster)
     if await kv.get(mark_key(cluster)) is not None:
-        raise Refused("`bmq cluster rebuild` has not ended on this store: run it again first, with the right --root")
+        raise RequestRefused(
+            "`bmq cluster rebuild` has not ended on this store: run it again first, with the right --root"
+        )
     entry = await kv.get(cluster_id_key(cluster))
     if entry is None:
-        raise Refused(f"the metadata store has no cluster {cluster}: check --meta and --cluster")
+        raise RequestRefused(f"the metadata store has no cluster {cluster}: check --meta and --cluster")
     cluster_id = entry.value.decode("ascii")
     files = [await read_cluster(fs) for fs in (right, *wrongs)]
     for fs, file in zip((right, *wrongs), files, strict=True):
         if file is not None and file.cluster_id != cluster_id:
-            raise Refused(f"{fs.url} belongs to cluster {file.cluster_id}, the metadata store to {cluster_id}")
+            raise RequestRefused(f"{fs.url} belongs to cluster {file.cluster_id}, the metadata store to {cluster_id}")
         if file is None and (fs is not right or await _is_folder(fs, layout.TOPICS) is None):
-            raise Refused(f"{fs.url} has no cluster.json: no cluster was ever served from there. Is it the right URL?")
+            raise RequestRefused(
+                f"{fs.url} has no cluster.json: no cluster was ever served from there. Is it the right URL?"
+            )
     if files[0] is not None:
         return files[0]
     counter = await kv.get(producer_ids_key(cluster))
@@ -160,7 +164,7 @@ async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile)
     )
     now = await kv.get(key)
     if not settled.commit.succeeded and (now is None or now.value != encode_root(record)):
-        raise Refused("the store's root was changed by another process at the same time: run this again")
+        raise RequestRefused("the store's root was changed by another process at the same time: run this again")
     return record
 
 
@@ -171,7 +175,7 @@ def perform(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status; errors go to standard error in one line."""
     try:
         return asyncio.run(_run(arguments))
-    except (Refused, NotLost) as error:
+    except (RequestRefused, NotLost) as error:
         return fail(str(error), status=EXIT_REFUSED)
     except (UsageError, ConfigError, StorageError, KvError, FormatError, ValueError) as error:
         return fail(str(error) or type(error).__name__, status=EXIT_USAGE)

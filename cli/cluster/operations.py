@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bmq.cli.admin_client import Refused, Unreachable, add_bare_command, exit_status_of
+from bmq.cli.admin_client import RequestRefused, ServerUnreachable, add_bare_command, exit_status_of
 from bmq.cli.cluster.http_client import Console
 from bmq.cli.cluster.status import add_http, http_url
 from bmq.cli.output import fail, print_json, print_table, printable
@@ -134,7 +134,7 @@ def log_level(console: Console, arguments: argparse.Namespace) -> int:
     if wanted is not None:
         rows = [row for row in rows if row[0] == wanted or row[0].startswith(f"{wanted}.")]
         if not rows:
-            raise Refused(f"{found['member']} has no logger {wanted!r}; leave it out to see which there are")
+            raise RequestRefused(f"{found['member']} has no logger {wanted!r}; leave it out to see which there are")
     if arguments.json:
         for row in rows:
             print_json(dict(zip(("logger", "level", "is_set"), row, strict=True)))
@@ -180,7 +180,7 @@ def _meant(named: str, members: Sequence[Mapping[str, Any]]) -> str:
     try:
         return find_member(named, members)
     except (NoSuchMember, Ambiguous) as error:
-        raise Refused(str(error)) from None
+        raise RequestRefused(str(error)) from None
 
 
 def _check_others(name: str, members: Sequence[Mapping[str, Any]]) -> None:
@@ -191,7 +191,7 @@ def _check_others(name: str, members: Sequence[Mapping[str, Any]]) -> None:
     }
     last = sorted(set(leaving["roles"]) - stay)
     if last:
-        raise Refused(f"{name} is the last {', '.join(last)}: start another one first, or say --force")
+        raise RequestRefused(f"{name} is the last {', '.join(last)}: start another one first, or say --force")
 
 
 def _wait_gone(console: Console, name: str, deadline: float, on_left: Callable[[int], None]) -> int:
@@ -201,11 +201,11 @@ def _wait_gone(console: Console, name: str, deadline: float, on_left: Callable[[
     when the time is over, Unreachable if no console responds then.
     """
     left: Mapping[str, Any] | None = None
-    lost: Unreachable | None = None
+    lost: ServerUnreachable | None = None
     while (left_s := deadline - time.monotonic()) > 0:
         try:
             status = console.status(min(left_s, ANSWER_S))
-        except Unreachable as error:
+        except ServerUnreachable as error:
             # The console may be of the process that ends, and the others not reachable from here.
             lost = error
         else:
@@ -215,6 +215,6 @@ def _wait_gone(console: Console, name: str, deadline: float, on_left: Callable[[
             on_left(left["partitions"] + left["shards"])
         time.sleep(min(POLL_S, left_s))
     if lost is not None:
-        raise Unreachable(f"{name} was told to drain; no server shows whether it has ended: {lost}")
+        raise ServerUnreachable(f"{name} was told to drain; no server shows whether it has ended: {lost}")
     has = f" and has {left['partitions']} partitions and {left['shards']} shards" if left is not None else ""
-    raise Refused(f"{name} was told to drain and is still there{has}; it continues: see `bmq cluster status`")
+    raise RequestRefused(f"{name} was told to drain and is still there{has}; it continues: see `bmq cluster status`")

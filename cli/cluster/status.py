@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bmq.cli import admin_client
-from bmq.cli.admin_client import Admin, add_bare_command, exit_status_of
+from bmq.cli.admin_client import AdminClient, add_bare_command, exit_status_of
 from bmq.cli.cluster.http_client import Console
 from bmq.cli.output import format_size, print_json, print_table, printable
 from bmq.cli.profile import profiles
@@ -175,7 +175,7 @@ def _state(member: Mapping[str, Any]) -> str:
 # ------------------------------------------------------------------------------------------------------ over Kafka
 
 
-def over_kafka(admin: Admin, arguments: argparse.Namespace) -> int:
+def over_kafka(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Print the status that any Kafka cluster has.  Returns 1 if a partition has no leader: it can be neither read nor
     written."""
     cluster = admin.describe_cluster()

@@ -33,7 +33,7 @@ VERSION_MIN = (3, 5, 8)
 """The oldest etcd that is supported, see ``meta.etcd.store``."""
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """A fault, and what to do about it."""
 
     area: str
@@ -53,127 +53,127 @@ class Health(NamedTuple):
     clock_ahead_s: float | None = None
 
 
-def check_store(url: str, status: StoreStatus) -> list[Finding]:
+def check_store(url: str, status: StoreStatus) -> list[Diagnosis]:
     """Return a finding if etcd's database is full or nearly full."""
     remedy = "compact and defragment it (etcdctl compaction, etcdctl defrag), or raise --quota-backend-bytes"
     if status.is_full:
         what = f"it takes no writes (NOSPACE): its database has {status.bytes} bytes, {status.bytes_in_use} in use"
-        return [Finding("store", url, what, f"{remedy}; then etcdctl alarm disarm")]
+        return [Diagnosis("store", url, what, f"{remedy}; then etcdctl alarm disarm")]
     if status.quota_bytes > 0 and status.bytes >= NEARLY_FULL * status.quota_bytes:
         what = f"its database has {status.bytes} bytes of {status.quota_bytes}, {status.bytes_in_use} in use"
-        return [Finding("store", url, what, remedy)]
+        return [Diagnosis("store", url, what, remedy)]
     return []
 
 
-def check_servers(url: str, servers: Sequence[StoreMember]) -> list[Finding]:
+def check_servers(url: str, servers: Sequence[StoreMember]) -> list[Diagnosis]:
     """Return the faults of the store's servers, one by one."""
     findings = []
     for each in servers:
         if each.error:
             remedy = "start it, or take it out of --meta; the store needs a majority of its members"
-            findings.append(Finding("store", each.address, f"it does not answer: {each.error}", remedy))
+            findings.append(Diagnosis("store", each.address, f"it does not answer: {each.error}", remedy))
             continue
         if not each.has_leader:
             remedy = "a majority of the members must be up and reach each other (etcdctl endpoint status --cluster)"
-            findings.append(Finding("store", each.address, "it has no leader", remedy))
+            findings.append(Diagnosis("store", each.address, "it has no leader", remedy))
         if each.is_learner:
             remedy = "promote it (etcdctl member promote), or take it out of --meta: a learner serves no clients"
-            findings.append(Finding("store", each.address, "it is a learner", remedy))
+            findings.append(Diagnosis("store", each.address, "it is a learner", remedy))
         if each.behind > BEHIND_MOST:
             remedy = "check its disk (etcd_disk_wal_fsync_duration_seconds) and its network"
-            findings.append(Finding("store", each.address, f"it has {each.behind} entries to apply", remedy))
+            findings.append(Diagnosis("store", each.address, f"it has {each.behind} entries to apply", remedy))
         if _version(each.version) < VERSION_MIN:
             needed = ".".join(map(str, VERSION_MIN))
             remedy = f"upgrade it to {needed} or later"
-            findings.append(Finding("store", each.address, f"it is etcd {each.version}", remedy))
+            findings.append(Diagnosis("store", each.address, f"it is etcd {each.version}", remedy))
     versions = sorted({".".join(each.version.split(".")[:2]) for each in servers if each.version})
     if len(versions) > 1:
-        findings.append(Finding("store", url, f"servers of versions {', '.join(versions)}", "finish etcd's upgrade"))
+        findings.append(Diagnosis("store", url, f"servers of versions {', '.join(versions)}", "finish etcd's upgrade"))
     return findings
 
 
-def check_clock(area: str, subject: str, ahead_s: float | None) -> list[Finding]:
+def check_clock(area: str, subject: str, ahead_s: float | None) -> list[Diagnosis]:
     """Return a finding for a clock that is too far from this machine's."""
     if ahead_s is None or abs(ahead_s) <= CLOCK_S:
         return []
     what = f"its clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine's"
     remedy = "run an NTP client (chrony) on both: timestamps of records, retention by time and logs go by the clock"
-    return [Finding(area, subject, what, remedy)]
+    return [Diagnosis(area, subject, what, remedy)]
 
 
-def check_lease(name: str, left: LeaseLeft) -> list[Finding]:
+def check_lease(name: str, left: LeaseLeft) -> list[Diagnosis]:
     """Return a finding for a member that does not renew its lease."""
     if left.left_s >= left.granted_s * LEASE_LEAST:
         return []
     what = f"its lease of {left.granted_s:g} s ends in {max(left.left_s, 0):g} s: it is not renewed"
     remedy = "the process is suspended, or does not reach the store; its partitions move when the lease ends"
-    return [Finding("members", name, what, remedy)]
+    return [Diagnosis("members", name, what, remedy)]
 
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"[0-9]+", text)[:3])
 
 
-def check_unreadable(url: str, unreadable: Mapping[str, str]) -> list[Finding]:
+def check_unreadable(url: str, unreadable: Mapping[str, str]) -> list[Diagnosis]:
     """Return a finding for the keys that cannot be read, with the first of them."""
     if not unreadable:
         return []
     key, why = min(unreadable.items())
     more = f", and {len(unreadable) - 1} more keys" if len(unreadable) > 1 else ""
     remedy = "a later version may have written it: finish the upgrade; else restore the key from a backup of the store"
-    return [Finding("store", url, f"{key}{more} cannot be read: {why}", remedy)]
+    return [Diagnosis("store", url, f"{key}{more} cannot be read: {why}", remedy)]
 
 
-def check_copies(url: str, live: int, copies: Mapping[str, int]) -> list[Finding]:
+def check_copies(url: str, live: int, copies: Mapping[str, int]) -> list[Diagnosis]:
     """Return a finding for topics that want more copies than there are live nodes; `copies` by topic."""
     short = sorted(name for name, wanted in copies.items() if wanted > live)
     if not short:
         return []
     what = f"{live} live nodes, and {_some(short)} want {max(copies[name] for name in short)} copies at most"
     remedy = "start datanodes (hdfs dfsadmin -report shows those that are dead), or create topics with fewer copies"
-    return [Finding("storage", url, what, remedy)]
+    return [Diagnosis("storage", url, what, remedy)]
 
 
-def check_members(members: Sequence[Member], leader: str | None) -> list[Finding]:
+def check_members(members: Sequence[Member], leader: str | None) -> list[Diagnosis]:
     """Return the faults of the processes that the store has as members."""
     if not members:
-        return [Finding("members", "-", "no process is registered", "start the servers: `bmq serve --meta ...`")]
+        return [Diagnosis("members", "-", "no process is registered", "start the servers: `bmq serve --meta ...`")]
     findings = []
     staying = [member for member in members if not member.is_draining]
     for role in ROLES:
         if not any(member.has(role) for member in staying):
             remedy = f"start a process with this role: `bmq serve --roles {role} ...`"
-            findings.append(Finding("members", role, "no process that stays has this role", remedy))
+            findings.append(Diagnosis("members", role, "no process that stays has this role", remedy))
     if leader is None:
         remedy = "an election takes seconds: run this again; if it stays so, read the log of the controllers"
-        findings.append(Finding("members", "controller", "no controller leads", remedy))
+        findings.append(Diagnosis("members", "controller", "no controller leads", remedy))
     versions = sorted({member.version for member in members if member.version})
     if len(versions) > 1:
         what = f"processes of {len(versions)} versions: {', '.join(versions)}"
-        findings.append(Finding("members", "-", what, "finish the upgrade"))
+        findings.append(Diagnosis("members", "-", what, "finish the upgrade"))
     for member in members:
         if member.is_draining:
             remedy = "it ends by itself; if it does not, read its log, and end it with SIGTERM"
-            findings.append(Finding("members", member.incarnation, "it is draining", remedy))
+            findings.append(Diagnosis("members", member.incarnation, "it is draining", remedy))
     return findings
 
 
-def check_health(name: str, url: str, health: Health) -> list[Finding]:
+def check_health(name: str, url: str, health: Health) -> list[Diagnosis]:
     """Return the faults that a process itself reports, and its clock's."""
     findings = _check_state(name, url, health)
     return findings + check_clock("members", name, health.clock_ahead_s)
 
 
-def _check_state(name: str, url: str, health: Health) -> list[Finding]:
+def _check_state(name: str, url: str, health: Health) -> list[Diagnosis]:
     if health.status == 0:
         remedy = "is it there, and its HTTP address reachable from this machine? `http` sets it"
-        return [Finding("members", name, f"{url} does not answer: {health.message}", remedy)]
+        return [Diagnosis("members", name, f"{url} does not answer: {health.message}", remedy)]
     if health.status != 200:
         remedy = "clients are sent to other processes meanwhile; mend the cause, its log has more"
-        return [Finding("members", name, f"it is not ready: {health.message}", remedy)]
+        return [Diagnosis("members", name, f"it is not ready: {health.message}", remedy)]
     if health.message:
         remedy = "all else is served; `bmq cluster status` and its log have more, docs/operations.md the remedies"
-        return [Finding("members", name, f"a part is not served: {health.message}", remedy)]
+        return [Diagnosis("members", name, f"a part is not served: {health.message}", remedy)]
     return []
 
 

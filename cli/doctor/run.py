@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from bmq.cli.admin_client import EXIT_USAGE
 from bmq.cli.doctor.checks import (
-    Finding,
+    Diagnosis,
     Health,
     check_clock,
     check_copies,
@@ -47,7 +47,7 @@ from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.maintenance import Inspected
 from bmq.meta.open import etcd_tls, is_shared, open_keyvalue
 from bmq.meta.root import RootRecord, read_root
-from bmq.server.root_guard import Verdict, first_data, judge
+from bmq.server.root_guard import RootVerdict, first_data, judge
 from bmq.storage.cluster_files import read_cluster
 from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageError, StorageUnavailable, Unsupported, write_once
 from bmq.storage.health import Examined
@@ -112,7 +112,7 @@ def _places(profile: Mapping[str, str]) -> dict[str, Any]:
     return given
 
 
-async def examine(config: NodeConfig, timeout_s: float) -> list[Finding]:
+async def examine(config: NodeConfig, timeout_s: float) -> list[Diagnosis]:
     """Return all findings.  Raises ValueError if an address is not one of a store or root."""
     findings, stored = await _examine_store(config, timeout_s)
     findings += await _examine_root(config, stored, timeout_s)
@@ -122,7 +122,7 @@ async def examine(config: NodeConfig, timeout_s: float) -> list[Finding]:
 # --------------------------------------------------------------------------------------------------------------- store
 
 
-async def _examine_store(config: NodeConfig, timeout_s: float) -> tuple[list[Finding], _Stored | None]:
+async def _examine_store(config: NodeConfig, timeout_s: float) -> tuple[list[Diagnosis], _Stored | None]:
     """Return the findings, and the store's data; None if it cannot be read, or is a running server's own."""
     url = without_userinfo(config.meta)
     if not is_shared(config.meta) and (await _ask_health(_own_url(config), timeout_s)).status:
@@ -140,21 +140,21 @@ async def _examine_store(config: NodeConfig, timeout_s: float) -> tuple[list[Fin
         await kv.close()
 
 
-async def _examine_clocks(config: NodeConfig, servers: Sequence[str], timeout_s: float) -> list[Finding]:
+async def _examine_clocks(config: NodeConfig, servers: Sequence[str], timeout_s: float) -> list[Diagnosis]:
     """Return findings for the store's servers whose clocks differ from this machine's."""
     context = etcd_tls(config.meta) if servers else None
     ahead = await asyncio.gather(*(asyncio.to_thread(clock_of, each, context, timeout_s) for each in servers))
     return [finding for name, each in zip(servers, ahead, strict=True) for finding in check_clock("store", name, each)]
 
 
-def _no_store(url: str, error: Exception, timeout_s: float) -> Finding:
+def _no_store(url: str, error: Exception, timeout_s: float) -> Diagnosis:
     what = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
     remedy = "is it up, has it a majority of its members, and are --meta, user and certificates right?"
-    return Finding("store", url, what, remedy)
+    return Diagnosis("store", url, what, remedy)
 
 
-async def _read_store(kv: KeyValue, config: NodeConfig, url: str) -> tuple[list[Finding], _Stored]:
-    stored, findings = _Stored(), list[Finding]()
+async def _read_store(kv: KeyValue, config: NodeConfig, url: str) -> tuple[list[Diagnosis], _Stored]:
+    stored, findings = _Stored(), list[Diagnosis]()
     cluster = config.cluster
     upkeep = maintained(kv)
     if upkeep is not None:
@@ -166,7 +166,7 @@ async def _read_store(kv: KeyValue, config: NodeConfig, url: str) -> tuple[list[
     entry = await kv.get(cluster_id_key(cluster))
     if entry is None:
         remedy = "is --cluster, or --meta, another one's? A new cluster begins with its first `bmq serve`"
-        findings.append(Finding("store", url, f"it has no cluster {cluster}", remedy))
+        findings.append(Diagnosis("store", url, f"it has no cluster {cluster}", remedy))
         return findings, stored
     stored.cluster_id = entry.value.decode("ascii", "backslashreplace")
     try:
@@ -199,13 +199,13 @@ async def _read_store(kv: KeyValue, config: NodeConfig, url: str) -> tuple[list[
 # ---------------------------------------------------------------------------------------------------------------- root
 
 
-async def _examine_root(config: NodeConfig, stored: _Stored | None, timeout_s: float) -> list[Finding]:
+async def _examine_root(config: NodeConfig, stored: _Stored | None, timeout_s: float) -> list[Diagnosis]:
     url = without_userinfo(config.root)
     findings = check_namenodes(await namenode_states(config.root, config.hadoop_conf_dir, timeout_s))
     return findings + await _examine_content(config, url, stored, timeout_s)
 
 
-async def _examine_content(config: NodeConfig, url: str, stored: _Stored | None, timeout_s: float) -> list[Finding]:
+async def _examine_content(config: NodeConfig, url: str, stored: _Stored | None, timeout_s: float) -> list[Diagnosis]:
     try:
         fs = await _bounded(_open_root(config), timeout_s)
     except (StorageError, TimeoutError) as error:
@@ -226,7 +226,7 @@ async def _open_root(config: NodeConfig) -> FileSystem:
     return await open_filesystem(config.root, holder=holder, hadoop_conf_dir=config.hadoop_conf_dir)
 
 
-async def _check_health(fs: FileSystem, url: str, timeout_s: float) -> list[Finding]:
+async def _check_health(fs: FileSystem, url: str, timeout_s: float) -> list[Diagnosis]:
     if not isinstance(fs, Examined):
         return []  # WebHDFS
     try:
@@ -237,7 +237,7 @@ async def _check_health(fs: FileSystem, url: str, timeout_s: float) -> list[Find
         return [_no_root(url, error, timeout_s)]
 
 
-def _no_root(url: str, error: Exception, timeout_s: float) -> Finding:
+def _no_root(url: str, error: Exception, timeout_s: float) -> Diagnosis:
     what = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
     if isinstance(error, StorageUnavailable):
         remedy = "is the NameNode up, active and out of safe mode (hdfs dfsadmin -safemode get), and --root right?"
@@ -245,10 +245,10 @@ def _no_root(url: str, error: Exception, timeout_s: float) -> Finding:
         remedy = "make room on the disk or the datanodes, or raise the folder's quota"
     else:
         remedy = "does the servers' user own the folder, and is --root right?"
-    return Finding("root", url, what, remedy)
+    return Diagnosis("root", url, what, remedy)
 
 
-async def _check_root(fs: FileSystem, url: str, stored: _Stored | None, timeout_s: float) -> list[Finding]:
+async def _check_root(fs: FileSystem, url: str, stored: _Stored | None, timeout_s: float) -> list[Diagnosis]:
     """Compare the root's identity with the store's record of it."""
     try:
         file = await _bounded(read_cluster(fs), timeout_s)
@@ -260,18 +260,18 @@ async def _check_root(fs: FileSystem, url: str, stored: _Stored | None, timeout_
     cluster_id = stored.cluster_id or ""
     remedy = "check --root: every process needs the same; `bmq cluster merge-root` puts two roots together"
     match judge(stored.root, stored.has_data, file, root_id, cluster_id):
-        case Verdict.EMPTY_ROOT:
+        case RootVerdict.EMPTY_ROOT:
             what = f"it has no cluster.json, and the store has cluster {cluster_id}"
-        case Verdict.TWO_CLUSTERS if cluster_id:
+        case RootVerdict.TWO_CLUSTERS if cluster_id:
             what = f"it is the root of cluster {file.cluster_id if file else ''}, the store has cluster {cluster_id}"
-        case Verdict.OTHER_ROOT if stored.root is not None:
+        case RootVerdict.OTHER_ROOT if stored.root is not None:
             what = f"it is root {root_id or 'without an id'}, the cluster is served from {stored.root.url}"
         case _:
             return []
-    return [Finding("root", url, what, remedy)]
+    return [Diagnosis("root", url, what, remedy)]
 
 
-async def _check_write(fs: FileSystem, url: str, timeout_s: float) -> list[Finding]:
+async def _check_write(fs: FileSystem, url: str, timeout_s: float) -> list[Diagnosis]:
     """Write a small file and delete it; return a finding for what fails."""
     path = f"/.doctor-{uuid.uuid4().hex}"
     try:
@@ -290,7 +290,7 @@ async def _check_write(fs: FileSystem, url: str, timeout_s: float) -> list[Findi
     return findings
 
 
-async def _check_nodes(fs: FileSystem, url: str, stored: _Stored, timeout_s: float) -> list[Finding]:
+async def _check_nodes(fs: FileSystem, url: str, stored: _Stored, timeout_s: float) -> list[Diagnosis]:
     try:
         live = await _bounded(fs.replicas_max(), timeout_s)
     except Unsupported:
@@ -303,7 +303,7 @@ async def _check_nodes(fs: FileSystem, url: str, stored: _Stored, timeout_s: flo
 # ------------------------------------------------------------------------------------------------------------- members
 
 
-async def _examine_members(config: NodeConfig, stored: _Stored | None, timeout_s: float) -> list[Finding]:
+async def _examine_members(config: NodeConfig, stored: _Stored | None, timeout_s: float) -> list[Diagnosis]:
     if is_shared(config.meta):
         members = stored.members if stored is not None else []
         asked = [(member.incarnation, f"http://{member.http}") for member in members if member.http.port]
@@ -311,7 +311,7 @@ async def _examine_members(config: NodeConfig, stored: _Stored | None, timeout_s
         asked = [("the server", _own_url(config))]
     turns = asyncio.Semaphore(PARALLEL)
 
-    async def examine_member(name: str, url: str) -> Sequence[Finding]:
+    async def examine_member(name: str, url: str) -> Sequence[Diagnosis]:
         async with turns:
             return check_health(name, url, await _ask_health(url, timeout_s))
 

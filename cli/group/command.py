@@ -13,8 +13,8 @@ from bmq.cli.admin_client import (
     COORDINATOR_ERRORS,
     EPILOG,
     RETRY_WAIT_S,
-    Admin,
-    Refused,
+    AdminClient,
+    RequestRefused,
     add_command,
     check,
     of_coordinator,
@@ -55,7 +55,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 # ------------------------------------------------------------------------------------------------------------ list
 
 
-def list_groups(admin: Admin, arguments: argparse.Namespace) -> int:
+def list_groups(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Print the groups, of which each server lists a part.
 
     Returns 1 if some servers cannot list theirs now; the groups of the others are printed.
@@ -80,7 +80,7 @@ def list_groups(admin: Admin, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _listed(admin: Admin, arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[int]]:
+def _listed(admin: AdminClient, arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[int]]:
     """Return the groups, and the servers that could not list theirs until ``--timeout``."""
     groups: list[dict[str, Any]] = []
     silent = [int(broker["broker_id"]) for broker in admin.describe_cluster()["brokers"]]
@@ -100,7 +100,7 @@ def _listed(admin: Admin, arguments: argparse.Namespace) -> tuple[list[dict[str,
 # -------------------------------------------------------------------------------------------------------- describe
 
 
-def describe(admin: Admin, arguments: argparse.Namespace) -> int:
+def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Print one block a group.  Returns 1 if one of them could not be described; the others are printed."""
     status, is_first = 0, True
     for group_id in arguments.groups:
@@ -108,7 +108,7 @@ def describe(admin: Admin, arguments: argparse.Namespace) -> int:
             group = _existing(admin, arguments, group_id)
             members = [_member(member) for member in group["members"]]
             offsets = _offsets(admin, arguments, group_id, members)
-        except Refused as error:
+        except RequestRefused as error:
             status = fail(str(error))
             continue
         if arguments.json:
@@ -130,7 +130,7 @@ def describe(admin: Admin, arguments: argparse.Namespace) -> int:
     return status
 
 
-def _existing(admin: Admin, arguments: argparse.Namespace, group_id: str) -> Mapping[str, Any]:
+def _existing(admin: AdminClient, arguments: argparse.Namespace, group_id: str) -> Mapping[str, Any]:
     """Return the coordinator's description of a group.  Raises Refused if the group does not exist.
 
     Before version 6 of DescribeGroups there is no error for a group that does not exist: it is Dead then.
@@ -138,7 +138,9 @@ def _existing(admin: Admin, arguments: argparse.Namespace, group_id: str) -> Map
     group = of_coordinator(arguments, admin.describe_groups, [group_id])[group_id]
     code, message = read_error(group["error"]) if group["error"] is not None else (ErrorCode.NONE, "")
     if code == ErrorCode.GROUP_ID_NOT_FOUND or group["group_state"] == "Dead":
-        raise Refused(f"group {group_id}: there is no such group of the classic protocol; `bmq group list` shows all")
+        raise RequestRefused(
+            f"group {group_id}: there is no such group of the classic protocol; `bmq group list` shows all"
+        )
     check(code, message, f"group {group_id}")
     return group
 
@@ -159,7 +161,7 @@ def _member(member: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _offsets(
-    admin: Admin, arguments: argparse.Namespace, group_id: str, members: Sequence[Mapping[str, Any]]
+    admin: AdminClient, arguments: argparse.Namespace, group_id: str, members: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return, by topic and partition, the committed offset, the partition's end, the lag, and the member that has
     it."""
@@ -217,7 +219,7 @@ def _print(
 # ---------------------------------------------------------------------------------------------------------- delete
 
 
-def delete(admin: Admin, arguments: argparse.Namespace) -> int:
+def delete(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Delete the groups.  Returns 1 if one of them could not be deleted; the others are."""
     status = 0
     for group_id, result in of_coordinator(arguments, admin.delete_groups, arguments.groups).items():

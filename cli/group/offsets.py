@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from kafka import TopicPartition
 from kafka.protocol.consumer import OffsetSpec
 
-from bmq.cli.admin_client import Admin
+from bmq.cli.admin_client import AdminClient
 
 
-class Ends(NamedTuple):
+class PartitionEnds(NamedTuple):
     """A partition's first offset and its end; ``leader_epoch`` is -1 if its leader sent none with the end."""
 
     earliest: int
@@ -19,7 +19,7 @@ class Ends(NamedTuple):
     leader_epoch: int
 
 
-def ends_of(admin: Admin, keys: Collection[TopicPartition]) -> dict[TopicPartition, Ends]:
+def ends_of(admin: AdminClient, keys: Collection[TopicPartition]) -> dict[TopicPartition, PartitionEnds]:
     """Return the ends of those partitions that exist and have a leader.
 
     A group may have offsets of a topic that was deleted.
@@ -30,10 +30,10 @@ def ends_of(admin: Admin, keys: Collection[TopicPartition]) -> dict[TopicPartiti
         return {}
     earliest = admin.list_partition_offsets(dict.fromkeys(wanted, OffsetSpec.EARLIEST))
     latest = admin.list_partition_offsets(dict.fromkeys(wanted, OffsetSpec.LATEST))
-    return {key: Ends(earliest[key].offset, latest[key].offset, latest[key].leader_epoch) for key in wanted}
+    return {key: PartitionEnds(earliest[key].offset, latest[key].offset, latest[key].leader_epoch) for key in wanted}
 
 
-def led_partitions(admin: Admin, topics: Collection[str]) -> Mapping[TopicPartition, bool]:
+def led_partitions(admin: AdminClient, topics: Collection[str]) -> Mapping[TopicPartition, bool]:
     """Return the partitions of those topics that exist, and whether each has a leader."""
     if not topics:
         return {}

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from kafka import OffsetAndMetadata, TopicPartition
 from kafka.protocol.consumer import OffsetTimestamp
 
-from bmq.cli.admin_client import Admin, Refused, add_command, describe_code, of_coordinator
-from bmq.cli.group.offsets import Ends, ends_of, led_partitions
+from bmq.cli.admin_client import AdminClient, RequestRefused, add_command, describe_code, of_coordinator
+from bmq.cli.group.offsets import PartitionEnds, ends_of, led_partitions
 from bmq.cli.output import fail, print_json, print_table
 from bmq.cli.records.positions import parse_datetime
 from bmq.cli.usage import UsageError, whole_number
@@ -76,7 +76,7 @@ def _topic(text: str) -> tuple[str, list[int] | None]:
 # --------------------------------------------------------------------------------------------------------- command
 
 
-def reset(admin: Admin, arguments: argparse.Namespace) -> int:
+def reset(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Set the offsets, or print what would be set.  Returns 1 if a partition's offset was not set; the others are.
 
     Raises Refused or UsageError if nothing can be set.
@@ -87,7 +87,7 @@ def reset(admin: Admin, arguments: argparse.Namespace) -> int:
     ends = ends_of(admin, keys)
     homeless = sorted(set(keys) - set(ends))
     if homeless:
-        raise Refused(f"{_name(homeless[0])} has no leader now; try again")
+        raise RequestRefused(f"{_name(homeless[0])} has no leader now; try again")
     resets = _plan(admin, arguments, keys, committed, ends)
     errors: Mapping[TopicPartition, Any] = {}
     if arguments.execute:
@@ -96,19 +96,21 @@ def reset(admin: Admin, arguments: argparse.Namespace) -> int:
     return _report(arguments, resets, errors)
 
 
-def _check_empty(admin: Admin, arguments: argparse.Namespace) -> None:
+def _check_empty(admin: AdminClient, arguments: argparse.Namespace) -> None:
     """Raise Refused if the group has members.  One that does not exist yet is empty: its offsets may be set first."""
     group = of_coordinator(arguments, admin.describe_groups, [arguments.group])[arguments.group]
     if group["error"] is None and group["group_state"] not in EMPTY_STATES:
         state, members = group["group_state"], len(group["members"])
-        raise Refused(f"group {arguments.group} is {state}, its members {members}; stop its consumers first")
+        raise RequestRefused(f"group {arguments.group} is {state}, its members {members}; stop its consumers first")
 
 
-def _keys(admin: Admin, arguments: argparse.Namespace, committed: Mapping[TopicPartition, Any]) -> list[TopicPartition]:
+def _keys(
+    admin: AdminClient, arguments: argparse.Namespace, committed: Mapping[TopicPartition, Any]
+) -> list[TopicPartition]:
     """Return the selected partitions, sorted.  Raises Refused if one does not exist."""
     if arguments.all_topics:
         if not committed:
-            raise Refused(f"group {arguments.group} has committed nothing; name topics with --topic")
+            raise RequestRefused(f"group {arguments.group} has committed nothing; name topics with --topic")
         there = led_partitions(admin, {key.topic for key in committed})
         return sorted(key for key in there if key in committed)
     there = led_partitions(admin, {name for name, _ in arguments.topic})
@@ -119,17 +121,17 @@ def _keys(admin: Admin, arguments: argparse.Namespace, committed: Mapping[TopicP
         missing = sorted(wanted - known)
         if not known or missing:
             what = _name(missing[0]) if known else f"topic {name}"
-            raise Refused(f"{what}: {describe_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}")
+            raise RequestRefused(f"{what}: {describe_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}")
         keys |= wanted
     return sorted(keys)
 
 
 def _plan(
-    admin: Admin,
+    admin: AdminClient,
     arguments: argparse.Namespace,
     keys: Sequence[TopicPartition],
     committed: Mapping[TopicPartition, Any],
-    ends: Mapping[TopicPartition, Ends],
+    ends: Mapping[TopicPartition, PartitionEnds],
 ) -> list[Reset]:
     current = {key: committed[key].offset for key in keys if key in committed and committed[key].offset >= 0}
     targets = _targets(admin, arguments, keys, current, ends)
@@ -137,11 +139,11 @@ def _plan(
 
 
 def _targets(
-    admin: Admin,
+    admin: AdminClient,
     arguments: argparse.Namespace,
     keys: Collection[TopicPartition],
     current: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, Ends],
+    ends: Mapping[TopicPartition, PartitionEnds],
 ) -> dict[TopicPartition, int]:
     """Return each partition's target, not yet limited to the partition."""
     if arguments.to_earliest:

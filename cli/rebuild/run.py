@@ -14,8 +14,15 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bmq.broker.repair.scan import Found, FoundPartition, FoundTopic, read_all_journals, read_partitions, read_topics
-from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, Refused
+from bmq.broker.repair.scan import (
+    FoundPartition,
+    FoundTopic,
+    TopicFolder,
+    read_all_journals,
+    read_partitions,
+    read_topics,
+)
+from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, RequestRefused
 from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.cli.progress import Progress
 from bmq.cli.rebuild.store import NotLost, Rebuilding, check_lost
@@ -73,9 +80,11 @@ async def rebuild(
     """
     found = await read_cluster(fs)
     if found is None:
-        raise Refused(f"{fs.url} has no cluster.json: no cluster was ever served from there. Is it the right --root?")
+        raise RequestRefused(
+            f"{fs.url} has no cluster.json: no cluster was ever served from there. Is it the right --root?"
+        )
     if found.incarnation >= INCARNATION_MAX:
-        raise Refused(f"{fs.url} has had {found.incarnation} rebuilt stores, the largest number that there is")
+        raise RequestRefused(f"{fs.url} has had {found.incarnation} rebuilt stores, the largest number that there is")
     was_begun = await check_lost(kv, config.cluster)
     risen = replace(found, incarnation=found.incarnation + 1) if is_dry else await raise_incarnation(fs, found)
     outcome = Outcome(risen)
@@ -140,7 +149,7 @@ async def _find_topics(
     return topics
 
 
-def _notes(found: Found) -> list[str]:
+def _notes(found: TopicFolder) -> list[str]:
     notes: list[str] = []
     topic, name = found.topic, found.name
     if topic is not None and topic.stored.revision == 0:
@@ -184,7 +193,7 @@ def perform(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status; errors go to standard error in one line."""
     try:
         return asyncio.run(_run(arguments))
-    except (Refused, NotLost) as error:
+    except (RequestRefused, NotLost) as error:
         return _fail(error, EXIT_REFUSED)
     except (UsageError, ConfigError, StorageError, KvError, FormatError, ValueError) as error:
         return _fail(error, EXIT_USAGE)

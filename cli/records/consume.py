@@ -24,9 +24,9 @@ from kafka.errors import KafkaError, RebalanceInProgressError
 from kafka.protocol.consumer import OffsetTimestamp
 
 from bmq.cli.admin_client import (
-    Admin,
-    Refused,
-    Unreachable,
+    AdminClient,
+    RequestRefused,
+    ServerUnreachable,
     add_command,
     describe_code,
     explain,
@@ -38,7 +38,15 @@ from bmq.cli.group.offsets import ends_of, led_partitions
 from bmq.cli.output import fail
 from bmq.cli.progress import Progress
 from bmq.cli.records.output import Consumed, Writer, fields_writer, json_writer, raw_writer, text_writer
-from bmq.cli.records.positions import PLACE_HELP, Bounds, Kind, Place, end_offset, parse_place, start_offset
+from bmq.cli.records.positions import (
+    PLACE_HELP,
+    LogBounds,
+    Position,
+    PositionKind,
+    end_offset,
+    parse_place,
+    start_offset,
+)
 from bmq.cli.records.text import Encoding, add_encodings, separator
 from bmq.cli.usage import UsageError, positive
 from bmq.core.errors import ErrorCode
@@ -155,7 +163,7 @@ def _partitions(text: str) -> list[int]:
 # ----------------------------------------------------------------------------------------------------------- command
 
 
-def consume(admin: Admin, arguments: argparse.Namespace) -> int:
+def consume(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Print records until the end that the command line names.  Returns the exit status.
 
     Raises UsageError, Refused or Unreachable.
@@ -172,7 +180,7 @@ def consume(admin: Admin, arguments: argparse.Namespace) -> int:
         request_timeout_ms=max(REQUEST_MS_MIN, int(arguments.timeout * 1000)),
         group_id=arguments.group,
         enable_auto_commit=False,
-        auto_offset_reset="latest" if is_group and arguments.start == Place(Kind.LATEST) else "earliest",
+        auto_offset_reset="latest" if is_group and arguments.start == Position(PositionKind.LATEST) else "earliest",
         isolation_level=arguments.isolation_level,
         fetch_max_bytes=FETCH_BYTES_MAX,
         allow_auto_create_topics=False,
@@ -212,12 +220,12 @@ def _check(arguments: argparse.Namespace) -> None:
             raise UsageError("--no-commit belongs to --group; without a group nothing is committed")
     elif arguments.partition:
         raise UsageError("a group shares all partitions among its members: leave out --partition, or --group")
-    elif arguments.start is not None and arguments.start.kind not in (Kind.EARLIEST, Kind.LATEST):
+    elif arguments.start is not None and arguments.start.kind not in (PositionKind.EARLIEST, PositionKind.LATEST):
         raise UsageError(
             "a group continues after what it has committed; --from is earliest or latest, for where it has nothing"
             " (`bmq group reset-offsets` sets its offsets)"
         )
-    if arguments.end is not None and arguments.end.kind in (Kind.EARLIEST, Kind.LAST):
+    if arguments.end is not None and arguments.end.kind in (PositionKind.EARLIEST, PositionKind.LAST):
         raise UsageError("--to is latest, an offset or a time")
 
 
@@ -243,7 +251,7 @@ def _writer(arguments: argparse.Namespace) -> Writer:
 # -------------------------------------------------------------------------------------------------------- what to read
 
 
-def _keys(admin: Admin, arguments: argparse.Namespace) -> list[TopicPartition]:
+def _keys(admin: AdminClient, arguments: argparse.Namespace) -> list[TopicPartition]:
     """Return the partitions to be read, once each has a leader.
 
     Raises Refused if one does not exist, or has no leader until ``--timeout``.
@@ -256,7 +264,7 @@ def _keys(admin: Admin, arguments: argparse.Namespace) -> list[TopicPartition]:
         if not homeless:
             return keys
         if monotonic() > deadline:
-            raise Refused(f"{_name(homeless[0])} has no leader now; try again")
+            raise RequestRefused(f"{_name(homeless[0])} has no leader now; try again")
         sleep(LEADER_WAIT_S)
 
 
@@ -265,10 +273,10 @@ def _wanted(known: Collection[TopicPartition], arguments: argparse.Namespace) ->
     for topic in arguments.topics:
         there = {key.partition for key in known if key.topic == topic}
         if not there:
-            raise Refused(f"topic {topic}: {describe_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}")
+            raise RequestRefused(f"topic {topic}: {describe_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}")
         missing = sorted((numbers or set()) - there)
         if missing:
-            raise Refused(f"topic {topic} has no partition {missing[0]}; it has {len(there)}, from 0 up")
+            raise RequestRefused(f"topic {topic} has no partition {missing[0]}; it has {len(there)}, from 0 up")
     return sorted(key for key in known if numbers is None or key.partition in numbers)
 
 
@@ -283,19 +291,19 @@ class Plan(NamedTuple):
     present: frozenset[TopicPartition] = frozenset()
 
 
-def _plan(admin: Admin, arguments: argparse.Namespace, keys: Sequence[TopicPartition]) -> Plan:
-    start: Place = arguments.start or Place(Kind.EARLIEST)
-    end: Place | None = arguments.end
+def _plan(admin: AdminClient, arguments: argparse.Namespace, keys: Sequence[TopicPartition]) -> Plan:
+    start: Position = arguments.start or Position(PositionKind.EARLIEST)
+    end: Position | None = arguments.end
     found = ends_of(admin, keys)
 
-    def bounds(place: Place) -> dict[TopicPartition, Bounds]:
+    def bounds(place: Position) -> dict[TopicPartition, LogBounds]:
         at_time: Mapping[TopicPartition, Any] = {}
-        if place.kind is Kind.TIME:
+        if place.kind is PositionKind.TIME:
             at_time = admin.list_partition_offsets(dict.fromkeys(keys, OffsetTimestamp(place.number)))
-        return {key: Bounds(found[key].earliest, found[key].latest, _offset(at_time.get(key))) for key in keys}
+        return {key: LogBounds(found[key].earliest, found[key].latest, _offset(at_time.get(key))) for key in keys}
 
     starts = {key: start_offset(start, each) for key, each in bounds(start).items()}
-    if start.kind is Kind.OFFSET and arguments.group is None:
+    if start.kind is PositionKind.OFFSET and arguments.group is None:
         for key, offset in starts.items():
             if offset != start.number:
                 fail(f"note: {_name(key)} has offsets {found[key].earliest} to {found[key].latest}: begins at {offset}")
@@ -314,7 +322,7 @@ def _offset(found: Any) -> int | None:
 
 
 def _is_settled(
-    admin: Admin, arguments: argparse.Namespace, keys: frozenset[TopicPartition], consumer: Consumer
+    admin: AdminClient, arguments: argparse.Namespace, keys: frozenset[TopicPartition], consumer: Consumer
 ) -> bool:
     """Return whether `consumer` and the group's other members have all of `keys` among them.
 
@@ -342,16 +350,16 @@ def _always() -> bool:
 # ------------------------------------------------------------------------------------------------------------ reading
 
 
-class Stopped:
+class StopFlag:
     """A flag set by signals: the number of the one that asks for an end; 0 until then."""
 
     signal = 0
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[Stopped]:
+def stop_signals() -> Iterator[StopFlag]:
     """Make SIGINT and SIGTERM ask for an end between two polls; a second SIGINT interrupts at once."""
-    stopped = Stopped()
+    stopped = StopFlag()
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopped.signal = number
@@ -375,7 +383,7 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
         writer: Writer,
         output: BinaryIO,
         plan: Plan,
-        stopped: Stopped,
+        stopped: StopFlag,
         is_settled: Callable[[], bool],
     ) -> None:
         """Take `is_settled`, which returns whether every partition has a reader: if one has none, this member may get
@@ -486,7 +494,7 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
         self._moved_at = now
         try:
             knock(self._servers, self._timeout_s)
-        except Unreachable as error:
+        except ServerUnreachable as error:
             if self._ends is not None:
                 raise
             if not self._is_silent:
@@ -497,7 +505,7 @@ class Reading(ConsumerRebalanceListener):  # type: ignore[misc]
         if self._ends is not None and self.has_joined:
             left = sorted((self._consumer.assignment() - self._ended) & self._present)
             if left:
-                raise Unreachable(
+                raise ServerUnreachable(
                     f"{_name(left[0])} gave nothing for {self._timeout_s:g} s; try again, or see --timeout"
                 )
 

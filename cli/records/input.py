@@ -22,7 +22,7 @@ class InputError(Exception):
     """A record cannot be read; ``str`` says why."""
 
 
-class Record(NamedTuple):
+class InputRecord(NamedTuple):
     """One record to be produced; the producer chooses a partition or timestamp of None."""
 
     key: bytes | None
@@ -32,10 +32,10 @@ class Record(NamedTuple):
     timestamp: int | None = None
 
 
-class Reader(Protocol):
+class RecordFormat(Protocol):
     """A format's rules."""
 
-    def read(self, data: bytes) -> Record | None:
+    def read(self, data: bytes) -> InputRecord | None:
         """Return the record that `data` holds, None if there is none to produce.  Raises InputError."""
 
 
@@ -70,7 +70,7 @@ def join(chunks: Iterable[bytes], *, bytes_max: int = RECORD_BYTES_MAX) -> Itera
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
+class FixedFields:
     """The fields of every record that the command line sets."""
 
     key: bytes | None = None
@@ -83,14 +83,14 @@ class Fixed:
 class TextReader:
     """A reader of a key, a separator and a value; or of a value only."""
 
-    fixed: Fixed
+    fixed: FixedFields
     key_separator: bytes | None = None
     key_encoding: Encoding = Encoding.TEXT
     value_encoding: Encoding = Encoding.TEXT
     null: bytes | None = None
     """The text that stands for null."""
 
-    def read(self, data: bytes) -> Record:
+    def read(self, data: bytes) -> InputRecord:
         key, value = self.fixed.key, data
         if self.key_separator is not None:
             first, found, value = data.partition(self.key_separator)
@@ -99,7 +99,7 @@ class TextReader:
             key = self._decode("key", first, self.key_encoding)
         fixed = self.fixed
         return _checked(
-            Record(
+            InputRecord(
                 key, self._decode("value", value, self.value_encoding), fixed.headers, fixed.partition, fixed.timestamp
             )
         )
@@ -118,13 +118,13 @@ class JsonReader:
     """A reader of one JSON object a record, as `bmq consume --json` writes it; the command line's fields override
     it."""
 
-    fixed: Fixed
+    fixed: FixedFields
     key_encoding: Encoding = Encoding.TEXT
     value_encoding: Encoding = Encoding.TEXT
     ignores_partition: bool = False
     ignores_timestamp: bool = False
 
-    def read(self, data: bytes) -> Record | None:
+    def read(self, data: bytes) -> InputRecord | None:
         if not data.strip():
             return None
         try:
@@ -142,7 +142,7 @@ class JsonReader:
         timestamp = None if self.ignores_timestamp else _number(found, "timestamp", TIMESTAMP_MAX)
         fixed = self.fixed
         return _checked(
-            Record(
+            InputRecord(
                 _bytes(found, "key", self.key_encoding) if fixed.key is None else fixed.key,
                 _bytes(found, "value", self.value_encoding),
                 [*_headers(found.get("headers")), *fixed.headers],
@@ -192,7 +192,7 @@ def _headers(found: object) -> Iterator[tuple[str, bytes]]:
         yield name, data
 
 
-def _checked(record: Record) -> Record:
+def _checked(record: InputRecord) -> InputRecord:
     if record.key is None and record.value is None:
         raise InputError("key and value are both null: a record needs one of them")
     return record

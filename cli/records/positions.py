@@ -16,7 +16,7 @@ _INT64_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Kind(enum.Enum):
+class PositionKind(enum.Enum):
     """The measure of a place."""
 
     EARLIEST = "earliest"
@@ -26,14 +26,14 @@ class Kind(enum.Enum):
     TIME = "time"
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """A place in every partition; `number` is an offset, a count or milliseconds, by `kind`."""
 
-    kind: Kind
+    kind: PositionKind
     number: int = 0
 
 
-class Bounds(NamedTuple):
+class LogBounds(NamedTuple):
     """A partition's first offset, its end, and the first offset at or after the time that a place names.
 
     `at_time` is None if the place names none, or if every record is older.
@@ -44,15 +44,15 @@ class Bounds(NamedTuple):
     at_time: int | None = None
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> Position:
     """Return the place that `text` names.  Raises argparse.ArgumentTypeError if it names none."""
-    for kind in (Kind.EARLIEST, Kind.LATEST):
+    for kind in (PositionKind.EARLIEST, PositionKind.LATEST):
         if text == kind.value:
-            return Place(kind)
+            return Position(kind)
     if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII) and abs(number := int(text)) <= _INT64_MAX:
-        return Place(Kind.LAST, -number) if text.startswith("-") else Place(Kind.OFFSET, number)
+        return Position(PositionKind.LAST, -number) if text.startswith("-") else Position(PositionKind.OFFSET, number)
     try:
-        return Place(Kind.TIME, parse_time(text))
+        return Position(PositionKind.TIME, parse_time(text))
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{text!r} is none of: {PLACE_HELP}") from None
 
@@ -79,26 +79,26 @@ def parse_datetime(text: str) -> int:
     return since // timedelta(milliseconds=1)
 
 
-def start_offset(place: Place, bounds: Bounds) -> int:
+def start_offset(place: Position, bounds: LogBounds) -> int:
     """Return the offset at which reading begins; offsets outside of the partition are moved to its nearer end."""
     match place.kind:
-        case Kind.EARLIEST:
+        case PositionKind.EARLIEST:
             return bounds.earliest
-        case Kind.LATEST:
+        case PositionKind.LATEST:
             return bounds.latest
-        case Kind.OFFSET:
+        case PositionKind.OFFSET:
             return min(max(place.number, bounds.earliest), bounds.latest)
-        case Kind.LAST:
+        case PositionKind.LAST:
             return max(bounds.latest - place.number, bounds.earliest)
-        case Kind.TIME:
+        case PositionKind.TIME:
             return bounds.latest if bounds.at_time is None else bounds.at_time
 
 
-def end_offset(place: Place, bounds: Bounds) -> int:
+def end_offset(place: Position, bounds: LogBounds) -> int:
     """Return the offset before which reading ends.
 
     An offset past the end is kept: its records are waited for.  A time later than every record stands for the end.
     """
-    if place.kind is Kind.OFFSET:
+    if place.kind is PositionKind.OFFSET:
         return place.number
     return start_offset(place, bounds)

@@ -21,8 +21,8 @@ from kafka.errors import BrokerResponseError, KafkaError, KafkaTimeoutError
 
 from bmq.cli.admin_client import (
     EXIT_REFUSED,
-    Admin,
-    Refused,
+    AdminClient,
+    RequestRefused,
     add_command,
     describe_code,
     explain,
@@ -32,11 +32,11 @@ from bmq.cli.output import fail, print_json, printable
 from bmq.cli.progress import Progress
 from bmq.cli.records.input import (
     RECORD_BYTES_MAX,
-    Fixed,
+    FixedFields,
     InputError,
+    InputRecord,
     JsonReader,
-    Reader,
-    Record,
+    RecordFormat,
     TextReader,
     join,
     split,
@@ -137,7 +137,7 @@ def _header(text: str) -> tuple[str, bytes]:
 # ----------------------------------------------------------------------------------------------------------- command
 
 
-def produce(admin: Admin, arguments: argparse.Namespace) -> int:
+def produce(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Produce all records of the input.  Returns 1 if a record is not acknowledged.  Raises UsageError, Refused or
     Unreachable."""
     reader = _reader(arguments)
@@ -172,7 +172,7 @@ def produce(admin: Admin, arguments: argparse.Namespace) -> int:
             producer.close(timeout=0)
 
 
-def _run(arguments: argparse.Namespace, reader: Reader, inputs: Iterable[Path | None], delivery: Delivery) -> int:
+def _run(arguments: argparse.Namespace, reader: RecordFormat, inputs: Iterable[Path | None], delivery: Delivery) -> int:
     status, problem = 0, ""
     is_typed = not arguments.files and sys.stdin.isatty()
     with Progress("produce", unit="records") as progress:
@@ -212,15 +212,15 @@ def _print_place(place: Any) -> None:
     )
 
 
-def _check_topic(admin: Admin, topic: str) -> None:
+def _check_topic(admin: AdminClient, topic: str) -> None:
     """Raise Refused if there is no such topic: a producer would ask for it again and again."""
     (found,) = admin.describe_topics([topic])
     if found["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise Refused(
+        raise RequestRefused(
             f"there is no topic {topic}; `bmq topic create {topic}` makes it, or use --allow-auto-create-topics"
         )
     if found["error_code"] != ErrorCode.NONE:
-        raise Refused(f"topic {topic}: {describe_code(found['error_code'])}")
+        raise RequestRefused(f"topic {topic}: {describe_code(found['error_code'])}")
 
 
 # ------------------------------------------------------------------------------------------------------------- input
@@ -264,14 +264,14 @@ def _chunk(stream: BinaryIO) -> bytes:
     return stream.read1(CHUNK_BYTES)
 
 
-def _read(reader: Reader, place: str, data: bytes) -> Record | None:
+def _read(reader: RecordFormat, place: str, data: bytes) -> InputRecord | None:
     try:
         return reader.read(data)
     except InputError as error:
         raise InputError(f"{place}: {error}") from None
 
 
-def _reader(arguments: argparse.Namespace) -> Reader:
+def _reader(arguments: argparse.Namespace) -> RecordFormat:
     """Return the rules of the format.  Raises UsageError for options that belong to another one."""
     is_text, is_json = arguments.format == "text", arguments.format == "json"
     if not is_text and (arguments.key_separator is not None or arguments.null is not None):
@@ -284,7 +284,7 @@ def _reader(arguments: argparse.Namespace) -> Reader:
         key = None if arguments.key is None else decode(_as_bytes(arguments.key), arguments.key_encoding)
     except NotEncoded as error:
         raise UsageError(f"--key: {error}") from None
-    fixed = Fixed(key=key, headers=arguments.header, partition=arguments.partition, timestamp=arguments.timestamp)
+    fixed = FixedFields(key=key, headers=arguments.header, partition=arguments.partition, timestamp=arguments.timestamp)
     if is_json:
         return JsonReader(
             fixed=fixed,
@@ -342,7 +342,7 @@ class Delivery:
         self.acknowledged = 0
         self.failed = 0
 
-    def send(self, place: str, record: Record) -> None:
+    def send(self, place: str, record: InputRecord) -> None:
         """Send a record; wait while too many are unacknowledged.  Raises NotDelivered, also for an earlier record."""
         if record.partition is not None and record.partition not in self._partitions:
             there = f"it has {len(self._partitions)}, from 0 up; --ignore-partition chooses one by the key"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bmq.cli import store_command
-from bmq.cli.admin_client import Refused, exit_status_of
+from bmq.cli.admin_client import RequestRefused, exit_status_of
 from bmq.cli.cluster.http_client import Console
 from bmq.cli.cluster.status import add_http, http_url
 from bmq.cli.output import print_json, printable
@@ -124,7 +124,7 @@ def _direct(arguments: argparse.Namespace) -> Mapping[str, Any]:
     except (ConfigError, UsageError) as error:
         raise UsageError(str(error)) from error
     except NotRepaired as error:
-        raise Refused(str(error)) from error
+        raise RequestRefused(str(error)) from error
     except (StorageError, KvError, FormatError, OSError, ValueError) as error:
         raise UsageError(f"{error}" or type(error).__name__) from error
 

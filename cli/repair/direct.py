@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from bmq.broker.repair.repair import NotRepaired, Repair, Wanted, find_partition
+from bmq.broker.repair.repair import NotRepaired, Repair, RepairRequest, find_partition
 from bmq.cli.store_command import check_store_file, settings
 from bmq.core.clock import SystemClock
 from bmq.core.urls import without_userinfo
@@ -15,7 +15,7 @@ from bmq.meta.catalog import cluster_id_key
 from bmq.meta.kv import KeyValue
 from bmq.meta.open import open_keyvalue
 from bmq.meta.root import read_root
-from bmq.server.root_guard import Verdict, judge
+from bmq.server.root_guard import RootVerdict, judge
 from bmq.storage.cluster_files import read_cluster
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.open import open_filesystem
@@ -28,7 +28,7 @@ async def check_root(kv: KeyValue, fs: FileSystem, cluster: str) -> None:
     cluster_id = entry.value.decode("ascii", "replace") if entry is not None else ""
     stored, file = await read_root(kv, cluster), await read_cluster(fs)
     verdict = judge(stored, True, file, await read_root_id(fs), cluster_id)
-    if verdict not in (Verdict.SERVE, Verdict.BIND):
+    if verdict not in (RootVerdict.SERVE, RootVerdict.BIND):
         raise NotRepaired(
             f"{without_userinfo(fs.url)} is not the root of the cluster {cluster} in this metadata store: check --root,"
             " --meta and --cluster"
@@ -49,5 +49,5 @@ async def repair(arguments: argparse.Namespace, body: Mapping[str, Any], holder:
         stack.push_async_callback(fs.close)
         await check_root(kv, fs, config.cluster)
         place = await find_partition(kv, config.cluster, arguments.topic, arguments.partition)
-        report = await Repair(fs, kv, SystemClock(), place).run(Wanted.of(body))
+        report = await Repair(fs, kv, SystemClock(), place).run(RepairRequest.of(body))
         return report.to_json()

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from bmq.cli.output import format_time, json_bytes, print_json, printable, text_bytes
 from bmq.cli.segment.batch_records import BatchReader, batch_reader
-from bmq.cli.segment.targets import PartitionFiles, Segment, Targets
+from bmq.cli.segment.targets import PartitionFiles, Targets, TargetSegment
 from bmq.cli.segment.verify import read_index_file
 from bmq.core.errors import FormatError
 from bmq.core.records.reader import StoredRecord
-from bmq.storage.damage_reader import Damage, FoundBatch, walk_batches
+from bmq.storage.damage_reader import DamagedPart, FoundBatch, walk_batches
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.index import SegmentIndex
 from bmq.storage.segment import decode_idx
@@ -57,13 +57,13 @@ async def cat(fs: FileSystem, targets: Targets, arguments: Namespace) -> int:
     return int(wanted.is_damaged)
 
 
-def _misses(segment: Segment, wanted: _Wanted) -> bool:
+def _misses(segment: TargetSegment, wanted: _Wanted) -> bool:
     """Return whether no wanted offset can be in the segment, by its name and its successors' names."""
     ends_before = segment.limit is not None and segment.limit <= wanted.offset
     return segment.is_superseded or ends_before or wanted.is_past(segment.name.base)
 
 
-async def _cat_segment(fs: FileSystem, files: PartitionFiles, segment: Segment, wanted: _Wanted) -> None:
+async def _cat_segment(fs: FileSystem, files: PartitionFiles, segment: TargetSegment, wanted: _Wanted) -> None:
     length = await fs.visible_length(segment.log)
     start = await _start(fs, segment, wanted.offset)
     read = batch_reader(length - start, wanted.bytes_max)
@@ -72,7 +72,7 @@ async def _cat_segment(fs: FileSystem, files: PartitionFiles, segment: Segment, 
         async for item in items:
             if wanted.is_done or (segment.limit is not None and due >= segment.limit):
                 return
-            if isinstance(item, Damage):
+            if isinstance(item, DamagedPart):
                 _complain(segment, item, wanted)
                 continue
             due = item.batch.next_offset
@@ -82,7 +82,7 @@ async def _cat_segment(fs: FileSystem, files: PartitionFiles, segment: Segment, 
                 _print_batch(files, segment, item, read, wanted)
 
 
-async def _start(fs: FileSystem, segment: Segment, offset: int) -> int:
+async def _start(fs: FileSystem, segment: TargetSegment, offset: int) -> int:
     """Return the position at which to begin reading; without an index, or with a bad one, the file's beginning."""
     if offset <= segment.name.base or not segment.has_idx:
         return 0
@@ -93,7 +93,7 @@ async def _start(fs: FileSystem, segment: Segment, offset: int) -> int:
     return SegmentIndex(entries=checkpoint.index).position_of(offset)
 
 
-def _complain(segment: Segment, damage: Damage, wanted: _Wanted) -> None:
+def _complain(segment: TargetSegment, damage: DamagedPart, wanted: _Wanted) -> None:
     """Print where bytes are left out.  A torn end is a note: a log may end so.  Anything else is damage."""
     if damage.is_tail:
         text = f"note: the last {damage.size} bytes at {damage.position} are not a whole batch ({damage.fault})"
@@ -104,7 +104,7 @@ def _complain(segment: Segment, damage: Damage, wanted: _Wanted) -> None:
 
 
 def _print_batch(
-    files: PartitionFiles, segment: Segment, found: FoundBatch, read: BatchReader, wanted: _Wanted
+    files: PartitionFiles, segment: TargetSegment, found: FoundBatch, read: BatchReader, wanted: _Wanted
 ) -> None:
     batch = found.batch
     try:

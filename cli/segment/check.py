@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from bmq.cli.segment.findings import Finding
 from bmq.cli.segment.index_check import IndexCheck
-from bmq.cli.segment.targets import Segment
+from bmq.cli.segment.targets import TargetSegment
 from bmq.core.errors import FormatError
 from bmq.core.records.reader import read_records
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.damage_reader import Damage, FoundBatch
+from bmq.storage.damage_reader import DamagedPart, FoundBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Covered:
+class FlushedEnd:
     """The end of the bytes of a segment that were flushed, by a journal's checkpoint."""
 
     position: int
@@ -31,10 +31,10 @@ class SegmentCheck:
 
     def __init__(
         self,
-        segment: Segment,
+        segment: TargetSegment,
         length: int,
         index: Checkpoint | None,
-        covered: Covered | None,
+        covered: FlushedEnd | None,
         add: Callable[[Finding], None],
         *,
         with_records: bool = False,
@@ -58,7 +58,7 @@ class SegmentCheck:
         self._with_records = with_records
         self._may_be_longer = index is None and not shows_open_files
         self._epoch = segment.name.epoch
-        self._tail: Damage | None = None
+        self._tail: DamagedPart | None = None
         self._index = IndexCheck(segment, index, length, add) if index is not None else None
         self._index_position = index.position if index is not None else 0
         self._seen_covered = covered is None or covered.position == 0
@@ -103,7 +103,7 @@ class SegmentCheck:
         self.offset = batch.next_offset
         self._check_covered()
 
-    def on_damage(self, damage: Damage) -> None:
+    def on_damage(self, damage: DamagedPart) -> None:
         """Report damage, unless it is the tail, which ``finish`` judges."""
         if self._index is not None:
             self._index.on_damage(damage)

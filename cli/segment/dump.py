@@ -13,7 +13,7 @@ from bmq.cli.segment.verify import read_index_file
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import CODEC_MASK, CODECS, LOG_APPEND_TIME, Batch
 from bmq.storage.checkpoint import Checkpoint, decode
-from bmq.storage.damage_reader import Damage, walk_batches, walk_journal
+from bmq.storage.damage_reader import DamagedPart, walk_batches, walk_journal
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.index import ENTRY
 from bmq.storage.journal import CHECKPOINT, PROBE, SNAPSHOT_BEGIN, SNAPSHOT_END
@@ -51,7 +51,7 @@ def _heading(path: str, length: int, *, as_json: bool) -> None:
         print(f"{path}: {length} bytes")
 
 
-def _print_damage(path: str, damage: Damage, *, as_json: bool) -> None:
+def _print_damage(path: str, damage: DamagedPart, *, as_json: bool) -> None:
     if as_json:
         fields: dict[str, object] = {"kind": "damage", "file": path}
         fields |= {"position": damage.position, "size": damage.size, "fault": damage.fault}
@@ -72,7 +72,7 @@ async def _dump_log(fs: FileSystem, path: str, base: int, *, as_json: bool) -> b
     table, is_damaged = Table(_BATCH_COLUMNS), False
     async with aclosing(walk_batches(fs, path, 0, length, base)) as items:
         async for item in items:
-            if isinstance(item, Damage):
+            if isinstance(item, DamagedPart):
                 is_damaged = True
                 if item.header is not None and not as_json:
                     table.row(*_batch_row(item.header, item.position, is_crc_ok=False))
@@ -132,7 +132,7 @@ async def _dump_idx(fs: FileSystem, path: str, *, as_json: bool) -> bool:
     try:
         checkpoint = decode_idx(data)
     except FormatError as error:
-        _print_damage(path, Damage(0, len(data), str(error), is_tail=True), as_json=as_json)
+        _print_damage(path, DamagedPart(0, len(data), str(error), is_tail=True), as_json=as_json)
         return True
     fields = checkpoint_fields(checkpoint)
     if as_json:
@@ -193,7 +193,7 @@ async def _dump_journal(fs: FileSystem, path: str, *, as_json: bool, with_entrie
     table, is_damaged = Table(_JOURNAL_COLUMNS), False
     async with aclosing(walk_journal(fs, path, length)) as records:
         async for record in records:
-            if isinstance(record, Damage):
+            if isinstance(record, DamagedPart):
                 is_damaged = True
                 _print_damage(path, record, as_json=as_json)
             elif record.kind == CHECKPOINT:
@@ -201,7 +201,7 @@ async def _dump_journal(fs: FileSystem, path: str, *, as_json: bool, with_entrie
                     checkpoint = decode(record.payload)
                 except FormatError as error:
                     is_damaged = True
-                    damage = Damage(record.position, record.size, str(error), is_tail=False)
+                    damage = DamagedPart(record.position, record.size, str(error), is_tail=False)
                     _print_damage(path, damage, as_json=as_json)
                     continue
                 _print_checkpoint(table, path, record.position, record.size, checkpoint, as_json=as_json)

@@ -40,7 +40,7 @@ class Finding:
         print(f"{printable(f'{kind.upper()} {self.file}{place}: {self.what}')}\n      {printable(self.meaning)}")
 
 
-class Report:
+class FindingsPrinter:
     """A printer of findings, which also counts them."""
 
     def __init__(self, *, as_json: bool, before_line: Callable[[], None] | None = None) -> None:

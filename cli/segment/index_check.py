@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable
 
 from bmq.cli.segment.findings import Finding
-from bmq.cli.segment.targets import Segment
+from bmq.cli.segment.targets import TargetSegment
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.damage_reader import Damage, FoundBatch
+from bmq.storage.damage_reader import DamagedPart, FoundBatch
 from bmq.storage.index import ENTRY
 
 _READERS = "Readers that seek by offset or time begin in the wrong place."
@@ -18,7 +18,7 @@ _REBUILD = "The index does not describe this file. The log itself is not touched
 class IndexCheck:
     """A check of the entries, one batch of the log after the other."""
 
-    def __init__(self, segment: Segment, index: Checkpoint, length: int, add: Callable[[Finding], None]) -> None:
+    def __init__(self, segment: TargetSegment, index: Checkpoint, length: int, add: Callable[[Finding], None]) -> None:
         self._segment = segment
         self._index = index
         self._length = length
@@ -44,7 +44,7 @@ class IndexCheck:
         if found.end >= self._index.position:
             self._end = (found.end, batch.next_offset)
 
-    def on_damage(self, damage: Damage) -> None:
+    def on_damage(self, damage: DamagedPart) -> None:
         """Skip the entries of damaged bytes: they cannot be checked, nor can the sums over the whole segment."""
         self._is_whole = False
         entries, end = self._index.index, damage.position + damage.size

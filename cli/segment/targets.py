@@ -17,7 +17,7 @@ from bmq.storage.recovery import ends
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class TargetSegment:
     """A segment in its folder.  ``limit`` is the offset at which later segments take over (rule 5), None if none
     does."""
 
@@ -48,7 +48,7 @@ class PartitionFiles:
     """One partition's segments, in the order of their creation."""
 
     folder: str
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[TargetSegment, ...] = ()
 
     @property
     def key(self) -> PartitionKey | None:
@@ -67,7 +67,7 @@ class PartitionFiles:
         parts = self.folder.split("/")
         return (parts[2], int(parts[4])) if self.key is not None else (self.folder, -1)
 
-    def find(self, name: SegmentName) -> Segment:
+    def find(self, name: SegmentName) -> TargetSegment:
         """Return the segment of that name.  Raises NoSuchFile if there is none."""
         for segment in self.segments:
             if segment.name == name:
@@ -79,8 +79,8 @@ class PartitionFiles:
 class Targets:
     """The files of a command: chosen segments by partition; ``indexes`` and ``journals`` were named as paths."""
 
-    partitions: list[tuple[PartitionFiles, list[Segment]]] = field(default_factory=list)
-    indexes: list[tuple[PartitionFiles, Segment]] = field(default_factory=list)
+    partitions: list[tuple[PartitionFiles, list[TargetSegment]]] = field(default_factory=list)
+    indexes: list[tuple[PartitionFiles, TargetSegment]] = field(default_factory=list)
     journals: list[str] = field(default_factory=list)
 
 
@@ -135,7 +135,7 @@ async def list_partition(fs: FileSystem, folder: str) -> PartitionFiles:
     every = sorted(found, key=lambda name: name.order)
     return PartitionFiles(
         folder,
-        tuple(Segment(folder, n, limits.get(n), "log" in found[n], "idx" in found[n]) for n in every),
+        tuple(TargetSegment(folder, n, limits.get(n), "log" in found[n], "idx" in found[n]) for n in every),
     )
 
 

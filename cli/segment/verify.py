@@ -9,31 +9,33 @@ from dataclasses import dataclass
 
 from bmq.cli.output import format_size
 from bmq.cli.progress import Progress
-from bmq.cli.segment.check import Covered, SegmentCheck
-from bmq.cli.segment.findings import Finding, Report
-from bmq.cli.segment.targets import PartitionFiles, Segment, Targets
+from bmq.cli.segment.check import FlushedEnd, SegmentCheck
+from bmq.cli.segment.findings import Finding, FindingsPrinter
+from bmq.cli.segment.targets import PartitionFiles, Targets, TargetSegment
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint, decode, decode_key
-from bmq.storage.damage_reader import Damage, FoundBatch, walk_batches, walk_journal
+from bmq.storage.damage_reader import DamagedPart, FoundBatch, walk_batches, walk_journal
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from bmq.storage.segment import decode_idx
 
-Checkpoints = dict[tuple[PartitionKey, SegmentName], Covered]
+Checkpoints = dict[tuple[PartitionKey, SegmentName], FlushedEnd]
 
 
 async def verify(fs: FileSystem, targets: Targets, arguments: Namespace) -> int:
     """Print all findings.  Returns 1 if there are faults, else 0; notes are not faults."""
     with Progress("verify", text=format_size) as progress:
-        report = Report(as_json=arguments.json, before_line=progress.clear)
+        report = FindingsPrinter(as_json=arguments.json, before_line=progress.clear)
         await _verify(fs, targets, report, progress, with_records=arguments.records)
     report.finish()
     return 1 if report.faults else 0
 
 
-async def _verify(fs: FileSystem, targets: Targets, report: Report, progress: Progress, *, with_records: bool) -> None:
+async def _verify(
+    fs: FileSystem, targets: Targets, report: FindingsPrinter, progress: Progress, *, with_records: bool
+) -> None:
     chosen = [(files, segment) for files, segments in targets.partitions for segment in segments]
     chosen += targets.indexes
     checkpoints = await _checkpoints(fs, {files.key.topic_id for files, _ in chosen if files.key is not None})
@@ -87,7 +89,7 @@ async def _checkpoints(fs: FileSystem, topics: set[uuid.UUID]) -> Checkpoints:
 async def _read_checkpoints(fs: FileSystem, path: str, topics: set[uuid.UUID], found: Checkpoints) -> None:
     async with aclosing(walk_journal(fs, path, await fs.visible_length(path))) as records:
         async for record in records:
-            if isinstance(record, Damage) or record.kind != CHECKPOINT:
+            if isinstance(record, DamagedPart) or record.kind != CHECKPOINT:
                 continue
             try:
                 key = decode_key(record.payload)
@@ -98,11 +100,11 @@ async def _read_checkpoints(fs: FileSystem, path: str, topics: set[uuid.UUID], f
                 continue  # reported when the journal itself is verified
             known = found.get((key, checkpoint.segment))
             if known is None or known.position < checkpoint.position:
-                found[key, checkpoint.segment] = Covered(checkpoint.position, checkpoint.end_offset)
+                found[key, checkpoint.segment] = FlushedEnd(checkpoint.position, checkpoint.end_offset)
 
 
-def _check_names(files: PartitionFiles, report: Report) -> None:
-    orders: dict[tuple[int, int], Segment] = {}
+def _check_names(files: PartitionFiles, report: FindingsPrinter) -> None:
+    orders: dict[tuple[int, int], TargetSegment] = {}
     for segment in files.segments:
         if not segment.has_log:
             what = "there is an index and no log of this name"
@@ -120,9 +122,9 @@ def _check_names(files: PartitionFiles, report: Report) -> None:
 
 async def _verify_segment(
     fs: FileSystem,
-    segment: Segment,
-    covered: Covered | None,
-    report: Report,
+    segment: TargetSegment,
+    covered: FlushedEnd | None,
+    report: FindingsPrinter,
     read: _BytesRead,
     *,
     with_records: bool,
@@ -173,7 +175,7 @@ async def _verify_segment(
 
 
 def _check_superseded(
-    segment: Segment, length: int, index: Checkpoint | None, covered: Covered | None, report: Report
+    segment: TargetSegment, length: int, index: Checkpoint | None, covered: FlushedEnd | None, report: FindingsPrinter
 ) -> None:
     """Check a segment that a later one supersedes: nothing in it may have been acknowledged."""
     flushed = max(covered.position if covered else 0, index.position if index else 0)
@@ -192,7 +194,7 @@ def _check_superseded(
     report.file_done(fields, f"{'FAULTY' if flushed else 'ok'} {segment.log}: superseded")
 
 
-async def _read_index(fs: FileSystem, segment: Segment, report: Report) -> Checkpoint | None:
+async def _read_index(fs: FileSystem, segment: TargetSegment, report: FindingsPrinter) -> Checkpoint | None:
     try:
         return decode_idx(await read_index_file(fs, segment.idx))
     except FormatError as error:
@@ -217,14 +219,14 @@ class _JournalCounts:
     has_end: bool = False
 
 
-async def _verify_journal(fs: FileSystem, path: str, report: Report, read: _BytesRead) -> None:
+async def _verify_journal(fs: FileSystem, path: str, report: FindingsPrinter, read: _BytesRead) -> None:
     length = await fs.visible_length(path)
     faults = report.faults
     counts = _JournalCounts()
     async with aclosing(walk_journal(fs, path, length)) as records:
         async for record in records:
             read.reached(record.position)
-            if isinstance(record, Damage):
+            if isinstance(record, DamagedPart):
                 report.add(_journal_damage(path, record))
                 continue
             counts.records += 1
@@ -255,7 +257,7 @@ async def _verify_journal(fs: FileSystem, path: str, report: Report, read: _Byte
     )
 
 
-def _journal_damage(path: str, damage: Damage) -> Finding:
+def _journal_damage(path: str, damage: DamagedPart) -> Finding:
     if damage.is_tail and damage.fault.startswith("the file ends"):
         what = f"the last {damage.size} bytes are a torn write ({damage.fault})"
         meaning = "Harmless: the broker died in this record; nothing relied on this record."

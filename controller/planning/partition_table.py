@@ -23,21 +23,21 @@ class Rate(NamedTuple):
     requests_s: float
 
 
-class Traffic(NamedTuple):
+class Rates(NamedTuple):
     """A sum of rates, in whole bytes and thousandths of requests per second: exact in any order of adding."""
 
     bytes_s: int
     millirequests_s: int
 
-    def plus(self, rate: Rate, sign: int) -> Traffic:
+    def plus(self, rate: Rate, sign: int) -> Rates:
         """Return the sum with the rate added (``sign`` 1) or subtracted (-1)."""
-        return Traffic(
+        return Rates(
             self.bytes_s + sign * round(rate.bytes_s), self.millirequests_s + sign * round(rate.requests_s * 1000)
         )
 
 
 NO_RATE = Rate(0.0, 0.0)
-NO_TRAFFIC = Traffic(0, 0)
+NO_TRAFFIC = Rates(0, 0)
 _NONE: Mapping[PartitionKey, Rate] = {}
 
 
@@ -66,7 +66,7 @@ class PartitionTable(Mapping[PartitionKey, str]):
         """Traffic of all partitions together."""
         self._topics: dict[uuid.UUID, TopicOwners] = {}
         self._counts: dict[str, int] = {}
-        self._traffic: dict[str, Traffic] = {}
+        self._traffic: dict[str, Rates] = {}
         self._rates: dict[str, dict[PartitionKey, Rate]] = {}  # by owner; never an empty one
         self._partitions = 0
 
@@ -126,7 +126,7 @@ class PartitionTable(Mapping[PartitionKey, str]):
         """Return how many partitions the owner has."""
         return self._counts.get(owner, 0)
 
-    def traffic_of(self, owner: str) -> Traffic:
+    def traffic_of(self, owner: str) -> Rates:
         """Return the sum of the traffic of the owner's partitions."""
         return self._traffic.get(owner, NO_TRAFFIC)
 

@@ -25,7 +25,15 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 
 from bmq.controller.planning.balancing import Balance
-from bmq.controller.planning.planner_view import PENDING_MOVES_MAX, WHOLE, Broker, Move, Moves, PlannerView, Why
+from bmq.controller.planning.planner_view import (
+    PENDING_MOVES_MAX,
+    WHOLE,
+    Move,
+    MovePlan,
+    PlannerBroker,
+    PlannerView,
+    Why,
+)
 from bmq.controller.planning.scores import Scores
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
@@ -38,7 +46,7 @@ CHUNKS_PER_STEP = 256
 """Chunks read in one step of a search: some 5 ms if they are full."""
 
 
-def plan(view: PlannerView, now: float) -> Moves:
+def plan(view: PlannerView, now: float) -> MovePlan:
     """Return the moves to make now.  Empty if none is needed, or there is no broker to move anything to.
 
     ``now``: seconds of the clock of ``view.moved_at``.
@@ -48,7 +56,7 @@ def plan(view: PlannerView, now: float) -> Moves:
         try:
             moves += next(steps)
         except StopIteration as end:
-            return Moves(moves, end.value)
+            return MovePlan(moves, end.value)
 
 
 def plan_in_steps(view: PlannerView, now: float) -> Generator[list[Move], None, bool]:
@@ -78,7 +86,7 @@ def scores(view: PlannerView) -> dict[str, float]:
 # ------------------------------------------------------------------------------------------------------- the targets
 
 
-def _targets(view: PlannerView) -> list[Broker]:
+def _targets(view: PlannerView) -> list[PlannerBroker]:
     """Return the brokers that may be given partitions, in the order that breaks ties.
 
     The order goes round the zones, so that neighbours are in different zones.  Only the fittest brokers are targets: if
@@ -88,7 +96,7 @@ def _targets(view: PlannerView) -> list[Broker]:
     best = min((_fitness(view, broker.incarnation) for broker in able), default=_Fitness.FIT)
     chosen = [broker for broker in able if _fitness(view, broker.incarnation) is best]
     of_zone: Counter[str] = Counter()
-    ranked: list[tuple[int, Broker]] = []
+    ranked: list[tuple[int, PlannerBroker]] = []
     for broker in sorted(chosen):
         ranked.append((of_zone[broker.zone], broker))
         of_zone[broker.zone] += 1
@@ -123,7 +131,7 @@ def _orphaned(view: PlannerView) -> dict[str, Why]:
     return unowned | dict.fromkeys(sorted(dead), Why.DEAD)
 
 
-def _emptied(view: PlannerView, targets: Sequence[Broker]) -> dict[str, Why]:
+def _emptied(view: PlannerView, targets: Sequence[PlannerBroker]) -> dict[str, Why]:
     """Return the live brokers that must give all their partitions up.
 
     Unreachable or stalled ones keep theirs if no broker is fitter.

@@ -24,7 +24,7 @@ SHARDS = uuid.UUID(int=0)
 """The shards of coordinators are planned as partitions of a topic with this id, which no topic has."""
 
 
-class Broker(NamedTuple):
+class PlannerBroker(NamedTuple):
     """A live broker (or coordinator, for shards)."""
 
     incarnation: str
@@ -49,7 +49,7 @@ class PlannerView:
     | ``idle`` | partitions at rest that an earlier plan found, which this one need not search for |
     """
 
-    brokers: Sequence[Broker]
+    brokers: Sequence[PlannerBroker]
     owners: PartitionTable
     unreachable: Mapping[str, int] = field(default_factory=dict)
     proxies: int = 0
@@ -87,7 +87,7 @@ class Move(NamedTuple):
     why: Why
 
 
-class Moves(NamedTuple):
+class MovePlan(NamedTuple):
     """A plan.  ``is_balancing``: balancing has more to do, and goes on until scores are within ``STOP``."""
 
     moves: Sequence[Move]

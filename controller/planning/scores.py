@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bmq.controller.planning.partition_table import Rate, Traffic
-from bmq.controller.planning.planner_view import WHOLE, Broker, PlannerView
+from bmq.controller.planning.partition_table import Rate, Rates
+from bmq.controller.planning.planner_view import WHOLE, PlannerBroker, PlannerView
 from bmq.core.model import PartitionKey
 
 BYTES_WEIGHT, REQUESTS_WEIGHT = 0.5, 0.3
@@ -21,7 +21,7 @@ BYTES_FLOOR_S, REQUESTS_FLOOR_S = 1_000_000.0, 100.0
 class Scores:
     """The score of each live broker, and the weight of a partition in it.  All scores add up to ``WHOLE``."""
 
-    def __init__(self, view: PlannerView, targets: Sequence[Broker]) -> None:
+    def __init__(self, view: PlannerView, targets: Sequence[PlannerBroker]) -> None:
         """``targets``: the brokers that may be given partitions, in the order that breaks ties."""
         self.targets = [broker.incarnation for broker in targets]
         self._owners = view.owners
@@ -38,7 +38,7 @@ class Scores:
             for broker in view.brokers
         }
 
-    def _of_traffic(self, traffic: Traffic) -> int:
+    def _of_traffic(self, traffic: Rates) -> int:
         return round(traffic.bytes_s * self._per_byte + traffic.millirequests_s / 1000 * self._per_request)
 
     def weight_of(self, rate: Rate) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Set
 from typing import Any
 
 from bmq.coordinator.api import GroupListing
-from bmq.coordinator.group.members import Member
-from bmq.coordinator.group.states import State
+from bmq.coordinator.group.members import GroupMember
+from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.manager import Shards
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
@@ -75,15 +75,15 @@ async def _describe(
             operations,
             group_state=state.value,
             protocol_type=group.protocol_type or "",
-            protocol_data=protocol or "" if state is State.STABLE else "",
+            protocol_data=protocol or "" if state is GroupState.STABLE else "",
             members=members,
         )
     if version < 6:
-        return described(group_id, operations, group_state=State.DEAD.value)
+        return described(group_id, operations, group_state=GroupState.DEAD.value)
     return described(  # KIP-1043
         group_id,
         operations,
-        group_state=State.DEAD.value,
+        group_state=GroupState.DEAD.value,
         error_code=ErrorCode.GROUP_ID_NOT_FOUND,
         error_message=f"Group {group_id} not found.",
     )
@@ -105,14 +105,14 @@ def described(group_id: str, operations: frozenset[int] | None, **fields: Any) -
     return _Describe(group_id=group_id, authorized_operations=operations, **{**defaults, **fields})
 
 
-def _member(member: Member, state: State, protocol: str | None) -> Any:
+def _member(member: GroupMember, state: GroupState, protocol: str | None) -> Any:
     """Describe a member.  Its metadata is shown only while the group is Stable, as in Kafka."""
     return _Describe.DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
-        member_metadata=member.metadata(protocol) if state is State.STABLE else b"",
+        member_metadata=member.metadata(protocol) if state is GroupState.STABLE else b"",
         member_assignment=member.assignment,
     )
 
@@ -187,7 +187,7 @@ def _delete(serving: ActiveShard, group_id: str) -> ErrorCode:
     group = serving.state.groups.get(group_id)
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND
-    if group.state is not State.EMPTY:
+    if group.state is not GroupState.EMPTY:
         return ErrorCode.NON_EMPTY_GROUP
     serving.delete_group(group)
     return ErrorCode.NONE

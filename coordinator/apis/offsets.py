@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bmq.coordinator.apis.group_admin import SHARD_LOST
 from bmq.coordinator.group.group import Group
-from bmq.coordinator.group.states import State
+from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.group.subscription import CONSUMER
 from bmq.coordinator.records import (
     NO_EXPIRY,
@@ -319,7 +319,7 @@ def _deletable(serving: ActiveShard, group_id: str) -> Group:
     group = serving.state.groups.get(group_id)
     if group is None:
         raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"no group {group_id}")
-    if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
+    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER:
         raise RequestError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members that are not consumers")
     return group
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bmq.coordinator.group.members import Member, Members, Token, metadata_bytes
+from bmq.coordinator.group.members import GroupMember, GroupMembers, Token, metadata_bytes
 from bmq.coordinator.group.messages import (
     Effect,
     Join,
@@ -34,9 +34,9 @@ from bmq.coordinator.group.messages import (
     Sync,
     SyncResponse,
 )
-from bmq.coordinator.group.states import COMES_AFTER, GroupRules, State
+from bmq.coordinator.group.states import COMES_AFTER, GroupRules, GroupState
 from bmq.coordinator.group.subscription import CONSUMER, subscribed_topics
-from bmq.coordinator.group.timers import Deadlines, Kind, Timer
+from bmq.coordinator.group.timers import GroupTimers, Timer, TimerKind
 from bmq.coordinator.records import NO_TIMESTAMP, Offset, StoredGroup
 from bmq.core.errors import ErrorCode, RequestError
 
@@ -48,37 +48,37 @@ the new id (Kafka's ``classicGroupNewMemberJoinTimeoutMs``)."""
 class Group:
     """The state machine of one classic group."""
 
-    def __init__(self, group_id: str, rules: GroupRules, deadlines: Deadlines, wall_ms: int) -> None:
+    def __init__(self, group_id: str, rules: GroupRules, deadlines: GroupTimers, wall_ms: int) -> None:
         self.group_id = group_id
         self.rules = rules
-        self.state = State.EMPTY
-        self.previous_state = State.DEAD
+        self.state = GroupState.EMPTY
+        self.previous_state = GroupState.DEAD
         self.state_timestamp = wall_ms
         self.generation = 0
         self.protocol_type: str | None = None  # None for a simple group, which only stores offsets
         self.protocol: str | None = None
         self.topics: frozenset[str] | None = None
-        self.members = Members()
+        self.members = GroupMembers()
         self.pending: dict[str, Timer] = {}  # ids that were given out and have not joined yet (KIP-394)
         self.unsynced: dict[str, None] = {}  # members that have not synced this generation
         self._deadlines = deadlines
-        self._join_timer = Timer(group_id, Kind.JOIN)
-        self._sync_timer = Timer(group_id, Kind.SYNC)
+        self._join_timer = Timer(group_id, TimerKind.JOIN)
+        self._sync_timer = Timer(group_id, TimerKind.SYNC)
         self._initial: tuple[int, int] | None = None  # first rebalance: delay, and how much it may grow, ms
         self._has_new_member = False
         self._is_storing = False
         self._effects: list[Effect] = []
 
     @classmethod
-    def restore(cls, group_id: str, stored: StoredGroup, rules: GroupRules, deadlines: Deadlines, now: Now) -> Group:
+    def restore(cls, group_id: str, stored: StoredGroup, rules: GroupRules, deadlines: GroupTimers, now: Now) -> Group:
         """Return a stored group.  Its members' sessions begin at ``now``."""
         group = cls(group_id, rules, deadlines, stored.state_timestamp)
-        group.state = State.STABLE if stored.members else State.EMPTY
+        group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
         group.generation = stored.generation
         group.protocol_type = stored.protocol_type or None
         group.protocol = stored.protocol
         for each in stored.members:
-            member = Member.restore(group_id, stored.protocol, each)
+            member = GroupMember.restore(group_id, stored.protocol, each)
             group.members.add(member)
             deadlines.set(member.session, now.ms + member.session_timeout_ms)
         if stored.leader is not None and stored.leader in group.members:
@@ -110,7 +110,7 @@ class Group:
                 self._join_returned(self.members[present], request, token, now)
                 return None
         elif request.requires_known_id:
-            timer = self.pending[request.new_member_id] = Timer(self.group_id, Kind.PENDING, request.new_member_id)
+            timer = self.pending[request.new_member_id] = Timer(self.group_id, TimerKind.PENDING, request.new_member_id)
             self._deadlines.set(timer, now.ms + request.session_timeout_ms)
             return JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id)
         self._add(request.new_member_id, request, token, now)
@@ -125,12 +125,12 @@ class Group:
         for given, own in ((request.protocol_type, self.protocol_type), (request.protocol, self.protocol)):
             if given is not None and own is not None and given != own:
                 raise RequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{given} is not the group's {own} (KIP-559)")
-        if self.state is State.PREPARING:
+        if self.state is GroupState.PREPARING:
             raise RequestError(ErrorCode.REBALANCE_IN_PROGRESS, "members are joining the next generation")
         self.unsynced.pop(member.member_id, None)
         if not self.unsynced:
             self._deadlines.cancel(self._sync_timer)
-        if self.state is State.STABLE:
+        if self.state is GroupState.STABLE:
             return SyncResponse(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
         self._respond_sync(member, SyncResponse(ErrorCode.REBALANCE_IN_PROGRESS))  # Kafka drops a sync that is replaced
         member.syncing = token
@@ -146,7 +146,7 @@ class Group:
         """
         member = self._validate(member_id, instance_id, generation)
         self._deadlines.set(member.session, now_ms + member.session_timeout_ms)
-        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is State.PREPARING else ErrorCode.NONE
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else ErrorCode.NONE
 
     def leave(self, leaving: Iterable[tuple[str, str | None]], now: Now) -> list[ErrorCode]:
         """Remove members, given as (member id, instance id), and return an error code for each.
@@ -163,14 +163,14 @@ class Group:
 
         An empty group takes commits of generation -1 from any client.  Raises RequestError if the commit is refused.
         """
-        if generation < 0 and self.state is State.EMPTY:
+        if generation < 0 and self.state is GroupState.EMPTY:
             return  # an admin client, or a consumer that assigns partitions to itself
         if generation < 0 and not member_id and instance_id is None:
             raise RequestError(
                 ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group_id} has members, and the commit names none of them"
             )
         member = self._validate(member_id, instance_id, generation)
-        if self.state is State.COMPLETING:
+        if self.state is GroupState.COMPLETING:
             raise RequestError(ErrorCode.REBALANCE_IN_PROGRESS, "the members of this generation have no assignment yet")
         self._deadlines.set(member.session, now_ms + member.session_timeout_ms)
 
@@ -178,28 +178,28 @@ class Group:
 
     def expired(self, timer: Timer, now: Now) -> None:
         """Handle the end of one of this group's timers."""
-        if timer.kind is Kind.PENDING:
+        if timer.kind is TimerKind.PENDING:
             if self.pending.pop(timer.member_id, None):
                 self._finish_join_if_all(now)
-        elif timer.kind is Kind.SESSION:
+        elif timer.kind is TimerKind.SESSION:
             self._session_ended(timer, now)
-        elif timer.kind is Kind.JOIN:
+        elif timer.kind is TimerKind.JOIN:
             self._join_phase_ended(now)
-        elif self.unsynced and self.state in (State.COMPLETING, State.STABLE):
+        elif self.unsynced and self.state in (GroupState.COMPLETING, GroupState.STABLE):
             self._drop_all([self.members[member_id] for member_id in self.unsynced])
             self._prepare(now)
 
     def stored(self, effect: Store, now: Now) -> None:
         """Handle that the effect's record is durable: send the responses that waited for it."""
         if isinstance(effect, StoreAssignment):
-            if self.state is State.COMPLETING and self.generation == effect.value.generation:
+            if self.state is GroupState.COMPLETING and self.generation == effect.value.generation:
                 for member in self.members:
                     member.assignment = effect.assignments.get(member.member_id, b"")
                 self._propagate(ErrorCode.NONE, now)
-                self._move(State.STABLE, now)
+                self._move(GroupState.STABLE, now)
         elif isinstance(effect, StoreRenamed):
             renamed = self.members.get(effect.member_id)
-            if renamed is not None and self.state is State.STABLE:  # else the response comes with the rebalance
+            if renamed is not None and self.state is GroupState.STABLE:  # else the response comes with the rebalance
                 self._respond_join(renamed, self._returned(renamed, effect))
                 self._deadlines.set(renamed.session, now.ms + renamed.session_timeout_ms)
 
@@ -208,7 +208,7 @@ class Group:
 
         Members get UNKNOWN_SERVER_ERROR, as in Kafka.
         """
-        if isinstance(effect, StoreAssignment) and self.state is State.COMPLETING:
+        if isinstance(effect, StoreAssignment) and self.state is GroupState.COMPLETING:
             self._propagate(ErrorCode.UNKNOWN_SERVER_ERROR, now)
             self._prepare(now)
         elif isinstance(effect, StoreRenamed):
@@ -229,7 +229,7 @@ class Group:
         for member in self.members:
             self._respond_join(member, JoinResponse(error, member.member_id))
             self._respond_sync(member, SyncResponse(error))
-        self.state = State.DEAD
+        self.state = GroupState.DEAD
 
     @property
     def has_effects(self) -> bool:
@@ -246,7 +246,7 @@ class Group:
     @property
     def is_idle(self) -> bool:
         """True if the group has no member and no pending one: it may be deleted."""
-        return self.state is State.EMPTY and not self.pending
+        return self.state is GroupState.EMPTY and not self.pending
 
     @property
     def is_simple(self) -> bool:
@@ -261,9 +261,9 @@ class Group:
         """Return the wall time in ms from which an offset's retention counts (KIP-211); None if it cannot expire."""
         if self.protocol_type is None:
             return offset.commit_timestamp
-        if self.state is State.EMPTY:
+        if self.state is GroupState.EMPTY:
             return offset.commit_timestamp if self.state_timestamp == NO_TIMESTAMP else self.state_timestamp
-        if self.state is State.STABLE and self.topics is not None:
+        if self.state is GroupState.STABLE and self.topics is not None:
             return offset.commit_timestamp
         return None
 
@@ -272,10 +272,10 @@ class Group:
     def _accepts(self, member_id: str) -> bool:
         """Return False if ``group.max.size`` refuses a join.  While members join, only those that have joined count,
         so that the last ones are refused."""
-        if self.state is State.EMPTY:
+        if self.state is GroupState.EMPTY:
             return True
         member = self.members.get(member_id)
-        if self.state is State.PREPARING:
+        if self.state is GroupState.PREPARING:
             return (member is not None and member.joining is not None) or self.members.joining < self.rules.size_max
         return member is not None or len(self.members) < self.rules.size_max
 
@@ -287,7 +287,7 @@ class Group:
         return grown <= 0 or self.members.metadata_bytes + grown <= self.rules.metadata_bytes_max
 
     def _supports(self, request: Join) -> bool:
-        if self.state is State.EMPTY:
+        if self.state is GroupState.EMPTY:
             return bool(request.protocol_type and request.protocols)
         return request.protocol_type == self.protocol_type and self.members.supports(n for n, _ in request.protocols)
 
@@ -300,22 +300,22 @@ class Group:
         except RequestError as error:
             return JoinResponse(error.code, request.member_id)
         is_same = member.protocols == request.protocols
-        if is_same and self.state is State.COMPLETING:  # the response to its first join was lost
+        if is_same and self.state is GroupState.COMPLETING:  # the response to its first join was lost
             return self._joined(member)
-        if is_same and self.state is State.STABLE and member.member_id != self.members.leader:
+        if is_same and self.state is GroupState.STABLE and member.member_id != self.members.leader:
             return self._joined(member)  # only a leader's join starts a rebalance: partitions were added, for example
         self._update(member, request, token)
         self._rebalance(now)
         return None
 
-    def _join_returned(self, member: Member, request: Join, token: Token, now: Now) -> None:
+    def _join_returned(self, member: GroupMember, request: Join, token: Token, now: Now) -> None:
         """Handle the join of a static member that has restarted: its old id is fenced, its place is kept (KIP-345)."""
         old_id, leader_before = member.member_id, self.members.leader or ""
         self._respond_join(member, JoinResponse(ErrorCode.FENCED_INSTANCE_ID, old_id))
         self._respond_sync(member, SyncResponse(ErrorCode.FENCED_INSTANCE_ID))
         self._update(member, request, token)
         self._rename(member, request.new_member_id, now)
-        if self.state is State.STABLE and self.protocol == self.members.select_protocol():
+        if self.state is GroupState.STABLE and self.protocol == self.members.select_protocol():
             value = self._stored({each.member_id: each.assignment for each in self.members})
             self._effects.append(
                 StoreRenamed(value, member.member_id, old_id, leader_before, request.can_skip_assignment)
@@ -324,7 +324,7 @@ class Group:
             self._rebalance(now)
 
     def _add(self, member_id: str, request: Join, token: Token, now: Now) -> None:
-        member = Member(
+        member = GroupMember(
             self.group_id,
             member_id,
             request.instance_id,
@@ -346,20 +346,20 @@ class Group:
         self._deadlines.set(member.session, now.ms + NEW_MEMBER_JOIN_MS)
         self._rebalance(now)
 
-    def _update(self, member: Member, request: Join, token: Token) -> None:
+    def _update(self, member: GroupMember, request: Join, token: Token) -> None:
         self.members.set_protocols(member, request.protocols)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
         self._respond_join(member, JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         self.members.park_join(member, token)
 
-    def _rename(self, member: Member, member_id: str, now: Now) -> None:
+    def _rename(self, member: GroupMember, member_id: str, now: Now) -> None:
         token = self.members.take_join(member)
         self._deadlines.cancel(member.session)
         if member.member_id in self.unsynced:
             del self.unsynced[member.member_id]
             self.unsynced[member_id] = None
-        self.members.rename(member, member_id, Timer(self.group_id, Kind.SESSION, member_id))
+        self.members.rename(member, member_id, Timer(self.group_id, TimerKind.SESSION, member_id))
         self._deadlines.set(member.session, now.ms + member.session_timeout_ms)
         if token is not None:
             self.members.park_join(member, token)
@@ -388,19 +388,19 @@ class Group:
         if member.is_waiting and not member.is_new:
             return  # a parked request keeps it; its session begins again with the response
         self._drop(member)
-        if self.state is State.PREPARING:
+        if self.state is GroupState.PREPARING:
             self._finish_join_if_all(now)
         else:
             self._prepare(now)
 
-    def _drop(self, member: Member) -> None:
+    def _drop(self, member: GroupMember) -> None:
         self._respond_join(member, JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID, ""))
         self._respond_sync(member, SyncResponse(ErrorCode.UNKNOWN_MEMBER_ID))
         self._deadlines.cancel(member.session)
         self.unsynced.pop(member.member_id, None)
         self.members.remove(member)
 
-    def _drop_all(self, members: list[Member]) -> None:
+    def _drop_all(self, members: list[GroupMember]) -> None:
         """Drop members from the last to the first.
 
         In the other order each would be the leader when it goes, and the search for the next one would get longer.
@@ -412,19 +412,19 @@ class Group:
 
     def _rebalance(self, now: Now) -> None:
         """Begin a rebalance, or end its join phase if all have joined.  A group's first always waits for its delay."""
-        if self.state is not State.PREPARING:
-            if len(self.members) or self.state is not State.EMPTY:  # else only a pending member has left
+        if self.state is not GroupState.PREPARING:
+            if len(self.members) or self.state is not GroupState.EMPTY:  # else only a pending member has left
                 self._prepare(now)
-        elif self.previous_state is not State.EMPTY:
+        elif self.previous_state is not GroupState.EMPTY:
             self._finish_join_if_all(now)
 
     def _prepare(self, now: Now) -> None:
-        if self.state is State.COMPLETING:
+        if self.state is GroupState.COMPLETING:
             self._propagate(ErrorCode.REBALANCE_IN_PROGRESS, now)
         self.unsynced.clear()
         self._deadlines.cancel(self._sync_timer)
-        is_initial = self.state is State.EMPTY
-        self._move(State.PREPARING, now)
+        is_initial = self.state is GroupState.EMPTY
+        self._move(GroupState.PREPARING, now)
         timeout_ms = self.members.rebalance_timeout_ms
         if is_initial:
             delay_ms = self.rules.initial_delay_ms
@@ -437,11 +437,11 @@ class Group:
             self._finish_join_if_all(now)
 
     def _finish_join_if_all(self, now: Now) -> None:
-        if self.state is State.PREPARING and len(self.members) == self.members.joining and not self.pending:
+        if self.state is GroupState.PREPARING and len(self.members) == self.members.joining and not self.pending:
             self._finish_join(now)
 
     def _join_phase_ended(self, now: Now) -> None:
-        if self.state is not State.PREPARING:
+        if self.state is not GroupState.PREPARING:
             return
         if self._initial is not None and self._has_new_member and self._initial[1]:
             delay_ms, remaining_ms = self._initial
@@ -466,12 +466,12 @@ class Group:
         if not len(self.members):
             self.protocol = None
             self.topics = self._subscribed()
-            self._move(State.EMPTY, now)
+            self._move(GroupState.EMPTY, now)
             self._effects.append(Store(self._stored({})))
             return
         self.protocol = self.members.select_protocol()
         self.topics = self._subscribed()
-        self._move(State.COMPLETING, now)
+        self._move(GroupState.COMPLETING, now)
         self._respond_joins(now)
         self._deadlines.set(self._sync_timer, now.ms + self.members.rebalance_timeout_ms)
 
@@ -501,38 +501,38 @@ class Group:
             if self._respond_sync(member, response):
                 self._deadlines.set(member.session, now.ms + member.session_timeout_ms)
 
-    def _move(self, state: State, now: Now) -> None:
+    def _move(self, state: GroupState, now: Now) -> None:
         assert self.state in COMES_AFTER[state], f"{self.group_id}: {state} does not follow {self.state}"
         self.previous_state, self.state = self.state, state
         self.state_timestamp = now.wall_ms
 
     # ------------------------------------------------------------------------------------------------ helpers
 
-    def _validate(self, member_id: str, instance_id: str | None, generation: int) -> Member:
+    def _validate(self, member_id: str, instance_id: str | None, generation: int) -> GroupMember:
         member = self.members.validate(member_id, instance_id)
         if generation != self.generation:
             raise RequestError(ErrorCode.ILLEGAL_GENERATION, f"generation {generation}, now {self.generation}")
         return member
 
-    def _respond_join(self, member: Member, response: JoinResponse) -> None:
+    def _respond_join(self, member: GroupMember, response: JoinResponse) -> None:
         token = self.members.take_join(member)
         if token is not None:
             self._effects.append(Respond(token, response))
 
-    def _respond_sync(self, member: Member, response: SyncResponse) -> bool:
+    def _respond_sync(self, member: GroupMember, response: SyncResponse) -> bool:
         token, member.syncing = member.syncing, None
         if token is not None:
             self._effects.append(Respond(token, response))
         return token is not None
 
-    def _joined(self, member: Member) -> JoinResponse:
+    def _joined(self, member: GroupMember) -> JoinResponse:
         leader = self.members.leader or ""
         members = self.members.joined(self.protocol) if member.member_id == leader else ()
         return JoinResponse(
             ErrorCode.NONE, member.member_id, self.generation, self.protocol_type, self.protocol, leader, False, members
         )
 
-    def _returned(self, member: Member, effect: StoreRenamed) -> JoinResponse:
+    def _returned(self, member: GroupMember, effect: StoreRenamed) -> JoinResponse:
         """Return the response to a static member that came back without a rebalance.
 
         A client that cannot skip the assignment must not lead: its response names the leader's id of before.

@@ -1,8 +1,8 @@
 """The members of one classic group, and totals over them.  Pure; it decides nothing.
 
 A group may have thousands of members, so a request must not walk over all of them.  Walks that begin or end a phase
-(`Members.select_protocol`, `not_rejoined`, `rebalance_timeout_ms`, `joined`, `stored`) happen a few times a rebalance;
-a static member that comes back under a new id is the exception: its group is stored whole.
+(`GroupMembers.select_protocol`, `not_rejoined`, `rebalance_timeout_ms`, `joined`, `stored`) happen a few times a
+rebalance; a static member that comes back under a new id is the exception: its group is stored whole.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
-from bmq.coordinator.group.timers import Kind, Timer
+from bmq.coordinator.group.timers import Timer, TimerKind
 from bmq.coordinator.records import StoredMember
 from bmq.core.errors import ErrorCode, RequestError
 
@@ -36,7 +36,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-class Member:
+class GroupMember:
     """One member.  ``joining`` and ``syncing`` are the tokens of its parked JoinGroup and SyncGroup."""
 
     __slots__ = (
@@ -77,10 +77,10 @@ class Member:
         self.joining: Token | None = None
         self.syncing: Token | None = None
         self.is_new = False  # its first join is parked: unlike later ones, it can expire
-        self.session = Timer(group_id, Kind.SESSION, member_id)
+        self.session = Timer(group_id, TimerKind.SESSION, member_id)
 
     @classmethod
-    def restore(cls, group_id: str, protocol: str | None, stored: StoredMember) -> Member:
+    def restore(cls, group_id: str, protocol: str | None, stored: StoredMember) -> GroupMember:
         """Return a stored member.  Only the chosen protocol is stored, so it is the only one that it supports."""
         return cls(
             group_id,
@@ -124,11 +124,11 @@ class Member:
 _rebalance_timeout_ms = attrgetter("rebalance_timeout_ms")
 
 
-class Members:
+class GroupMembers:
     """Members by member id, in the order in which they came.  The first is the leader until another is elected."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, Member] = {}
+        self._by_id: dict[str, GroupMember] = {}
         self._by_instance: dict[str, str] = {}
         self._support: Counter[str] = Counter()  # protocol name -> members that support it
         self.metadata_bytes = 0
@@ -140,23 +140,23 @@ class Members:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[GroupMember]:
         return iter(self._by_id.values())
 
     def __contains__(self, member_id: str) -> bool:
         return member_id in self._by_id
 
-    def get(self, member_id: str) -> Member | None:
+    def get(self, member_id: str) -> GroupMember | None:
         return self._by_id.get(member_id)
 
-    def __getitem__(self, member_id: str) -> Member:
+    def __getitem__(self, member_id: str) -> GroupMember:
         return self._by_id[member_id]
 
     def by_instance(self, instance_id: str) -> str | None:
         """Return the member id of a static member; None if there is no such member."""
         return self._by_instance.get(instance_id)
 
-    def validate(self, member_id: str, instance_id: str | None) -> Member:
+    def validate(self, member_id: str, instance_id: str | None) -> GroupMember:
         """Return the member that a request names.
 
         Raises RequestError: UNKNOWN_MEMBER_ID if there is no such member or instance, FENCED_INSTANCE_ID if the
@@ -173,7 +173,7 @@ class Members:
             raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member {member_id}")
         return member
 
-    def add(self, member: Member) -> None:
+    def add(self, member: GroupMember) -> None:
         assert member.member_id not in self._by_id
         if member.instance_id is not None:
             assert member.instance_id not in self._by_instance
@@ -183,7 +183,7 @@ class Members:
         self.joining += member.joining is not None
         self.leader = self.leader or member.member_id
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: GroupMember) -> None:
         """Remove a member without parked requests.  If it was the leader, the first member left is."""
         assert not member.is_waiting
         del self._by_id[member.member_id]
@@ -193,7 +193,7 @@ class Members:
         if self.leader == member.member_id:
             self.leader = next(iter(self._by_id), None)
 
-    def rename(self, member: Member, member_id: str, session: Timer) -> None:
+    def rename(self, member: GroupMember, member_id: str, session: Timer) -> None:
         """Give a static member that came back its new id.  It keeps all else, but is now the last in order."""
         assert not member.is_waiting
         assert member.instance_id is not None
@@ -205,18 +205,18 @@ class Members:
         self._by_id[member_id] = member
         self._by_instance[member.instance_id] = member_id
 
-    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+    def set_protocols(self, member: GroupMember, protocols: Protocols) -> None:
         """Replace the protocols that a member supports."""
         self._count(member.protocols, -1)
         member.protocols = protocols
         self._count(protocols, 1)
 
-    def park_join(self, member: Member, token: Token) -> None:
+    def park_join(self, member: GroupMember, token: Token) -> None:
         """Keep the token of a join that waits, in place of an earlier one."""
         self.joining += member.joining is None
         member.joining = token
 
-    def take_join(self, member: Member) -> Token | None:
+    def take_join(self, member: GroupMember) -> Token | None:
         """Return the token of the member's parked join, which is parked no more; None if there is none."""
         token, member.joining = member.joining, None
         self.joining -= token is not None
@@ -234,7 +234,7 @@ class Members:
         votes = Counter(member.vote(candidates) for member in self)
         return votes.most_common(1)[0][0]
 
-    def not_rejoined(self) -> list[Member]:
+    def not_rejoined(self) -> list[GroupMember]:
         return [member for member in self if member.joining is None]
 
     def elect(self) -> bool:

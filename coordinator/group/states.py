@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class State(Enum):
+class GroupState(Enum):
     """State of a classic group, by the name that Kafka sends (``ClassicGroupState``)."""
 
     EMPTY = "Empty"
@@ -17,11 +17,11 @@ class State(Enum):
 
 
 COMES_AFTER = {
-    State.EMPTY: {State.PREPARING},
-    State.PREPARING: {State.STABLE, State.COMPLETING, State.EMPTY},
-    State.COMPLETING: {State.PREPARING},
-    State.STABLE: {State.COMPLETING},
-    State.DEAD: set(State),
+    GroupState.EMPTY: {GroupState.PREPARING},
+    GroupState.PREPARING: {GroupState.STABLE, GroupState.COMPLETING, GroupState.EMPTY},
+    GroupState.COMPLETING: {GroupState.PREPARING},
+    GroupState.STABLE: {GroupState.COMPLETING},
+    GroupState.DEAD: set(GroupState),
 }
 """The states from which each state may be entered."""
 

@@ -14,7 +14,7 @@ NEVER = 1 << 62
 _COMPACT_MIN = 64
 
 
-class Kind(Enum):
+class TimerKind(Enum):
     """The period that a timer ends."""
 
     SESSION = "session"
@@ -28,7 +28,7 @@ class Timer:
 
     __slots__ = ("at", "group_id", "kind", "member_id", "queued")
 
-    def __init__(self, group_id: str, kind: Kind, member_id: str = "") -> None:
+    def __init__(self, group_id: str, kind: TimerKind, member_id: str = "") -> None:
         self.group_id = group_id
         self.kind = kind
         self.member_id = member_id
@@ -40,7 +40,7 @@ class Timer:
         return self.at != NEVER
 
 
-class Deadlines:
+class GroupTimers:
     """All timers of a shard.  The heap has at most about twice as many entries as timers are set."""
 
     def __init__(self) -> None:

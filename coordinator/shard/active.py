@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.membership_budget import MembershipAccount, MembershipBudget
 from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
-from bmq.coordinator.group.states import State
+from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.freshness import Freshness
@@ -243,7 +243,7 @@ class ActiveShard:
                     await next_turn()
                 await self.room()
                 group = self.state.groups.get(group_id)
-                if group is None or group.state is not State.EMPTY:
+                if group is None or group.state is not GroupState.EMPTY:
                     return
                 self.delete(group_id, [OffsetRecord(group_id, topic, each, None) for each in partitions])
 
@@ -320,7 +320,7 @@ class ActiveShard:
 
     def _group_of_member(self, group_id: str) -> Group:
         group = self.state.groups.get(group_id)
-        if group is None or group.state is State.EMPTY:
+        if group is None or group.state is GroupState.EMPTY:
             raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id} has no members")
         return group
 

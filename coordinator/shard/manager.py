@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from typing import Any
 
 from bmq.coordinator.group.membership_budget import MembershipBudget
-from bmq.coordinator.group.states import State
+from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.active import ActiveShard
@@ -184,7 +184,7 @@ class Shards:
 
     def groups_by_state(self) -> dict[str, int]:
         """Count the loaded groups by Kafka's name of their state, states without any included."""
-        counts = dict.fromkeys((state.value for state in State), 0)
+        counts = dict.fromkeys((state.value for state in GroupState), 0)
         for shard in self._shards.values():
             for group in shard.serving.state.groups.values() if shard.serving is not None else ():
                 counts[group.state.value] += 1

@@ -34,7 +34,7 @@ from bmq.core.rpc.messages import (
     ShardOpenRequest,
     ShardOpenResponse,
 )
-from bmq.core.rpc.peers import Kind, Peer, PeerLost, Peers, ask_peer
+from bmq.core.rpc.peers import ConnectionKind, Peer, PeerLost, Peers, ask_peer
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import FetchedPartition, FetchPartition
 from bmq.core.wire.fetch_client import FETCH_VERSION, decode_fetch_response, encode_fetch_request
@@ -226,7 +226,7 @@ class RemoteShardLogs:
         if member is None:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} has no owner now")
         try:
-            peer = await self._peers.reach(member, Kind.CONTROL, timeout_s)
+            peer = await self._peers.reach(member, ConnectionKind.CONTROL, timeout_s)
         except PeerLost as error:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key}: {error}") from error
         request = ShardOpenRequest(key.topic_id, key.partition, ownership)

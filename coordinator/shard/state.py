@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.messages import Now
 from bmq.coordinator.group.states import GroupRules
-from bmq.coordinator.group.timers import Deadlines
+from bmq.coordinator.group.timers import GroupTimers
 from bmq.coordinator.offsets.committed import Offsets, is_expired
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, OffsetRecord, StoredGroup, Unknown
 
@@ -21,7 +21,7 @@ class ShardState:
 
     def __init__(self, rules: GroupRules) -> None:
         self.rules = rules
-        self.deadlines = Deadlines()
+        self.deadlines = GroupTimers()
         self.offsets = Offsets()
         self._groups: dict[str, Group] = {}
         self._stored: dict[str, StoredGroup] = {}

@@ -27,7 +27,7 @@ Done = Callable[[RequestError | None], None]
 """Called with the error of an operation, None if all its records are durable."""
 
 
-class Operation:
+class ShardWrite:
     """Records that were written together.
 
     ``first_batch`` is the base offset of the batch with the first of them; -1 until that is durable, and without
@@ -64,9 +64,9 @@ class Writer:
         self._clock = clock
         self._on_flushed = flushed
         self._on_failed = failed
-        self._queue: deque[Operation] = deque()
+        self._queue: deque[ShardWrite] = deque()
         self._queued_bytes = 0
-        self._finishing: list[Operation] = []  # operations whose last record is in the batch in flight
+        self._finishing: list[ShardWrite] = []  # operations whose last record is in the batch in flight
         self._is_in_flight = False
         self._is_scheduled = False
         self._open_writes: dict[str, int] = {}  # group id -> operations with records that are not durable
@@ -77,9 +77,9 @@ class Writer:
         """Return True if the log accepts a batch of this record alone."""
         return HEADER_BYTES + _size(record) <= self._log.max_batch_bytes
 
-    def write(self, records: Sequence[KeyValue], group_id: str, done: Done) -> Operation:
+    def write(self, records: Sequence[KeyValue], group_id: str, done: Done) -> ShardWrite:
         """Queue records.  ``done`` is called later, never before this returns; without records, after earlier ones."""
-        operation = Operation(records, group_id, done)
+        operation = ShardWrite(records, group_id, done)
         if self._error is not None:
             asyncio.get_running_loop().call_soon(done, self._error)
             return operation
@@ -154,13 +154,13 @@ class Writer:
             return
         future.add_done_callback(lambda done: self._flushed(done, size, starting))
 
-    def _take(self) -> tuple[list[KeyValue], list[Operation], list[Operation]]:
+    def _take(self) -> tuple[list[KeyValue], list[ShardWrite], list[ShardWrite]]:
         """Take the next batch from the queue.
 
         Returns its records, the operations that end with it, and the operation, if any, that goes on after it.
         """
         records: list[KeyValue] = []
-        finished: list[Operation] = []
+        finished: list[ShardWrite] = []
         limit = min(BATCH_BYTES, self._log.max_batch_bytes)
         size = HEADER_BYTES
         while self._queue:
@@ -176,7 +176,7 @@ class Writer:
             finished.append(self._queue.popleft())
         return records, finished, []
 
-    def _flushed(self, done: asyncio.Future[int], size: int, starting: list[Operation]) -> None:
+    def _flushed(self, done: asyncio.Future[int], size: int, starting: list[ShardWrite]) -> None:
         self._is_in_flight = False
         if self._error is not None:
             if not done.cancelled():
@@ -196,7 +196,7 @@ class Writer:
         self._on_flushed()
         self._send()
 
-    def _finish(self, operations: list[Operation]) -> None:
+    def _finish(self, operations: list[ShardWrite]) -> None:
         for operation in operations:
             if operation.records:
                 left = self._open_writes[operation.group_id] - 1

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
-from bmq.core.descriptors import FAILURES, Failures
+from bmq.core.descriptors import FAILURES, DescriptorFailures
 from bmq.core.logging.fields import fields
 
 TRY_S = 1.0
@@ -69,10 +69,11 @@ class DescriptorShortage:
 class DescriptorMeter:
     """A meter that tries between `start` and `stop`, on the running loop.
 
-    `is_out` is the result of the last try, `failures` the total of this process (`core.descriptors.Failures`).
+    `is_out` is the result of the last try, `failures` the total of this process
+    (`core.descriptors.DescriptorFailures`).
     """
 
-    def __init__(self, failures: Failures = FAILURES, open_one: Callable[[], None] | None = None) -> None:
+    def __init__(self, failures: DescriptorFailures = FAILURES, open_one: Callable[[], None] | None = None) -> None:
         """`open_one` raises OSError if no descriptor is left."""
         self.is_out = False
         self._failures = failures

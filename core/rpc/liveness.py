@@ -20,7 +20,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Verdict(Enum):
+class LivenessVerdict(Enum):
     """A tick's verdict on the connection."""
 
     FINE = "fine"
@@ -66,7 +66,7 @@ class Liveness:
         self._alive = self._read = self._drained = now
         self._unsent = 0
 
-    def tick(self, now: float, unsent: int) -> Verdict:
+    def tick(self, now: float, unsent: int) -> LivenessVerdict:
         """Judge the connection.  ``unsent`` are the bytes that the kernel has not taken yet."""
         self._forgive(now)
         if not self._unsent:
@@ -77,11 +77,11 @@ class Liveness:
         silence_s = now - self._alive
         is_stuck = unsent and now - self._drained >= self.stuck_s
         if is_stuck or silence_s >= self.silence_max_s or now - self._read >= max(self.stuck_s, self.silence_max_s):
-            return Verdict.LOST
+            return LivenessVerdict.LOST
         if silence_s >= self.ping_s and now - self._pinged >= self.ping_s:
             self._pinged = now
-            return Verdict.PING
-        return Verdict.FINE
+            return LivenessVerdict.PING
+        return LivenessVerdict.FINE
 
     def _forgive(self, now: float) -> None:
         """Add the time for which this process was held up to the times of the last signs of life."""

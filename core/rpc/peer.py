@@ -24,7 +24,7 @@ from bmq.core.aio.subscribers import Subscribers
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.frames import FrameReader
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.liveness import Liveness, Verdict
+from bmq.core.rpc.liveness import Liveness, LivenessVerdict
 from bmq.core.rpc.message_fields import Unregistered
 from bmq.core.rpc.messages import HelloRequest, HelloResponse, InternalKey, PingRequest
 from bmq.core.wire.header import response_is_flexible
@@ -58,7 +58,7 @@ class PeerSettings:
     """Bytes of one response: fetch.max.bytes twice."""
 
 
-class Kind(Enum):
+class ConnectionKind(Enum):
     """The purpose of a connection; connections of one kind do not hold up those of another."""
 
     PRODUCE = "produce"
@@ -111,7 +111,9 @@ class Peer(asyncio.BufferedProtocol):
     Needs a loop that reads into the buffer in the call that gets it, as ``core.net.client_connection`` does.
     """
 
-    def __init__(self, own: str, incarnation: str, kind: Kind, settings: PeerSettings, shared: memoryview) -> None:
+    def __init__(
+        self, own: str, incarnation: str, kind: ConnectionKind, settings: PeerSettings, shared: memoryview
+    ) -> None:
         self.incarnation = incarnation
         self.kind = kind
         self.is_up = False
@@ -213,9 +215,9 @@ class Peer(asyncio.BufferedProtocol):
         assert self._transport is not None
         unsent = self._transport.get_write_buffer_size() if self._is_blocked else 0
         verdict = self._liveness.tick(now, unsent)
-        if verdict is Verdict.LOST:
+        if verdict is LivenessVerdict.LOST:
             self._lose("no sign of life: it does not respond to a ping" if not unsent else "it takes no more bytes")
-        elif verdict is Verdict.PING and not self._is_blocked:
+        elif verdict is LivenessVerdict.PING and not self._is_blocked:
             ping = self._call(InternalKey.PING, 0, PingRequest().encode())
             self._pings += 1
             ping.add_done_callback(self._on_pinged)

@@ -1,6 +1,6 @@
 """Calls between the processes of a cluster: one process's connections to all others.
 
-    peer = peers.get(member, Kind.PRODUCE)          the connection that is up now, or None: one is being made
+    peer = peers.get(member, ConnectionKind.PRODUCE)the connection that is up now, or None: one is being made
     response = await peer.call(key, version, body)  PeerLost: there will be none
     response = await peers.ask(member, AskRequest(...), InternalKey.ASK, AskResponse, timeout_s=5)
     peer = await peers.open(member, timeout_s=1)    one for this caller alone
@@ -33,12 +33,12 @@ from bmq.core.net.request import Buffer
 from bmq.core.rpc.message_fields import Message, Unregistered
 from bmq.core.rpc.messages import InternalKey, PingRequest, PingResponse, leading_error
 from bmq.core.rpc.name_lookup import LookupFailed, look_up
-from bmq.core.rpc.peer import Evidence, Kind, Peer, PeerBusy, PeerLost, PeerSettings
+from bmq.core.rpc.peer import ConnectionKind, Evidence, Peer, PeerBusy, PeerLost, PeerSettings
 
 __all__ = [
     "PROTOCOL",
     "Evidence",
-    "Kind",
+    "ConnectionKind",
     "MemberLike",
     "Peer",
     "PeerBusy",
@@ -143,7 +143,7 @@ class _Link:
 
     __slots__ = ("failures", "kind", "member", "not_before", "peer", "since", "task", "waiters", "wanted", "why")
 
-    def __init__(self, member: MemberLike, kind: Kind) -> None:
+    def __init__(self, member: MemberLike, kind: ConnectionKind) -> None:
         self.member = member
         self.kind = kind
         self.peer: Peer | None = None
@@ -173,7 +173,7 @@ class Peers:
         self._settings = settings or PeerSettings()
         self._protocols = protocols
         self._shared = memoryview(bytearray(SHARED_BYTES))
-        self._links: dict[tuple[str, Kind], _Link] = {}
+        self._links: dict[tuple[str, ConnectionKind], _Link] = {}
         self._apart: dict[Peer, MemberLike] = {}  # connections from ``open``
         self._forgotten: LruCache[str, None] = LruCache(FORGOTTEN_MAX)
         self._ending: dict[asyncio.Task[None], None] = {}
@@ -193,7 +193,7 @@ class Peers:
         """Number of members to which a connection of any kind is up."""
         return len({incarnation for (incarnation, _), link in self._links.items() if link.peer is not None})
 
-    def get(self, member: MemberLike, kind: Kind) -> Peer | None:
+    def get(self, member: MemberLike, kind: ConnectionKind) -> Peer | None:
         """Return the connection that is up now; None if there is none, and then one is being made."""
         link = self._links.get((member.incarnation, kind))
         if link is not None and link.peer is not None:
@@ -201,7 +201,7 @@ class Peers:
         self._want(member, kind)
         return None
 
-    async def reach(self, member: MemberLike, kind: Kind, timeout_s: float) -> Peer:
+    async def reach(self, member: MemberLike, kind: ConnectionKind, timeout_s: float) -> Peer:
         """Return the connection once it is up.
 
         Raises PeerLost, of which nothing was sent, if it is not up within ``timeout_s`` seconds.
@@ -230,7 +230,7 @@ class Peers:
         no response within ``timeout_s`` seconds.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
-        peer = await self.reach(member, Kind.CONTROL, timeout_s)
+        peer = await self.reach(member, ConnectionKind.CONTROL, timeout_s)
         async with asyncio.timeout_at(deadline):
             return await ask_peer(peer, message, api_key, response_type)
 
@@ -239,7 +239,7 @@ class Peers:
 
         Raises PeerLost if it is not up within ``timeout_s`` seconds.
         """
-        peer = await self._open(member, Kind.CONTROL, timeout_s)
+        peer = await self._open(member, ConnectionKind.CONTROL, timeout_s)
         if self._is_closed or member.incarnation in self._forgotten:
             peer.close()
             raise PeerLost(f"{member.incarnation}: {_NOT_A_MEMBER}", was_sent=False)
@@ -259,7 +259,7 @@ class Peers:
         it does not respond within ``timeout_s`` seconds.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
-        peer = await self._open(member, Kind.CONTROL, timeout_s)
+        peer = await self._open(member, ConnectionKind.CONTROL, timeout_s)
         try:
             async with asyncio.timeout_at(deadline):
                 return PingResponse.decode(await peer.call(InternalKey.PING, _VERSION, PingRequest().encode()))
@@ -290,13 +290,13 @@ class Peers:
         If the member finds this process unregistered, the subscribers are notified.  Raises PeerLost if the member
         refuses, or does not respond within ``timeout_s`` seconds.
         """
-        peer = await self._open(member, Kind.CONTROL, timeout_s)
+        peer = await self._open(member, ConnectionKind.CONTROL, timeout_s)
         peer.close()
 
     def forget(self, incarnation: str) -> None:
         """Close the connections to a former member, and make none until ``welcome``.  Idempotent."""
         self._forgotten.put(incarnation, None)
-        for kind in Kind:
+        for kind in ConnectionKind:
             link = self._links.pop((incarnation, kind), None)
             if link is not None:
                 self._end(link)
@@ -312,7 +312,7 @@ class Peers:
         early was being made to nowhere.
         """
         self._forgotten.pop(member.incarnation)
-        for kind in Kind:
+        for kind in ConnectionKind:
             link = self._links.get((member.incarnation, kind))
             if link is not None:
                 link.member = member
@@ -332,7 +332,7 @@ class Peers:
 
     # -------------------------------------------------------------------------------------------- making connections
 
-    def _want(self, member: MemberLike, kind: Kind) -> _Link | None:
+    def _want(self, member: MemberLike, kind: ConnectionKind) -> _Link | None:
         """Note the demand for a connection.  Return its link, None if there must be none."""
         if self._is_closed or member.incarnation in self._forgotten:
             return None
@@ -371,7 +371,7 @@ class Peers:
                 {"message": f"connecting to {link.member.incarnation} failed", "exception": task.exception()}
             )
 
-    async def _open(self, member: MemberLike, kind: Kind, timeout_s: float) -> Peer:
+    async def _open(self, member: MemberLike, kind: ConnectionKind, timeout_s: float) -> Peer:
         """Return a connection on which both sides have said Hello.  Raises PeerLost."""
         where = f"{member.incarnation} at {member.internal.host}:{member.internal.port}"
         make = partial(Peer, self._own, member.incarnation, kind, self._settings, self._shared)
@@ -473,7 +473,7 @@ class Peers:
         """
         peer.vouch(alive_at)
         if now - peer.alive_at >= self._settings.ping_s / 2:
-            self._want(member, Kind.CONTROL)
+            self._want(member, ConnectionKind.CONTROL)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

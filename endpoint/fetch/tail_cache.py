@@ -36,7 +36,7 @@ _COMPACT = 64  # evicted entries at the front of a run, before it is shortened
 _END = attrgetter("end")
 
 
-class Slice(NamedTuple):
+class TailSlice(NamedTuple):
     """Whole batches, one after another; ``size`` in bytes."""
 
     buffers: Sequence[Buffer]
@@ -166,7 +166,7 @@ class TailCache:
 
     def read(
         self, key: PartitionKey, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool
-    ) -> Slice | None:
+    ) -> TailSlice | None:
         """Return the batches from the one that holds ``offset`` on, as many as fit, all below ``end_offset``.
 
         ``at_least_one``: the first even if it is larger than ``max_bytes``.  Returns None if ``offset`` is not kept; an
@@ -187,8 +187,8 @@ class TailCache:
             size += entry.size
             at += 1
         if len(buffers) > 1 and size < JOIN_BYTES * len(buffers):
-            return Slice((b"".join(buffers),), size)
-        return Slice(buffers, size)
+            return TailSlice((b"".join(buffers),), size)
+        return TailSlice(buffers, size)
 
     def _evict(self, tail: _Tail) -> None:
         self._forget(tail.pop())

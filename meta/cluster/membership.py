@@ -26,7 +26,7 @@ from bmq.core.logging.fields import fields
 from bmq.core.rpc.message_fields import Unregistered
 from bmq.meta.cluster.keys import member_key, node_id_key, node_ids_prefix
 from bmq.meta.cluster.member import PROXY, Member, encode_member
-from bmq.meta.cluster.unregistered import Verdict, judge
+from bmq.meta.cluster.unregistered import FindingVerdict, judge
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.kv import Compare, KeyValue, KvError, LeaseNotFound, Put
 
@@ -150,9 +150,9 @@ class Membership:
             ttl_s=self._ttl_s,
             roles=self.member.roles,
         )
-        if verdict is Verdict.LOST:
+        if verdict is FindingVerdict.LOST:
             self._lost(_DECLARED_UNSEEN)
-        elif verdict is Verdict.ASK_STORE:
+        elif verdict is FindingVerdict.ASK_STORE:
             self._is_due.set()
 
     async def start(self) -> None:

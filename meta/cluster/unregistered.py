@@ -36,7 +36,7 @@ DECISIVE = (BROKER, COORDINATOR, PROXY, CONTROLLER)
 """Roles, the one that has most to lose first.  A process goes by the first of these that it has."""
 
 
-class Verdict(Enum):
+class FindingVerdict(Enum):
     """A judgement of another member's finding."""
 
     NOTHING = "the finding is older than this process's key, or its work cannot have been assigned to another"
@@ -44,7 +44,7 @@ class Verdict(Enum):
     LOST = "the key is gone, and the store cannot have renewed the lease"
 
 
-def judge(found: Unregistered, *, revision: int, lease_age_s: float, ttl_s: float, roles: Set[str]) -> Verdict:
+def judge(found: Unregistered, *, revision: int, lease_age_s: float, ttl_s: float, roles: Set[str]) -> FindingVerdict:
     """Judge another member's finding about this process.
 
     ``revision``: of this process's key as it wrote it last; 0 if it is not a member, and has noticed.  ``lease_age_s``:
@@ -52,8 +52,8 @@ def judge(found: Unregistered, *, revision: int, lease_age_s: float, ttl_s: floa
     """
     decisive = next((role for role in DECISIVE if role in roles), "")
     if not revision or found.revision < revision or decisive not in found.roles:
-        return Verdict.NOTHING
-    return Verdict.LOST if lease_age_s >= ttl_s else Verdict.ASK_STORE
+        return FindingVerdict.NOTHING
+    return FindingVerdict.LOST if lease_age_s >= ttl_s else FindingVerdict.ASK_STORE
 
 
 def others_to_ask(view: ClusterView) -> list[Member]:

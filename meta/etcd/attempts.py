@@ -8,12 +8,12 @@ from __future__ import annotations
 from enum import Enum, auto
 from random import Random
 
-from bmq.meta.etcd.errors import Verdict
+from bmq.meta.etcd.errors import FailureVerdict
 from bmq.meta.etcd.settings import EtcdSettings
 from bmq.meta.kv import KvError, KvUnavailable, KvUnknown
 
 
-class Kind(Enum):
+class Repeatability(Enum):
     """The effect of sending a call twice."""
 
     READ = auto()
@@ -47,7 +47,7 @@ class Backoff:
 class Attempts:
     """One call's attempts: whether there is another one, and the error if there is not."""
 
-    def __init__(self, kind: Kind, *, members: int, backoff: Backoff, until: float) -> None:
+    def __init__(self, kind: Repeatability, *, members: int, backoff: Backoff, until: float) -> None:
         self._until = until
         self._kind = kind
         self._members = members
@@ -55,24 +55,24 @@ class Attempts:
         self._failed = 0
         self._is_unknown = False
 
-    def pause_s(self, verdict: Verdict, now: float) -> float | None:
+    def pause_s(self, verdict: FailureVerdict, now: float) -> float | None:
         """Count a failure.  Return the seconds to wait before the next attempt, or None to give up.
 
         Members are tried in turn without a pause; a pause comes before each further round.
         """
         self._failed += 1
-        if verdict is Verdict.UNKNOWN:
+        if verdict is FailureVerdict.UNKNOWN:
             self._is_unknown = True
-            if self._kind is Kind.ONCE:
+            if self._kind is Repeatability.ONCE:
                 return None
-        if verdict in (Verdict.FORBIDDEN, Verdict.LEASE_GONE):
+        if verdict in (FailureVerdict.FORBIDDEN, FailureVerdict.LEASE_GONE):
             return None
         pause_s = 0.0 if self._failed % self._members else self._backoff.pause_s()
         return pause_s if now + pause_s < self._until else None
 
     def error(self, text: str) -> KvError:
         """Return the error for the caller after giving up."""
-        if self._is_unknown and self._kind is not Kind.READ:
+        if self._is_unknown and self._kind is not Repeatability.READ:
             return KvUnknown(text)
         return KvUnavailable(text)
 

@@ -20,9 +20,9 @@ import grpc
 from bmq.core.metrics.counters import Histogram
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.address import EtcdAddress
-from bmq.meta.etcd.attempts import Attempts, Backoff, Kind, Rotation
-from bmq.meta.etcd.errors import Verdict
-from bmq.meta.etcd.member import CallFailed, Member, Metadata, Method, Request, Response, Tokens, WatchCall
+from bmq.meta.etcd.attempts import Attempts, Backoff, Repeatability, Rotation
+from bmq.meta.etcd.errors import FailureVerdict
+from bmq.meta.etcd.member import CallFailed, EtcdMember, Metadata, Method, Request, Response, Tokens, WatchCall
 from bmq.meta.etcd.settings import EtcdSettings
 from bmq.meta.kv import KvUnavailable, KvUnknown, LeaseNotFound
 
@@ -42,7 +42,7 @@ class EtcdClient:
         """Done when ``close`` has begun."""
         self._where = ", ".join(address.endpoints)
         credentials = _credentials(address)
-        self._members = [Member(endpoint, credentials, settings) for endpoint in address.endpoints]
+        self._members = [EtcdMember(endpoint, credentials, settings) for endpoint in address.endpoints]
         # A random first one: the clients of a cluster spread over its members.
         first = self.dice.randrange(len(self._members))
         self._rotation = Rotation(len(self._members), settings.avoid_s, first=first)
@@ -61,7 +61,7 @@ class EtcdClient:
         self,
         method: Method[Request, Response],
         request: Request,
-        kind: Kind,
+        kind: Repeatability,
         *,
         retry_for_s: float | None = None,
         is_urgent: bool = False,
@@ -95,7 +95,7 @@ class EtcdClient:
         """Send a call to every member once.  Return each one's response or failure, by its endpoint."""
         self._require_open()
 
-        async def ask(member: Member) -> tuple[str, Response | CallFailed]:
+        async def ask(member: EtcdMember) -> tuple[str, Response | CallFailed]:
             try:
                 await member.connect()
                 return member.endpoint, await member.call(method, request, await self._tokens.get(member))
@@ -111,7 +111,7 @@ class EtcdClient:
             times = self.calls_ms[name] = Histogram()
         times.observe((self._now() - began) * 1000)
 
-    async def watch(self, create: pb.WatchRequest) -> tuple[Member, WatchCall]:
+    async def watch(self, create: pb.WatchRequest) -> tuple[EtcdMember, WatchCall]:
         """Return a stream on the member whose turn it is, with this request sent.  Raises CallFailed."""
         member_index = self._rotation.choose(self._now())
         member = self._members[member_index]
@@ -122,7 +122,7 @@ class EtcdClient:
             self._rotation.failed(member_index, self._now())
             raise
 
-    def lost(self, member: Member) -> None:
+    def lost(self, member: EtcdMember) -> None:
         """Avoid this member for a while: a watch on it broke."""
         self._rotation.failed(self._members.index(member), self._now())
 
@@ -162,9 +162,9 @@ class EtcdClient:
             try:
                 response = await self._attempt(self._members[index], method, request, timeout_s)
             except CallFailed as failed:
-                if failed.verdict is Verdict.LEASE_GONE:
+                if failed.verdict is FailureVerdict.LEASE_GONE:
                     raise LeaseNotFound(str(failed)) from None
-                if failed.verdict in (Verdict.NOT_DONE, Verdict.UNKNOWN):
+                if failed.verdict in (FailureVerdict.NOT_DONE, FailureVerdict.UNKNOWN):
                     self._rotation.failed(index, self._now())
                 pause_s = attempts.pause_s(failed.verdict, self._now())
                 if pause_s is None:
@@ -175,18 +175,18 @@ class EtcdClient:
                 return response
 
     async def _attempt(
-        self, member: Member, method: Method[Request, Response], request: Request, timeout_s: float | None
+        self, member: EtcdMember, method: Method[Request, Response], request: Request, timeout_s: float | None
     ) -> Response:
         await member.connect()
         token = await self._tokens.get(member)
         try:
             return await member.call(method, request, _NEEDS_LEADER + token, timeout_s)
         except CallFailed as failed:
-            if failed.verdict is Verdict.TOKEN and not self._tokens.refused(token):
-                raise CallFailed(Verdict.FORBIDDEN, str(failed)) from None
+            if failed.verdict is FailureVerdict.TOKEN and not self._tokens.refused(token):
+                raise CallFailed(FailureVerdict.FORBIDDEN, str(failed)) from None
             raise
 
-    def _attempts(self, kind: Kind, retry_for_s: float | None) -> Attempts:
+    def _attempts(self, kind: Repeatability, retry_for_s: float | None) -> Attempts:
         until = self._now() + (self.settings.retry_for_s if retry_for_s is None else retry_for_s)
         return Attempts(kind, members=len(self._members), backoff=Backoff(self.settings, self.dice), until=until)
 

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from grpc import StatusCode
 
 
-class Verdict(Enum):
+class FailureVerdict(Enum):
     """The meaning of a failure for the call."""
 
     NOT_DONE = auto()
@@ -40,24 +40,25 @@ COMPACTED = "etcdserver: mvcc: required revision has been compacted"
 
 _TEXTS = {
     # Refused before a proposal is made (v3rpc/interceptor.go, v3_server.go).
-    "etcdserver: no leader": Verdict.NOT_DONE,
-    "etcdserver: not capable": Verdict.NOT_DONE,
-    "etcdserver: rpc not supported for learner": Verdict.NOT_DONE,
-    "etcdserver: too many requests": Verdict.NOT_DONE,
+    "etcdserver: no leader": FailureVerdict.NOT_DONE,
+    "etcdserver: not capable": FailureVerdict.NOT_DONE,
+    "etcdserver: rpc not supported for learner": FailureVerdict.NOT_DONE,
+    "etcdserver: too many requests": FailureVerdict.NOT_DONE,
     # The member had no leader to pass the proposal to, or the leader was handing over.
-    "raft proposal dropped": Verdict.NOT_DONE,
-    "etcdserver: invalid auth token": Verdict.TOKEN,
+    "raft proposal dropped": FailureVerdict.NOT_DONE,
+    "etcdserver: invalid auth token": FailureVerdict.TOKEN,
     # Users or roles have changed since the token was issued; found before the proposal or when it is applied, undone.
-    "etcdserver: revision of auth store is old": Verdict.TOKEN,
-    "etcdserver: user name is empty": Verdict.TOKEN,  # sent without one, while authentication was being switched on
-    "etcdserver: permission denied": Verdict.FORBIDDEN,
-    "etcdserver: authentication failed, invalid user ID or password": Verdict.FORBIDDEN,
-    "etcdserver: request is too large": Verdict.FORBIDDEN,
-    "etcdserver: too many operations in txn request": Verdict.FORBIDDEN,
-    "etcdserver: duplicate key given in txn request": Verdict.FORBIDDEN,
-    "etcdserver: too large lease TTL": Verdict.FORBIDDEN,
-    "etcdserver: requested lease not found": Verdict.LEASE_GONE,
-    COMPACTED: Verdict.FORBIDDEN,
+    "etcdserver: revision of auth store is old": FailureVerdict.TOKEN,
+    # Sent without one, while authentication was being switched on.
+    "etcdserver: user name is empty": FailureVerdict.TOKEN,
+    "etcdserver: permission denied": FailureVerdict.FORBIDDEN,
+    "etcdserver: authentication failed, invalid user ID or password": FailureVerdict.FORBIDDEN,
+    "etcdserver: request is too large": FailureVerdict.FORBIDDEN,
+    "etcdserver: too many operations in txn request": FailureVerdict.FORBIDDEN,
+    "etcdserver: duplicate key given in txn request": FailureVerdict.FORBIDDEN,
+    "etcdserver: too large lease TTL": FailureVerdict.FORBIDDEN,
+    "etcdserver: requested lease not found": FailureVerdict.LEASE_GONE,
+    COMPACTED: FailureVerdict.FORBIDDEN,
 }
 
 NO_SPACE = "etcdserver: mvcc: database space exceeded"
@@ -75,16 +76,16 @@ _HINTS = {
 }
 
 
-def judge(code: StatusCode, details: str) -> Verdict:
+def judge(code: StatusCode, details: str) -> FailureVerdict:
     """Return the verdict on a call that gRPC failed with this status."""
     if code is StatusCode.UNAVAILABLE and details.startswith(_UNREACHED):
-        return Verdict.NOT_DONE
-    return _TEXTS.get(details, Verdict.UNKNOWN)
+        return FailureVerdict.NOT_DONE
+    return _TEXTS.get(details, FailureVerdict.UNKNOWN)
 
 
-def judge_cancelled(reason: str) -> Verdict:
+def judge_cancelled(reason: str) -> FailureVerdict:
     """Return the verdict on etcd's reason for ending a watch: a text, or a whole status as Go prints it."""
-    return _TEXTS.get(reason.rpartition("desc = ")[2], Verdict.UNKNOWN)
+    return _TEXTS.get(reason.rpartition("desc = ")[2], FailureVerdict.UNKNOWN)
 
 
 def explain(code: StatusCode, details: str) -> str:

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from bmq.meta.etcd import messages_pb2 as pb
-from bmq.meta.etcd.errors import NO_AUTHENTICATION, Verdict, explain, judge
+from bmq.meta.etcd.errors import NO_AUTHENTICATION, FailureVerdict, explain, judge
 from bmq.meta.etcd.settings import EtcdSettings
 
 Request = TypeVar("Request")
@@ -22,7 +22,7 @@ WatchCall = grpc.aio.StreamStreamCall[pb.WatchRequest, pb.WatchResponse]
 class CallFailed(Exception):
     """A failed call to one member, which the text names."""
 
-    def __init__(self, verdict: Verdict, text: str) -> None:
+    def __init__(self, verdict: FailureVerdict, text: str) -> None:
         super().__init__(text)
         self.verdict = verdict
 
@@ -55,7 +55,7 @@ _METHODS = (
 )  # fmt: skip
 
 
-class Member:
+class EtcdMember:
     """A member's channel.  gRPC connects it when it is first needed, and again after the connection was lost."""
 
     def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None, settings: EtcdSettings) -> None:
@@ -95,7 +95,7 @@ class Member:
                     await self._channel.wait_for_state_change(state)
         except TimeoutError:
             text = f"{self.endpoint}: no connection within {self._settings.connect_timeout_s:g} s"
-            raise CallFailed(Verdict.NOT_DONE, text) from None
+            raise CallFailed(FailureVerdict.NOT_DONE, text) from None
 
     async def call(
         self, method: Method[Request, Response], request: Request, metadata: Metadata, timeout_s: float | None = None
@@ -160,7 +160,7 @@ class Tokens:
         self._token: str | None = None
         self._fetching = asyncio.Lock()
 
-    async def get(self, member: Member) -> Metadata:
+    async def get(self, member: EtcdMember) -> Metadata:
         """Return the metadata to send with a call.
 
         Raises CallFailed, never UNKNOWN: the call that needs the token has not been sent.
@@ -181,12 +181,12 @@ class Tokens:
             self._token = None
         return self._request is not None
 
-    async def _fetch(self, member: Member, request: pb.AuthenticateRequest) -> str:
+    async def _fetch(self, member: EtcdMember, request: pb.AuthenticateRequest) -> str:
         try:
             return (await member.call(AUTHENTICATE, request, ())).token
         except CallFailed as failed:
             if str(failed).endswith(NO_AUTHENTICATION):
                 return ""  # switched off: as etcd's own clients do, go on without
-            if failed.verdict is Verdict.UNKNOWN:
-                raise CallFailed(Verdict.NOT_DONE, f"authentication: {failed}") from None
+            if failed.verdict is FailureVerdict.UNKNOWN:
+                raise CallFailed(FailureVerdict.NOT_DONE, f"authentication: {failed}") from None
             raise

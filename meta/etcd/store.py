@@ -9,7 +9,7 @@ from bmq.core.metrics.counters import Histogram
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd import requests
 from bmq.meta.etcd.address import EtcdAddress
-from bmq.meta.etcd.attempts import Kind
+from bmq.meta.etcd.attempts import Repeatability
 from bmq.meta.etcd.client import EtcdClient
 from bmq.meta.etcd.errors import COMPACTED
 from bmq.meta.etcd.member import (
@@ -78,12 +78,12 @@ class EtcdKeyValue:
     async def get(self, key: str) -> Entry | None:
         if not key:
             return None
-        response = await self._client.ask(RANGE, requests.get(key), Kind.READ)
+        response = await self._client.ask(RANGE, requests.get(key), Repeatability.READ)
         return requests.entry(response.kvs[0]) if response.kvs else None
 
     async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> AsyncIterator[Entry]:
         while (request := requests.page(prefix, after, limit)) is not None:
-            response = await self._client.ask(RANGE, request, Kind.READ)
+            response = await self._client.ask(RANGE, request, Repeatability.READ)
             for found in response.kvs:
                 yield requests.entry(found)
             if not response.more:
@@ -91,7 +91,7 @@ class EtcdKeyValue:
             after = response.kvs[-1].key.decode()
 
     async def revision(self) -> int:
-        response = await self._client.ask(RANGE, requests.revision(), Kind.READ)
+        response = await self._client.ask(RANGE, requests.revision(), Repeatability.READ)
         return response.header.revision
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
@@ -99,30 +99,30 @@ class EtcdKeyValue:
         if not compares and not writes:
             return Commit(True, await self.revision(), {})  # etcd would answer it from one member's state
         # A commit that writes nothing may be repeated.
-        kind = Kind.ONCE if writes else Kind.READ
+        kind = Repeatability.ONCE if writes else Repeatability.READ
         response = await self._client.ask(TXN, requests.commit(compares, writes), kind)
         return requests.commit_result(compares, response)
 
     async def grant(self, ttl_s: float) -> int:
-        response = await self._client.ask(LEASE_GRANT, requests.grant(ttl_s), Kind.ONCE)
+        response = await self._client.ask(LEASE_GRANT, requests.grant(ttl_s), Repeatability.ONCE)
         return response.id
 
     async def keep_alive(self, lease: int) -> float:
         request = pb.LeaseKeepAliveRequest(id=lease)
-        response = await self._client.ask(LEASE_KEEP_ALIVE, request, Kind.REPEATABLE, is_urgent=True)
+        response = await self._client.ask(LEASE_KEEP_ALIVE, request, Repeatability.REPEATABLE, is_urgent=True)
         if response.ttl_s <= 0:
             raise LeaseNotFound(f"lease {lease:x} has ended")
         return float(response.ttl_s)
 
     async def revoke(self, lease: int) -> None:
-        await self._client.ask(LEASE_REVOKE, pb.LeaseRevokeRequest(id=lease), Kind.ONCE)
+        await self._client.ask(LEASE_REVOKE, pb.LeaseRevokeRequest(id=lease), Repeatability.ONCE)
 
     def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[Changes, None]:
         return follow(self._client, prefix, after_revision)
 
     async def status(self) -> StoreStatus:
         """Return the status of one member; alarms are the cluster's."""
-        response = await self._client.ask(STATUS, pb.StatusRequest(), Kind.READ)
+        response = await self._client.ask(STATUS, pb.StatusRequest(), Repeatability.READ)
         return StoreStatus(
             bytes=response.database_bytes,
             bytes_in_use=response.database_bytes_in_use,
@@ -140,13 +140,13 @@ class EtcdKeyValue:
         ]
 
     async def lease_left(self, lease: int) -> LeaseLeft:
-        response = await self._client.ask(LEASE_TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(id=lease), Kind.READ)
+        response = await self._client.ask(LEASE_TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(id=lease), Repeatability.READ)
         return LeaseLeft(float(response.left_s), float(response.granted_s))
 
     async def compact(self, revision: int) -> None:
         """Compact the history; no error if it is compacted already."""
         try:
-            await self._client.ask(COMPACT, pb.CompactionRequest(revision=revision), Kind.REPEATABLE)
+            await self._client.ask(COMPACT, pb.CompactionRequest(revision=revision), Repeatability.REPEATABLE)
         except KvError as error:
             if COMPACTED not in str(error):
                 raise
@@ -168,8 +168,10 @@ def _server(endpoint: str, status: pb.StatusResponse) -> StoreMember:
 async def _require_usable(client: EtcdClient, address: EtcdAddress) -> None:
     where = ", ".join(address.endpoints)
     try:
-        status = await client.ask(STATUS, pb.StatusRequest(), Kind.READ, retry_for_s=client.settings.open_for_s)
-        await client.ask(RANGE, requests.revision(), Kind.READ, retry_for_s=client.settings.open_for_s)
+        status = await client.ask(
+            STATUS, pb.StatusRequest(), Repeatability.READ, retry_for_s=client.settings.open_for_s
+        )
+        await client.ask(RANGE, requests.revision(), Repeatability.READ, retry_for_s=client.settings.open_for_s)
     except KvUnavailable as error:
         raise KvUnavailable(
             f"etcd at {where} cannot be used: {error}; are its members up, the addresses their client addresses,"

@@ -20,8 +20,8 @@ from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.attempts import Backoff
 from bmq.meta.etcd.client import EtcdClient, discard
 from bmq.meta.etcd.cursor import Cancelled, WatchCursor
-from bmq.meta.etcd.errors import Verdict, judge_cancelled
-from bmq.meta.etcd.member import CallFailed, Member, WatchCall
+from bmq.meta.etcd.errors import FailureVerdict, judge_cancelled
+from bmq.meta.etcd.member import CallFailed, EtcdMember, WatchCall
 from bmq.meta.kv import Changes, KvUnavailable
 
 _log = logging.getLogger(__name__)
@@ -60,9 +60,9 @@ async def follow(client: EtcdClient, prefix: str, after_revision: int) -> AsyncG
 def _blame(client: EtcdClient, stream: _Stream | None, error: CallFailed | Cancelled) -> None:
     """Drop the token, or avoid the member, whichever broke the watch."""
     if isinstance(error, Cancelled):
-        if judge_cancelled(str(error)) is Verdict.TOKEN:
+        if judge_cancelled(str(error)) is FailureVerdict.TOKEN:
             client.forget_token()
-    elif error.verdict is Verdict.TOKEN:
+    elif error.verdict is FailureVerdict.TOKEN:
         client.forget_token()
     elif stream is not None:
         client.lost(stream.member)
@@ -75,7 +75,7 @@ class _Stream:
     merely behind leaves the progress request without response too: another one is a good choice then as well.
     """
 
-    def __init__(self, client: EtcdClient, member: Member, call: WatchCall) -> None:
+    def __init__(self, client: EtcdClient, member: EtcdMember, call: WatchCall) -> None:
         self.member = member
         self._client = client
         self._call = call
@@ -107,7 +107,7 @@ class _Stream:
         if self._client.closing.done():
             raise KvUnavailable("the client is closed")
         if self._owes:
-            raise CallFailed(Verdict.UNKNOWN, f"{self.member.endpoint}: silent for {wait_s:g} s")
+            raise CallFailed(FailureVerdict.UNKNOWN, f"{self.member.endpoint}: silent for {wait_s:g} s")
         await self._client.unless_closed(self._ask_progress())
         self._owes = True
 
@@ -117,15 +117,15 @@ class _Stream:
         except grpc.aio.AioRpcError as error:
             raise self.member.failure(error) from None
         except asyncio.InvalidStateError:
-            raise CallFailed(Verdict.UNKNOWN, f"{self.member.endpoint}: the stream has ended") from None
+            raise CallFailed(FailureVerdict.UNKNOWN, f"{self.member.endpoint}: the stream has ended") from None
 
     def _result(self, reading: asyncio.Future[Any]) -> pb.WatchResponse:
         if reading.cancelled():  # by the channel, which was closed
-            raise CallFailed(Verdict.UNKNOWN, f"{self.member.endpoint}: the stream was cancelled")
+            raise CallFailed(FailureVerdict.UNKNOWN, f"{self.member.endpoint}: the stream was cancelled")
         try:
             response = reading.result()  # at the end of the stream gRPC's EOF, which is not a message
         except grpc.aio.AioRpcError as error:
             raise self.member.failure(error) from None
         if not isinstance(response, pb.WatchResponse):
-            raise CallFailed(Verdict.UNKNOWN, f"{self.member.endpoint}: the member ended the stream")
+            raise CallFailed(FailureVerdict.UNKNOWN, f"{self.member.endpoint}: the member ended the stream")
         return response

@@ -13,7 +13,7 @@ from bmq.coordinator.routing import GroupApi
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages import ForwardRequest, ForwardResponse, InternalKey
-from bmq.core.rpc.peers import Kind, PeerLost, Peers
+from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
@@ -31,7 +31,7 @@ Ownerships = tuple[tuple[int, int], ...]
 """Pairs of shard and ownership number."""
 
 
-class Refused(Enum):
+class EntryRefused(Enum):
     """The reason why an entry has no response.  The client gets NOT_COORDINATOR in the end."""
 
     ELSEWHERE = "not done: send it to the process that serves the shard now"
@@ -41,7 +41,7 @@ class Refused(Enum):
 class NoAnswer(Exception):
     """A coordinator's failure to respond to a request: none of its entries has a response."""
 
-    def __init__(self, refused: Refused, why: str) -> None:
+    def __init__(self, refused: EntryRefused, why: str) -> None:
         super().__init__(why)
         self.refused = refused
 
@@ -70,7 +70,7 @@ class Forwards:
         Raises NoAnswer if there is none.
         """
         if api.may_park and self.is_draining:
-            raise NoAnswer(Refused.UNKNOWN, "this proxy is shutting down")
+            raise NoAnswer(EntryRefused.UNKNOWN, "this proxy is shutting down")
         if self._local is not None and owner.incarnation == self._view.own:
             work = api.call(self._local, request, client)
             if not inspect.isawaitable(work):
@@ -100,23 +100,25 @@ class Forwards:
     ) -> Any:
         member = self._view.members.get(owner.incarnation)
         if member is None:
-            raise NoAnswer(Refused.ELSEWHERE, f"{owner.incarnation} is not a member")
+            raise NoAnswer(EntryRefused.ELSEWHERE, f"{owner.incarnation} is not a member")
         version: int = request.API_VERSION
         body = await _encode(key, version, request)
         forward = ForwardRequest(client.host, client.client_id, key, version, self._expected(shards), body)
         try:
-            peer = self._peers.get(member, Kind.CONTROL) or await self._peers.reach(member, Kind.CONTROL, REACH_S)
+            peer = self._peers.get(member, ConnectionKind.CONTROL) or await self._peers.reach(
+                member, ConnectionKind.CONTROL, REACH_S
+            )
             async with asyncio.timeout(timeout_s):
                 answer = ForwardResponse.decode(await peer.call(InternalKey.FORWARD, 0, forward.encode()))
             if answer.error is ErrorCode.NONE:
                 return await _decode(key, version, memoryview(answer.body))
         except PeerLost as error:
             is_certain = not error.was_sent or is_repeatable
-            raise NoAnswer(Refused.ELSEWHERE if is_certain else Refused.UNKNOWN, str(error)) from error
+            raise NoAnswer(EntryRefused.ELSEWHERE if is_certain else EntryRefused.UNKNOWN, str(error)) from error
         except (TimeoutError, FormatError) as error:
-            raise NoAnswer(Refused.UNKNOWN, f"{member.incarnation}: {error!r}") from error
+            raise NoAnswer(EntryRefused.UNKNOWN, f"{member.incarnation}: {error!r}") from error
         is_elsewhere = answer.error is ErrorCode.NOT_COORDINATOR
-        raise NoAnswer(Refused.ELSEWHERE if is_elsewhere else Refused.UNKNOWN, answer.message)
+        raise NoAnswer(EntryRefused.ELSEWHERE if is_elsewhere else EntryRefused.UNKNOWN, answer.message)
 
     def _expected(self, shards: Sequence[int]) -> Ownerships:
         """Return the shards' ownership numbers in this process's view."""
@@ -129,7 +131,7 @@ class Forwards:
         try:
             await asyncio.wait((task, drained), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                raise NoAnswer(Refused.UNKNOWN, "this proxy is shutting down")
+                raise NoAnswer(EntryRefused.UNKNOWN, "this proxy is shutting down")
             return task.result()
         finally:
             task.cancel()

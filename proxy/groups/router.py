@@ -29,7 +29,7 @@ from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
 from bmq.meta.group_placement import shard_of
 from bmq.meta.members import Members
-from bmq.proxy.groups.client import Forwards, NoAnswer, Refused
+from bmq.proxy.groups.client import EntryRefused, Forwards, NoAnswer
 
 RETRY_S = 2.0
 """Time from when a group is first found without a coordinator until its client gets NOT_COORDINATOR."""
@@ -40,7 +40,8 @@ PAUSE_MAX_S = 0.5
 """Pause between tries while the view does not change: doubled from the first to the second."""
 
 Ask = Callable[[ShardOwner, list[int]], Awaitable[list[Any]]]
-"""Function that sends entries of a request to one coordinator; it returns a response, or a ``Refused``, for each."""
+"""Function that sends entries of a request to one coordinator; it returns a response, or a ``EntryRefused``, for
+each."""
 
 
 class RoutedCoordinator:
@@ -140,7 +141,7 @@ class RoutedCoordinator:
         async def ask(owner: ShardOwner, entries: list[int]) -> list[Any]:
             response = await self._forwards.list_groups(request, client, owner, [shards[each] for each in entries])
             if response.error_code == ErrorCode.NOT_COORDINATOR:
-                return [Refused.ELSEWHERE] * len(entries)
+                return [EntryRefused.ELSEWHERE] * len(entries)
             if response.error_code != ErrorCode.NONE and len(entries) > 1:  # it does not say of which shard
                 alone = await asyncio.gather(*(_attempt(ask, owner, [each]) for each in entries))
                 return [answer for (answer,) in alone]
@@ -149,7 +150,7 @@ class RoutedCoordinator:
         groups: list[Any] = []
         missing: dict[int, ErrorCode] = {}
         for shard, answer in zip(shards, await self._settle(shards, ask), strict=True):
-            if isinstance(answer, Refused):
+            if isinstance(answer, EntryRefused):
                 missing[shard] = ErrorCode.COORDINATOR_NOT_AVAILABLE
             elif answer is not None:
                 groups += answer.groups
@@ -177,7 +178,7 @@ class RoutedCoordinator:
             ask = partial(self._ask, api, request, client, at, shards)
             found = await self._settle(shards, ask, is_patient=is_patient)
             # A group without a coordinator is waited for once in a request.
-            is_patient = not any(each is Refused.ELSEWHERE for each in found)
+            is_patient = not any(each is EntryRefused.ELSEWHERE for each in found)
             await answers.take(found, room)
         return api.join(request, answers.all)
 
@@ -193,7 +194,7 @@ class RoutedCoordinator:
     ) -> list[Any]:
         """Send some of the entries from ``at`` on, whose shards are given, to one coordinator.
 
-        Returns a response, or ``Refused.ELSEWHERE``, for each.  Raises NoAnswer if there is no response.
+        Returns a response, or ``EntryRefused.ELSEWHERE``, for each.  Raises NoAnswer if there is no response.
         """
         is_whole = at == 0 and len(entries) == len(api.groups(request))
         part = request if is_whole else api.part(request, [at + each for each in entries])
@@ -201,17 +202,17 @@ class RoutedCoordinator:
         answers = api.answers(response)
         if len(answers) != len(entries):
             raise NoAnswer(
-                Refused.UNKNOWN, f"a response with {len(answers)} entries where {len(entries)} were expected"
+                EntryRefused.UNKNOWN, f"a response with {len(answers)} entries where {len(entries)} were expected"
             )
-        return [Refused.ELSEWHERE if api.is_elsewhere(each) else each for each in answers]
+        return [EntryRefused.ELSEWHERE if api.is_elsewhere(each) else each for each in answers]
 
     async def _settle(self, shards: Sequence[int], ask: Ask, *, is_patient: bool = True) -> list[Any]:
-        """Return a response for each entry, whose shards are given; a ``Refused`` if there was none in time.
+        """Return a response for each entry, whose shards are given; a ``EntryRefused`` if there was none in time.
 
         Unless ``is_patient``, each entry is sent only once.
         """
         loop = asyncio.get_running_loop()
-        answers: list[Any] = [Refused.ELSEWHERE] * len(shards)
+        answers: list[Any] = [EntryRefused.ELSEWHERE] * len(shards)
         pending = list(range(len(shards)))
         deadline, pause_s = -1.0, PAUSE_MIN_S
         while True:
@@ -221,7 +222,7 @@ class RoutedCoordinator:
             for (_, entries), result in zip(parts, results, strict=True):
                 for entry, answer in zip(entries, result, strict=True):
                     answers[entry] = answer
-            pending = [entry for entry in pending if answers[entry] is Refused.ELSEWHERE]
+            pending = [entry for entry in pending if answers[entry] is EntryRefused.ELSEWHERE]
             if not pending or self._forwards.is_draining or not is_patient:
                 return answers
             now = loop.time()
@@ -278,7 +279,7 @@ class _Answers:
 
     async def take(self, answers: Sequence[Any], room: ResponseRoom) -> None:
         for answer in answers:
-            if isinstance(answer, Refused):
+            if isinstance(answer, EntryRefused):
                 await self.refuse(1, ErrorCode.NOT_COORDINATOR)
             else:
                 if self._turns.is_over():

@@ -23,7 +23,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DeleteRecordsResponse
 from bmq.endpoint.api import Api
 from bmq.meta.topic_configs import effective
-from bmq.proxy.partition_queries import Listed, ask_all, by_topic, list_partitions, owner_of
+from bmq.proxy.partition_queries import QueriedPartition, ask_all, by_topic, list_partitions, owner_of
 from bmq.proxy.services import ProxyServices
 
 Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
@@ -31,7 +31,7 @@ Partition = Topic.DeleteRecordsPartitionResult
 NO_WATERMARK = -1
 
 
-class Wanted(NamedTuple):
+class RequestedDelete(NamedTuple):
     """One partition of the request, and the offset to delete up to."""
 
     topic: str
@@ -44,8 +44,8 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     refusals: dict[str, ErrorCode] = {}
     listed = await list_partitions(message.topics, "name", "partition_index")
 
-    async def ask(listed: Listed) -> Any:
-        one = Wanted(listed.topic, listed.partition.partition_index, listed.partition.offset)
+    async def ask(listed: QueriedPartition) -> Any:
+        one = RequestedDelete(listed.topic, listed.partition.partition_index, listed.partition.offset)
         if one.topic not in refusals:
             refusals[one.topic] = _refusal(services, one.topic)
         code = refusals[one.topic]

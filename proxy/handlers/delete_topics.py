@@ -25,7 +25,7 @@ from bmq.proxy.handlers._parallel import each
 from bmq.proxy.services import ProxyServices
 
 
-class Asked(NamedTuple):
+class RequestedTopic(NamedTuple):
     """One topic of the request, by name or by id."""
 
     name: str | None
@@ -34,13 +34,13 @@ class Asked(NamedTuple):
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     if request.api_version >= 6:
-        asked = [Asked(topic.name, topic.topic_id) for topic in message.topics]
+        asked = [RequestedTopic(topic.name, topic.topic_id) for topic in message.topics]
     else:
-        asked = [Asked(name, None) for name in message.topic_names]
+        asked = [RequestedTopic(name, None) for name in message.topic_names]
     counts = Counter(asked)
     doubly = _named_twice(services, asked)
 
-    async def delete(one: Asked) -> Asked:
+    async def delete(one: RequestedTopic) -> RequestedTopic:
         if counts[one] > 1:
             raise RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name or id.")
         return await _delete(services, one, doubly)
@@ -51,7 +51,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     return DeleteTopicsResponse(throttle_time_ms=0, responses=responses)
 
 
-def _named_twice(services: ProxyServices, asked: list[Asked]) -> set[uuid.UUID]:
+def _named_twice(services: ProxyServices, asked: list[RequestedTopic]) -> set[uuid.UUID]:
     """Return the ids of topics that the request names twice: by name and by id."""
     names = {one.name for one in asked if one.topic_id is None}
     ids = (one.topic_id for one in asked if one.topic_id is not None)
@@ -59,7 +59,7 @@ def _named_twice(services: ProxyServices, asked: list[Asked]) -> set[uuid.UUID]:
     return {topic.topic_id for topic in found if topic is not None and topic.name in names}
 
 
-async def _delete(services: ProxyServices, one: Asked, doubly: set[uuid.UUID]) -> Asked:
+async def _delete(services: ProxyServices, one: RequestedTopic, doubly: set[uuid.UUID]) -> RequestedTopic:
     """Delete one topic, and return its name and its id (None if unknown).  Raises RequestError if that fails."""
     if one.name is not None and one.topic_id is not None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
@@ -68,7 +68,7 @@ async def _delete(services: ProxyServices, one: Asked, doubly: set[uuid.UUID]) -
         if topic is None:
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {one.topic_id}.")
         await services.admin.delete_topic(topic.name, one.topic_id)
-        return Asked(topic.name, one.topic_id)
+        return RequestedTopic(topic.name, one.topic_id)
     if one.name is None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
     topic = services.catalog.topics.get(one.name)
@@ -78,10 +78,10 @@ async def _delete(services: ProxyServices, one: Asked, doubly: set[uuid.UUID]) -
             ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."
         )
     await services.admin.delete_topic(one.name)
-    return Asked(one.name, topic_id)
+    return RequestedTopic(one.name, topic_id)
 
 
-def _result(version: int, one: Asked, result: Asked | RequestError) -> Any:
+def _result(version: int, one: RequestedTopic, result: RequestedTopic | RequestError) -> Any:
     code, text = ErrorCode.NONE, None
     if isinstance(result, RequestError):
         code, text = result.code, result.message

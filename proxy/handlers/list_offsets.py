@@ -33,7 +33,15 @@ from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListOffsetsResponse
 from bmq.endpoint.api import Api
-from bmq.proxy.partition_queries import TOGETHER, Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
+from bmq.proxy.partition_queries import (
+    TOGETHER,
+    QueriedPartition,
+    ask_all,
+    by_topic,
+    check_epoch,
+    list_partitions,
+    owner_of,
+)
 from bmq.proxy.services import ProxyServices
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
@@ -55,7 +63,7 @@ Topic = ListOffsetsResponse.ListOffsetsTopicResponse
 Partition = Topic.ListOffsetsPartitionResponse
 
 
-class Wanted(NamedTuple):
+class OffsetQuery(NamedTuple):
     """One partition of the request; ``is_repeated``: the request names it more than once."""
 
     topic: str
@@ -65,7 +73,7 @@ class Wanted(NamedTuple):
     is_repeated: bool
 
 
-class Found(NamedTuple):
+class FoundOffset(NamedTuple):
     """The result of a search; -1 stands for none."""
 
     offset: int = -1
@@ -80,17 +88,17 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     committed = version >= 2 and message.isolation_level == READ_COMMITTED
     listed = await list_partitions(message.topics, "name", "partition_index")
 
-    async def ask(listed: Listed) -> Any:
+    async def ask(listed: QueriedPartition) -> Any:
         each = listed.partition
         epoch = each.current_leader_epoch if version >= 4 else -1
-        one = Wanted(listed.topic, each.partition_index, epoch, each.timestamp, listed.times > 1)
+        one = OffsetQuery(listed.topic, each.partition_index, epoch, each.timestamp, listed.times > 1)
         try:
             async with asyncio.timeout(timeout_s):
                 found = await _find(services, one, version, committed=committed)
         except RequestError as error:
-            return _answer(one, error.code, Found())
+            return _answer(one, error.code, FoundOffset())
         except TimeoutError:
-            return _answer(one, ErrorCode.REQUEST_TIMED_OUT, Found())
+            return _answer(one, ErrorCode.REQUEST_TIMED_OUT, FoundOffset())
         return _answer(one, ErrorCode.NONE, found)
 
     answers = await ask_all(listed, ask, TOGETHER)
@@ -98,7 +106,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
 
-async def _find(services: ProxyServices, wanted: Wanted, version: int, *, committed: bool) -> Found:
+async def _find(services: ProxyServices, wanted: OffsetQuery, version: int, *, committed: bool) -> FoundOffset:
     """Return the offset that the client asks for.  Raises RequestError with the code that Kafka would send."""
     timestamp = wanted.timestamp
     if wanted.is_repeated:
@@ -111,20 +119,20 @@ async def _find(services: ProxyServices, wanted: Wanted, version: int, *, commit
     check_epoch(ends.epoch, wanted.epoch)
     match timestamp:
         case -1:
-            return Found(ends.last_stable_offset if committed else ends.high_watermark, -1, ends.epoch)
+            return FoundOffset(ends.last_stable_offset if committed else ends.high_watermark, -1, ends.epoch)
         case -2 | -4:
-            return Found(ends.log_start, -1, ends.epoch if ends.log_start == ends.high_watermark else -1)
+            return FoundOffset(ends.log_start, -1, ends.epoch if ends.log_start == ends.high_watermark else -1)
         case -3:
-            return Found(*await owner.offset_of_max_timestamp())
+            return FoundOffset(*await owner.offset_of_max_timestamp())
         case -5 | -6:
-            return Found()
+            return FoundOffset()
     found = await owner.offset_for_timestamp(timestamp)
     if found is None or (committed and found[0] >= ends.last_stable_offset):
-        return Found()
-    return Found(*found)
+        return FoundOffset()
+    return FoundOffset(*found)
 
 
-def _answer(wanted: Wanted, code: ErrorCode, found: Found) -> Any:
+def _answer(wanted: OffsetQuery, code: ErrorCode, found: FoundOffset) -> Any:
     return Partition(
         partition_index=wanted.partition,
         error_code=code,

@@ -19,14 +19,22 @@ from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import OffsetForLeaderEpochResponse
 from bmq.endpoint.api import Api
-from bmq.proxy.partition_queries import TOGETHER, Listed, ask_all, by_topic, check_epoch, list_partitions, owner_of
+from bmq.proxy.partition_queries import (
+    TOGETHER,
+    QueriedPartition,
+    ask_all,
+    by_topic,
+    check_epoch,
+    list_partitions,
+    owner_of,
+)
 from bmq.proxy.services import ProxyServices
 
 Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 Partition = Topic.EpochEndOffset
 
 
-class Wanted(NamedTuple):
+class EpochQuery(NamedTuple):
     """One partition of the request: the client's current leader epoch, and the epoch whose end it asks for."""
 
     topic: str
@@ -38,9 +46,9 @@ class Wanted(NamedTuple):
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     listed = await list_partitions(message.topics, "topic", "partition")
 
-    async def ask(listed: Listed) -> Any:
+    async def ask(listed: QueriedPartition) -> Any:
         each = listed.partition
-        one = Wanted(listed.topic, each.partition, each.current_leader_epoch, each.leader_epoch)
+        one = EpochQuery(listed.topic, each.partition, each.current_leader_epoch, each.leader_epoch)
         try:
             owner = await owner_of(services, one.topic, one.partition)
             if one.current_epoch >= 0:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from bmq.core.errors import FormatError
 from bmq.core.logging.fields import fields
-from bmq.core.rpc.peers import Kind, Peers
+from bmq.core.rpc.peers import ConnectionKind, Peers
 from bmq.meta.cluster.member import BROKER
 from bmq.meta.cluster.unreachable import decode_unreachable, encode_unreachable, unreachable_key, unreachable_prefix
 from bmq.meta.cluster.view import ClusterView
@@ -86,7 +86,7 @@ class Reachability:
         self._suspects[incarnation] = (is_up, since, is_listed or (not is_up and now - since >= DOWN_S))
 
 
-class Unreachable:
+class UnreachableBrokers:
     """The publisher of the brokers that this process does not reach.
 
     ``is_up`` returns whether there is a direct connection to a member; ``lease`` returns this process's lease, 0 while
@@ -152,7 +152,7 @@ class Unreachable:
         for incarnation in self._reachability.suspects:
             member = self._view.members.get(incarnation)
             if member is not None:
-                is_up = self._is_up(incarnation) or self._peers.get(member, Kind.CONTROL) is not None
+                is_up = self._is_up(incarnation) or self._peers.get(member, ConnectionKind.CONTROL) is not None
                 self._reachability.check(incarnation, is_up=is_up, now=now)
             else:
                 self._reachability.forget(incarnation)

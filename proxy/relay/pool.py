@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.message_fields import Message
-from bmq.core.rpc.peers import Kind, PeerLost, Peers, R, ask_peer
+from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers, R, ask_peer
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.kv import KvError
@@ -154,7 +154,7 @@ class RelayPool:
         Queries have no order.  Raises PeerLost or TimeoutError.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
-        callee: Connection | None = self._peers.get(member, Kind.CONTROL)
+        callee: Connection | None = self._peers.get(member, ConnectionKind.CONTROL)
         relayed = self._controls.get(member.incarnation)
         if callee is not None and relayed is not None:
             del self._controls[member.incarnation]
@@ -166,7 +166,9 @@ class RelayPool:
     async def _reach(self, member: Member, deadline: float) -> Connection:
         loop = asyncio.get_running_loop()
         try:
-            return await self._peers.reach(member, Kind.CONTROL, max(0.0, min(RELAY_AFTER_S, deadline - loop.time())))
+            return await self._peers.reach(
+                member, ConnectionKind.CONTROL, max(0.0, min(RELAY_AFTER_S, deadline - loop.time()))
+            )
         except PeerLost:
             task = self._seeking.get(member.incarnation)
             if task is None:
@@ -188,6 +190,6 @@ class RelayPool:
         """Retire the relayed connections for queries to members whose direct connection is up again."""
         for incarnation, relayed in tuple(self._controls.items()):
             member = self._view.members.get(incarnation)
-            if member is not None and self._peers.get(member, Kind.CONTROL) is not None:
+            if member is not None and self._peers.get(member, ConnectionKind.CONTROL) is not None:
                 del self._controls[incarnation]
                 relayed.retire()

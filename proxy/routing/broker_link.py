@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bmq.core.rpc.peers import Kind, PeerLost, Peers
+from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 from bmq.proxy.relay.pool import RELAY_AFTER_S, RelayPool
 from bmq.proxy.relay.relayed_connection import Connection, RelayedConnection
@@ -38,7 +38,7 @@ class BrokerLink:
         self,
         peers: Peers,
         member: Member,
-        kind: Kind,
+        kind: ConnectionKind,
         *,
         is_wanted: Callable[[], bool],
         on_up: Callable[[], None],

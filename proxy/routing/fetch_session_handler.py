@@ -15,7 +15,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer
 from bmq.core.wire.fetch import FetchPartition
 from bmq.core.wire.fetch_client import encode_fetch_request
-from bmq.proxy.routing.remote_tail import Tail
+from bmq.proxy.routing.remote_tail import RemoteTail
 
 MAX_WAIT_MS = 500
 """Time that the broker may park a request."""
@@ -40,16 +40,16 @@ class Session:
     def __init__(self) -> None:
         self.id = NO_SESSION
         self.epoch = FIRST_EPOCH
-        self.members: dict[PartitionKey, Tail] = {}
-        self.news: dict[PartitionKey, Tail] = {}
+        self.members: dict[PartitionKey, RemoteTail] = {}
+        self.news: dict[PartitionKey, RemoteTail] = {}
         self.left: dict[PartitionKey, None] = {}
         self.under_way = 0
-        self._unlisted: dict[PartitionKey, Tail] = {}  # that full requests have not listed yet
+        self._unlisted: dict[PartitionKey, RemoteTail] = {}  # that full requests have not listed yet
 
     def __repr__(self) -> str:
         return f"<Session {self.id} epoch={self.epoch} {len(self.members)} partitions, {self.under_way} under way>"
 
-    def add(self, tail: Tail) -> None:
+    def add(self, tail: RemoteTail) -> None:
         """Add a partition to the session, from its watermark on."""
         self.members[tail.key] = self.news[tail.key] = tail
         self.left.pop(tail.key, None)
@@ -96,7 +96,7 @@ class Session:
             self._advance()
         return list(body)
 
-    def _take_full(self) -> dict[PartitionKey, Tail]:
+    def _take_full(self) -> dict[PartitionKey, RemoteTail]:
         """Return the partitions that a full request lists.
 
         If there are too many for one request, and the broker has no room for a session, they take turns.
@@ -130,7 +130,7 @@ def _take(items: dict[PartitionKey, T]) -> dict[PartitionKey, T]:
     return taken
 
 
-def _wanted(tail: Tail) -> FetchPartition:
+def _wanted(tail: RemoteTail) -> FetchPartition:
     return FetchPartition(tail.key.partition, tail.epoch, tail.high_watermark, -1, PARTITION_BYTES)
 
 

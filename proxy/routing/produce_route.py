@@ -13,8 +13,8 @@ requests.  These hold, whatever the order of events:
   know the producer would take the first one that it gets for the producer's first batch.
 
 ``under_way`` has the parts that were sent and have no response yet, ``kept`` those that are to be sent (again); these
-are put in order once nothing is under way any more.  ``State`` describes the states; each (state, event) has its row in
-``TABLE``.
+are put in order once nothing is under way any more.  ``RouteState`` describes the states; each (state, event) has its
+row in ``TABLE``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ UNDECIDED = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 """Errors of a broker that has accepted the part, and lost the partition before it was flushed."""
 
 
-class State(Enum):
+class RouteState(Enum):
     """The state of a route."""
 
     UNASSIGNED = "no owner is assigned; nothing is under way"
@@ -84,7 +84,7 @@ class ProduceRoute:
     def __init__(self, credit_bytes: int, held_s: float) -> None:
         self.credit_bytes = credit_bytes
         self.held_s = held_s
-        self.state = State.UNASSIGNED
+        self.state = RouteState.UNASSIGNED
         self.owner = ""
         self.is_up = False
         self.under_way: dict[RoutedBatch, None] = {}  # in the order of sending
@@ -114,7 +114,7 @@ class ProduceRoute:
     @property
     def is_open(self) -> bool:
         """True if a part that is submitted now is sent at once."""
-        return self.state is State.OPEN
+        return self.state is RouteState.OPEN
 
     @property
     def is_idle(self) -> bool:
@@ -125,7 +125,7 @@ class ProduceRoute:
     def wake_at(self) -> float | None:
         """Time at which ``Tick`` is due, unless another event comes first; None if it is not."""
         times = [part.held_until for part in self.kept]
-        if self.state is State.REFUSED:
+        if self.state is RouteState.REFUSED:
             times.append(self._retry_at)
         return min(times, default=None)
 
@@ -147,7 +147,7 @@ class ProduceRoute:
     def _on_deserted(self, event: NoBrokerLeft, now: float) -> Sequence[Effect]:
         """Give up the kept parts, and those to be kept later; parts under way may still get their responses."""
         self._is_deserted = True
-        return self._sift(now) if self.state is not State.SETTLING else ()
+        return self._sift(now) if self.state is not RouteState.SETTLING else ()
 
     def _on_up(self, event: ConnectionUp, now: float) -> Sequence[Effect]:
         if event.incarnation != self.owner or self.is_up:
@@ -197,7 +197,7 @@ class ProduceRoute:
             self._accepted = max(self._accepted, part.number)
             self._refusals = 0
             done = (Done(part, event.appended),) if part.is_wanted else ()
-            return done if self.state is State.OPEN else (*done, *self._settle(now))
+            return done if self.state is RouteState.OPEN else (*done, *self._settle(now))
         if code in REFUSALS or (code in UNDECIDED and part.is_idempotent):
             part.is_unsure |= code in UNDECIDED
             if part.connection == self._connection and self._retry_at <= now:  # once for all parts under way
@@ -206,7 +206,7 @@ class ProduceRoute:
             self._keep(part, now)
             return self._settle(now)
         failed = self._give_up(part, code, event.message)
-        return failed if self.state is State.OPEN else (*failed, *self._settle(now))
+        return failed if self.state is RouteState.OPEN else (*failed, *self._settle(now))
 
     def _on_lost(self, event: Lost, now: float) -> Sequence[Effect]:
         part = event.part
@@ -236,7 +236,7 @@ class ProduceRoute:
         return self._sift(now)
 
     def _on_tick(self, event: Tick, now: float) -> Sequence[Effect]:
-        if self.state is State.REFUSED:
+        if self.state is RouteState.REFUSED:
             return self._settle(now)
         return self._sift(now)
 
@@ -245,18 +245,18 @@ class ProduceRoute:
     def _settle(self, now: float) -> Sequence[Effect]:
         """Find the state; if parts may be sent now, send the kept ones."""
         if self.under_way:
-            self.state = State.SETTLING
+            self.state = RouteState.SETTLING
             return ()
         failed = self._sift(now)
         self._broken.clear()
         if not self.owner:
-            self.state = State.UNASSIGNED
+            self.state = RouteState.UNASSIGNED
         elif not self.is_up:
-            self.state = State.UNREACHED
+            self.state = RouteState.UNREACHED
         elif not self._may_send(now):
-            self.state = State.REFUSED
+            self.state = RouteState.REFUSED
         else:
-            self.state = State.OPEN
+            self.state = RouteState.OPEN
             self._is_anew = True
             if self.kept:
                 parts, self.kept = self.kept, []
@@ -321,7 +321,7 @@ matter."""
 Row = Callable[[ProduceRoute, Any, float], Sequence[Effect]]
 
 
-def _rows() -> dict[tuple[State, type], Row]:
+def _rows() -> dict[tuple[RouteState, type], Row]:
     """Return the row of each (state, event).  Responses and losses come only in states with parts under way."""
     everywhere: dict[type, Row] = {
         Assigned: ProduceRoute._on_assigned,
@@ -333,9 +333,11 @@ def _rows() -> dict[tuple[State, type], Row]:
         Tick: ProduceRoute._on_tick,
     }
     answers: dict[type, Row] = {Answered: ProduceRoute._on_answered, Lost: ProduceRoute._on_lost}
-    rows = {(state, event): row for state in State for event, row in everywhere.items()}
-    rows.update({(state, event): row for state in (State.OPEN, State.SETTLING) for event, row in answers.items()})
-    rows[State.OPEN, Submitted] = ProduceRoute._on_handed_open
+    rows = {(state, event): row for state in RouteState for event, row in everywhere.items()}
+    rows.update(
+        {(state, event): row for state in (RouteState.OPEN, RouteState.SETTLING) for event, row in answers.items()}
+    )
+    rows[RouteState.OPEN, Submitted] = ProduceRoute._on_handed_open
     return rows
 
 

@@ -22,7 +22,7 @@ from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Appended
-from bmq.core.rpc.peers import Kind, PeerBusy, PeerLost, Peers
+from bmq.core.rpc.peers import ConnectionKind, PeerBusy, PeerLost, Peers
 from bmq.core.tracing import SampledRecords
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
@@ -131,8 +131,8 @@ class ProduceSender:
         self._waiting: dict[bool, _Request] = {}  # by acks_all
         self._refused: list[_Request] = []  # as the connection is busy; their senders are not notified yet
         self.link = BrokerLink(
-            peers, member, Kind.PRODUCE, is_wanted=lambda: bool(self.senders), on_up=self._up, on_down=self._down,
-            relays=relays,
+            peers, member, ConnectionKind.PRODUCE, is_wanted=lambda: bool(self.senders), on_up=self._up,
+            on_down=self._down, relays=relays,
         )  # fmt: skip
 
     def __repr__(self) -> str:

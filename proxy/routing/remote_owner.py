@@ -22,7 +22,7 @@ from bmq.core.rpc.messages import (
     Question,
 )
 from bmq.proxy.routing.owner_queries import OwnerQueries
-from bmq.proxy.routing.produce_route import ProduceRoute, State
+from bmq.proxy.routing.produce_route import ProduceRoute, RouteState
 from bmq.proxy.routing.produce_route_events import (
     Assigned,
     Done,
@@ -105,7 +105,7 @@ class RemoteOwner:
         self._link: ProduceSender | None = None
         self._deadlines = deadlines
         self._bucket = _NO_BUCKET  # of `deadlines`, that this object is in
-        self._is_armed_for: State | None = None
+        self._is_armed_for: RouteState | None = None
         self._unnotified = 0  # parts whose error was set, and whose callbacks did not run yet
         self._waiters: list[asyncio.Future[None]] = []  # one for each queue or request that waits
 

@@ -50,11 +50,11 @@ class OwnerLink(Protocol):
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` in a task, until it is done or the link is shut."""
 
-    def wake_readers(self, tail: Tail) -> None:
+    def wake_readers(self, tail: RemoteTail) -> None:
         """Wake the readers of a tail, so that they check its end again."""
 
 
-class Tail:
+class RemoteTail:
     """One partition's view.  The link calls ``open`` and ``close`` alternately, and ``advance`` in between."""
 
     __slots__ = (

@@ -24,7 +24,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch, split_batches
 from bmq.core.rpc.message_fields import Message
 from bmq.core.rpc.messages import AskRequest, AskResponse, InternalKey, Question
-from bmq.core.rpc.peers import Kind, PeerBusy, PeerLost, Peers, Response
+from bmq.core.rpc.peers import ConnectionKind, PeerBusy, PeerLost, Peers, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
 from bmq.core.wire.fetch_client import (
@@ -39,7 +39,7 @@ from bmq.proxy.relay.relayed_connection import Connection
 from bmq.proxy.routing.batched_queries import BatchedQueries
 from bmq.proxy.routing.broker_link import BrokerLink
 from bmq.proxy.routing.fetch_session_handler import NO_SESSION, Session
-from bmq.proxy.routing.remote_tail import Tail, ends_of
+from bmq.proxy.routing.remote_tail import RemoteTail, ends_of
 
 QUERIES_MAX = 1_000
 """Queries for the offsets of joining partitions that are under way at once: one or two requests."""
@@ -75,11 +75,11 @@ class TailFetcher:
         relays: RelayPool | None = None,
     ) -> None:
         self.incarnation = member.incarnation
-        self.tails: dict[PartitionKey, Tail] = {}
+        self.tails: dict[PartitionKey, RemoteTail] = {}
         self._queries = queries
         self._listener = listener
         self._session = Session()
-        self._joining: dict[PartitionKey, Tail] = {}
+        self._joining: dict[PartitionKey, RemoteTail] = {}
         self._querying = 0
         self._is_due = False
         self._works: set[asyncio.Task[None]] = set()
@@ -87,7 +87,7 @@ class TailFetcher:
         self._change = 0  # of the connection
         self._timers: dict[PartitionKey, asyncio.TimerHandle] = {}
         self.link = BrokerLink(
-            peers, member, Kind.TAIL, is_wanted=lambda: bool(self.tails), on_up=self._up, on_down=self._down,
+            peers, member, ConnectionKind.TAIL, is_wanted=lambda: bool(self.tails), on_up=self._up, on_down=self._down,
             relays=relays,
         )  # fmt: skip
 
@@ -101,14 +101,14 @@ class TailFetcher:
 
     # ------------------------------------------------------------------------------------------------------- partitions
 
-    def join(self, tail: Tail) -> None:
+    def join(self, tail: RemoteTail) -> None:
         """Follow a partition, from its watermark on."""
         self.tails[tail.key] = tail
         self.link.want()
         if self.link.peer is not None:
             self._queue_join(tail)
 
-    def leave(self, tail: Tail) -> None:
+    def leave(self, tail: RemoteTail) -> None:
         """Follow a partition no longer: it has another owner, or it is not read any more."""
         if self.tails.pop(tail.key, None) is None:
             return
@@ -132,7 +132,7 @@ class TailFetcher:
         await self._events.finish()
         await asyncio.gather(*self._works, return_exceptions=True)
 
-    def _close(self, tail: Tail) -> None:
+    def _close(self, tail: RemoteTail) -> None:
         self._session.remove(tail.key)
         if tail.is_open:
             tail.close()
@@ -170,7 +170,7 @@ class TailFetcher:
 
     # ---------------------------------------------------------------------------------------------------------- joining
 
-    def _queue_join(self, tail: Tail) -> None:
+    def _queue_join(self, tail: RemoteTail) -> None:
         timer = self._timers.pop(tail.key, None)
         if timer is not None:
             timer.cancel()
@@ -184,7 +184,7 @@ class TailFetcher:
             self._querying += 1
             self.spawn(self._begin(self._joining.pop(key), self.link.peer))
 
-    async def _begin(self, tail: Tail, peer: Connection | None) -> None:
+    async def _begin(self, tail: RemoteTail, peer: Connection | None) -> None:
         key = tail.key
         ends = None
         try:
@@ -204,11 +204,11 @@ class TailFetcher:
                 self._due()
         self._ask_next()
 
-    def _later(self, tail: Tail) -> None:
+    def _later(self, tail: RemoteTail) -> None:
         delay_s = min(RETRY_S * 2 ** min(tail.failures, 16), RETRY_MAX_S)
         self._timers[tail.key] = asyncio.get_running_loop().call_later(delay_s, self._queue_join, tail)
 
-    def _refused(self, tail: Tail) -> None:
+    def _refused(self, tail: RemoteTail) -> None:
         """Close a partition for which the broker returned an error, and let it join again after a pause."""
         self._close(tail)
         if asyncio.get_running_loop().time() - tail.opened_at > STOOD_S:
@@ -239,7 +239,7 @@ class TailFetcher:
                 }
             )
 
-    def wake_readers(self, tail: Tail) -> None:
+    def wake_readers(self, tail: RemoteTail) -> None:
         """Wake the readers of a tail, by the event that its log start has moved, to where it is.
 
         `FlushListener` has no event of its own for a confirmed end.
@@ -320,7 +320,7 @@ class TailFetcher:
                 if tail is not None:
                     self._feed(session, tail, each)
 
-    def _feed(self, session: Session, tail: Tail, fetched: FetchedPartition) -> None:
+    def _feed(self, session: Session, tail: RemoteTail, fetched: FetchedPartition) -> None:
         """Handle one partition's part of a response.  Raises RequestError if it is not whole batches."""
         if fetched.error_code:
             self._refused(tail)

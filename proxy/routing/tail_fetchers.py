@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from bmq.core.aio.steps import Steps
 from bmq.core.aio.turns import Turns
 from bmq.core.model import PartitionKey
-from bmq.proxy.routing.remote_tail import Tail
+from bmq.proxy.routing.remote_tail import RemoteTail
 from bmq.proxy.routing.tail_fetcher import TailFetcher
 
 UNREAD_S = 30.0
@@ -30,7 +30,7 @@ class TailFetchers:
     ) -> None:
         self._link_to = link_to
         self._is_read = is_read
-        self._tails: dict[PartitionKey, Tail] = {}
+        self._tails: dict[PartitionKey, RemoteTail] = {}
         self._links: dict[PartitionKey, TailFetcher] = {}
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ class TailFetchers:
         """Return the partitions that are followed."""
         return self._tails.keys()
 
-    def follow(self, key: PartitionKey) -> Tail | None:
+    def follow(self, key: PartitionKey) -> RemoteTail | None:
         """Return the partition's view; None while its owner has not sent its state yet.
 
         The first call makes the process follow the partition, and each call keeps it from being forgotten.
@@ -55,7 +55,7 @@ class TailFetchers:
         tail = self._tails.get(key)
         now = asyncio.get_running_loop().time()
         if tail is None:
-            tail = self._tails[key] = Tail(key, now)
+            tail = self._tails[key] = RemoteTail(key, now)
             self.place(key)
         tail.looked_at = now
         return tail if tail.is_open else None

@@ -22,7 +22,7 @@ _OFFSET_MAX = 2**63 - 1
 _HEAD = struct.Struct(">qiiBIhi")  # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """A run of whole batches, the first of which begins at ``position`` of the file."""
 
     position: int
@@ -95,7 +95,7 @@ class Framer:
         """The bytes held of a batch that is not complete."""
         return len(self._rest)
 
-    def feed(self, chunk: bytes | memoryview) -> Iterator[Run]:
+    def feed(self, chunk: bytes | memoryview) -> Iterator[BatchRun]:
         """Yield the runs that ``chunk``, the bytes after those fed before, completes.  Raises Misframed."""
         view = memoryview(chunk)
         if self.is_lost:
@@ -112,7 +112,7 @@ class Framer:
                 return
             self._rest = bytearray()
             if self.next_offset > self._start and not self._is_past:
-                yield Run(self.position - size, rest)
+                yield BatchRun(self.position - size, rest)
         if not self.is_done and not self.is_lost:
             yield from self._runs(view)
 
@@ -133,7 +133,7 @@ class Framer:
         size = int(_HEAD.unpack_from(data)[1]) + LENGTH_OVERHEAD
         return size if HEADER_BYTES <= size <= BATCH_BYTES_MAX else HEADER_BYTES
 
-    def _runs(self, view: memoryview) -> Iterator[Run]:
+    def _runs(self, view: memoryview) -> Iterator[BatchRun]:
         at = begin = end = 0
         origin = self.position
         while not self.is_done:
@@ -141,7 +141,7 @@ class Framer:
                 size = self._step(view, at)
             except Misframed:
                 if begin < end:
-                    yield Run(origin + begin, view[begin:end])  # the batches before the fault are right
+                    yield BatchRun(origin + begin, view[begin:end])  # the batches before the fault are right
                 self._rest = bytearray(view[at:])
                 raise
             if not size:
@@ -152,7 +152,7 @@ class Framer:
             elif not self._is_past:
                 end = at
         if begin < end:
-            yield Run(origin + begin, view[begin:end])
+            yield BatchRun(origin + begin, view[begin:end])
         if not self.is_done:
             self._rest = bytearray(view[at:])
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from bmq.spark.jobs import JobError
 from bmq.spark.jobs.ranges import as_options, plan
 from bmq.spark.jobs.session import add_root, check_machine, main_of, start_session
-from bmq.spark.jobs.topic import PLACE, Topic, read_topic
+from bmq.spark.jobs.topic import PLACE, SourceTopic, read_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from bmq.spark.jobs.audit_report import Report
+    from bmq.spark.jobs.audit_report import AuditReport
 
 _log = logging.getLogger("bmq.spark")
 
@@ -102,11 +102,11 @@ def run(arguments: Namespace) -> int:
     return int(bool(report.faults))
 
 
-def _read_topic(arguments: Namespace) -> Topic:
+def _read_topic(arguments: Namespace) -> SourceTopic:
     return read_topic(arguments.root, arguments.topic, start=arguments.start, end=arguments.end)
 
 
-def _whole_report(spark: SparkSession, arguments: Namespace, topic: Topic) -> Report:
+def _whole_report(spark: SparkSession, arguments: Namespace, topic: SourceTopic) -> AuditReport:
     """Return the report of an audit during which nothing that it counts was removed.
 
     Raises JobError if retention or DeleteRecords removes records in every attempt, or the topic was created again.
@@ -133,9 +133,9 @@ def _whole_report(spark: SparkSession, arguments: Namespace, topic: Topic) -> Re
     )
 
 
-def _counted(spark: SparkSession, arguments: Namespace, topic: Topic) -> Report:
+def _counted(spark: SparkSession, arguments: Namespace, topic: SourceTopic) -> AuditReport:
     from bmq.spark.jobs.audit_frames import Audit
-    from bmq.spark.jobs.audit_report import Report
+    from bmq.spark.jobs.audit_report import AuditReport
 
     ranges = plan({}, topic.bounds).by_partition
     options = {
@@ -146,7 +146,7 @@ def _counted(spark: SparkSession, arguments: Namespace, topic: Topic) -> Report:
     }
     audit = Audit(spark, options, ranges, is_compacted=topic.is_compacted)
     try:
-        return Report(topic.name, ranges, audit.cells(same_content=arguments.same_content), audit.gaps())
+        return AuditReport(topic.name, ranges, audit.cells(same_content=arguments.same_content), audit.gaps())
     finally:
         audit.release()
 

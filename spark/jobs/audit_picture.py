@@ -12,7 +12,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from bmq.spark.jobs.audit_report import Report, hours_and_partitions
+from bmq.spark.jobs.audit_report import AuditReport, hours_and_partitions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ COLUMNS_MAX = 2000
 _INK, _RECORDS, _VALUES, _STORED, _FAULT = "#333333", "#33658a", "#86bbd8", "#f6ae2d", "#c1121f"
 
 
-def draw(report: Report, path: Path) -> None:
+def draw(report: AuditReport, path: Path) -> None:
     """Write the picture in the format that the name of ``path`` ends in."""
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "bmq"}):
         rows = max(1, len(report.ranges))
@@ -40,7 +40,7 @@ def draw(report: Report, path: Path) -> None:
         figure.savefig(path, dpi=140)
 
 
-def _title(report: Report) -> str:
+def _title(report: AuditReport) -> str:
     totals = report.totals
     verdict = (
         "every offset accounted for"
@@ -53,7 +53,7 @@ def _title(report: Report) -> str:
 class _Grid:
     """Sums by partition and column of the picture; a column is an hour, or as many hours as make ``COLUMNS_MAX``."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: AuditReport) -> None:
         self.first: datetime = report.by_hour[0]["hour"]
         hours = int((report.by_hour[-1]["hour"] - self.first) / HOUR) + 1
         self.hours_each = -(-hours // COLUMNS_MAX)
@@ -105,7 +105,7 @@ def _lines(axes: Axes, grid: _Grid) -> None:
     _grid_lines(axes)
 
 
-def _map(figure: Figure, axes: Axes, grid: _Grid, report: Report) -> None:
+def _map(figure: Figure, axes: Axes, grid: _Grid, report: AuditReport) -> None:
     edges, counts = grid.edges, grid.of("records")
     rows = np.arange(len(grid.partitions) + 1) - 0.5
     mesh = axes.pcolormesh(edges, rows, np.ma.masked_equal(counts, 0), cmap="Blues", vmin=0, rasterized=True)

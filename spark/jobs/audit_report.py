@@ -58,7 +58,7 @@ class Gap:
     is_trailing: bool = False
 
 
-class Report:
+class AuditReport:
     """The report of an audit, made of ``cells``, the table by partition and hour."""
 
     def __init__(self, topic: str, ranges: Mapping[int, tuple[int, int]], cells: pa.Table, gaps: Sequence[Gap]) -> None:

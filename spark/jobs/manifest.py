@@ -75,18 +75,18 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
+class FileRewrite:
     """A replacement of the files at paths ``removed`` by ``files`` with the same records."""
 
     files: tuple[DataFile, ...]
     removed: tuple[str, ...]
 
 
-Entry = Begin | Append | Merge
+Entry = Begin | Append | FileRewrite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class TableState:
     """The table after entry ``number``.  ``last`` is the last entry with files, which may not be in place yet."""
 
     number: int = 0
@@ -96,10 +96,10 @@ class State:
     files: Mapping[str, int] = field(default_factory=dict)
     """Path to size in bytes."""
     rows: int = 0
-    last: Append | Merge | None = None
+    last: Append | FileRewrite | None = None
 
 
-def advance(state: State, number: int, entry: Entry) -> State:
+def advance(state: TableState, number: int, entry: Entry) -> TableState:
     """Return ``state`` after its next entry.  Raises ManifestError if the entry contradicts it."""
     if number != state.number + 1:
         raise ManifestError(f"entry {number} follows {state.number}")
@@ -117,7 +117,7 @@ def advance(state: State, number: int, entry: Entry) -> State:
             reached = {**state.reached, **{partition: end for partition, (_, end) in ranges.items()}}
             added = _added(state.files, files, number)
             return replace(state, number=number, reached=reached, files=added, rows=state.rows + rows, last=entry)
-        case Merge(files=files, removed=removed):
+        case FileRewrite(files=files, removed=removed):
             if missing := [path for path in removed if path not in state.files]:
                 raise ManifestError(f"entry {number} replaces {missing[0]}, which the table does not have")
             left = {path: size for path, size in state.files.items() if path not in set(removed)}
@@ -179,7 +179,7 @@ def encode_entry(number: int, entry: Entry, token: str) -> bytes:
         case Append(ranges=ranges, files=files, rows=rows):
             content |= {"kind": "append", "rows": rows, "files": [[f.path, f.staged, f.size] for f in files]}
             content["offsets"] = {str(partition): list(each) for partition, each in sorted(ranges.items())}
-        case Merge(files=files, removed=removed):
+        case FileRewrite(files=files, removed=removed):
             content |= {"kind": "merge", "files": [[f.path, f.staged, f.size] for f in files]}
             content["removed"] = list(removed)
     return json.dumps(content, separators=(",", ":")).encode()
@@ -194,7 +194,7 @@ def decode_entry(number: int, data: bytes) -> tuple[Entry, str]:
         raise ManifestError(f"entry {number} of the table's log cannot be read: {error!r}") from error
 
 
-def encode_state(state: State) -> bytes:
+def encode_state(state: TableState) -> bytes:
     """Return the file of a state whose files are all in place."""
     content = {
         "format": FORMAT,
@@ -207,11 +207,11 @@ def encode_state(state: State) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-def decode_state(number: int, data: bytes) -> State:
+def decode_state(number: int, data: bytes) -> TableState:
     """Return the state.  Raises ManifestError if ``data`` is not state ``number``."""
     try:
         raw = _parse(number, data)
-        return State(
+        return TableState(
             number=number,
             identity=None if raw["table"] is None else Identity(**raw["table"]),
             reached={int(partition): int(offset) for partition, offset in raw["reached"].items()},
@@ -231,7 +231,7 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
             ranges = {int(partition): (int(start), int(end)) for partition, (start, end) in raw["offsets"].items()}
             return Append(ranges=ranges, files=files, rows=int(raw["rows"]))
         case "merge":
-            return Merge(files=files, removed=tuple(map(str, raw["removed"])))
+            return FileRewrite(files=files, removed=tuple(map(str, raw["removed"])))
         case kind:
             raise ValueError(f"an entry of kind {kind!r}")
 

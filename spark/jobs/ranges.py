@@ -10,7 +10,7 @@ from bmq.spark.options import EARLIEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class SelectedRange:
     """A partition's log [log_start, log_end), and the part [start, end) that the user selected."""
 
     log_start: int
@@ -32,7 +32,7 @@ class Ranges:
         return sum(end - start for start, end in self.by_partition.values())
 
 
-def plan(reached: Mapping[int, int], bounds: Mapping[int, Bounds], *, offsets_max: int | None = None) -> Ranges:
+def plan(reached: Mapping[int, int], bounds: Mapping[int, SelectedRange], *, offsets_max: int | None = None) -> Ranges:
     """Return the ranges from the table's end to the selected end, of ``offsets_max`` offsets in all at most.
 
     ``reached`` is where the table continues, for each partition that it has something of; the others begin where the

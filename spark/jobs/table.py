@@ -16,10 +16,10 @@ from bmq.spark.jobs.manifest import (
     Begin,
     DataFile,
     Entry,
+    FileRewrite,
     Identity,
     ManifestError,
-    Merge,
-    State,
+    TableState,
     advance,
     check_same,
     decode_entry,
@@ -57,7 +57,7 @@ Step = Callable[[str], None]
 """A function that is called at every point where a crash leaves something else behind."""
 
 
-class Fenced(Exception):
+class RunFenced(Exception):
     """Another run has begun on this table; this one may not commit any more."""
 
 
@@ -67,11 +67,11 @@ def _ignore(_: str) -> None: ...
 # ---------------------------------------------------------------------------------------------------------- reading
 
 
-async def read_state(fs: FileSystem) -> State:
+async def read_state(fs: FileSystem) -> TableState:
     """Return the table's content now.  Raises ManifestError or StorageError."""
     for _ in range(ATTEMPTS_MAX):
         numbers = await _numbers(fs)
-        state = State()
+        state = TableState()
         try:
             if numbers.states:
                 newest = max(numbers.states)
@@ -110,10 +110,10 @@ def table_files(table: str) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------- writing
 
 
-class Run:
+class JobRun:
     """One run on a table, from its begin on.  It is fenced as soon as another one begins."""
 
-    def __init__(self, fs: FileSystem, state: State, on_step: Step) -> None:
+    def __init__(self, fs: FileSystem, state: TableState, on_step: Step) -> None:
         self._fs = fs
         self._on_step = on_step
         self._began = state.number
@@ -121,7 +121,7 @@ class Run:
         self.state = state
 
     @classmethod
-    async def begin(cls, fs: FileSystem, identity: Identity, on_step: Step = _ignore) -> Run:
+    async def begin(cls, fs: FileSystem, identity: Identity, on_step: Step = _ignore) -> JobRun:
         """Stop all earlier runs, finish the last commit, and remove files that were never committed.
 
         Raises ManifestError if the table is of another topic or form, Fenced if other runs begin all the time.
@@ -139,7 +139,7 @@ class Run:
                 await run._remove_leftovers()
                 await run._write_state()  # runs that find nothing new leave entries too
                 return run
-        raise Fenced(f"{ATTEMPTS_MAX} other runs have begun on this table meanwhile: run one at a time")
+        raise RunFenced(f"{ATTEMPTS_MAX} other runs have begun on this table meanwhile: run one at a time")
 
     def stage(self) -> str:
         """Return a folder within the table, new for each call, for files to be committed."""
@@ -154,7 +154,7 @@ class Run:
         ]
         return sorted(found, key=lambda file: file.path)
 
-    async def commit(self, entry: Append | Merge) -> None:
+    async def commit(self, entry: Append | FileRewrite) -> None:
         """Commit ``entry`` and put its files in place.
 
         Raises ManifestError if ``entry`` contradicts the table, Fenced if another run has begun: then nothing is
@@ -164,7 +164,7 @@ class Run:
         state = advance(self.state, self.state.number + 1, entry)
         if not await _take(self._fs, state.number, entry):
             await self._fs.delete(f"{STAGING}/{self._began}-{self._parts}", recursive=True)  # no entry names its files
-            raise Fenced("another run has begun on this table: nothing was committed, and that one continues")
+            raise RunFenced("another run has begun on this table: nothing was committed, and that one continues")
         self.state = state
         self._on_step("committed")
         await self._put_in_place()
@@ -181,7 +181,7 @@ class Run:
         last = self.state.last
         if last is None:
             return
-        if isinstance(last, Merge):
+        if isinstance(last, FileRewrite):
             for path in last.removed:
                 await self._fs.delete("/" + path)
                 self._on_step("removed")
@@ -208,7 +208,7 @@ class Run:
     async def _require_newest(self) -> None:
         numbers = await _numbers(self._fs)
         if max(numbers.entries | numbers.states, default=0) > self.state.number:
-            raise Fenced("another run has begun on this table: it continues from the last commit")
+            raise RunFenced("another run has begun on this table: it continues from the last commit")
 
     async def _remove_leftovers(self) -> None:
         """Remove the files of runs before this one, none of which can commit any more."""

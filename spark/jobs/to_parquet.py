@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bmq.spark.jobs import JobError
-from bmq.spark.jobs.manifest import Append, Identity, ManifestError, Merge, State
+from bmq.spark.jobs.manifest import Append, FileRewrite, Identity, ManifestError, TableState
 from bmq.spark.jobs.merging import choose
 from bmq.spark.jobs.ranges import Ranges, as_options, plan
 from bmq.spark.jobs.session import add_root, check_machine, main_of, start_session
-from bmq.spark.jobs.table import Fenced, Run, Step, read_state
-from bmq.spark.jobs.topic import PLACE, Topic, read_topic
+from bmq.spark.jobs.table import JobRun, RunFenced, Step, read_state
+from bmq.spark.jobs.topic import PLACE, SourceTopic, read_topic
 from bmq.spark.options import size_of
 from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.filesystem import StorageError
@@ -111,7 +111,7 @@ def run(arguments: Namespace, on_step: Step = lambda step: None) -> int:
     spark = start_session("to_parquet", arguments)
     try:
         return _Job(spark, arguments, topic, on_step).run()
-    except (Fenced, ManifestError, StorageError) as error:
+    except (RunFenced, ManifestError, StorageError) as error:
         raise JobError(str(error)) from error
     finally:
         spark.stop()
@@ -120,7 +120,7 @@ def run(arguments: Namespace, on_step: Step = lambda step: None) -> int:
 class _Job:
     """One run, up to where the topic ends when it begins."""
 
-    def __init__(self, spark: SparkSession, arguments: Namespace, topic: Topic, on_step: Step) -> None:
+    def __init__(self, spark: SparkSession, arguments: Namespace, topic: SourceTopic, on_step: Step) -> None:
         self._spark = spark
         self._arguments = arguments
         self._on_step = on_step
@@ -143,7 +143,7 @@ class _Job:
             format=given.format,
             schema=values.identity,
         )
-        run = self._io.run(Run.begin(self._fs, identity, self._on_step))
+        run = self._io.run(JobRun.begin(self._fs, identity, self._on_step))
         while (ranges := self._plan(run.state, topic)).by_partition:
             self._append(run, topic, values, ranges)
             self._merge(run)
@@ -152,7 +152,7 @@ class _Job:
         _say(f"{run.state.rows:,} records in {len(run.state.files):,} files of {self._table}")
         return 0
 
-    def _plan(self, state: State, topic: Topic) -> Ranges:
+    def _plan(self, state: TableState, topic: SourceTopic) -> Ranges:
         ranges = plan(state.reached, topic.bounds, offsets_max=self._arguments.max_offsets)
         for loss in ranges.losses:
             if not self._arguments.accept_data_loss:
@@ -160,28 +160,28 @@ class _Job:
             _say(f"warning: {loss}")
         return ranges
 
-    def _values(self, state: State, topic: Topic) -> Values | None:
+    def _values(self, state: TableState, topic: SourceTopic) -> Values | None:
         """Return the reader of values; None if a schema is to be inferred and there are no values yet."""
         from bmq.spark.jobs.values import Values
 
         known = state.identity.schema if state.identity is not None else None
         return Values.build(self._arguments, known, lambda: self._sample(topic))
 
-    def _sample(self, topic: Topic) -> DataFrame | None:
+    def _sample(self, topic: SourceTopic) -> DataFrame | None:
         """Return the first values of the topic; None if it has none."""
         ranges = plan({}, topic.bounds)
         if not ranges.by_partition:
             return None
         return self._read(topic, ranges, "value binary").where("value is not null").limit(self._arguments.sample)
 
-    def _read(self, topic: Topic, ranges: Ranges, schema: str) -> DataFrame:
+    def _read(self, topic: SourceTopic, ranges: Ranges, schema: str) -> DataFrame:
         reader = self._spark.read.format("bmq").schema(schema)
         reader = reader.option("root", self._arguments.root)
         reader = reader.option("failOnDataLoss", str(not self._arguments.accept_data_loss).lower())
         options = as_options(topic.name, topic.topic_id, ranges.by_partition)
         return reader.options(**options).load()
 
-    def _append(self, run: Run, topic: Topic, values: Values, ranges: Ranges) -> None:
+    def _append(self, run: JobRun, topic: SourceTopic, values: Values, ranges: Ranges) -> None:
         """Write and commit one range of each partition."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as sql
@@ -198,14 +198,14 @@ class _Job:
         self._io.run(run.commit(Append(ranges=ranges.by_partition, files=files, rows=count)))
         _say(f"committed {count:,} records of {ranges.count:,} offsets, {len(files):,} files")
 
-    def _write(self, run: Run, rows: DataFrame, folders: list[str]) -> str:
+    def _write(self, run: JobRun, rows: DataFrame, folders: list[str]) -> str:
         staging = run.stage()
         writer = rows.write.option("compression", self._arguments.compression)
         writer.partitionBy(*folders).parquet(self._table + staging)
         self._on_step("written")
         return staging
 
-    def _merge(self, run: Run) -> None:
+    def _merge(self, run: JobRun) -> None:
         """Merge small files, with one commit a folder, so that a run that is killed keeps what it has merged."""
         files_min, size = self._arguments.merge_files, self._arguments.file_bytes
         for each in choose(run.state.files, files_min=files_min, file_bytes=size) if files_min > 0 else ():
@@ -218,7 +218,7 @@ class _Job:
             writer.parquet(f"{self._table}{staging}/{each.folder}")
             self._on_step("merge written")
             merged = tuple(self._io.run(run.staged(staging)))
-            self._io.run(run.commit(Merge(files=merged, removed=each.paths)))
+            self._io.run(run.commit(FileRewrite(files=merged, removed=each.paths)))
             _say(f"merged {len(paths)} files of {each.folder} into {len(merged)}")
 
 

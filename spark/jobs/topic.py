@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from bmq.spark.jobs import JobError
-from bmq.spark.jobs.ranges import Bounds
+from bmq.spark.jobs.ranges import SelectedRange
 from bmq.spark.options import OptionError, ReadOptions
 from bmq.spark.planning.discover import NoSuchTopic, find_logs
 from bmq.spark.reading.storage_loop import storage_loop
@@ -17,16 +17,16 @@ PLACE = "earliest or latest, a time as in 2026-11-01 or 2026-11-01T13:30 (UTC) o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class SourceTopic:
     """One topic; ``is_compacted`` if compaction may leave holes in it."""
 
     name: str
     topic_id: str
     is_compacted: bool
-    bounds: Mapping[int, Bounds]
+    bounds: Mapping[int, SelectedRange]
 
 
-def read_topic(root: str, topic: str, *, start: str, end: str) -> Topic:
+def read_topic(root: str, topic: str, *, start: str, end: str) -> SourceTopic:
     """Return the topic, with the bounds that ``start`` and ``end`` select; each has a form of ``PLACE``.
 
     Raises JobError if one has not, or if the topic cannot be read.
@@ -39,15 +39,15 @@ def read_topic(root: str, topic: str, *, start: str, end: str) -> Topic:
         raise JobError(str(error)) from error
 
 
-async def _read(fs: FileSystem, options: ReadOptions) -> Topic:
+async def _read(fs: FileSystem, options: ReadOptions) -> SourceTopic:
     views = await find_logs(fs, options)
     bounds = {}
     for view in views:
         wanted = await view.wanted(options)
-        bounds[view.path.partition] = Bounds(
+        bounds[view.path.partition] = SelectedRange(
             log_start=view.log.start, log_end=view.log.end, start=wanted.start, end=wanted.end
         )
-    return Topic(
+    return SourceTopic(
         name=options.topics[0],
         topic_id=views[0].path.topic_id,
         is_compacted=any(view.log.has_holes for view in views),

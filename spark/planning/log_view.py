@@ -24,10 +24,10 @@ from bmq.spark.planning.index_cache import IndexCache
 from bmq.spark.planning.segment_scan import Scan, facts_of, first_in, place_for_timestamp, shortened
 from bmq.spark.planning.slices import (
     OFFSET_MAX,
+    IndexedSegment,
     PartitionLog,
     Range,
     Segment,
-    SegmentFacts,
     Slice,
     leave_out,
     resolve,
@@ -36,7 +36,7 @@ from bmq.spark.planning.slices import (
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_segments import Listed, walk
+from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.segment import decode_idx
 
 INDEXES_AT_ONCE = 16
@@ -65,7 +65,7 @@ class LogView:
         self._fs = fs
         self._cache = cache
         self._checkpoint = checkpoint
-        self._newest: SegmentFacts | None = None  # of the last segment, if its end had to be found
+        self._newest: IndexedSegment | None = None  # of the last segment, if its end had to be found
         self.path = path
         self.log = PartitionLog(
             topic=path.topic, topic_id=path.topic_id, partition=path.partition, start=0, end=0, has_holes=has_holes
@@ -93,7 +93,7 @@ class LogView:
         view = cls(fs, path, checkpoint, has_holes=has_holes)
         return await view.over(listed, committed=committed, to_visible_end=to_visible_end)
 
-    async def over(self, listed: Sequence[Listed], *, committed: bool, to_visible_end: bool = False) -> LogView:
+    async def over(self, listed: Sequence[ListedSegment], *, committed: bool, to_visible_end: bool = False) -> LogView:
         """Return this view with the live segments ``listed``: all that the folder shows, or the newest, with the last
         one.
 
@@ -166,7 +166,7 @@ class LogView:
 
     # ---- facts
 
-    async def facts(self, segment: Segment) -> SegmentFacts:
+    async def facts(self, segment: Segment) -> IndexedSegment:
         """Return all that is known of a segment, with its end in bytes.  Raises StorageError."""
         if self._newest is not None and self._newest.segment.name == segment.name:
             return self._newest
@@ -186,11 +186,11 @@ class LogView:
         before = self.log.between(segment.name.base - 1, segment.name.base)
         return (await self.facts(before[-1])).open_txns if before else ()
 
-    def _from_checkpoint(self, segment: Segment) -> SegmentFacts:
+    def _from_checkpoint(self, segment: Segment) -> IndexedSegment:
         """Return the facts in the newest checkpoint, if it is of this segment."""
         if self._checkpoint is not None and self._checkpoint.segment == segment.name:
             return facts_of(segment, self._checkpoint)
-        return SegmentFacts(segment=segment, known_offset=segment.name.base)
+        return IndexedSegment(segment=segment, known_offset=segment.name.base)
 
     async def _read_idx(self, segment: Segment) -> Checkpoint | None:
         """Return a segment's index; None if it is gone or damaged, and the segment is to be scanned instead."""
@@ -209,7 +209,7 @@ class LogView:
             self._cache.put(path, segment.length, index, sum(map(len, parts)))
         return index
 
-    async def _step_through(self, facts: SegmentFacts, length: int | None = None) -> SegmentFacts:
+    async def _step_through(self, facts: IndexedSegment, length: int | None = None) -> IndexedSegment:
         """Scan headers for what no index holds: entries, aborted transactions, and the position where the offsets
         end."""
         segment = facts.segment
@@ -340,7 +340,7 @@ class LogView:
         segments = iter(self.log.between(wanted.start, wanted.end))
         found: list[Slice] = []
         aborted: list[AbortedTransaction] = []
-        last: SegmentFacts | None = None
+        last: IndexedSegment | None = None
         while window := list(islice(segments, INDEXES_AT_ONCE)):  # entries of a window are dropped with it
             for facts in await asyncio.gather(*map(self.facts, window)):
                 self._check(facts, wanted)
@@ -356,7 +356,7 @@ class LogView:
             aborted += last.aborted
         return leave_out(found, aborted)
 
-    def _check(self, facts: SegmentFacts, wanted: Range) -> None:
+    def _check(self, facts: IndexedSegment, wanted: Range) -> None:
         end = min(facts.segment.end, wanted.end)
         if facts.known_offset < end:
             self.losses.append(

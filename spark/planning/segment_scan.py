@@ -10,7 +10,7 @@ from bmq.core.errors import FormatError
 from bmq.core.records.batch import Batch
 from bmq.core.records.reader import read_records
 from bmq.spark.decoding.isolation import Marker, marker_of
-from bmq.spark.planning.slices import Segment, SegmentFacts
+from bmq.spark.planning.slices import IndexedSegment, Segment
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.index import SegmentIndex
 
@@ -21,7 +21,7 @@ REFINE_INFLATED_MAX = 64 << 20
 class Scan:
     """An accumulator of the facts that an index would hold, batch by batch."""
 
-    def __init__(self, facts: SegmentFacts) -> None:
+    def __init__(self, facts: IndexedSegment) -> None:
         self._facts = facts
         self._index = SegmentIndex(entries=array("q", facts.entries))
         self._index.max_timestamp = -1 if facts.max_timestamp is None else facts.max_timestamp
@@ -41,7 +41,7 @@ class Scan:
         elif batch.is_transactional:
             self._open.setdefault(batch.producer_id, batch.base_offset)
 
-    def result(self, *, is_open_ended: bool = False, is_damaged: bool = False) -> SegmentFacts:
+    def result(self, *, is_open_ended: bool = False, is_damaged: bool = False) -> IndexedSegment:
         """Return the facts found.
 
         ``is_open_ended``: the log ends with the last whole batch.  ``is_damaged``: other bytes follow the last whole
@@ -67,10 +67,10 @@ class Scan:
         )
 
 
-def facts_of(segment: Segment, checkpoint: Checkpoint) -> SegmentFacts:
+def facts_of(segment: Segment, checkpoint: Checkpoint) -> IndexedSegment:
     """Return the facts that ``checkpoint``, an index or a checkpoint of ``segment``, holds."""
     is_whole = checkpoint.end_offset == segment.end
-    return SegmentFacts(
+    return IndexedSegment(
         segment=segment,
         entries=checkpoint.index,
         position=checkpoint.position if is_whole else None,
@@ -83,7 +83,7 @@ def facts_of(segment: Segment, checkpoint: Checkpoint) -> SegmentFacts:
     )
 
 
-def shortened(facts: SegmentFacts, length: int) -> SegmentFacts:
+def shortened(facts: IndexedSegment, length: int) -> IndexedSegment:
     """Return the facts that ``length`` bytes of the segment hold: a scan continues from the last entry there."""
     index = SegmentIndex(entries=facts.entries)
     count = sum(position <= length for _, position in _pairs(facts.entries))
@@ -99,7 +99,7 @@ def shortened(facts: SegmentFacts, length: int) -> SegmentFacts:
     )
 
 
-def place_for_timestamp(facts: SegmentFacts, timestamp: int, start: int) -> tuple[int, int]:
+def place_for_timestamp(facts: IndexedSegment, timestamp: int, start: int) -> tuple[int, int]:
     """Return (offset, position) of the batch at which the search for ``timestamp`` in [start, ...) begins."""
     index = SegmentIndex(entries=facts.entries)
     position = max(index.position_of_timestamp(timestamp), index.position_of(start))

@@ -50,7 +50,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentFacts:
+class IndexedSegment:
     """A segment and the facts that an index or a checkpoint adds.  ``entries`` as in ``storage.index``.
 
     ``position`` is the end of the bytes up to ``segment.end``; None while that is unknown: the other fields then
@@ -192,7 +192,7 @@ class Slice:
 def slices(
     log: PartitionLog,
     wanted: Range,
-    facts: Iterable[SegmentFacts],
+    facts: Iterable[IndexedSegment],
     *,
     spacing: int = 1,
 ) -> list[Slice]:
@@ -204,7 +204,7 @@ def slices(
     return [piece for piece in found if piece is not None]
 
 
-def _slice(log: PartitionLog, wanted: Range, facts: SegmentFacts, spacing: int) -> Slice | None:
+def _slice(log: PartitionLog, wanted: Range, facts: IndexedSegment, spacing: int) -> Slice | None:
     assert facts.position is not None
     segment, entries = facts.segment, facts.entries
     index = SegmentIndex(entries=entries)

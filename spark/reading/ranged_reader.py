@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from bmq.spark.decoding.corrupt import CorruptSegment
-from bmq.spark.decoding.framing import Framer, Misframed, Run
+from bmq.spark.decoding.framing import BatchRun, Framer, Misframed
 from bmq.spark.planning.slices import Slice, raise_or_warn
 from bmq.spark.reading.buffers import BUFFERS, CHUNK_BYTES
 from bmq.spark.reading.storage_loop import StorageLoop
@@ -52,13 +52,13 @@ class RangedReader:
         self._policy = policy
         self.skipped_places = 0
 
-    def runs(self, pieces: Iterable[Slice]) -> Iterator[tuple[Slice, Run]]:
+    def runs(self, pieces: Iterable[Slice]) -> Iterator[tuple[Slice, BatchRun]]:
         """Yield (slice, run of whole batches).  Raises DataLoss, CorruptSegment or StorageError."""
         with _Ahead(self._io, self._fs, pieces) as ahead:
             for piece, chunks in ahead:
                 yield from self._runs(piece, chunks, RELOCATIONS_MAX)
 
-    def _runs(self, piece: Slice, chunks: Iterator[memoryview], relocations: int) -> Iterator[tuple[Slice, Run]]:
+    def _runs(self, piece: Slice, chunks: Iterator[memoryview], relocations: int) -> Iterator[tuple[Slice, BatchRun]]:
         framer = Framer(
             piece.position,
             piece.offset,
@@ -93,7 +93,7 @@ class RangedReader:
         elif framer.next_offset < piece.end and not piece.has_holes:
             self._damaged(piece, framer, f"the batches end here, but should reach offset {piece.end}")
 
-    def _framed(self, piece: Slice, framer: Framer, chunk: memoryview) -> Iterator[Run]:
+    def _framed(self, piece: Slice, framer: Framer, chunk: memoryview) -> Iterator[BatchRun]:
         while True:
             try:
                 yield from framer.feed(chunk)
@@ -110,7 +110,7 @@ class RangedReader:
         self.skipped_places += 1
         _log.warning("%s; skipped", error)
 
-    def _moved(self, piece: Slice, relocations: int) -> Iterator[tuple[Slice, Run]]:
+    def _moved(self, piece: Slice, relocations: int) -> Iterator[tuple[Slice, BatchRun]]:
         found, losses = self._policy.find(piece)
         self._lost(*losses)
         reached = piece.start

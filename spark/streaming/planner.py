@@ -11,7 +11,7 @@ from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, NoSuchTopic, require
 from bmq.spark.planning.log_view import LogView, in_windows
 from bmq.spark.planning.slices import PartitionLog, Range, Segment, Slice, pack, raise_or_warn, resolve, spacing_of
 from bmq.spark.streaming.offsets import Offsets, TopicPartition
-from bmq.spark.streaming.rate_limits import Limits, admit_offsets, cut_within, pending, position_at, shares
+from bmq.spark.streaming.rate_limits import RateLimits, admit_offsets, cut_within, pending, position_at, shares
 from bmq.spark.streaming.topic_follower import Follower
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 
@@ -25,7 +25,7 @@ class Undecided(Exception):
 class StreamPlanner:
     """The planner of one streaming query.  ``now_ms`` is a clock in milliseconds that never goes back."""
 
-    def __init__(self, fs: FileSystem, options: ReadOptions, limits: Limits, now_ms: Callable[[], float]) -> None:
+    def __init__(self, fs: FileSystem, options: ReadOptions, limits: RateLimits, now_ms: Callable[[], float]) -> None:
         self._options = options
         self._limits = limits
         self._now_ms = now_ms

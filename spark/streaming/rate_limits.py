@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bmq.spark.options import OptionError, byte_count, positive
-from bmq.spark.planning.slices import SegmentFacts
+from bmq.spark.planning.slices import IndexedSegment
 from bmq.spark.streaming.offsets import Offsets, TopicPartition
 from bmq.storage.index import ENTRY, SegmentIndex
 
@@ -29,7 +29,7 @@ _DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RateLimits:
     """Limits of a micro-batch; None: all that is there."""
 
     max_offsets: int | None = None
@@ -38,7 +38,7 @@ class Limits:
     max_delay_ms: int = MAX_DELAY_MS
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> Limits:
+    def parse(cls, given: Mapping[str, str]) -> RateLimits:
         """Return the limits among a reader's options; other options are ignored.  Raises OptionError if one is
         invalid."""
         folded = {name.casefold(): value for name, value in given.items()}
@@ -95,7 +95,7 @@ def admit_offsets(limit: int, begins: Mapping[TopicPartition, int], ends: Mappin
 # ----------------------------------------------------------------------------------------------------------- bytes
 
 
-def position_at(facts: SegmentFacts, offset: int) -> int:
+def position_at(facts: IndexedSegment, offset: int) -> int:
     """Return the position at which reading for ``offset`` begins; the segment's end if ``offset`` is past it."""
     assert facts.position is not None
     if offset >= facts.segment.end:
@@ -103,7 +103,7 @@ def position_at(facts: SegmentFacts, offset: int) -> int:
     return SegmentIndex(entries=facts.entries).position_of(offset)
 
 
-def cut_within(facts: SegmentFacts, start: int, end: int, budget: int, *, must_advance: bool) -> int:
+def cut_within(facts: IndexedSegment, start: int, end: int, budget: int, *, must_advance: bool) -> int:
     """Return the offset of the last index entry in (start, end) that ``budget`` bytes reach from ``start``.
 
     Without one: ``start``, or the next entry or ``end`` if it ``must_advance``.

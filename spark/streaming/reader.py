@@ -28,7 +28,7 @@ from bmq.spark.reading.gc_freeze import freeze_gc
 from bmq.spark.reading.storage_loop import StorageLoop, storage_loop
 from bmq.spark.streaming.offsets import Offsets, from_json, to_json
 from bmq.spark.streaming.planner import StreamPlanner
-from bmq.spark.streaming.rate_limits import Limits
+from bmq.spark.streaming.rate_limits import RateLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAv
     ``columns`` maps the schema's names to the source's own, in order.
     """
 
-    def __init__(self, options: ReadOptions, limits: Limits, schema: StructType, columns: dict[str, str]) -> None:
+    def __init__(self, options: ReadOptions, limits: RateLimits, schema: StructType, columns: dict[str, str]) -> None:
         self._options = options
         self._limits = limits
         self._schema = schema
@@ -101,7 +101,7 @@ class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAv
 class _Driver:
     """The state of the reader that plans: storage's loop, the planner, and the offsets at which the query began."""
 
-    def __init__(self, options: ReadOptions, limits: Limits) -> None:
+    def __init__(self, options: ReadOptions, limits: RateLimits) -> None:
         self._io: StorageLoop = storage_loop()
         self._options = options
         self._initial: Offsets | None = None

@@ -22,7 +22,7 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.cluster_files import StoredTopic
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_segments import Listed, walk
+from bmq.storage.log_segments import ListedSegment, walk
 
 
 class Follower:
@@ -118,9 +118,9 @@ class _Partition:
     def __init__(self, fs: FileSystem, path: PartitionPath) -> None:
         self._fs = fs
         self.path = path
-        self._listed: list[Listed] = []
+        self._listed: list[ListedSegment] = []
 
-    async def listed(self) -> list[Listed]:
+    async def listed(self) -> list[ListedSegment]:
         """Return the live segments, listed again from the oldest that may have changed: the last, or one without an
         index."""
         at = next((n for n, each in enumerate(self._listed) if not each.has_idx), len(self._listed) - 1)

@@ -32,7 +32,7 @@ from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.errors import is_no_nodes
 from bmq.storage.hdfs.fencing import fence_path
 from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
-from bmq.storage.hdfs.pipeline_setup import Member, Setup, members_of, open_pipeline
+from bmq.storage.hdfs.pipeline_setup import PipelineNode, Setup, members_of, open_pipeline
 
 log = logging.getLogger(__name__)
 _LEFT_OUT_MAX = 8
@@ -73,7 +73,7 @@ class Exclusions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenFile:
+class LeasedFile:
     """A file in the namespace whose lease this process holds."""
 
     path: str  # in HDFS, with the root's folder
@@ -99,7 +99,7 @@ async def create_file(client: HdfsClient, path: str, lease_path: str, options: C
         )
     except LeaseLost as error:  # another holder is writing a file of this name
         raise AlreadyExists(str(error)) from error
-    file = OpenFile(
+    file = LeasedFile(
         path=path,
         lease=Lease(paths=(lease_path,), holder=client.holder, file_id=info.file_id),
         block_bytes=options.block_bytes,
@@ -129,7 +129,7 @@ async def append_file(client: HdfsClient, path: str, lease_path: str, options: C
     """
     response = await client.namenode.append(path, client.holder)
     info = response.file
-    file = OpenFile(
+    file = LeasedFile(
         path=path,
         lease=Lease(paths=(lease_path,), holder=client.holder, file_id=info.file_id),
         block_bytes=info.block_size,
@@ -154,7 +154,7 @@ async def append_file(client: HdfsClient, path: str, lease_path: str, options: C
         raise
 
 
-async def open_new_block(client: HdfsClient, file: OpenFile, *, base: int, advised: set[str]) -> HdfsAppender:
+async def open_new_block(client: HdfsClient, file: LeasedFile, *, base: int, advised: set[str]) -> HdfsAppender:
     """Get a new block for a file, and open its pipeline.
 
     Raises OutOfSpace if live datanodes refused it: after ``block_attempts``, or as soon as it would have fewer copies
@@ -202,7 +202,7 @@ async def open_new_block(client: HdfsClient, file: OpenFile, *, base: int, advis
     raise kind(f"{file.path}: no pipeline after {client.settings.block_attempts} blocks{why}: {failure}")
 
 
-async def _add_block(client: HdfsClient, file: OpenFile, exclusions: Exclusions) -> pb.LocatedBlock:
+async def _add_block(client: HdfsClient, file: LeasedFile, exclusions: Exclusions) -> pb.LocatedBlock:
     """Get a block whose nodes respect the exclusions, as long as that costs no replica.
 
     The loop ends: each turn either returns, or makes an unknown name known, or drops exclusions.
@@ -226,7 +226,7 @@ async def _add_block(client: HdfsClient, file: OpenFile, exclusions: Exclusions)
         return located
 
 
-async def _refuse_short(client: HdfsClient, file: OpenFile, exclusions: Exclusions, located: pb.LocatedBlock) -> None:
+async def _refuse_short(client: HdfsClient, file: LeasedFile, exclusions: Exclusions, located: pb.LocatedBlock) -> None:
     """Raise OutOfSpace if the block has too few nodes because others, which live, have no room for it.
 
     Hadoop's client writes such a block to the nodes that are left, one at least, and the NameNode copies it when it is
@@ -267,7 +267,7 @@ async def _drop_responding(client: HdfsClient, exclusions: Exclusions, located: 
     return bool(responding)
 
 
-async def _open_last_block(client: HdfsClient, file: OpenFile, located: pb.LocatedBlock) -> HdfsAppender:
+async def _open_last_block(client: HdfsClient, file: LeasedFile, located: pb.LocatedBlock) -> HdfsAppender:
     """Extend the last block on the nodes that have it: a new generation, the set-up, and the NameNode's update."""
     client.suspects.learn(located.nodes)
     chunk_bytes = await replica_chunk_bytes(client, located)
@@ -313,7 +313,7 @@ async def _open_last_block(client: HdfsClient, file: OpenFile, located: pb.Locat
 
 
 async def _update_pipeline(
-    client: HdfsClient, file: OpenFile, old: pb.Block, new: pb.Block, members: list[Member], pipeline: Pipeline
+    client: HdfsClient, file: LeasedFile, old: pb.Block, new: pb.Block, members: list[PipelineNode], pipeline: Pipeline
 ) -> None:
     try:
         await client.namenode.update_pipeline(
@@ -328,7 +328,7 @@ async def _update_pipeline(
         raise
 
 
-def _create_setup(client: HdfsClient, file: OpenFile, located: pb.LocatedBlock) -> Setup:
+def _create_setup(client: HdfsClient, file: LeasedFile, located: pb.LocatedBlock) -> Setup:
     """Return the set-up of a new block with its full length, which datanodes reserve on disk."""
     return Setup(
         stage=pb.WriteBlock.SETUP_CREATE,
@@ -352,7 +352,7 @@ def _refuse_unflushable(path: str, info: pb.FileInfo) -> None:
         raise Unsupported(f"{path} is erasure-coded and cannot be flushed; choose a replicated folder")
 
 
-async def _abandon(client: HdfsClient, file: OpenFile, located: pb.LocatedBlock) -> None:
+async def _abandon(client: HdfsClient, file: LeasedFile, located: pb.LocatedBlock) -> None:
     await client.namenode.abandon_block(file.path, file.lease.holder, file.lease.file_id, located.block)
 
 

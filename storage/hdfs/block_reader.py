@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from bmq.core.descriptors import FAILURES
 from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.blocking_block_reader import BlockRange, BulkRead, Refused, WrongChecksum
+from bmq.storage.hdfs.blocking_block_reader import BlockRange, BulkRead, ReadRefused, WrongChecksum
 from bmq.storage.hdfs.checksums import crc_function
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.data_transfer import (
@@ -249,7 +249,7 @@ async def _read_replica_into(
         raise ReplicaFailed(f"{node_name(node)}: read timed out") from error
     except WrongChecksum as error:
         raise BadChecksum(f"{node_name(node)}: {error}") from error
-    except (OSError, Refused, DecodeError, WireError) as error:
+    except (OSError, ReadRefused, DecodeError, WireError) as error:
         FAILURES.note(error)
         raise ReplicaFailed(f"{node_name(node)}: {error!r}") from error
     finally:

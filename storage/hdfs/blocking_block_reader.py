@@ -35,7 +35,7 @@ _MESSAGE_BYTES_MAX = 1 << 20
 _TIMEVAL = struct.Struct("@ll")
 
 
-class Refused(Exception):
+class ReadRefused(Exception):
     """The datanode's response refuses the read.  Never leaves this package."""
 
 
@@ -108,7 +108,7 @@ class BulkRead:
         connection.sendall(operation(OP_READ_BLOCK, request))
         response = pb.BlockOpResponse.FromString(_receive_delimited(connection))
         if response.status != STATUS_SUCCESS:
-            raise Refused(f"{status_name(response.status)} {response.message}")
+            raise ReadRefused(f"{status_name(response.status)} {response.message}")
         self._read_packets(connection, response.read_info)
         if self._filled < length:
             raise WireError(f"{self._filled} bytes of {length} at {wanted.offset}")

@@ -44,7 +44,7 @@ class WireError(Exception):
     """The server sent bytes that the protocol does not allow.  Never leaves this package."""
 
 
-class Message(Protocol):
+class ProtobufMessage(Protocol):
     """A protobuf message, as far as it is needed to send it."""
 
     def SerializeToString(self) -> bytes: ...
@@ -77,13 +77,13 @@ def decode_varint(data: bytes | memoryview, start: int) -> tuple[int, int]:
     return 0, -1
 
 
-def delimited(message: Message) -> bytes:
+def delimited(message: ProtobufMessage) -> bytes:
     """Return a message with its length before it."""
     body = message.SerializeToString()
     return encode_varint(len(body)) + body
 
 
-def operation(code: int, message: Message) -> bytes:
+def operation(code: int, message: ProtobufMessage) -> bytes:
     """Return the request that opens a data transfer."""
     return struct.pack(">HB", OP_VERSION, code) + delimited(message)
 

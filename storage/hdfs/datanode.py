@@ -16,7 +16,7 @@ from bmq.core.aio.lru import LruCache
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.errors import RemoteError
-from bmq.storage.hdfs.rpc import DATANODE_PROTOCOL, ConnectionLost, RpcConnection
+from bmq.storage.hdfs.rpc import DATANODE_PROTOCOL, RpcConnection, RpcConnectionLost
 from bmq.storage.hdfs.settings import HdfsSettings
 
 _KNOWN_NODES_MAX = 16384
@@ -93,7 +93,7 @@ class Datanodes:
         except RemoteError as error:
             kind = NoReplica if _has_no_replica(error) else ReplicaNotReady
             raise kind(f"{node_name(node)}: {error}") from error
-        except (ConnectionLost, TimeoutError) as error:
+        except (RpcConnectionLost, TimeoutError) as error:
             raise NodeUnreachable(f"{node_name(node)}: {str(error) or 'no response'}") from error
         if response.length >= _NO_LENGTH:
             raise ReplicaNotReady(f"{node_name(node)}: replica of block {block.id} waits for recovery after a restart")

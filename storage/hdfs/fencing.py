@@ -58,7 +58,7 @@ from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS, status_name
 from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady
 from bmq.storage.hdfs.patience import wait_for_enough
 from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
-from bmq.storage.hdfs.pipeline_setup import Member, Setup, members_of
+from bmq.storage.hdfs.pipeline_setup import PipelineNode, Setup, members_of
 
 log = logging.getLogger(__name__)
 
@@ -80,10 +80,10 @@ class RoundFailed(Exception):
 
 
 @dataclass(slots=True)
-class Stopped:
+class StoppedNode:
     """A node on which no old writer can write any more, with this fence's pipeline to its replica."""
 
-    member: Member
+    member: PipelineNode
     length: int
     pipe: Pipeline
 
@@ -93,14 +93,16 @@ def inode_path(file_id: int) -> str:
     return f"/.reserved/.inodes/{file_id}"
 
 
-class Fenced(NamedTuple):
+class FencedFile(NamedTuple):
     """The final length of a file that is closed; ``is_synced`` is False if it was to be on disk and may not be."""
 
     length: int
     is_synced: bool
 
 
-async def fence(client: HdfsClient, paths: Sequence[str], holder: str, file_id: int, *, sync: bool = False) -> Fenced:
+async def fence(
+    client: HdfsClient, paths: Sequence[str], holder: str, file_id: int, *, sync: bool = False
+) -> FencedFile:
     """Fence the file with this id or, without one, the first of ``paths`` that exists.
 
     Raises NoSuchFile if there is none, StorageUnavailable after ``fence_timeout_s``.
@@ -114,7 +116,7 @@ async def fence(client: HdfsClient, paths: Sequence[str], holder: str, file_id: 
     raise NoSuchFile(f"fence: none of {', '.join(paths)} exists")
 
 
-async def fence_path(client: HdfsClient, path: str, holder: str, file_id: int, *, sync: bool = False) -> Fenced:
+async def fence_path(client: HdfsClient, path: str, holder: str, file_id: int, *, sync: bool = False) -> FencedFile:
     """Stop the writer of one file and close the file.  Raises StorageUnavailable after ``fence_timeout_s``."""
     try:
         async with asyncio.timeout(client.settings.fence_timeout_s):
@@ -134,14 +136,14 @@ class _Fence:
         self._sync = sync
         self._stamped: set[str] = set()  # nodes that have taken the newest generation stamp, or may yet
 
-    async def run(self) -> Fenced:
+    async def run(self) -> FencedFile:
         if not self._holder:
             self._holder = await self._ask_holder()
         # Without a holder one round only checks whether the file is closed.
         failed_rounds = 0 if self._holder else self._settings.takeover_rounds - 1
         while failed_rounds < self._settings.takeover_rounds:
             try:
-                return Fenced(await self._round(), is_synced=True)
+                return FencedFile(await self._round(), is_synced=True)
             except (NoSuchFile, asyncio.CancelledError):
                 raise
             except StorageUnavailable as error:
@@ -151,7 +153,7 @@ class _Fence:
                 failed_rounds += 1
                 log.info("fencing failed in round %d", failed_rounds, extra=fields(path=self._path, error=error))
                 await asyncio.sleep(_POLL_S * (failed_rounds - 1))
-        return Fenced(await self._recover_lease(), is_synced=not self._sync)
+        return FencedFile(await self._recover_lease(), is_synced=not self._sync)
 
     async def _ask_holder(self) -> str:
         """Return the holder of the file's lease; empty if the file is closed, or no writer holds the lease any more."""
@@ -218,15 +220,15 @@ class _Fence:
     # ---- step 3 and 4: stop, measure
 
     async def _stop_all(
-        self, members: Sequence[Member], last: pb.LocatedBlock, fresh: pb.LocatedBlock
-    ) -> list[Stopped]:
+        self, members: Sequence[PipelineNode], last: pb.LocatedBlock, fresh: pb.LocatedBlock
+    ) -> list[StoppedNode]:
         """Stop the writer on these nodes.  Return those that responded in time; raises RoundFailed if none did."""
         self._stamped.clear()
         attempts = [asyncio.create_task(self._stop(member, last, fresh)) for member in members]
         try:
             responses = await wait_for_enough(
                 attempts,
-                lambda response: isinstance(response, Stopped),
+                lambda response: isinstance(response, StoppedNode),
                 enough=_COPIES_ENOUGH,
                 soon_s=self._settings.takeover_node_timeout_s,
                 late_s=self._settings.takeover_copies_timeout_s,
@@ -235,10 +237,10 @@ class _Fence:
             for attempt in attempts:
                 if attempt.cancelled() or attempt.exception() is not None:
                     continue
-                if isinstance(response := attempt.result(), Stopped):
+                if isinstance(response := attempt.result(), StoppedNode):
                     response.pipe.abort()
             raise
-        stopped = [response for response in responses if isinstance(response, Stopped)]
+        stopped = [response for response in responses if isinstance(response, StoppedNode)]
         reasons = [response for response in responses if isinstance(response, str)]
         silent = [member.name for member, response in zip(members, responses, strict=True) if response is None]
         if silent:
@@ -250,7 +252,7 @@ class _Fence:
             raise RoundFailed("no node could be stopped: " + "; ".join(reasons))
         return stopped
 
-    async def _stop(self, member: Member, last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> Stopped | str:
+    async def _stop(self, member: PipelineNode, last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> StoppedNode | str:
         """Stop the writer on one node, or return why not."""
         try:
             return await self._stop_open_replica(member, last, fresh)
@@ -261,8 +263,8 @@ class _Fence:
             return f"{member.name}: {error}"
 
     async def _stop_open_replica(
-        self, member: Member, last: pb.LocatedBlock, fresh: pb.LocatedBlock, chunk_bytes: int = _CHUNK_BYTES
-    ) -> Stopped:
+        self, member: PipelineNode, last: pb.LocatedBlock, fresh: pb.LocatedBlock, chunk_bytes: int = _CHUNK_BYTES
+    ) -> StoppedNode:
         stage = pb.WriteBlock.SETUP_STREAMING_RECOVERY
         recovery = self._setup(stage, last.block, fresh, received=(0, _LENGTH_MAX))
         try:
@@ -285,7 +287,9 @@ class _Fence:
             raise
         return self._stopped(member, pipe, length)
 
-    async def _stop_other_replica(self, member: Member, last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> Stopped:
+    async def _stop_other_replica(
+        self, member: PipelineNode, last: pb.LocatedBlock, fresh: pb.LocatedBlock
+    ) -> StoppedNode:
         """Stop the writer of a replica that cannot be opened for streaming.
 
         The datanode closes the connection without a reason: its replica, if it has one, shows what to do.
@@ -308,7 +312,7 @@ class _Fence:
         recovery = self._setup(pb.WriteBlock.SETUP_APPEND_RECOVERY, block, fresh, received=(length, length))
         return self._stopped(member, await self._open(member, recovery, known.chunk_bytes), length)
 
-    async def _occupy(self, member: Member, last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> Stopped:
+    async def _occupy(self, member: PipelineNode, last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> StoppedNode:
         """Make an empty replica, which keeps the old writer out, where there is none and none was acknowledged."""
         creation = Setup(
             stage=pb.WriteBlock.SETUP_CREATE,
@@ -319,13 +323,13 @@ class _Fence:
         return self._stopped(member, await self._open(member, creation, _CHUNK_BYTES), 0)
 
     @staticmethod
-    def _stopped(member: Member, pipe: Pipeline, length: int) -> Stopped:
+    def _stopped(member: PipelineNode, pipe: Pipeline, length: int) -> StoppedNode:
         pipe.start_at(length)
-        return Stopped(member, length, pipe)
+        return StoppedNode(member, length, pipe)
 
     # ---- step 4: fill
 
-    async def _make_equal(self, stopped: list[Stopped], last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> int:
+    async def _make_equal(self, stopped: list[StoppedNode], last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> int:
         """Bring every node to the longest one's length, and return that; nodes that fail are left out."""
         length = max(node.length for node in stopped)
         if length < last.block.length:
@@ -340,7 +344,7 @@ class _Fence:
         return length
 
     async def _fill(
-        self, node: Stopped, source: Stopped, length: int, last: pb.LocatedBlock, fresh: pb.LocatedBlock
+        self, node: StoppedNode, source: StoppedNode, length: int, last: pb.LocatedBlock, fresh: pb.LocatedBlock
     ) -> bool:
         block = _renewed(last, fresh)
         try:
@@ -359,7 +363,7 @@ class _Fence:
             return False
         return True
 
-    async def _sync_all(self, stopped: list[Stopped]) -> None:
+    async def _sync_all(self, stopped: list[StoppedNode]) -> None:
         """Have every node put its replica on disk; those that fail are left out."""
         synced = await asyncio.gather(*map(self._sync_one, stopped))
         for node, is_synced in zip(list(stopped), synced, strict=True):
@@ -369,7 +373,7 @@ class _Fence:
         if not stopped:
             raise RoundFailed("no node has put its replica on disk")
 
-    async def _sync_one(self, node: Stopped) -> bool:
+    async def _sync_one(self, node: StoppedNode) -> bool:
         try:
             async with asyncio.timeout(_SYNC_TIMEOUT_S):
                 await node.pipe.flush(sync=True)
@@ -382,7 +386,9 @@ class _Fence:
 
     # ---- steps 5 and 6: update the NameNode, close
 
-    async def _close(self, stopped: list[Stopped], last: pb.LocatedBlock, fresh: pb.LocatedBlock, length: int) -> None:
+    async def _close(
+        self, stopped: list[StoppedNode], last: pb.LocatedBlock, fresh: pb.LocatedBlock, length: int
+    ) -> None:
         block = _renewed(last, fresh)
         block.length = length
         await self._namenode.update_pipeline(
@@ -395,7 +401,7 @@ class _Fence:
         await self._finish_all(stopped)
         await self._client.complete(self._path, self._holder, self._file_id, block)
 
-    async def _finish_all(self, stopped: list[Stopped]) -> None:
+    async def _finish_all(self, stopped: list[StoppedNode]) -> None:
         """Close the replicas: at least one, and two if they can be closed in time."""
         attempts = [asyncio.create_task(self._finish(node)) for node in stopped]
         closed = await wait_for_enough(
@@ -411,7 +417,7 @@ class _Fence:
         if not any(closed):
             raise RoundFailed("no node closed its replica")
 
-    async def _finish(self, node: Stopped) -> bool:
+    async def _finish(self, node: StoppedNode) -> bool:
         try:
             await node.pipe.finish()
         except PipelineFailed as error:
@@ -458,7 +464,7 @@ class _Fence:
             received=received,
         )
 
-    async def _open(self, member: Member, setup: Setup, chunk_bytes: int) -> Pipeline:
+    async def _open(self, member: PipelineNode, setup: Setup, chunk_bytes: int) -> Pipeline:
         """Open a pipeline of one node.
 
         A datanode refuses to go on with a replica in other chunks than it has, but it takes the new stamp all the same.

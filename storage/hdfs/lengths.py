@@ -17,14 +17,14 @@ from bmq.storage.hdfs.open_file_task import OpenFileTask
 log = logging.getLogger(__name__)
 
 
-class OpenFile(Protocol):
+class GrowingFile(Protocol):
     """An open file, of which more may be acknowledged than the NameNode has."""
 
     async def report_length(self) -> None:
         """Send the acknowledged length if it has grown.  Raises StorageUnavailable if the NameNode does not respond."""
 
 
-class LengthReporter(OpenFileTask[OpenFile]):
+class LengthReporter(OpenFileTask[GrowingFile]):
     """The task that sends the lengths of all open files, once in ``interval_s``.
 
     They are sent one after another, so that a thousand files cost the NameNode a thousand small calls in ``interval_s``

@@ -21,7 +21,7 @@ from bmq.storage.filesystem import NoSuchFile, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.errors import TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError, translate
-from bmq.storage.hdfs.rpc import NAMENODE_PROTOCOL, ConnectionLost, RpcConnection
+from bmq.storage.hdfs.rpc import NAMENODE_PROTOCOL, RpcConnection, RpcConnectionLost
 from bmq.storage.hdfs.settings import HdfsSettings
 
 CREATE = 0x01
@@ -238,7 +238,7 @@ class NameNode:
                 elif error.short_class not in TRY_AGAIN:
                     raise translate(error, f"{method} {what}") from error
                 failure: Exception = error
-            except ConnectionLost as error:
+            except RpcConnectionLost as error:
                 self._leave(connection)
                 failure = error
             except TimeoutError:
@@ -266,7 +266,7 @@ class NameNode:
             if self._connection is not None and self._connection.is_open:
                 return self._connection
             if self._is_closed:
-                raise ConnectionLost("the HDFS client was closed")
+                raise RpcConnectionLost("the HDFS client was closed")
             host, port = self._namenodes[self._current]
             try:
                 self._connection = await RpcConnection.connect(
@@ -277,7 +277,7 @@ class NameNode:
                     client_id=self._client_id,
                     timeout_s=self._settings.connect_timeout_s,
                 )
-            except ConnectionLost:
+            except RpcConnectionLost:
                 self._current = (self._current + 1) % len(self._namenodes)
                 raise
             return self._connection

@@ -17,7 +17,7 @@ _DISK = 1  # the storage type where the NameNode does not say
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class PipelineNode:
     """A datanode of a pipeline and the storage it is to write to."""
 
     node: pb.Node
@@ -29,7 +29,7 @@ class Member:
         return node_name(self.node.id)
 
 
-def members_of(located: pb.LocatedBlock) -> list[Member]:
+def members_of(located: pb.LocatedBlock) -> list[PipelineNode]:
     """Return the nodes of a block with their storages.
 
     Storage types and ids come in lists beside the nodes, or not at all from old NameNodes.
@@ -37,7 +37,7 @@ def members_of(located: pb.LocatedBlock) -> list[Member]:
     count = len(located.nodes)
     types = list(located.storage_types) or [_DISK] * count
     ids = list(located.storage_ids) or [""] * count
-    return [Member(*member) for member in zip(located.nodes, types, ids, strict=True)]
+    return [PipelineNode(*member) for member in zip(located.nodes, types, ids, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Setup:
     generation: int = 0
     received: tuple[int, int] = (0, 0)
 
-    def request(self, members: Sequence[Member], chunk_bytes: int) -> bytes:
+    def request(self, members: Sequence[PipelineNode], chunk_bytes: int) -> bytes:
         """Return the request for a pipeline through ``members``, to be sent to the first of them."""
         first, rest = members[0], members[1:]
         base = pb.OpHeader.Base(block=self.block, token=self.token)
@@ -79,7 +79,7 @@ class Setup:
 async def open_pipeline(
     client: HdfsClient,
     setup: Setup,
-    members: Sequence[Member],
+    members: Sequence[PipelineNode],
     *,
     base: int,
     length: int,

@@ -2,7 +2,7 @@
 
 Calls are sent at once; responses come in any order and have the call id of their call.  Frames are a 4-byte length and
 delimited messages: request header, call header, request; response header, response.  The connection does not retry: a
-call that it could not finish raises ``ConnectionLost``, and the caller may repeat it with the same call id.
+call that it could not finish raises ``RpcConnectionLost``, and the caller may repeat it with the same call id.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FRAME_BYTES_MAX = 128 << 20
 Response = TypeVar("Response", bound=Message)
 
 
-class ConnectionLost(Exception):
+class RpcConnectionLost(Exception):
     """The connection ended, or broke the protocol, before the response.  Never leaves this package."""
 
 
@@ -71,7 +71,7 @@ class RpcConnection(asyncio.Protocol):
                 )
         except (OSError, TimeoutError) as error:
             FAILURES.note(error)
-            raise ConnectionLost(f"cannot connect to {name}: {str(error) or 'timed out'}") from error
+            raise RpcConnectionLost(f"cannot connect to {name}: {str(error) or 'timed out'}") from error
         return connection
 
     def __repr__(self) -> str:
@@ -103,7 +103,7 @@ class RpcConnection(asyncio.Protocol):
         after ``timeout_s``; a response that comes later is dropped.
         """
         if self._lost is not None or self._transport is None:
-            raise ConnectionLost(str(self._lost or f"{self.name} is closed"))
+            raise RpcConnectionLost(str(self._lost or f"{self.name} is closed"))
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
         try:
@@ -115,11 +115,13 @@ class RpcConnection(asyncio.Protocol):
         try:
             return response_type.FromString(body)
         except DecodeError as error:
-            raise ConnectionLost(f"{self.name} sent another message than the response to {method}: {error}") from error
+            raise RpcConnectionLost(
+                f"{self.name} sent another message than the response to {method}: {error}"
+            ) from error
 
     def close(self) -> None:
         """Close the connection; calls that wait for a response raise ConnectionLost."""
-        self._fail(ConnectionLost(f"{self.name} was closed"))
+        self._fail(RpcConnectionLost(f"{self.name} was closed"))
 
     # ---- asyncio.Protocol
 
@@ -147,11 +149,11 @@ class RpcConnection(asyncio.Protocol):
                 self._take_frame(bytes(buffer[start + 4 : start + 4 + length]))
                 start += 4 + length
         except (WireError, DecodeError) as error:
-            self._fail(ConnectionLost(f"{self.name} does not speak Hadoop RPC: {error}"))
+            self._fail(RpcConnectionLost(f"{self.name} does not speak Hadoop RPC: {error}"))
         del buffer[:start]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(ConnectionLost(f"{self.name} closed the connection" + (f": {exc}" if exc else "")))
+        self._fail(RpcConnectionLost(f"{self.name} closed the connection" + (f": {exc}" if exc else "")))
 
     # ---- within
 

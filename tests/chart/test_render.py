@@ -12,7 +12,7 @@ import kubernetes_validate.utils
 import pytest
 from kubernetes_validate import SchemaNotFoundError, ValidationError, validate
 
-from bmq.server.otel import Wanted, wanted_of
+from bmq.server.otel import TraceSettings, wanted_of
 from tests.chart.drawn import CHART
 from tests.chart.render import NAMESPACE, RELEASE, HelmFailed, Object, ci_values, find, run_helm, template
 
@@ -182,7 +182,7 @@ def test_logs_and_traces_are_set_for_all_pods() -> None:
         env = environment(find(template(values=[everything]), "Deployment", f"{RELEASE}-{name}"))
         assert env["BMQ_LOG_FORMAT"] == "json"
         assert env["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector.monitoring:4318"
-        assert wanted_of(env) == Wanted(0.01)
+        assert wanted_of(env) == TraceSettings(0.01)
     plain = environment(find(template(values=[MINIMAL]), "Deployment", f"{RELEASE}-bmq-broker"))
     assert plain["BMQ_LOG_FORMAT"] == "text"
     assert wanted_of(plain) is None

@@ -14,7 +14,7 @@ import pytest
 
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.address import EtcdAddress, parse_etcd_url
-from bmq.meta.etcd.attempts import Kind
+from bmq.meta.etcd.attempts import Repeatability
 from bmq.meta.etcd.client import EtcdClient
 from bmq.meta.etcd.member import TXN
 from bmq.meta.etcd.settings import EtcdSettings
@@ -265,7 +265,7 @@ def test_what_was_never_sent_is_not_unknown() -> None:
             client = EtcdClient(EtcdAddress((endpoint,)), HASTY)
             try:
                 with pytest.raises(KvUnavailable) as refused:
-                    await client.ask(TXN, pb.TxnRequest(), Kind.ONCE)
+                    await client.ask(TXN, pb.TxnRequest(), Repeatability.ONCE)
             finally:
                 await client.close()
             return str(refused.value)

@@ -26,7 +26,7 @@ from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.members import Protocols
 from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
 from bmq.coordinator.group.states import GroupRules
-from bmq.coordinator.group.timers import Deadlines
+from bmq.coordinator.group.timers import GroupTimers
 from bmq.coordinator.records import StoredGroup
 from bmq.core.errors import ErrorCode, RequestError
 
@@ -45,7 +45,7 @@ class Story:
     def __init__(self) -> None:
         self.rules = GroupRules(0)
         self.ms = 0
-        self.deadlines = Deadlines()
+        self.deadlines = GroupTimers()
         self.group = self._new()
         self.clients: dict[str, Client] = {}
         self.ids = 0
@@ -151,7 +151,7 @@ class Story:
         self.is_held = False
         self.group.close(ErrorCode.NOT_COORDINATOR)
         self._settle()
-        self.deadlines = Deadlines()
+        self.deadlines = GroupTimers()
         if self.durable is None:
             self.group = self._new()
         else:

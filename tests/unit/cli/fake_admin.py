@@ -17,7 +17,7 @@ from kafka.protocol.consumer import OffsetSpec
 from kafka.structs import OffsetAndTimestamp
 
 from bmq.cli import topic
-from bmq.cli.admin_client import Admin, perform
+from bmq.cli.admin_client import AdminClient, perform
 from bmq.cli.cluster import command as cluster
 from bmq.cli.group import command as group
 from bmq.cli.records import consume, produce
@@ -283,7 +283,7 @@ def runner(admin: FakeAdmin, connected: list[str] | None = None) -> Callable[...
     """Return ``bmq`` on this cluster, words to exit status; `connected` is given the addresses that it connects to."""
 
     @contextlib.contextmanager
-    def connect(servers: str, timeout_s: float) -> Iterator[Admin]:
+    def connect(servers: str, timeout_s: float) -> Iterator[AdminClient]:
         if connected is not None:
             connected.append(servers)
         yield admin

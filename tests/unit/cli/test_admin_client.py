@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from kafka.errors import KafkaTimeoutError
 
-from bmq.cli.admin_client import Admin, Refused, describe_code, perform, read_error, run
+from bmq.cli.admin_client import AdminClient, RequestRefused, describe_code, perform, read_error, run
 from bmq.cli.output import format_size, print_table
 from tests.unit.cli.fake_admin import FakeAdmin, parse
 
@@ -87,11 +87,11 @@ def test_the_server_comes_from_the_environment(
 
 
 def test_no_answer_in_time(capsys: pytest.CaptureFixture[str]) -> None:
-    def never(admin: Admin, arguments: argparse.Namespace) -> int:
+    def never(admin: AdminClient, arguments: argparse.Namespace) -> int:
         raise KafkaTimeoutError("too late")
 
     @contextlib.contextmanager
-    def connect(servers: str, timeout_s: float) -> Iterator[Admin]:
+    def connect(servers: str, timeout_s: float) -> Iterator[AdminClient]:
         yield FakeAdmin()
 
     arguments = parse("topic", "list", "--timeout", "3")
@@ -123,12 +123,12 @@ def test_errors_that_come_as_texts() -> None:
 
 
 def test_refusals_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    def refuse(admin: Admin, arguments: argparse.Namespace) -> int:
+    def refuse(admin: AdminClient, arguments: argparse.Namespace) -> int:
         sys.stdout.write("half of it\n")
-        raise Refused("no")
+        raise RequestRefused("no")
 
     @contextlib.contextmanager
-    def connect(servers: str, timeout_s: float) -> Iterator[Admin]:
+    def connect(servers: str, timeout_s: float) -> Iterator[AdminClient]:
         yield FakeAdmin()
 
     arguments = parse("topic", "list")

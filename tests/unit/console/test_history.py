@@ -10,8 +10,8 @@ from bmq.console.history import (
     INTERVAL_MS,
     SAMPLES_MAX,
     SETTLE_MS,
-    History,
-    Row,
+    HistoryRow,
+    MetricsHistory,
     Totals,
     decode_rows,
     encode_rows,
@@ -28,9 +28,9 @@ START_MS = 1_000 * INTERVAL_MS
 BUCKETS = len(LATENCY_BOUNDS_MS) + 1
 
 
-def ring(*records: int, step_ms: int = INTERVAL_MS) -> History:
+def ring(*records: int, step_ms: int = INTERVAL_MS) -> MetricsHistory:
     """A ring that saw these totals, one after each interval."""
-    history = History()
+    history = MetricsHistory()
     for index, total in enumerate(records):
         history.add(START_MS + index * step_ms, Totals(records_in=total, connections=3))
     return history
@@ -89,11 +89,11 @@ def test_processes_are_added_up_by_time_once_all_have_sampled() -> None:
 
 
 def test_latencies_of_processes_are_added_as_histograms() -> None:
-    def with_latency(ms: float, count: int) -> Row:
+    def with_latency(ms: float, count: int) -> HistoryRow:
         times = Histogram()
         for _ in range(count):
             times.observe(ms)
-        return Row(1, Totals(produce_buckets=times.buckets))
+        return HistoryRow(1, Totals(produce_buckets=times.buckets))
 
     (sample,) = merge([[with_latency(1, 99)], [with_latency(400, 1)]], 2 * INTERVAL_MS)
     assert sample["produce_p50_ms"] is not None
@@ -116,12 +116,12 @@ buckets = st.tuples(*[numbers] * BUCKETS)
 totals = st.builds(Totals, *[numbers] * 7, buckets, buckets)
 
 
-@given(st.lists(st.builds(Row, numbers, totals), max_size=4))
-def test_rows_come_back_from_the_wire(rows: list[Row]) -> None:
+@given(st.lists(st.builds(HistoryRow, numbers, totals), max_size=4))
+def test_rows_come_back_from_the_wire(rows: list[HistoryRow]) -> None:
     assert decode_rows(encode_rows(rows)) == rows
 
 
 def test_cut_rows_are_refused() -> None:
-    data = encode_rows([Row(1, Totals())])
+    data = encode_rows([HistoryRow(1, Totals())])
     with pytest.raises(FormatError):
         decode_rows(data[:-1])

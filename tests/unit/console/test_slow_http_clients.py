@@ -20,7 +20,7 @@ import uvloop
 
 from bmq.console import exposition, http_connection, queries
 from bmq.console.http import HttpServer
-from bmq.console.http_connection import Connection
+from bmq.console.http_connection import HttpConnection
 from bmq.console.listing import Order, Page
 from bmq.console.state import ConsoleState, GroupsFacts
 from tests.unit.console.states import state
@@ -219,16 +219,16 @@ def test_a_body_that_comes_while_the_api_is_busy_is_refused(monkeypatch: pytest.
 def test_who_leaves_within_a_body_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The response to it has nowhere to go."""
     timers, ended = list[asyncio.TimerHandle | None](), asyncio.Event()
-    finish = Connection.finish_response
+    finish = HttpConnection.finish_response
 
-    async def finish_response(self: Connection, *args: Any) -> Any:
+    async def finish_response(self: HttpConnection, *args: Any) -> Any:
         try:
             return await finish(self, *args)
         finally:
             timers.append(self._deadline)
             ended.set()
 
-    monkeypatch.setattr(Connection, "finish_response", finish_response)
+    monkeypatch.setattr(HttpConnection, "finish_response", finish_response)
 
     async def story(server: HttpServer) -> None:
         with asked(server, POST):

@@ -15,14 +15,14 @@ from bmq.controller.failures import (
     DeclareDead,
     Effect,
     Event,
-    Failures,
+    FailureDetector,
     MemberGone,
     MemberSeen,
+    MemberState,
     Probe,
     ProbeAnswered,
     ProbeFailed,
     Reported,
-    State,
     StoreAway,
     StoreBack,
     Tick,
@@ -36,21 +36,21 @@ DEAD: list[Effect] = [DeclareDead("m")]
 SEEN, GONE, REPORTED, BROKEN = MemberSeen("m"), MemberGone("m"), Reported("p", "m"), ConnectionBroken("m")
 ANSWERED, FAILED, AWAY, BACK, TICK = ProbeAnswered("m"), ProbeFailed("m"), StoreAway(), StoreBack(), Tick()
 
-WAYS: dict[State, list[tuple[Event, float]]] = {
-    State.ALIVE: [(SEEN, 0)],
-    State.DOUBTED: [(SEEN, 0), (REPORTED, 0), (ANSWERED, 0), (REPORTED, 0)],
-    State.PROBED: [(SEEN, 0), (REPORTED, 0)],
-    State.PROBED_AND_DOUBTED: [(SEEN, 0), (REPORTED, 0), (REPORTED, 0)],
-    State.FAILED: [(SEEN, 0), (AWAY, 0), (REPORTED, 0), (FAILED, 0)],
-    State.GONE_PROBED: [(SEEN, 0), (AWAY, 0), (GONE, 0)],
-    State.GONE_ANSWERED: [(SEEN, 0), (AWAY, 0), (GONE, 0), (ANSWERED, 0)],
-    State.GONE_FAILED: [(SEEN, 0), (AWAY, 0), (GONE, 0), (FAILED, 0)],
-    State.DEAD: [(SEEN, 0), (REPORTED, 0), (FAILED, 0)],
+WAYS: dict[MemberState, list[tuple[Event, float]]] = {
+    MemberState.ALIVE: [(SEEN, 0)],
+    MemberState.DOUBTED: [(SEEN, 0), (REPORTED, 0), (ANSWERED, 0), (REPORTED, 0)],
+    MemberState.PROBED: [(SEEN, 0), (REPORTED, 0)],
+    MemberState.PROBED_AND_DOUBTED: [(SEEN, 0), (REPORTED, 0), (REPORTED, 0)],
+    MemberState.FAILED: [(SEEN, 0), (AWAY, 0), (REPORTED, 0), (FAILED, 0)],
+    MemberState.GONE_PROBED: [(SEEN, 0), (AWAY, 0), (GONE, 0)],
+    MemberState.GONE_ANSWERED: [(SEEN, 0), (AWAY, 0), (GONE, 0), (ANSWERED, 0)],
+    MemberState.GONE_FAILED: [(SEEN, 0), (AWAY, 0), (GONE, 0), (FAILED, 0)],
+    MemberState.DEAD: [(SEEN, 0), (REPORTED, 0), (FAILED, 0)],
 }
 """How each state comes about.  FAILED and those GONE leave the store away."""
 
-A, D, P, PD, F, GP, GA, GF, X = State
-OUTCOMES: dict[type[Event], dict[State, tuple[State | None, list[Effect]]]] = {
+A, D, P, PD, F, GP, GA, GF, X = MemberState
+OUTCOMES: dict[type[Event], dict[MemberState, tuple[MemberState | None, list[Effect]]]] = {
     MemberSeen: {A: (A, []), D: (D, []), P: (P, []), PD: (PD, []), F: (F, []),
                  GP: (A, []), GA: (A, []), GF: (A, []), X: (X, [])},
     MemberGone: {A: (None, DEAD), D: (None, DEAD), P: (None, DEAD), PD: (None, DEAD), F: (GP, PROBE),
@@ -63,7 +63,7 @@ OUTCOMES: dict[type[Event], dict[State, tuple[State | None, list[Effect]]]] = {
                     GP: (GA, []), GA: (GA, []), GF: (GA, []), X: (X, [])},
     ProbeFailed: {A: (A, []), D: (D, []), P: (X, DEAD), PD: (X, DEAD), F: (F, []),
                   GP: (GF, []), GA: (GA, []), GF: (GF, []), X: (X, [])},
-    StoreAway: {state: (state, []) for state in State},
+    StoreAway: {state: (state, []) for state in MemberState},
     StoreBack: {A: (A, []), D: (D, []), P: (P, []), PD: (PD, []), F: (P, PROBE),
                 GP: (GP, []), GA: (GA, []), GF: (GP, PROBE), X: (X, [])},
     Tick: {A: (A, []), D: (P, PROBE), P: (P, []), PD: (PD, []), F: (F, []),
@@ -72,8 +72,8 @@ OUTCOMES: dict[type[Event], dict[State, tuple[State | None, list[Effect]]]] = {
 """Long after what led to the state; the store is still away in those that say so."""
 
 
-def brought_to(state: State) -> Failures:
-    failures = Failures(TTL_S)
+def brought_to(state: MemberState) -> FailureDetector:
+    failures = FailureDetector(TTL_S)
     for event, at in WAYS[state]:
         failures.handle(event, at)
     assert failures.state("m") is state
@@ -84,8 +84,8 @@ def of_type(kind: type[Event]) -> Event:
     return next(e for e in (SEEN, GONE, REPORTED, BROKEN, ANSWERED, FAILED, AWAY, BACK, TICK) if type(e) is kind)
 
 
-@pytest.mark.parametrize(("state", "kind"), list(itertools.product(State, EVENTS)))
-def test_every_state_with_every_event(state: State, kind: type[Event]) -> None:
+@pytest.mark.parametrize(("state", "kind"), list(itertools.product(MemberState, EVENTS)))
+def test_every_state_with_every_event(state: MemberState, kind: type[Event]) -> None:
     failures = brought_to(state)
     after, effects = OUTCOMES[kind][state]
     before = failures.declared_dead.copy()
@@ -96,31 +96,35 @@ def test_every_state_with_every_event(state: State, kind: type[Event]) -> None:
 
 
 def test_the_table_is_whole() -> None:
-    assert TABLE.keys() == set(itertools.product(State, EVENTS))
+    assert TABLE.keys() == set(itertools.product(MemberState, EVENTS))
 
 
-@pytest.mark.parametrize("state", [State.ALIVE, State.DOUBTED, State.PROBED, State.PROBED_AND_DOUBTED])
+@pytest.mark.parametrize(
+    "state", [MemberState.ALIVE, MemberState.DOUBTED, MemberState.PROBED, MemberState.PROBED_AND_DOUBTED]
+)
 @pytest.mark.parametrize("is_away", [True, False])
-def test_rule_7_a_lease_that_ends_around_an_outage_is_not_believed_for_one_ttl(state: State, is_away: bool) -> None:
+def test_rule_7_a_lease_that_ends_around_an_outage_is_not_believed_for_one_ttl(
+    state: MemberState, is_away: bool
+) -> None:
     failures = brought_to(state)
     failures.handle(AWAY, 50)
     if not is_away:
         failures.handle(BACK, 60)
     effects = failures.handle(GONE, 69.9)
-    assert effects == ([] if state in (State.PROBED, State.PROBED_AND_DOUBTED) else PROBE)
-    assert failures.state("m") is State.GONE_PROBED
+    assert effects == ([] if state in (MemberState.PROBED, MemberState.PROBED_AND_DOUBTED) else PROBE)
+    assert failures.state("m") is MemberState.GONE_PROBED
     assert failures.is_living("m")
 
 
 def test_rule_7_after_that_ttl_it_is() -> None:
-    failures = brought_to(State.ALIVE)
+    failures = brought_to(MemberState.ALIVE)
     failures.handle(AWAY, 50)
     failures.handle(BACK, 60)
     assert failures.handle(GONE, 70) == DEAD
 
 
-@pytest.mark.parametrize("state", [State.GONE_PROBED, State.GONE_ANSWERED, State.GONE_FAILED])
-def test_who_does_not_join_again_in_that_time_is_dead(state: State) -> None:
+@pytest.mark.parametrize("state", [MemberState.GONE_PROBED, MemberState.GONE_ANSWERED, MemberState.GONE_FAILED])
+def test_who_does_not_join_again_in_that_time_is_dead(state: MemberState) -> None:
     failures = brought_to(state)
     failures.handle(BACK, 60)
     assert failures.wakes_at() == 70
@@ -130,14 +134,14 @@ def test_who_does_not_join_again_in_that_time_is_dead(state: State) -> None:
 
 
 def test_gone_and_not_answering_is_dead_at_once_when_the_store_is_there() -> None:
-    failures = brought_to(State.GONE_PROBED)
+    failures = brought_to(MemberState.GONE_PROBED)
     failures.handle(BACK, 60)
     assert failures.handle(FAILED, 61) == DEAD
     assert failures.state("m") is None
 
 
 def test_a_probe_that_fails_during_an_outage_kills_nobody_until_it_fails_again() -> None:
-    failures = brought_to(State.PROBED)
+    failures = brought_to(MemberState.PROBED)
     failures.handle(AWAY, 1)
     assert failures.handle(FAILED, 2) == []
     assert failures.is_living("m")
@@ -147,7 +151,7 @@ def test_a_probe_that_fails_during_an_outage_kills_nobody_until_it_fails_again()
 
 
 def test_a_proxy_that_reports_all_the_time_costs_two_probes_a_second() -> None:
-    failures = brought_to(State.ALIVE)
+    failures = brought_to(MemberState.ALIVE)
     probes = 0
     for step in range(100):
         now = step / 10
@@ -160,15 +164,15 @@ def test_a_proxy_that_reports_all_the_time_costs_two_probes_a_second() -> None:
 
 
 def test_a_report_during_a_probe_is_looked_into_afterwards() -> None:
-    failures = brought_to(State.PROBED_AND_DOUBTED)
+    failures = brought_to(MemberState.PROBED_AND_DOUBTED)
     assert failures.handle(ANSWERED, 0.1) == []
-    assert failures.state("m") is State.DOUBTED
+    assert failures.state("m") is MemberState.DOUBTED
     assert failures.wakes_at() == PROBE_GAP_S
     assert failures.handle(TICK, PROBE_GAP_S) == PROBE
 
 
 def test_the_dead_one_may_join_again() -> None:
-    failures = brought_to(State.DEAD)
+    failures = brought_to(MemberState.DEAD)
     assert failures.handle(GONE, 1) == []
     assert not failures.is_living("m")
     failures.handle(SEEN, 2)
@@ -176,13 +180,13 @@ def test_the_dead_one_may_join_again() -> None:
 
 
 def test_a_store_that_was_never_away_gives_no_grace() -> None:
-    failures = brought_to(State.ALIVE)
+    failures = brought_to(MemberState.ALIVE)
     failures.handle(BACK, 1)
     assert failures.handle(GONE, 2) == DEAD
 
 
 def test_nobody_is_watched_who_was_never_seen() -> None:
-    failures = Failures(TTL_S)
+    failures = FailureDetector(TTL_S)
     for kind in EVENTS:
         if kind is not MemberSeen:
             assert failures.handle(of_type(kind), 1) == []

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from bmq.controller.store_upkeep import FULL_KEEP_MS, REVISIONS_MIN, SAVE_S, History, StoreUpkeep, history_key
+from bmq.controller.store_upkeep import FULL_KEEP_MS, REVISIONS_MIN, SAVE_S, RevisionHistory, StoreUpkeep, history_key
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.kv import Compare, KvUnavailable, Put
@@ -20,7 +20,7 @@ MINUTE_MS = 60_000
 
 
 def test_an_hour_of_history_is_kept() -> None:
-    history = History(HOUR_MS)
+    history = RevisionHistory(HOUR_MS)
     for minute in range(60):
         history.note(minute * MINUTE_MS, 10_000 * (minute + 1))
         assert history.due(minute * MINUTE_MS, is_full=False) == 0
@@ -34,7 +34,7 @@ def test_an_hour_of_history_is_kept() -> None:
 
 def test_little_history_is_left() -> None:
     """A compaction is the whole etcd's: it is not done without need."""
-    history = History(HOUR_MS)
+    history = RevisionHistory(HOUR_MS)
     for hour in range(100):
         history.note(hour * HOUR_MS, 1 + hour)
         assert history.due(hour * HOUR_MS, is_full=False) == 0
@@ -44,7 +44,7 @@ def test_little_history_is_left() -> None:
 
 
 def test_with_a_full_database_less_is_kept() -> None:
-    history = History(HOUR_MS)
+    history = RevisionHistory(HOUR_MS)
     history.note(0, 50)
     history.note(FULL_KEEP_MS // 2, 70)
     assert history.due(FULL_KEEP_MS, is_full=False) == 0
@@ -52,19 +52,19 @@ def test_with_a_full_database_less_is_kept() -> None:
 
 
 def test_it_can_be_left_to_others() -> None:
-    history = History(0)
+    history = RevisionHistory(0)
     history.note(0, 10_000)
     history.note(100 * HOUR_MS, 1_000_000)
     assert history.due(100 * HOUR_MS, is_full=True) == 0
 
 
 def test_samples_are_bounded_and_survive_a_change_of_leaders() -> None:
-    history = History(HOUR_MS)
+    history = RevisionHistory(HOUR_MS)
     for minute in range(10_000):
         history.note(minute * MINUTE_MS, minute * 100)
     assert repr(history) == "<History samples=61 compacted=0>"
     history.compacted = 999
-    other, now_ms = History(HOUR_MS), 10_000 * MINUTE_MS
+    other, now_ms = RevisionHistory(HOUR_MS), 10_000 * MINUTE_MS
     other.decode(history.encode(), now_ms)
     other.note(now_ms, 1_000_000)
     assert other.compacted == 999
@@ -75,13 +75,13 @@ def test_samples_are_bounded_and_survive_a_change_of_leaders() -> None:
     "data", [b"", b"[]", b'{"format": 1}', b'{"format": 2, "samples": "?"}', b'{"format":1,"samples":[1]}']
 )
 def test_samples_that_cannot_be_read_begin_anew(data: bytes) -> None:
-    history = History(HOUR_MS)
+    history = RevisionHistory(HOUR_MS)
     history.decode(data, 0)
     assert repr(history) == "<History samples=0 compacted=0>"
 
 
 def test_a_clock_that_jumps_compacts_early_or_late_and_goes_on() -> None:
-    history = History(HOUR_MS)
+    history = RevisionHistory(HOUR_MS)
     history.note(50 * HOUR_MS, 5_000)
     history.note(0, 6_000)  # back by two days
     assert history.due(0, is_full=False) == 0

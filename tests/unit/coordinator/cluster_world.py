@@ -29,7 +29,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Client, Response
 from bmq.core.rpc.messages import HelloRequest, HelloResponse, InternalKey
-from bmq.core.rpc.peers import PROTOCOL, Kind, PeerLost, Peers
+from bmq.core.rpc.peers import PROTOCOL, ConnectionKind, PeerLost, Peers
 from bmq.core.rpc.server import InternalEndpoint
 from bmq.core.wire import messages as m
 from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch, parse_fetch
@@ -107,7 +107,7 @@ class Link:
     """One connection, as a ``Peer`` and as a ``Client``: requests arrive in the order of the calls, answers come as
     they are ready."""
 
-    kind = Kind.CONTROL
+    kind = ConnectionKind.CONTROL
     bytes_under_way = 0
     peer = host = "10.0.0.9"
     is_closed = False
@@ -214,11 +214,11 @@ class FakePeers:
         self._own = own
         self.links: dict[str, Link] = {}
 
-    def get(self, member: Member, kind: Kind) -> Link | None:
+    def get(self, member: Member, kind: ConnectionKind) -> Link | None:
         link = self.links.get(member.incarnation)
         return link if link is not None and link.is_up else None
 
-    async def reach(self, member: Member, kind: Kind, timeout_s: float) -> Link:
+    async def reach(self, member: Member, kind: ConnectionKind, timeout_s: float) -> Link:
         await asyncio.sleep(LATENCY_S)
         link = self.get(member, kind)
         if link is not None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.coordinator.server import Verdict, judge
+from bmq.coordinator.server import ForwardVerdict, judge
 from bmq.coordinator.shard.remote_log import RemoteShardLog, RoutedShardLogs
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
@@ -156,16 +156,16 @@ def test_what_a_coordinator_remembers_of_an_earlier_ownership_is_not_served() ->
 @pytest.mark.parametrize(
     ("known", "verdict"),
     [
-        (None, Verdict.WAIT),
-        (ShardOwner("me", 4), Verdict.WAIT),
-        (ShardOwner("other", 4), Verdict.WAIT),
-        (ShardOwner("me", 5), Verdict.SERVE),
-        (ShardOwner("other", 5), Verdict.REFUSE),
-        (ShardOwner("me", 6), Verdict.SERVE),
-        (ShardOwner("other", 6), Verdict.REFUSE),
+        (None, ForwardVerdict.WAIT),
+        (ShardOwner("me", 4), ForwardVerdict.WAIT),
+        (ShardOwner("other", 4), ForwardVerdict.WAIT),
+        (ShardOwner("me", 5), ForwardVerdict.SERVE),
+        (ShardOwner("other", 5), ForwardVerdict.REFUSE),
+        (ShardOwner("me", 6), ForwardVerdict.SERVE),
+        (ShardOwner("other", 6), ForwardVerdict.REFUSE),
     ],
 )
-def test_what_is_served_by_what_is_expected(known: ShardOwner | None, verdict: Verdict) -> None:
+def test_what_is_served_by_what_is_expected(known: ShardOwner | None, verdict: ForwardVerdict) -> None:
     assert judge(5, known, "me") is verdict
 
 

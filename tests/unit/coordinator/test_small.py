@@ -10,7 +10,7 @@ import pytest
 from bmq.coordinator.group.messages import Now
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.group.subscription import parse_topics, subscribed_topics
-from bmq.coordinator.group.timers import NEVER, Deadlines, Kind, Timer
+from bmq.coordinator.group.timers import NEVER, GroupTimers, Timer, TimerKind
 from bmq.coordinator.records import GroupRecord, Offset, OffsetRecord, StoredGroup, StoredMember
 from bmq.coordinator.shard.state import ShardState
 from bmq.core.errors import FormatError
@@ -42,8 +42,8 @@ def test_shard_of_a_hash_without_a_positive() -> None:
 def test_deadlines_come_in_order_and_only_when_due() -> None:
     """Against a plain model; heartbeats only move, so the heap stays within twice the timers."""
     rng = random.Random(5)
-    deadlines = Deadlines()
-    timers = [Timer("g", Kind.SESSION, str(number)) for number in range(200)]
+    deadlines = GroupTimers()
+    timers = [Timer("g", TimerKind.SESSION, str(number)) for number in range(200)]
     now = 0
     for _ in range(20_000):
         timer = rng.choice(timers)
@@ -66,7 +66,7 @@ def test_deadlines_come_in_order_and_only_when_due() -> None:
 
 
 def test_a_heartbeat_costs_no_heap_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    deadlines, timer = Deadlines(), Timer("g", Kind.SESSION)
+    deadlines, timer = GroupTimers(), Timer("g", TimerKind.SESSION)
     deadlines.set(timer, 100)
     monkeypatch.setattr(heapq, "heappush", None)
     for at in range(101, 1_000):

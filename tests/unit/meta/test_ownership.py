@@ -16,7 +16,7 @@ from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta import ownership
 from bmq.meta.kv import Compare, Delete, KvError, KvUnavailable, KvUnknown, Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.meta.ownership import PartitionRecord, Refused, SegmentEntry, Stored, decode, encode, partition_key
+from bmq.meta.ownership import PartitionRecord, SegmentEntry, Stored, WriteRefused, decode, encode, partition_key
 from tests.harness.loop import run
 
 pytestmark = pytest.mark.slow
@@ -168,7 +168,7 @@ def test_each_store_needs_the_revision_of_the_one_before() -> None:
         second = await ownership.store(kv, KEY, record(2), first.revision)
         assert isinstance(second, Stored)
         assert second.revision > first.revision
-        assert await ownership.store(kv, KEY, record(3), first.revision) == Refused(record(2), second.revision)
+        assert await ownership.store(kv, KEY, record(3), first.revision) == WriteRefused(record(2), second.revision)
         assert await ownership.read(kv, KEY) == (record(2), second.revision)
 
     run(main())
@@ -183,7 +183,7 @@ def test_somebody_else_was_first() -> None:
         won = await ownership.store(one, KEY, record(1, "1-aa"), 0)
         assert isinstance(won, Stored)
         lost = await ownership.store(other, KEY, record(1, "2-bb"), 0)
-        assert lost == Refused(record(1, "1-aa"), won.revision)
+        assert lost == WriteRefused(record(1, "1-aa"), won.revision)
         assert isinstance(await ownership.store(other, KEY, record(2, "2-bb"), won.revision), Stored)
 
     run(main())
@@ -197,7 +197,7 @@ def test_a_record_that_was_deleted() -> None:
         first = await ownership.store(kv, KEY, record(1), 0)
         assert isinstance(first, Stored)
         await kv.commit([Compare(KEY, first.revision)], [Delete(KEY)])
-        assert await ownership.store(kv, KEY, record(2), first.revision) == Refused(PartitionRecord(), 0)
+        assert await ownership.store(kv, KEY, record(2), first.revision) == WriteRefused(PartitionRecord(), 0)
 
     run(main())
 
@@ -241,7 +241,7 @@ def test_an_unknown_commit_that_somebody_overtook_is_refused() -> None:
         won = await ownership.store(other, KEY, record(1, "2-bb"), 0)
         assert isinstance(won, Stored)
         kv.faults = KvFaults()
-        assert await ownership.store(kv, KEY, record(1, "1-aa"), 0) == Refused(record(1, "2-bb"), won.revision)
+        assert await ownership.store(kv, KEY, record(1, "1-aa"), 0) == WriteRefused(record(1, "2-bb"), won.revision)
 
     run(main())
 

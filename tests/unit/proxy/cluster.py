@@ -28,7 +28,7 @@ from bmq.core.net.request import Buffer, Client, Request, Response
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.rpc.messages import HelloRequest, InternalKey
 from bmq.core.rpc.peer import NO_TAGS
-from bmq.core.rpc.peers import PROTOCOL, Kind, PeerLost, Peers
+from bmq.core.rpc.peers import PROTOCOL, ConnectionKind, PeerLost, Peers
 from bmq.core.rpc.server import InternalEndpoint
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
@@ -121,7 +121,7 @@ class Connection:
     bytes_under_way = 0
     why = "cut"
 
-    def __init__(self, broker: BrokerProcess | ProxyProcess, kind: Kind) -> None:
+    def __init__(self, broker: BrokerProcess | ProxyProcess, kind: ConnectionKind) -> None:
         self.broker = broker
         self.incarnation = broker.name
         self.kind = kind
@@ -213,27 +213,27 @@ class Network:
         self.brokers: dict[str, BrokerProcess | ProxyProcess] = {}
         self.apart: list[Connection] = []
         self.unreachable: set[str] = set()
-        self.links: dict[tuple[str, Kind], Connection] = {}
+        self.links: dict[tuple[str, ConnectionKind], Connection] = {}
         self.asked: Counter[int] = Counter()
         self._broken: list[Callable[[str, str], None]] = []
 
-    def get(self, member: Member, kind: Kind) -> Connection | None:
+    def get(self, member: Member, kind: ConnectionKind) -> Connection | None:
         link = self._standing(member, kind)
         if link is None:
             asyncio.get_running_loop().call_later(LATENCY_S, self._make, member, kind)
         return link
 
-    def _standing(self, member: Member, kind: Kind) -> Connection | None:
+    def _standing(self, member: Member, kind: ConnectionKind) -> Connection | None:
         link = self.links.get((member.incarnation, kind))
         return link if link is not None and link.is_up else None
 
-    def _make(self, member: Member, kind: Kind) -> None:
+    def _make(self, member: Member, kind: ConnectionKind) -> None:
         process = self.brokers.get(member.incarnation)
         is_there = process is not None and process.stopped is None and member.incarnation not in self.unreachable
         if process is not None and is_there and self._standing(member, kind) is None:
             self.links[member.incarnation, kind] = Connection(process, kind)
 
-    async def reach(self, member: Member, kind: Kind, timeout_s: float) -> Connection:
+    async def reach(self, member: Member, kind: ConnectionKind, timeout_s: float) -> Connection:
         await asyncio.sleep(LATENCY_S)
         link = self._standing(member, kind)
         if link is not None:
@@ -250,13 +250,13 @@ class Network:
         process = self.brokers.get(member.incarnation)
         if process is None or process.stopped is not None or member.incarnation in self.unreachable:
             raise PeerLost("connection refused", was_sent=False)
-        self.apart.append(Connection(process, Kind.CONTROL))
+        self.apart.append(Connection(process, ConnectionKind.CONTROL))
         return self.apart[-1]
 
     async def ask(self, member: Member, message: Any, api_key: int, response_type: type[Any], timeout_s: float) -> Any:
         self.asked[api_key] += 1
         async with asyncio.timeout(timeout_s):
-            link = await self.reach(member, Kind.CONTROL, timeout_s)
+            link = await self.reach(member, ConnectionKind.CONTROL, timeout_s)
             response = response_type.decode(await link.call(api_key, 0, message.encode()))
         if response.error is not ErrorCode.NONE:
             raise RequestError(response.error, response.message)

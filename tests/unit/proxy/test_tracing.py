@@ -11,7 +11,7 @@ import pytest
 
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Client, CloseConnection, Response
-from bmq.core.tracing import CURRENT, ENTRIES_MAX, Kind, SampledRecords, Span, Value, parse_entries
+from bmq.core.tracing import CURRENT, ENTRIES_MAX, SampledRecords, Span, SpanKind, Value, parse_entries
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
 from bmq.endpoint.dispatch import Endpoint
@@ -29,7 +29,7 @@ _HEAD = struct.Struct(">hhih")
 class FakeSpan:
     """A ``Span`` that remembers."""
 
-    def __init__(self, tracer: FakeTracer, name: str, kind: Kind, parent: bytes | None, began: float) -> None:
+    def __init__(self, tracer: FakeTracer, name: str, kind: SpanKind, parent: bytes | None, began: float) -> None:
         self.tracer = tracer
         self.name = name
         self.kind = kind
@@ -68,7 +68,11 @@ class FakeTracer:
         self.spans: list[FakeSpan] = []
 
     def start(
-        self, name: str, kind: Kind, parent: Span | bytes | None = None, attributes: Mapping[str, Value] | None = None
+        self,
+        name: str,
+        kind: SpanKind,
+        parent: Span | bytes | None = None,
+        attributes: Mapping[str, Value] | None = None,
     ) -> FakeSpan:
         above = parent if isinstance(parent, bytes) else parent.context if parent is not None else None
         span = FakeSpan(self, name, kind, above, asyncio.get_running_loop().time())
@@ -79,7 +83,7 @@ class FakeTracer:
     def stage(self, name: str, seconds: float, attributes: Mapping[str, Value] | None = None) -> None:
         parent = CURRENT.get()
         if parent is not None:
-            span = self.start(name, Kind.INTERNAL, parent, attributes)
+            span = self.start(name, SpanKind.INTERNAL, parent, attributes)
             span.began -= seconds
             span.end()
 
@@ -165,7 +169,7 @@ def test_a_produce_is_traced_from_the_request_to_the_flush_on_its_broker() -> No
     )
     assert len({each.context[:16] for each in tracer.spans}) == 1, "one trace"
     request, route = tracer.one("Produce", ""), tracer.one("route")
-    assert (request.kind, route.kind) == (Kind.SERVER, Kind.CLIENT)
+    assert (request.kind, route.kind) == (SpanKind.SERVER, SpanKind.CLIENT)
     assert request.attributes["messaging.client.id"] == "me"
     assert request.attributes["network.peer.address"] == "10.0.0.1"
     assert route.attributes["bmq.member"] == "b1"
@@ -328,7 +332,7 @@ def test_a_fetch_has_its_wait_and_its_read() -> None:
     async def main(w: World) -> None:
         assert await w.produce(plain(), 0) == [0]
         w.tracer.spans.clear()
-        token = CURRENT.set(w.tracer.start("Fetch", Kind.SERVER))
+        token = CURRENT.set(w.tracer.start("Fetch", SpanKind.SERVER))
         (await w.cluster.fetch(w.cluster.want(0))).results  # noqa: B018  (from storage or from the tail)
         await w.cluster.fetch(w.cluster.want(2), max_wait_s=0.5)
         CURRENT.reset(token)

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from bmq.console.history import INTERVAL_MS, LAYOUT, Row, Totals, encode_rows
+from bmq.console.history import INTERVAL_MS, LAYOUT, HistoryRow, Totals, encode_rows
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Histogram, Metrics
 from bmq.core.rpc.messages import HistoryRequest, HistoryResponse, InternalKey
@@ -73,7 +73,7 @@ def test_what_a_process_has_counted() -> None:
 def test_all_members_are_added_up_and_those_missing_are_named() -> None:
     async def story() -> None:
         now_ms = START_MS
-        known = [Row(1001, Totals(records_in=10)), Row(1002, Totals(records_in=20))]
+        known = [HistoryRow(1001, Totals(records_in=10)), HistoryRow(1002, Totals(records_in=20))]
         rows = encode_rows(known)
 
         def newer(after_ms: int) -> HistoryResponse:
@@ -127,6 +127,6 @@ def test_a_member_answers_with_what_is_newer() -> None:
         told = HistoryResponse.decode(
             memoryview(b"".join(of.joined.endpoint.handlers[InternalKey.HISTORY](body, None)))
         )
-        assert (told.layout, told.rows) == (LAYOUT, encode_rows([Row(1002, Totals())]))
+        assert (told.layout, told.rows) == (LAYOUT, encode_rows([HistoryRow(1002, Totals())]))
 
     asyncio.run(story())

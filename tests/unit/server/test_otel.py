@@ -19,14 +19,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from bmq.core.clock import SystemClock
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.net.request import Client, Response
-from bmq.core.tracing import Kind, Tracer
+from bmq.core.tracing import SpanKind, Tracer
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, encode_produce_request
 from bmq.endpoint.dispatch import Endpoint
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.server import otel
 from bmq.server.node import Node
-from bmq.server.otel import RATIO, OtelTracer, Wanted, open_tracer, wanted_of
+from bmq.server.otel import RATIO, OtelTracer, TraceSettings, open_tracer, wanted_of
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.services.otlp import collector
 from tests.unit.broker.world import FakeClient
@@ -57,7 +57,7 @@ AT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
     ],
 )
 def test_what_the_environment_asks_for(environment: Mapping[str, str], ratio: float | None) -> None:
-    assert wanted_of(environment) == (None if ratio is None else Wanted(ratio))
+    assert wanted_of(environment) == (None if ratio is None else TraceSettings(ratio))
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_a_trace_goes_on_from_its_context() -> None:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(memory))
     tracer = OtelTracer(provider, 1.0)
-    first = tracer.start("route", Kind.CLIENT)
+    first = tracer.start("route", SpanKind.CLIENT)
     assert len(first.context) == 25
-    second = tracer.start("Produce", Kind.SERVER, first.context)
+    second = tracer.start("Produce", SpanKind.SERVER, first.context)
     second.fail("x" * 5_000)
     second.end()
     first.end()
@@ -174,7 +174,7 @@ def test_the_end_does_not_wait_for_a_collector_that_hangs(monkeypatch: pytest.Mo
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(Hanging()))
     tracer = OtelTracer(provider, 1.0)
-    tracer.start("Fetch", Kind.SERVER).end()
+    tracer.start("Fetch", SpanKind.SERVER).end()
     closing = threading.Thread(target=tracer.close, daemon=True)
     closing.start()
     closing.join(10)

@@ -17,7 +17,7 @@ from bmq.meta.kv import Delete, KeyValue, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.open import open_keyvalue
 from bmq.meta.root import RootRecord, decode_root, encode_root, read_root, root_key
-from bmq.server.root_guard import STORAGE_PATIENCE_S, RootGuard, Verdict, judge
+from bmq.server.root_guard import STORAGE_PATIENCE_S, RootGuard, RootVerdict, judge
 from bmq.storage.cluster_files import ClusterFile, WrongCluster, read_cluster
 from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageUnavailable, write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
@@ -62,7 +62,7 @@ def test_every_combination_has_its_verdict() -> None:
         for stored, has_data, file, root_id in itertools.product(
             (None, one, two), (False, True), (None, ours, theirs), ("", "1", "2")
         )
-        if judge(stored, has_data, file, root_id, "a") in (Verdict.SERVE, Verdict.BIND)
+        if judge(stored, has_data, file, root_id, "a") in (RootVerdict.SERVE, RootVerdict.BIND)
     }
     assert served == {
         *((None, False, None, root_id) for root_id in ("", "1", "2")),  # new

@@ -16,7 +16,7 @@ from bmq.core.model import SegmentName
 from bmq.server import storage_facts
 from bmq.server.storage_facts import PARALLEL, TELL_S, segments_of
 from bmq.storage.filesystem import BlockPlace, StorageUnavailable
-from bmq.storage.log_segments import Listed
+from bmq.storage.log_segments import ListedSegment
 from tests.harness.loop import run
 
 SEGMENTS = 200
@@ -42,13 +42,13 @@ class Storage:
         return [BlockPlace(position=0, length=7, nodes=("a:1",))]
 
 
-async def listed(*_: object) -> AsyncIterator[Listed]:
+async def listed(*_: object) -> AsyncIterator[ListedSegment]:
     for number in range(SEGMENTS):
         name = SegmentName(number * 10, 1, 0)
-        yield Listed(name, end=number * 10 + 10, length=7, modified_ms=0, has_idx=True)
+        yield ListedSegment(name, end=number * 10 + 10, length=7, modified_ms=0, has_idx=True)
 
 
-async def listed_in_part(*_: object) -> AsyncIterator[Listed]:
+async def listed_in_part(*_: object) -> AsyncIterator[ListedSegment]:
     """The first three segments; then storage is silent."""
     async for each in listed():
         if each.name.base == 30:
@@ -56,9 +56,9 @@ async def listed_in_part(*_: object) -> AsyncIterator[Listed]:
         yield each
 
 
-async def listed_never(*_: object) -> AsyncIterator[Listed]:
+async def listed_never(*_: object) -> AsyncIterator[ListedSegment]:
     await asyncio.Event().wait()
-    yield Listed(SegmentName(0, 1, 0), None, 0, 0, has_idx=False)
+    yield ListedSegment(SegmentName(0, 1, 0), None, 0, 0, has_idx=False)
 
 
 def look(storage: Storage, monkeypatch: pytest.MonkeyPatch, walk: Any = listed) -> tuple[Any, float]:

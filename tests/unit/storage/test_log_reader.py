@@ -18,7 +18,7 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageUnavailable, write_once
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import Found, LiveSegment, LogReader, OffsetNotFound
+from bmq.storage.log_reader import LiveSegment, LogReader, OffsetNotFound, TimestampAndOffset
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import encode_idx
 from tests.harness.loop import run
@@ -624,20 +624,20 @@ async def timed_log(fs: MemoryFileSystem) -> None:
 @pytest.mark.parametrize(
     ("timestamp", "start", "wanted"),
     [
-        (0, 0, Found(0, 5_000)),
-        (5_001, 0, Found(1, 5_010)),
-        (5_040, 0, Found(4, 5_040)),
-        (5_041, 0, Found(5, 5_050)),
-        (5_090, 0, Found(9, 5_090)),
-        (5_091, 0, Found(20, 9_000)),
-        (1_015, 10, Found(12, 1_020)),
-        (1_015, 14, Found(14, 1_040)),
-        (9_200, 0, Found(30, 9_500)),
-        (9_555, 0, Found(36, 9_560)),
+        (0, 0, TimestampAndOffset(0, 5_000)),
+        (5_001, 0, TimestampAndOffset(1, 5_010)),
+        (5_040, 0, TimestampAndOffset(4, 5_040)),
+        (5_041, 0, TimestampAndOffset(5, 5_050)),
+        (5_090, 0, TimestampAndOffset(9, 5_090)),
+        (5_091, 0, TimestampAndOffset(20, 9_000)),
+        (1_015, 10, TimestampAndOffset(12, 1_020)),
+        (1_015, 14, TimestampAndOffset(14, 1_040)),
+        (9_200, 0, TimestampAndOffset(30, 9_500)),
+        (9_555, 0, TimestampAndOffset(36, 9_560)),
         (9_591, 0, None),
     ],
 )
-def test_offset_for_timestamp(timestamp: int, start: int, wanted: Found | None) -> None:
+def test_offset_for_timestamp(timestamp: int, start: int, wanted: TimestampAndOffset | None) -> None:
     async def main() -> None:
         fs = SlowFileSystem()
         await timed_log(fs)
@@ -653,9 +653,9 @@ def test_offset_for_timestamp_stays_below_the_watermark() -> None:
         fs = SlowFileSystem()
         await timed_log(fs)
         log = reader(fs)
-        assert await log.offset_for_timestamp(9_540, 35) == Found(34, 9_540)
+        assert await log.offset_for_timestamp(9_540, 35) == TimestampAndOffset(34, 9_540)
         assert await log.offset_for_timestamp(9_541, 35) is None
-        assert await log.offset_for_timestamp(9_541, 40) == Found(35, 9_550)
+        assert await log.offset_for_timestamp(9_541, 40) == TimestampAndOffset(35, 9_550)
 
     run(main())
 
@@ -671,10 +671,10 @@ def test_offset_for_timestamp_asks_each_index_once_and_survives_a_join() -> None
         assert fs.idx_reads <= asked + 1  # the newest one has none, it may have come
         await fs.concat(PATH.log(S(0, 1, 0)), [PATH.log(S(10, 1, 1))])
         log.pool._blocks.clear()
-        assert await log.offset_for_timestamp(1_000, 40, start_offset=12) == Found(12, 1_020)
+        assert await log.offset_for_timestamp(1_000, 40, start_offset=12) == TimestampAndOffset(12, 1_020)
         await fs.delete(PATH.log(S(0, 1, 0)))
         await fs.delete(PATH.log(S(20, 1, 2)))
-        assert await log.offset_for_timestamp(9_000, 40) == Found(30, 9_500)
+        assert await log.offset_for_timestamp(9_000, 40) == TimestampAndOffset(30, 9_500)
 
     run(main())
 
@@ -689,8 +689,8 @@ def test_offset_for_timestamp_looks_into_compressed_batches() -> None:
         struct.pack_into(">I", packed, 17, crc32c(memoryview(packed)[21:]))
         await put(fs, S(0, 1, 0), [bytes(packed)])
         log = reader(fs)
-        assert await log.offset_for_timestamp(121, 5) == Found(3, 130)
-        assert await log.offset_for_timestamp(100, 5) == Found(0, 100)
+        assert await log.offset_for_timestamp(121, 5) == TimestampAndOffset(3, 130)
+        assert await log.offset_for_timestamp(100, 5) == TimestampAndOffset(0, 100)
 
     run(main())
 
@@ -701,7 +701,7 @@ def test_offset_for_timestamp_of_a_batch_that_cannot_be_opened_is_the_batch() ->
         broken = bytearray(batch(0, 5, timestamp=100, step=10))
         struct.pack_into(">h", broken, 21, 1)  # says gzip, is not
         await put(fs, S(0, 1, 0), [bytes(broken)])
-        assert await reader(fs).offset_for_timestamp(121, 5) == Found(0, 140)
+        assert await reader(fs).offset_for_timestamp(121, 5) == TimestampAndOffset(0, 140)
 
     run(main())
 

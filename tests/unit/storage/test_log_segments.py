@@ -10,7 +10,7 @@ import pytest
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import FileStatus, write_once
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_segments import Extent, Listed, LogSegments, Retained, expired, is_deletable, walk
+from bmq.storage.log_segments import Extent, ListedSegment, LogSegments, Retained, expired, is_deletable, walk
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.recovery import ends
 from tests.harness.loop import run
@@ -41,7 +41,7 @@ async def put(fs: MemoryFileSystem, *names: SegmentName, idx: bool = False) -> N
             await write_once(fs, PATH.idx(name), b"i")
 
 
-async def walked(fs: MemoryFileSystem, after: SegmentName | None = None) -> list[Listed]:
+async def walked(fs: MemoryFileSystem, after: SegmentName | None = None) -> list[ListedSegment]:
     return [listed async for listed in walk(fs, PATH, after)]
 
 
@@ -282,7 +282,7 @@ def test_expired(label: str, segments: list[Retained], options: dict[str, int], 
 
 
 def test_only_what_lies_below_the_log_start_and_is_followed_is_deletable() -> None:
-    live = Listed(S(10, 1, 1), 20, 5, 0, True)
+    live = ListedSegment(S(10, 1, 1), 20, 5, 0, True)
     assert is_deletable(live, 20)
     assert not is_deletable(live, 19)
     assert not is_deletable(live._replace(end=None), 20)

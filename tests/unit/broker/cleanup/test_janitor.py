@@ -31,7 +31,7 @@ from bmq.storage.filesystem import Appender, CreateOptions, LeaseLost, StorageEr
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import LogReader
-from bmq.storage.log_segments import Listed, walk
+from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import decode_idx
 from tests.harness.loop import run
@@ -710,11 +710,11 @@ def test_a_refused_concat_leaves_the_log_and_no_draft() -> None:
     run(main())
 
 
-def one(base: int, end: int, length: int = 10, epoch: int = 1, *, has_idx: bool = True) -> Listed:
-    return Listed(S(base, epoch, base), end, length, 0, has_idx)
+def one(base: int, end: int, length: int = 10, epoch: int = 1, *, has_idx: bool = True) -> ListedSegment:
+    return ListedSegment(S(base, epoch, base), end, length, 0, has_idx)
 
 
-def plan(*listed: Listed, bytes_max: int = 100, sources_max: int = 9, log_start: int = 0) -> list[list[int]]:
+def plan(*listed: ListedSegment, bytes_max: int = 100, sources_max: int = 9, log_start: int = 0) -> list[list[int]]:
     steps, _ = plan_joins(listed, bytes_max=bytes_max, sources_max=sources_max, log_start=log_start)
     bases = []
     for step in steps:
@@ -742,12 +742,12 @@ def test_plan_of_joins() -> None:
     smaller = [entry._replace(block_bytes=16 if entry.name.base < 3 else 128) for entry in row]
     assert plan(*smaller) == [[0, 1, 2], [3, 4, 5]], "nothing is appended to a file of smaller blocks"
     assert plan(*(entry._replace(block_bytes=144 - entry.block_bytes) for entry in smaller)) == [[0, 1, 2, 3, 4, 5]]
-    superseded = Listed(S(3, 1, 0), 3, 10, 0, False)
+    superseded = ListedSegment(S(3, 1, 0), 3, 10, 0, False)
     assert plan(*row[:3], superseded, *row[3:]) == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_plan_mends_a_head_whose_sources_have_gone() -> None:
-    strays = [Listed(S(n, 1, n), n, -1, -1, True) for n in (2, 3)]
+    strays = [ListedSegment(S(n, 1, n), n, -1, -1, True) for n in (2, 3)]
     head = one(1, 4, length=30)
     listed = [one(0, 1), head, *strays, one(4, 5), one(5, 6)]
     steps, resume = plan_joins(listed, bytes_max=100, sources_max=9, log_start=0)

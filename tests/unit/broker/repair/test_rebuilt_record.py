@@ -6,7 +6,15 @@ import uuid
 
 import pytest
 
-from bmq.broker.repair.rebuilt_record import EPOCH_MARGIN, NAMES_MAX, OPEN_MAX, Folder, Spoken, is_whole, record
+from bmq.broker.repair.rebuilt_record import (
+    EPOCH_MARGIN,
+    NAMES_MAX,
+    OPEN_MAX,
+    PartitionFolder,
+    Spoken,
+    is_whole,
+    record,
+)
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import PartitionRecord, encode
@@ -31,9 +39,9 @@ def checkpoint(
     )
 
 
-def folder(*files: tuple[SegmentName, bool]) -> Folder:
+def folder(*files: tuple[SegmentName, bool]) -> PartitionFolder:
     """Segments of 100 bytes, with an index or without."""
-    made = Folder()
+    made = PartitionFolder()
     for at, (segment, has_idx) in enumerate(files):
         if has_idx:
             made.segment(segment, "idx", 60, 1000 + at)
@@ -46,7 +54,7 @@ def listed(made: PartitionRecord) -> list[tuple[int, bool]]:
 
 
 def test_a_partition_without_files_still_gets_an_epoch_of_this_life() -> None:
-    made = record(PATH, Folder(), NOTHING, None, 2)
+    made = record(PATH, PartitionFolder(), NOTHING, None, 2)
     assert made == PartitionRecord(epoch=2 * EPOCH_MARGIN)
 
 
@@ -139,7 +147,7 @@ def test_a_segment_that_was_written_and_is_not_there_is_listed() -> None:
 
 def test_a_long_folder_is_not_kept() -> None:
     """However long the log: the last indexes, and what follows them."""
-    files = Folder()
+    files = PartitionFolder()
     for number in range(20 * NAMES_MAX):
         segment = name(number * 10, 1, number)
         files.segment(segment, "idx", 60, 1)

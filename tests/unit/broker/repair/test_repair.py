@@ -13,9 +13,9 @@ import pytest
 from bmq.broker.config import BrokerConfig
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import State
-from bmq.broker.repair.facts import Place
+from bmq.broker.repair.facts import PartitionIdentity
 from bmq.broker.repair.plan import Choice
-from bmq.broker.repair.repair import NotRepaired, Repair, Report, Wanted
+from bmq.broker.repair.repair import NotRepaired, Repair, RepairReport, RepairRequest
 from bmq.cli.segment.targets import find_targets
 from bmq.cli.segment.verify import verify
 from bmq.core.clock import SystemClock
@@ -40,7 +40,7 @@ UNCOVERED = replace(SMALL, checkpoint_bytes=1 << 30, checkpoint_ms=1 << 30)
 SIZE = 40
 BATCH_BYTES = len(make(1, 0, pid=1, size=SIZE))
 A = SegmentName(0, 1, 0)
-PLACE = Place("bmq", KEY, PATH, 1)
+PLACE = PartitionIdentity("bmq", KEY, PATH, 1)
 RECORD_KEY = ownership.partition_key("bmq", KEY)
 
 
@@ -81,9 +81,9 @@ class Damaged:
             data += batch.data
         await write_once(self.fs, PATH.log(name), data)
 
-    def repair(self, **wanted: Any) -> Awaitable[Report]:
+    def repair(self, **wanted: Any) -> Awaitable[RepairReport]:
         tool = Repair(self.fs, self.kv, SystemClock(), PLACE)
-        return tool.run(Wanted(topic="orders", partition=0, **wanted))
+        return tool.run(RepairRequest(topic="orders", partition=0, **wanted))
 
     def files(self) -> dict[str, bytes]:
         namespace = self.world.storage.namespace
@@ -297,7 +297,9 @@ async def killed_and_again(d: Damaged, fatal: int, **wanted: Any) -> bool:
     fs: Any = Mortal(d.fs, calls, fatal)
     kv: Any = Mortal(d.kv, calls, fatal)
     try:
-        await Repair(fs, kv, SystemClock(), PLACE).run(Wanted(topic="orders", partition=0, is_dry=False, **wanted))
+        await Repair(fs, kv, SystemClock(), PLACE).run(
+            RepairRequest(topic="orders", partition=0, is_dry=False, **wanted)
+        )
     except SystemError:
         await d.repair(is_dry=False, **wanted)
         return False

@@ -15,7 +15,7 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import CommitFailedError, KafkaError, KafkaTimeoutError, RebalanceInProgressError
 
-from bmq.cli.admin_client import Unreachable
+from bmq.cli.admin_client import ServerUnreachable
 from bmq.cli.records import consume
 from tests.unit.cli.fake_admin import FakeAdmin, FakeGroup, FakePartition
 from tests.unit.cli.fake_clients import OWN_ID, FakeConsumer, FakeRecord
@@ -327,7 +327,7 @@ def test_servers_that_do_not_answer(
     """New records are waited for, and a line says once why none come; an end that is there is given up."""
 
     def nobody(servers: str, timeout_s: float) -> None:
-        raise Unreachable("cannot reach 127.0.0.1:9092")
+        raise ServerUnreachable("cannot reach 127.0.0.1:9092")
 
     monkeypatch.setattr(consume, "knock", nobody)
 

@@ -7,9 +7,9 @@ import argparse
 import pytest
 
 from bmq.cli.records.positions import (
-    Bounds,
-    Kind,
-    Place,
+    LogBounds,
+    Position,
+    PositionKind,
     end_offset,
     parse_datetime,
     parse_place,
@@ -21,18 +21,18 @@ from bmq.cli.records.positions import (
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("earliest", Place(Kind.EARLIEST)),
-        ("latest", Place(Kind.LATEST)),
-        ("0", Place(Kind.OFFSET, 0)),
-        ("-10", Place(Kind.LAST, 10)),
-        ("@1500", Place(Kind.TIME, 1_500)),
-        ("1970-01-02", Place(Kind.TIME, 86_400_000)),
-        ("1970-01-01T01:00:00+01:00", Place(Kind.TIME, 0)),
-        ("1987-03-12T00:11:34.550", Place(Kind.TIME, 542_506_294_550)),  # as a float it is a little less
-        ("2026-01-31T12:00:00.0015", Place(Kind.TIME, 1_769_860_800_001)),
+        ("earliest", Position(PositionKind.EARLIEST)),
+        ("latest", Position(PositionKind.LATEST)),
+        ("0", Position(PositionKind.OFFSET, 0)),
+        ("-10", Position(PositionKind.LAST, 10)),
+        ("@1500", Position(PositionKind.TIME, 1_500)),
+        ("1970-01-02", Position(PositionKind.TIME, 86_400_000)),
+        ("1970-01-01T01:00:00+01:00", Position(PositionKind.TIME, 0)),
+        ("1987-03-12T00:11:34.550", Position(PositionKind.TIME, 542_506_294_550)),  # as a float it is a little less
+        ("2026-01-31T12:00:00.0015", Position(PositionKind.TIME, 1_769_860_800_001)),
     ],
 )
-def test_places(text: str, place: Place) -> None:
+def test_places(text: str, place: Position) -> None:
     assert parse_place(text) == place
 
 
@@ -71,21 +71,21 @@ def test_times_before_1970_are_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("place", "start", "end"),
     [
-        (Place(Kind.EARLIEST), 10, 10),
-        (Place(Kind.LATEST), 50, 50),
-        (Place(Kind.OFFSET, 20), 20, 20),
-        (Place(Kind.OFFSET, 3), 10, 3),
-        (Place(Kind.OFFSET, 99), 50, 99),
-        (Place(Kind.LAST, 5), 45, 45),
-        (Place(Kind.LAST, 99), 10, 10),
-        (Place(Kind.LAST, 0), 50, 50),
-        (Place(Kind.TIME, 1), 30, 30),
+        (Position(PositionKind.EARLIEST), 10, 10),
+        (Position(PositionKind.LATEST), 50, 50),
+        (Position(PositionKind.OFFSET, 20), 20, 20),
+        (Position(PositionKind.OFFSET, 3), 10, 3),
+        (Position(PositionKind.OFFSET, 99), 50, 99),
+        (Position(PositionKind.LAST, 5), 45, 45),
+        (Position(PositionKind.LAST, 99), 10, 10),
+        (Position(PositionKind.LAST, 0), 50, 50),
+        (Position(PositionKind.TIME, 1), 30, 30),
     ],
 )
-def test_offsets(place: Place, start: int, end: int) -> None:
-    assert start_offset(place, Bounds(10, 50, 30)) == start
-    assert end_offset(place, Bounds(10, 50, 30)) == end
+def test_offsets(place: Position, start: int, end: int) -> None:
+    assert start_offset(place, LogBounds(10, 50, 30)) == start
+    assert end_offset(place, LogBounds(10, 50, 30)) == end
 
 
 def test_a_time_after_every_record() -> None:
-    assert start_offset(Place(Kind.TIME, 1), Bounds(10, 50, None)) == 50
+    assert start_offset(Position(PositionKind.TIME, 1), LogBounds(10, 50, None)) == 50

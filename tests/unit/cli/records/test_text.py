@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.cli.records.input import Fixed, InputError, JsonReader, Record, TextReader, join, split
+from bmq.cli.records.input import FixedFields, InputError, InputRecord, JsonReader, TextReader, join, split
 from bmq.cli.records.output import fields_writer, for_terminal, json_writer, raw_writer, text_writer
 from bmq.cli.records.text import Encoding, separator
 
@@ -73,18 +73,18 @@ def test_input_without_end_is_refused() -> None:
 
 
 def test_text() -> None:
-    plain = TextReader(fixed=Fixed(key=b"k", headers=[("a", b"1")], partition=2, timestamp=5))
-    assert plain.read(b"hello\tyou") == Record(b"k", b"hello\tyou", [("a", b"1")], 2, 5)
-    keyed = TextReader(fixed=Fixed(), key_separator=b"\t", null=b"")
-    assert keyed.read(b"k\tv\tw") == Record(b"k", b"v\tw", [])
-    assert keyed.read(b"k\t") == Record(b"k", None, [])
-    assert keyed.read(b"\tv") == Record(None, b"v", [])
-    assert TextReader(fixed=Fixed()).read(b"") == Record(None, b"", [])
+    plain = TextReader(fixed=FixedFields(key=b"k", headers=[("a", b"1")], partition=2, timestamp=5))
+    assert plain.read(b"hello\tyou") == InputRecord(b"k", b"hello\tyou", [("a", b"1")], 2, 5)
+    keyed = TextReader(fixed=FixedFields(), key_separator=b"\t", null=b"")
+    assert keyed.read(b"k\tv\tw") == InputRecord(b"k", b"v\tw", [])
+    assert keyed.read(b"k\t") == InputRecord(b"k", None, [])
+    assert keyed.read(b"\tv") == InputRecord(None, b"v", [])
+    assert TextReader(fixed=FixedFields()).read(b"") == InputRecord(None, b"", [])
     coded = TextReader(
-        fixed=Fixed(), key_separator=b":", key_encoding=Encoding.HEX, value_encoding=Encoding.BASE64, null=b"-"
+        fixed=FixedFields(), key_separator=b":", key_encoding=Encoding.HEX, value_encoding=Encoding.BASE64, null=b"-"
     )
-    assert coded.read(b"00ff:AAE=") == Record(b"\x00\xff", b"\x00\x01", [])
-    assert coded.read(b"00:-") == Record(b"\x00", None, [])
+    assert coded.read(b"00ff:AAE=") == InputRecord(b"\x00\xff", b"\x00\x01", [])
+    assert coded.read(b"00:-") == InputRecord(b"\x00", None, [])
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_text() -> None:
 )
 def test_text_that_is_refused(line: bytes, why: str) -> None:
     reader = TextReader(
-        fixed=Fixed(), key_separator=b"\t", key_encoding=Encoding.HEX, value_encoding=Encoding.BASE64, null=b"-"
+        fixed=FixedFields(), key_separator=b"\t", key_encoding=Encoding.HEX, value_encoding=Encoding.BASE64, null=b"-"
     )
     with pytest.raises(InputError, match=why):
         reader.read(line)
@@ -108,29 +108,29 @@ def test_text_that_is_refused(line: bytes, why: str) -> None:
 # -------------------------------------------------------------------------------------------------------- JSON input
 
 
-def read(line: str, **options: object) -> Record | None:
-    return JsonReader(fixed=Fixed(), **options).read(line.encode())  # type: ignore[arg-type]
+def read(line: str, **options: object) -> InputRecord | None:
+    return JsonReader(fixed=FixedFields(), **options).read(line.encode())  # type: ignore[arg-type]
 
 
 def test_json() -> None:
-    assert read('{"value": "v"}') == Record(None, b"v", [])
-    assert read('{"key": {"base64": "AP8="}, "value": null}') == Record(b"\x00\xff", None, [])
+    assert read('{"value": "v"}') == InputRecord(None, b"v", [])
+    assert read('{"key": {"base64": "AP8="}, "value": null}') == InputRecord(b"\x00\xff", None, [])
     assert read('{"value": "v", "headers": {"a": "1"}, "partition": 4, "timestamp": 9, "topic": "x", "offset": 1}') == (
-        Record(None, b"v", [("a", b"1")], 4, 9)
+        InputRecord(None, b"v", [("a", b"1")], 4, 9)
     )
     assert read('{"value": "v", "partition": 4, "timestamp": 9}', ignores_partition=True, ignores_timestamp=True) == (
-        Record(None, b"v", [])
+        InputRecord(None, b"v", [])
     )
-    assert read('{"value": "v", "timestamp": -1}') == Record(None, b"v", [])
-    assert read('{"value": "00ff"}', value_encoding=Encoding.HEX) == Record(None, b"\x00\xff", [])
+    assert read('{"value": "v", "timestamp": -1}') == InputRecord(None, b"v", [])
+    assert read('{"value": "00ff"}', value_encoding=Encoding.HEX) == InputRecord(None, b"\x00\xff", [])
     assert read("  ") is None
     assert read('{"key": {"base64": "AAAAAQ=="}, "value": null, "isControl": true}') is None
 
 
 def test_the_command_line_is_stronger_than_json() -> None:
-    reader = JsonReader(fixed=Fixed(key=b"K", headers=[("b", b"2")], partition=0, timestamp=1))
+    reader = JsonReader(fixed=FixedFields(key=b"K", headers=[("b", b"2")], partition=0, timestamp=1))
     line = b'{"key": "k", "value": "v", "headers": [{"key": "a", "value": "1"}], "partition": 4, "timestamp": 9}'
-    assert reader.read(line) == Record(b"K", b"v", [("a", b"1"), ("b", b"2")], 0, 1)
+    assert reader.read(line) == InputRecord(b"K", b"v", [("a", b"1"), ("b", b"2")], 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -179,12 +179,12 @@ def test_what_consume_writes_produce_reads(
     record = Consumed(key, value, [*headers])
     line = json_writer(key_encoding=encoding, value_encoding=encoding)(record)
     assert line.count(b"\n") == 1
-    reader = JsonReader(fixed=Fixed(), key_encoding=encoding, value_encoding=encoding)
+    reader = JsonReader(fixed=FixedFields(), key_encoding=encoding, value_encoding=encoding)
     if key is None and value is None:
         with pytest.raises(InputError):
             reader.read(line)
     else:
-        assert reader.read(line) == Record(key, value, headers, 3, 1_000)
+        assert reader.read(line) == InputRecord(key, value, headers, 3, 1_000)
 
 
 def test_json_of_a_record() -> None:

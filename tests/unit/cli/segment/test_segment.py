@@ -17,9 +17,9 @@ import pytest
 from bmq.cli import progress
 from bmq.cli.main import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, main
 from bmq.cli.segment import batch_records
-from bmq.cli.segment.check import Covered, SegmentCheck
+from bmq.cli.segment.check import FlushedEnd, SegmentCheck
 from bmq.cli.segment.findings import Finding
-from bmq.cli.segment.targets import Segment
+from bmq.cli.segment.targets import TargetSegment
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import CODECS, CONTROL, HEADER_BYTES, Batch, Record, build_batch
 from bmq.storage import batch_search
@@ -385,8 +385,8 @@ def test_journals(root: Root) -> None:
 @pytest.mark.parametrize("shows_open_files", [False, True])
 def test_an_open_file_over_webhdfs_may_be_longer_than_it_looks(shows_open_files: bool) -> None:
     found: list[Finding] = []
-    segment = Segment("/f", FIRST, None, has_log=True, has_idx=False)
-    check = SegmentCheck(segment, SIZE, None, Covered(2 * SIZE, 6), found.append, shows_open_files=shows_open_files)
+    segment = TargetSegment("/f", FIRST, None, has_log=True, has_idx=False)
+    check = SegmentCheck(segment, SIZE, None, FlushedEnd(2 * SIZE, 6), found.append, shows_open_files=shows_open_files)
     check.on_batch(FoundBatch(0, Batch(memoryview(THREE[0]))))
     check.finish()
     assert [finding.is_fault for finding in found] == [shows_open_files]

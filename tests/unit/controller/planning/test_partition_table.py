@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bmq.controller.planning.partition_table import NO_RATE, NO_TRAFFIC, PartitionTable, Rate, Traffic
+from bmq.controller.planning.partition_table import NO_RATE, NO_TRAFFIC, PartitionTable, Rate, Rates
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
 
@@ -67,7 +67,7 @@ def test_the_totals_are_those_of_the_partitions(changes: list[tuple[object, ...]
                 sums = sums.plus(rate, 1)
         assert table.traffic_of(owner) == sums
         assert dict(table.rates_of(owner)) == {key: rate for key, rate in found.items() if owners[key] == owner}
-    assert table.traffic == Traffic(
+    assert table.traffic == Rates(
         sum(table.traffic_of(owner).bytes_s for owner in OWNERS),
         sum(table.traffic_of(owner).millirequests_s for owner in OWNERS),
     )

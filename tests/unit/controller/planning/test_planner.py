@@ -15,7 +15,7 @@ from bmq.controller.planning.balancing import START, STOP
 from bmq.controller.planning.idle_partitions import IdlePartitions
 from bmq.controller.planning.partition_table import PartitionTable, Rate
 from bmq.controller.planning.planner import plan, plan_in_steps, scores
-from bmq.controller.planning.planner_view import COOL_DOWN_S, PENDING_MOVES_MAX, Broker, Move, PlannerView, Why
+from bmq.controller.planning.planner_view import COOL_DOWN_S, PENDING_MOVES_MAX, Move, PlannerBroker, PlannerView, Why
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
 
@@ -29,13 +29,13 @@ def keys(*partitions: int) -> list[PartitionKey]:
     return [PartitionKey(uuid.UUID(int=topic + 1), n) for topic, count in enumerate(partitions) for n in range(count)]
 
 
-def brokers(count: int, zones: int = 1) -> list[Broker]:
-    return [Broker(f"b{n:02d}", f"z{n % zones}") for n in range(count)]
+def brokers(count: int, zones: int = 1) -> list[PlannerBroker]:
+    return [PlannerBroker(f"b{n:02d}", f"z{n % zones}") for n in range(count)]
 
 
 def view_of(
     *,
-    brokers: Sequence[Broker],
+    brokers: Sequence[PlannerBroker],
     owners: Mapping[PartitionKey, str],
     rates: Mapping[PartitionKey, Rate] | None = None,
     unreachable: Mapping[str, int] | None = None,
@@ -92,8 +92,8 @@ def spread(view: PlannerView) -> float:
 @st.composite
 def clusters(draw: st.DrawFn, min_able: int = 0) -> PlannerView:
     able = draw(st.integers(min_able, 5))
-    living = [Broker(f"b{n}", draw(st.sampled_from(["", "x", "y"]))) for n in range(able)]
-    living += [Broker(f"d{n}", "x", True) for n in range(draw(st.integers(0, 2)))]
+    living = [PlannerBroker(f"b{n}", draw(st.sampled_from(["", "x", "y"]))) for n in range(able)]
+    living += [PlannerBroker(f"d{n}", "x", True) for n in range(draw(st.integers(0, 2)))]
     everything = keys(*draw(st.lists(st.integers(1, 12), max_size=8)))
     names = ["", "dead", *(broker.incarnation for broker in living)]
     owners = {key: draw(st.sampled_from(names)) for key in everything}
@@ -248,7 +248,7 @@ def test_what_was_moved_lately_is_left() -> None:
 
 def test_a_drain_rolls() -> None:
     everything = keys(500)
-    drained = [Broker("a"), Broker("b"), Broker("d", is_draining=True)]
+    drained = [PlannerBroker("a"), PlannerBroker("b"), PlannerBroker("d", is_draining=True)]
     view = view_of(brokers=drained, owners=dict.fromkeys(everything, "d"))
     assert len(plan(view, 0.0).moves) == PENDING_MOVES_MAX
     assert len(plan(replace(view, pending_moves=60), 0.0).moves) == PENDING_MOVES_MAX - 60
@@ -262,7 +262,7 @@ def test_what_clients_wait_for_goes_before_what_is_at_rest(is_draining: bool) ->
     """Of a broker that leaves, in the first of many rounds; of one that is gone, in front of the one round."""
     everything = keys(500)
     used = {everything[499]: Rate(10.0, 1.0), everything[300]: Rate(0.0, 5.0), everything[2]: Rate(900.0, 1.0)}
-    living = [Broker("a"), Broker("b"), *([Broker("d", is_draining=True)] if is_draining else [])]
+    living = [PlannerBroker("a"), PlannerBroker("b"), *([PlannerBroker("d", is_draining=True)] if is_draining else [])]
     view = view_of(brokers=living, owners=dict.fromkeys(everything, "d"), rates=used)
     moved = [move.key for move in plan(view, 0.0).moves]
     assert moved[:5] == [everything[300], everything[2], everything[499], everything[0], everything[1]]
@@ -340,7 +340,7 @@ def test_what_is_done_meanwhile_changes_nothing_of_the_plan() -> None:
     everything = keys(*[CHUNK + 20] * 6)
     owners = {key: ["a", "dead", "", "b"][index % 4] for index, key in enumerate(everything)}
     rates = {key: Rate(1e5, 10.0) for key in everything[::7]}
-    living = [Broker("a"), Broker("b"), Broker("c")]
+    living = [PlannerBroker("a"), PlannerBroker("b"), PlannerBroker("c")]
     at_once = plan(view_of(brokers=living, owners=owners, rates=rates), 0.0).moves
     view = view_of(brokers=living, owners=owners, rates=rates)
     done: list[Move] = []

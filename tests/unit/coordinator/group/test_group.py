@@ -12,8 +12,8 @@ import pytest
 
 from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.messages import Join, Now, Respond, Store, Sync
-from bmq.coordinator.group.states import COMES_AFTER, GroupRules, State
-from bmq.coordinator.group.timers import Deadlines
+from bmq.coordinator.group.states import COMES_AFTER, GroupRules, GroupState
+from bmq.coordinator.group.timers import GroupTimers
 from bmq.core.errors import ErrorCode, RequestError
 
 NOW = Now(1_000, 5_000)
@@ -25,13 +25,13 @@ JOIN = Join(
     protocol_type="consumer",
     protocols=(("range", b"\0\1\0\0\0\1\0\1t"),),
 )
-EMPTY, PREPARING, COMPLETING, STABLE = State.EMPTY, State.PREPARING, State.COMPLETING, State.STABLE
+EMPTY, PREPARING, COMPLETING, STABLE = GroupState.EMPTY, GroupState.PREPARING, GroupState.COMPLETING, GroupState.STABLE
 LIVE = (PREPARING, COMPLETING, STABLE)
 
 
-def group_in(state: State) -> Group:
+def group_in(state: GroupState) -> Group:
     """``m`` has been the leader of generation 1; in PREPARING it has not joined again yet."""
-    deadlines = Deadlines()
+    deadlines = GroupTimers()
     group = Group("g", GroupRules(0), deadlines, 0)
     group.join(replace(JOIN, instance_id="i", new_member_id="m"), "m", NOW)
     group._finish_join(NOW)
@@ -125,7 +125,7 @@ STATES = (EMPTY, PREPARING, COMPLETING, STABLE)
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize(("name", "changes", "answers"), [(r[0], r[1], r[2:]) for r in JOINS])
-def test_join(name: str, changes: dict[str, object], answers: tuple[str, ...], state: State) -> None:
+def test_join(name: str, changes: dict[str, object], answers: tuple[str, ...], state: GroupState) -> None:
     group = group_in(state)
     request = replace(JOIN, **changes)  # type: ignore[arg-type]
     assert outcome(lambda: group.join(request, "t", NOW)) == answers[STATES.index(state)]
@@ -133,21 +133,21 @@ def test_join(name: str, changes: dict[str, object], answers: tuple[str, ...], s
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize(("name", "fields", "answers"), [(r[0], r[1], r[2:]) for r in SYNCS])
-def test_sync(name: str, fields: dict[str, object], answers: tuple[str, ...], state: State) -> None:
+def test_sync(name: str, fields: dict[str, object], answers: tuple[str, ...], state: GroupState) -> None:
     group = group_in(state)
     assert outcome(lambda: group.sync(Sync(**fields), "t", NOW)) == answers[STATES.index(state)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize(("name", "args", "answers"), [(r[0], r[1], r[2:]) for r in HEARTBEATS])
-def test_heartbeat(name: str, args: tuple[str, str | None, int], answers: tuple[str, ...], state: State) -> None:
+def test_heartbeat(name: str, args: tuple[str, str | None, int], answers: tuple[str, ...], state: GroupState) -> None:
     group = group_in(state)
     assert outcome(lambda: group.heartbeat(*args, NOW.ms)) == answers[STATES.index(state)]
 
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize(("name", "args", "answers"), [(r[0], r[1], r[2:]) for r in COMMITS])
-def test_commit(name: str, args: tuple[str, str | None, int], answers: tuple[str, ...], state: State) -> None:
+def test_commit(name: str, args: tuple[str, str | None, int], answers: tuple[str, ...], state: GroupState) -> None:
     """``parked``: accepted, written next."""
     group = group_in(state)
     assert outcome(lambda: group.check_commit(*args, NOW.ms)) == answers[STATES.index(state)]
@@ -155,13 +155,13 @@ def test_commit(name: str, args: tuple[str, str | None, int], answers: tuple[str
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize(("name", "args", "answers"), [(r[0], r[1], r[2:]) for r in LEAVES])
-def test_leave(name: str, args: tuple[str, str | None], answers: tuple[str, ...], state: State) -> None:
+def test_leave(name: str, args: tuple[str, str | None], answers: tuple[str, ...], state: GroupState) -> None:
     group = group_in(state)
     assert [code.name for code in group.leave([args], NOW)] == [answers[STATES.index(state)]]
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_pending_member_may_join_and_leave_in_every_state(state: State) -> None:
+def test_a_pending_member_may_join_and_leave_in_every_state(state: GroupState) -> None:
     group = group_in(state)
     assert outcome(lambda: group.join(replace(JOIN, new_member_id="p"), "t", NOW)) == "MEMBER_ID_REQUIRED"
     assert not group.is_idle
@@ -174,7 +174,7 @@ def test_a_pending_member_may_join_and_leave_in_every_state(state: State) -> Non
 
 
 @pytest.mark.parametrize("state", LIVE)
-def test_closing_answers_all_who_wait(state: State) -> None:
+def test_closing_answers_all_who_wait(state: GroupState) -> None:
     group = group_in(state)
     group.join(replace(JOIN, new_member_id="w", requires_known_id=False), "w", NOW)
     settled(group)
@@ -182,12 +182,12 @@ def test_closing_answers_all_who_wait(state: State) -> None:
     waiting = {"w", "other"} if state is PREPARING else {"w"}
     told = {e.token: e.response.error for e in group.take_effects() if isinstance(e, Respond)}
     assert told == dict.fromkeys(waiting, ErrorCode.NOT_COORDINATOR)
-    assert group.state is State.DEAD
+    assert group.state is GroupState.DEAD
 
 
 def test_only_legal_moves() -> None:
     group = group_in(STABLE)
-    for state in State:
+    for state in GroupState:
         if group.state not in COMES_AFTER[state]:
             with pytest.raises(AssertionError):
                 group._move(state, NOW)

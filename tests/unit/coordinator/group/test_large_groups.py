@@ -12,8 +12,8 @@ import pytest
 
 from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, StoreAssignment, Sync
-from bmq.coordinator.group.states import GroupRules, State
-from bmq.coordinator.group.timers import Deadlines
+from bmq.coordinator.group.states import GroupRules, GroupState
+from bmq.coordinator.group.timers import GroupTimers
 from bmq.coordinator.records import GroupRecord, decode, encode
 from tests.unit.loop_stops import STOP_MAX_S, without_collector
 
@@ -69,12 +69,12 @@ def test_no_step_of_a_large_group_stops_the_loop() -> None:
 def play_rebalances() -> Steps:
     """Play two rebalances of the group and a failover, and return how long their steps took."""
     steps = Steps()
-    group = Group("g", GroupRules(initial_delay_ms=3_000), Deadlines(), 0)
+    group = Group("g", GroupRules(initial_delay_ms=3_000), GroupTimers(), 0)
     with without_collector():
         for number in range(MEMBERS):
             group.join(join_of(number), number, NOW)
         assert not group.has_effects
-        while group.state is State.PREPARING:
+        while group.state is GroupState.PREPARING:
             steps.run(lambda: group.expired(group._join_timer, LATER))
         answers = [each.response for each in group.take_effects() if isinstance(each, Respond)]
         assert len(answers) == MEMBERS
@@ -91,15 +91,15 @@ def play_rebalances() -> Steps:
         record = GroupRecord("g", store.value)
         stored = steps.run(lambda: encode(record))
         steps.run(lambda: group.stored(store, LATER))
-        assert group.state is State.STABLE
+        assert group.state is GroupState.STABLE
         assert len(group.take_effects()) == MEMBERS
 
         for number, member_id in enumerate(ids[:-1]):
             group.join(join_of(number, member_id), number, LATER)
         steps.run(lambda: group.join(join_of(MEMBERS, ids[-1]), MEMBERS, LATER))
-        assert (group.state, group.generation) == (State.COMPLETING, 2)
+        assert (group.state, group.generation) == (GroupState.COMPLETING, 2)
 
         assert steps.run(lambda: decode(*stored)) == record
-        again = steps.run(lambda: Group.restore("g", store.value, GroupRules(), Deadlines(), LATER))
+        again = steps.run(lambda: Group.restore("g", store.value, GroupRules(), GroupTimers(), LATER))
         assert len(again.members) == MEMBERS
     return steps

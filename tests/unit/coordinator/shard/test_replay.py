@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bmq.coordinator.group.states import State
+from bmq.coordinator.group.states import GroupState
 from bmq.core.wire import messages as m
 from tests.harness.loop import run
 from tests.unit.coordinator.fakes import CLIENT, World, join_alone, join_request, running
@@ -149,7 +149,7 @@ def _groups(world: World) -> dict[str, object]:
             sorted((each.member_id, each.instance_id or "", each.assignment) for each in group.members),
         )
         for group_id, group in serving.state.groups.items()
-        if group.state in (State.STABLE, State.EMPTY) and not group.is_simple
+        if group.state in (GroupState.STABLE, GroupState.EMPTY) and not group.is_simple
     }
 
 
@@ -163,7 +163,7 @@ def test_the_histories_reach_members_and_snapshots() -> None:
             await history.step(("commit", "a", 1, 5))
             await history.step(("join", "b", "i1"))
             await asyncio.gather(*history.tasks)
-            assert _groups(world)["b"][0] is State.STABLE  # type: ignore[index]
+            assert _groups(world)["b"][0] is GroupState.STABLE  # type: ignore[index]
             await history.step(("snapshot",))
             await asyncio.sleep(1)
             assert world.log.log_start > 0

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from bmq.core.descriptors import Failures
+from bmq.core.descriptors import DescriptorFailures
 from bmq.core.metrics.descriptor_meter import QUIET_S, Begun, DescriptorMeter, DescriptorShortage, Over
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.local import file as local_file
@@ -31,14 +31,14 @@ def out_of_descriptors() -> None:
     ],
 )
 def test_errors_for_want_of_a_descriptor_are_counted_and_no_others(error: Exception, is_noted: bool) -> None:
-    failures = Failures()
+    failures = DescriptorFailures()
     assert failures.note(error) == is_noted
     assert failures.total == int(is_noted)
     assert failures.last == (error.args[1] if is_noted else "")
 
 
 def test_a_file_of_a_local_root_that_is_not_opened_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    failures = Failures()
+    failures = DescriptorFailures()
     monkeypatch.setattr(local_file, "FAILURES", failures)
     error = local_file.translate(OSError(errno.EMFILE, "Too many open files"), "/root/a")
     assert isinstance(error, StorageUnavailable)
@@ -68,7 +68,7 @@ def test_one_line_when_it_begins_and_one_when_it_is_over(caplog: pytest.LogCaptu
 
     async def scenario() -> None:
         nonlocal left
-        meter = DescriptorMeter(Failures(), open_one)
+        meter = DescriptorMeter(DescriptorFailures(), open_one)
         meter.start()
         await asyncio.sleep(30.5)
         assert meter.is_out
@@ -93,7 +93,7 @@ def test_failures_elsewhere_are_logged_although_the_try_succeeds(caplog: pytest.
     caplog.set_level(logging.INFO, "bmq.core.metrics.descriptor_meter")
 
     async def scenario() -> None:
-        failures = Failures()
+        failures = DescriptorFailures()
         failures.note(OSError(errno.EMFILE, "before this meter began"))
         meter = DescriptorMeter(failures)
         meter.start()

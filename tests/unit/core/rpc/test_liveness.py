@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.core.rpc.liveness import Liveness, Verdict
+from bmq.core.rpc.liveness import Liveness, LivenessVerdict
 
-FINE, PING, LOST = Verdict
+FINE, PING, LOST = LivenessVerdict
 TICK_S = 0.25
 
 
@@ -18,9 +18,9 @@ class Watch:
         self.liveness = Liveness(0.0, 1.0, 2.0, stuck_s)
         self.now = 0.0
         self.unsent = 0
-        self.verdicts: list[tuple[float, Verdict]] = []
+        self.verdicts: list[tuple[float, LivenessVerdict]] = []
 
-    def wait(self, until: float) -> list[tuple[float, Verdict]]:
+    def wait(self, until: float) -> list[tuple[float, LivenessVerdict]]:
         """The verdicts of the time up to ``until``."""
         self.verdicts = []
         while self.now < until:
@@ -87,7 +87,7 @@ def test_each_time_that_all_is_taken_begins_anew() -> None:
 def test_another_connection_vouches_for_one_that_is_not_read() -> None:
     """Bounded: silent itself for ``stuck_s``, it is given up all the same."""
     watch = Watch(stuck_s=20.0)
-    verdicts: list[tuple[float, Verdict]] = []
+    verdicts: list[tuple[float, LivenessVerdict]] = []
     while LOST not in [verdict for _, verdict in verdicts]:
         watch.liveness.vouched(watch.now)
         verdicts = watch.wait(watch.now + TICK_S)

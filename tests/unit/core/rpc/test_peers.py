@@ -26,7 +26,7 @@ from bmq.core.rpc.messages import (
     ReportResponse,
 )
 from bmq.core.rpc.peer import PeerSettings
-from bmq.core.rpc.peers import PAUSE_MOST_S, WANTED_S, Evidence, Kind, Peer, PeerBusy, PeerLost, Peers
+from bmq.core.rpc.peers import PAUSE_MOST_S, WANTED_S, ConnectionKind, Evidence, Peer, PeerBusy, PeerLost, Peers
 from bmq.core.rpc.server import Admission
 from tests.harness.loop import run
 from tests.unit.core.rpc.world import KERNEL_BYTES, FakeMember, Kafka, World, admin, result
@@ -44,7 +44,7 @@ def play(story: Story, seed: int = 0, **settings: Any) -> None:
     run(main(), seed)
 
 
-async def up(world: World, kind: Kind = Kind.CONTROL) -> Peer:
+async def up(world: World, kind: ConnectionKind = ConnectionKind.CONTROL) -> Peer:
     return await world.peers.reach(B, kind, 5)
 
 
@@ -211,7 +211,7 @@ def test_a_process_with_much_to_do_is_not_dead(opened_apart: bool) -> None:
 
     async def main() -> None:
         async with World(queued_max_request_bytes=2 << 20, socket_request_max_bytes=2 << 20) as world:
-            peer = await (world.peers.open(B, 5) if opened_apart else up(world, Kind.PRODUCE))
+            peer = await (world.peers.open(B, 5) if opened_apart else up(world, ConnectionKind.PRODUCE))
             world.later(*BUSY)
             calls = [peer.call(ADMIN, 0, admin(each, BUSY_BYTES)) for each in BUSY]
             await asyncio.sleep(50)
@@ -227,7 +227,7 @@ def test_a_process_with_much_to_do_is_not_dead(opened_apart: bool) -> None:
 def test_a_process_with_much_to_do_that_stops_is_noticed() -> None:
     async def main() -> None:
         async with World(queued_max_request_bytes=2 << 20, socket_request_max_bytes=2 << 20) as world:
-            peer = await up(world, Kind.PRODUCE)
+            peer = await up(world, ConnectionKind.PRODUCE)
             world.later(*BUSY)
             calls = [peer.call(ADMIN, 0, admin(each, BUSY_BYTES)) for each in BUSY]
             await asyncio.sleep(10)
@@ -278,11 +278,11 @@ def test_what_is_no_answer_ends_the_connection(answer: bytes) -> None:
 
 def test_three_connections_to_a_member_each_made_once() -> None:
     async def story(world: World) -> None:
-        assert [world.peers.get(B, kind) for kind in Kind] == [None] * 3
+        assert [world.peers.get(B, kind) for kind in ConnectionKind] == [None] * 3
         assert world.peers.connected == 0
-        peers = await asyncio.gather(*(up(world, kind) for kind in [*Kind, *Kind]))
-        assert [world.peers.get(B, kind) for kind in Kind] == peers[:3] == peers[3:]
-        assert [peer.kind for peer in peers[:3]] == list(Kind)
+        peers = await asyncio.gather(*(up(world, kind) for kind in [*ConnectionKind, *ConnectionKind]))
+        assert [world.peers.get(B, kind) for kind in ConnectionKind] == peers[:3] == peers[3:]
+        assert [peer.kind for peer in peers[:3]] == list(ConnectionKind)
         assert {peer.protocol for peer in peers} == {1}
         assert len(world.network.attempts) == 3
         assert world.peers.connected == 1  # member
@@ -296,7 +296,7 @@ def test_three_connections_to_a_member_each_made_once() -> None:
 def test_pauses_between_attempts_double_and_end(seed: int) -> None:
     async def story(world: World) -> None:
         world.listener.close()
-        world.peers.get(B, Kind.TAIL)
+        world.peers.get(B, ConnectionKind.TAIL)
         await asyncio.sleep(2 * WANTED_S)
         attempts = world.network.attempts
         pauses = [after - before for before, after in pairwise(attempts)]
@@ -309,9 +309,9 @@ def test_pauses_between_attempts_double_and_end(seed: int) -> None:
         await world.listen()
         await asyncio.sleep(1)
         assert len(world.network.attempts) == tries
-        assert world.peers.get(B, Kind.TAIL) is None
+        assert world.peers.get(B, ConnectionKind.TAIL) is None
         await asyncio.sleep(PAUSE_MOST_S)
-        assert world.peers.get(B, Kind.TAIL) is not None
+        assert world.peers.get(B, ConnectionKind.TAIL) is not None
 
     play(story, seed)
 
@@ -319,7 +319,7 @@ def test_pauses_between_attempts_double_and_end(seed: int) -> None:
 def test_a_connection_that_breaks_at_once_is_not_made_without_end() -> None:
     async def story(world: World) -> None:
         for _ in range(1_000):
-            world.peers.get(B, Kind.TAIL)
+            world.peers.get(B, ConnectionKind.TAIL)
             await asyncio.sleep(0.01)
             world.network.cut()
         assert len(world.network.attempts) < 20
@@ -345,7 +345,7 @@ def test_reach_waits_and_gives_up() -> None:
     async def story(world: World) -> None:
         world.listener.stop_accepting()
         with pytest.raises(PeerLost, match="nobody listens") as caught:
-            await world.peers.reach(B, Kind.CONTROL, 3)
+            await world.peers.reach(B, ConnectionKind.CONTROL, 3)
         assert (now(), caught.value.was_sent) == (3, False)
 
         async def come() -> None:
@@ -363,7 +363,7 @@ def test_a_stopped_process_does_not_answer_hello() -> None:
     async def story(world: World) -> None:
         world.network.stop("b")
         with pytest.raises(PeerLost, match="does not answer in 3 s"):
-            await world.peers.reach(B, Kind.CONTROL, 3.5)
+            await world.peers.reach(B, ConnectionKind.CONTROL, 3.5)
         assert "does not answer in 3 s" in world.broken[0][1]
 
     play(story)
@@ -433,7 +433,7 @@ def test_hello_is_refused(cluster: str, incarnation: str, protocols: tuple[int, 
     async def story(world: World) -> None:
         peers = Peers("a-1", cluster, protocols=protocols)
         with pytest.raises(PeerLost) as caught:
-            await peers.reach(FakeMember(incarnation), Kind.CONTROL, 1)
+            await peers.reach(FakeMember(incarnation), ConnectionKind.CONTROL, 1)
         assert why in str(caught.value)
         assert world.metrics.connections == 0
         await peers.close()
@@ -490,7 +490,7 @@ def test_a_refusal_says_that_the_caller_is_not_registered(asks: bool) -> None:
 def test_the_highest_protocol_of_both() -> None:
     async def story(world: World) -> None:
         peers = Peers("a-1", "test", protocols=(0, 7))
-        assert (await peers.reach(B, Kind.CONTROL, 1)).protocol == 1
+        assert (await peers.reach(B, ConnectionKind.CONTROL, 1)).protocol == 1
         await peers.close()
 
     play(story)
@@ -502,7 +502,7 @@ def test_forgotten_members_are_never_reached_again() -> None:
         world.later("1")
         call = peer.call(ADMIN, 0, admin("1"))
         world.network.stop("b")
-        waiting = asyncio.create_task(world.peers.reach(B, Kind.TAIL, 60))
+        waiting = asyncio.create_task(world.peers.reach(B, ConnectionKind.TAIL, 60))
         await asyncio.sleep(0.1)
         world.peers.forget("b-1")
         await lost(call)
@@ -511,7 +511,7 @@ def test_forgotten_members_are_never_reached_again() -> None:
         with pytest.raises(PeerLost, match="not a member any more"):
             await up(world)
         attempts = len(world.network.attempts)
-        assert world.peers.get(B, Kind.PRODUCE) is None
+        assert world.peers.get(B, ConnectionKind.PRODUCE) is None
         await asyncio.sleep(60)
         assert len(world.network.attempts) == attempts
         assert world.broken == []  # it is this side that has let go
@@ -525,12 +525,12 @@ def test_close_ends_what_is_under_way() -> None:
         world.later("1")
         call = peer.call(ADMIN, 0, admin("1"))
         world.network.stop("b")
-        world.peers.get(B, Kind.TAIL)
+        world.peers.get(B, ConnectionKind.TAIL)
         await asyncio.sleep(0.1)
         await world.peers.close()
         await lost(call)
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert world.peers.get(B, Kind.TAIL) is None
+        assert world.peers.get(B, ConnectionKind.TAIL) is None
         assert world.broken == []
 
     play(story)
@@ -679,7 +679,7 @@ def test_handlers_learn_who_calls() -> None:
 
 def test_an_api_of_a_later_version_is_refused_and_costs_no_connection() -> None:
     async def story(world: World) -> None:
-        peer = await up(world, Kind.CONTROL)
+        peer = await up(world, ConnectionKind.CONTROL)
         with pytest.raises(RequestError) as refused:
             await world.peers.ask(B, PingRequest(), 10_999, ForwardResponse, 2)
         assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
@@ -693,7 +693,7 @@ def test_kafkas_apis_go_to_their_own_dispatch() -> None:
     async def story(world: World) -> None:
         kafka = Kafka()
         world.endpoint.register_kafka(kafka)
-        peer = await up(world, Kind.PRODUCE)
+        peer = await up(world, ConnectionKind.PRODUCE)
         assert bytes(await peer.call(0, 13, [b"body"])) == b"kafka"
         assert kafka.frames[0][:4] == b"\0\0\0\x0d"
         assert kafka.frames[0].endswith(b"\0\x03a-1\0body")

@@ -17,7 +17,7 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import Listener
 from bmq.core.net.request import Client, Response
 from bmq.core.rpc.peer import PeerSettings
-from bmq.core.rpc.peers import Kind, PeerLost, Peers
+from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers
 from bmq.core.rpc.server import InternalEndpoint
 from tests.unit.core.rpc.world import FakeMember, Host
 
@@ -86,7 +86,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 def test_large_and_small_calls_keep_their_bytes(run: Run) -> None:
     async def main(world: Loopback) -> None:
-        peer = await world.peers.reach(world.member, Kind.PRODUCE, 30)
+        peer = await world.peers.reach(world.member, ConnectionKind.PRODUCE, 30)
         bodies = [os.urandom(size) for size in (3, 70_000, 60 * MB, 5, 3 * MB, 200_000, 8)]
         calls = [peer.call(0, 13, [body[:1], memoryview(body)[1:]]) for body in bodies]
         answers = await asyncio.gather(*calls)
@@ -100,7 +100,7 @@ def test_large_and_small_calls_keep_their_bytes(run: Run) -> None:
 def test_many_calls_answered_in_reverse(run: Run) -> None:
     async def main(world: Loopback) -> None:
         world.echo.holds = True
-        peer = await world.peers.reach(world.member, Kind.PRODUCE, 30)
+        peer = await world.peers.reach(world.member, ConnectionKind.PRODUCE, 30)
         bodies = [os.urandom(3 + number % 50_000) for number in range(0, 500_000, 997)]
         calls = [peer.call(0, 13, [body]) for body in bodies]
         while len(world.echo.held) < len(bodies):  # noqa: ASYNC110  # what a socket does announces itself to nobody
@@ -118,7 +118,7 @@ def test_many_calls_answered_in_reverse(run: Run) -> None:
 def test_a_server_that_goes(run: Run) -> None:
     async def main(world: Loopback) -> None:
         world.echo.holds = True
-        peer = await world.peers.reach(world.member, Kind.PRODUCE, 30)
+        peer = await world.peers.reach(world.member, ConnectionKind.PRODUCE, 30)
         broken: list[str] = []
         world.peers.subscribe_broken(lambda incarnation, why: broken.append(incarnation))
         call = peer.call(0, 13, [b"1"])
@@ -160,7 +160,7 @@ def test_a_process_that_stands_still(run: Run) -> None:
         peers = Peers("a-1", "test", settings=PeerSettings(ping_s=0.2, ping_timeout_s=0.4, connect_timeout_s=30))
         try:
             member = FakeMember("b-1", Host("127.0.0.1", int(await process.stdout.readline())))
-            peer = await peers.reach(member, Kind.CONTROL, 30)
+            peer = await peers.reach(member, ConnectionKind.CONTROL, 30)
             gone = asyncio.Event()
             peer.on_lost(gone.set)
             process.send_signal(signal.SIGSTOP)
@@ -169,7 +169,7 @@ def test_a_process_that_stands_still(run: Run) -> None:
             with pytest.raises(PeerLost, match=r"does not answer in 0\.2 s"):
                 await peers.probe(member, 0.2)
             process.send_signal(signal.SIGCONT)
-            assert (await peers.reach(member, Kind.CONTROL, 30)).is_up
+            assert (await peers.reach(member, ConnectionKind.CONTROL, 30)).is_up
         finally:
             process.kill()
             await process.wait()

@@ -11,7 +11,7 @@ import pytest
 from bmq.core.rpc.message_fields import Unregistered
 from bmq.core.rpc.peer import PeerLost
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
-from bmq.meta.cluster.unregistered import ASK_S, RegistrationCheck, Verdict, judge, others_to_ask
+from bmq.meta.cluster.unregistered import ASK_S, FindingVerdict, RegistrationCheck, judge, others_to_ask
 from tests.harness.loop import run
 
 TTL_S = 10.0
@@ -26,9 +26,9 @@ def test_every_combination(own: frozenset[str]) -> None:
     for revision, found, age_s, others in product((0, 7), (6, 7, 9), (0.0, 9.9, 10.0, 60.0), SETS):
         verdict = judge(Unregistered(found, others), revision=revision, lease_age_s=age_s, ttl_s=TTL_S, roles=own)
         if revision == 0 or found < revision or first not in others:
-            assert verdict is Verdict.NOTHING
+            assert verdict is FindingVerdict.NOTHING
         else:
-            assert verdict is (Verdict.LOST if age_s >= TTL_S else Verdict.ASK_STORE)
+            assert verdict is (FindingVerdict.LOST if age_s >= TTL_S else FindingVerdict.ASK_STORE)
 
 
 def member(name: str, port: int = 1) -> Member:

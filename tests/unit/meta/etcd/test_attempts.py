@@ -6,21 +6,21 @@ from random import Random
 
 import pytest
 
-from bmq.meta.etcd.attempts import Attempts, Backoff, Kind, Rotation
-from bmq.meta.etcd.errors import Verdict
+from bmq.meta.etcd.attempts import Attempts, Backoff, Repeatability, Rotation
+from bmq.meta.etcd.errors import FailureVerdict
 from bmq.meta.etcd.settings import EtcdSettings
 from bmq.meta.kv import KvUnavailable, KvUnknown
 
 SETTINGS = EtcdSettings()
 
 
-def attempts(kind: Kind, *, members: int = 3, until: float = 10.0) -> Attempts:
+def attempts(kind: Repeatability, *, members: int = 3, until: float = 10.0) -> Attempts:
     return Attempts(kind, members=members, backoff=Backoff(SETTINGS, Random(1)), until=until)
 
 
 def test_members_are_asked_in_turn_before_the_first_pause() -> None:
-    tried = attempts(Kind.ONCE)
-    pauses = [tried.pause_s(Verdict.NOT_DONE, 0.0) for _ in range(6)]
+    tried = attempts(Repeatability.ONCE)
+    pauses = [tried.pause_s(FailureVerdict.NOT_DONE, 0.0) for _ in range(6)]
     assert pauses[:2] == [0.0, 0.0]
     assert pauses[3:5] == [0.0, 0.0]
     assert SETTINGS.backoff_min_s / 2 <= (pauses[2] or 0) <= SETTINGS.backoff_min_s
@@ -35,39 +35,39 @@ def test_pauses_grow_to_a_bound_and_begin_again() -> None:
     assert backoff.pause_s() <= SETTINGS.backoff_min_s
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_no_attempt_begins_after_the_time_is_over(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", Repeatability)
+def test_no_attempt_begins_after_the_time_is_over(kind: Repeatability) -> None:
     tried = attempts(kind, until=10.0)
-    assert tried.pause_s(Verdict.NOT_DONE, 9.9) == 0.0
-    assert tried.pause_s(Verdict.NOT_DONE, 10.0) is None
+    assert tried.pause_s(FailureVerdict.NOT_DONE, 9.9) == 0.0
+    assert tried.pause_s(FailureVerdict.NOT_DONE, 10.0) is None
     assert isinstance(tried.error("gone"), KvUnavailable)
 
 
-@pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("verdict", [Verdict.FORBIDDEN, Verdict.LEASE_GONE])
-def test_what_will_not_change_is_not_asked_again(kind: Kind, verdict: Verdict) -> None:
+@pytest.mark.parametrize("kind", Repeatability)
+@pytest.mark.parametrize("verdict", [FailureVerdict.FORBIDDEN, FailureVerdict.LEASE_GONE])
+def test_what_will_not_change_is_not_asked_again(kind: Repeatability, verdict: FailureVerdict) -> None:
     assert attempts(kind).pause_s(verdict, 0.0) is None
 
 
 def test_what_might_be_done_twice_is_not_sent_again_once_unknown() -> None:
-    once = attempts(Kind.ONCE)
-    assert once.pause_s(Verdict.NOT_DONE, 0.0) == 0.0
-    assert once.pause_s(Verdict.TOKEN, 0.0) == 0.0
-    assert once.pause_s(Verdict.UNKNOWN, 0.0) is None
+    once = attempts(Repeatability.ONCE)
+    assert once.pause_s(FailureVerdict.NOT_DONE, 0.0) == 0.0
+    assert once.pause_s(FailureVerdict.TOKEN, 0.0) == 0.0
+    assert once.pause_s(FailureVerdict.UNKNOWN, 0.0) is None
     assert isinstance(once.error("lost"), KvUnknown)
 
 
 def test_what_may_be_repeated_stays_unknown_when_a_later_attempt_is_refused() -> None:
-    again = attempts(Kind.REPEATABLE)
-    assert again.pause_s(Verdict.UNKNOWN, 0.0) == 0.0
-    assert again.pause_s(Verdict.FORBIDDEN, 0.0) is None
+    again = attempts(Repeatability.REPEATABLE)
+    assert again.pause_s(FailureVerdict.UNKNOWN, 0.0) == 0.0
+    assert again.pause_s(FailureVerdict.FORBIDDEN, 0.0) is None
     assert isinstance(again.error("lost"), KvUnknown)
 
 
 def test_a_read_is_never_unknown() -> None:
-    read = attempts(Kind.READ)
-    assert read.pause_s(Verdict.UNKNOWN, 0.0) == 0.0
-    assert read.pause_s(Verdict.UNKNOWN, 10.0) is None
+    read = attempts(Repeatability.READ)
+    assert read.pause_s(FailureVerdict.UNKNOWN, 0.0) == 0.0
+    assert read.pause_s(FailureVerdict.UNKNOWN, 10.0) is None
     assert isinstance(read.error("lost"), KvUnavailable)
 
 

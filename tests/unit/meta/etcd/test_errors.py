@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from grpc import StatusCode
 
-from bmq.meta.etcd.errors import NO_SPACE, Verdict, explain, judge, judge_cancelled
+from bmq.meta.etcd.errors import NO_SPACE, FailureVerdict, explain, judge, judge_cancelled
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from bmq.meta.etcd.errors import NO_SPACE, Verdict, explain, judge, judge_cancel
     ],
 )
 def test_a_refusal_at_the_door_did_nothing(details: str) -> None:
-    assert judge(StatusCode.UNAVAILABLE, details) is Verdict.NOT_DONE
+    assert judge(StatusCode.UNAVAILABLE, details) is FailureVerdict.NOT_DONE
 
 
 @pytest.mark.parametrize(
@@ -47,36 +47,36 @@ def test_a_refusal_at_the_door_did_nothing(details: str) -> None:
     ],
 )
 def test_whatever_may_have_been_proposed_is_unknown(code: StatusCode, details: str) -> None:
-    assert judge(code, details) is Verdict.UNKNOWN
+    assert judge(code, details) is FailureVerdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("code", "details", "verdict"),
     [
-        (StatusCode.RESOURCE_EXHAUSTED, "etcdserver: too many requests", Verdict.NOT_DONE),
-        (StatusCode.UNKNOWN, "raft proposal dropped", Verdict.NOT_DONE),
-        (StatusCode.NOT_FOUND, "etcdserver: requested lease not found", Verdict.LEASE_GONE),
-        (StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token", Verdict.TOKEN),
-        (StatusCode.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", Verdict.TOKEN),
-        (StatusCode.INVALID_ARGUMENT, "etcdserver: user name is empty", Verdict.TOKEN),
-        (StatusCode.PERMISSION_DENIED, "etcdserver: permission denied", Verdict.FORBIDDEN),
+        (StatusCode.RESOURCE_EXHAUSTED, "etcdserver: too many requests", FailureVerdict.NOT_DONE),
+        (StatusCode.UNKNOWN, "raft proposal dropped", FailureVerdict.NOT_DONE),
+        (StatusCode.NOT_FOUND, "etcdserver: requested lease not found", FailureVerdict.LEASE_GONE),
+        (StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token", FailureVerdict.TOKEN),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", FailureVerdict.TOKEN),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: user name is empty", FailureVerdict.TOKEN),
+        (StatusCode.PERMISSION_DENIED, "etcdserver: permission denied", FailureVerdict.FORBIDDEN),
         (
             StatusCode.INVALID_ARGUMENT,
             "etcdserver: authentication failed, invalid user ID or password",
-            Verdict.FORBIDDEN,
+            FailureVerdict.FORBIDDEN,
         ),
-        (StatusCode.INVALID_ARGUMENT, "etcdserver: request is too large", Verdict.FORBIDDEN),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: request is too large", FailureVerdict.FORBIDDEN),
     ],
 )
-def test_refusals_say_what_would_help(code: StatusCode, details: str, verdict: Verdict) -> None:
+def test_refusals_say_what_would_help(code: StatusCode, details: str, verdict: FailureVerdict) -> None:
     assert judge(code, details) is verdict
 
 
 def test_the_reason_of_a_cancelled_watch_may_be_a_whole_status() -> None:
-    assert judge_cancelled("etcdserver: invalid auth token") is Verdict.TOKEN
+    assert judge_cancelled("etcdserver: invalid auth token") is FailureVerdict.TOKEN
     printed = "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token"
-    assert judge_cancelled(printed) is Verdict.TOKEN
-    assert judge_cancelled("") is Verdict.UNKNOWN
+    assert judge_cancelled(printed) is FailureVerdict.TOKEN
+    assert judge_cancelled("") is FailureVerdict.UNKNOWN
 
 
 def test_people_are_told_what_to_do_and_what_was_said() -> None:

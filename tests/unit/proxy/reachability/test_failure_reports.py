@@ -8,12 +8,12 @@ from typing import Any, cast
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.messages import InternalKey, ReportRequest, ReportResponse
-from bmq.core.rpc.peers import Kind, Peers
+from bmq.core.rpc.peers import ConnectionKind, Peers
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.unreachable import decode_unreachable, unreachable_key
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.proxy.reachability.failure_reports import REPORT_S, Reports
-from bmq.proxy.reachability.unreachable_brokers import DOWN_S, UP_S, Reachability, Unreachable
+from bmq.proxy.reachability.unreachable_brokers import DOWN_S, UP_S, Reachability, UnreachableBrokers
 from tests.harness.loop import run
 from tests.unit.proxy.cluster import CLUSTER, View, member
 
@@ -27,8 +27,8 @@ class FakePeers:
         self.calls: list[Any] = []
         self.reached: set[str] = set()
 
-    def get(self, member: Any, kind: Kind) -> object | None:
-        assert kind is Kind.CONTROL
+    def get(self, member: Any, kind: ConnectionKind) -> object | None:
+        assert kind is ConnectionKind.CONTROL
         return self if member.incarnation in self.reached else None
 
     async def ask(self, member: Any, message: Any, api_key: int, response: Any, timeout_s: float) -> Any:
@@ -143,7 +143,7 @@ class Told:
         self.kv = MemoryKeyValue(MemoryStore(), random=Random(0), faults=KvFaults())
         self.up: set[str] = set()
         self.lease = 0
-        self.unreachable = Unreachable(
+        self.unreachable = UnreachableBrokers(
             self.kv,
             CLUSTER,
             self.view,

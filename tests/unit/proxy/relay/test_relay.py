@@ -28,13 +28,13 @@ from bmq.core.wire.produce_client import PRODUCE_VERSION
 from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
 from bmq.meta.kv import KvUnavailable, Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.proxy.reachability.unreachable_brokers import DOWN_S, UP_S, Unreachable, read_unreachable
+from bmq.proxy.reachability.unreachable_brokers import DOWN_S, UP_S, UnreachableBrokers, read_unreachable
 from bmq.proxy.relay import server as relay_module
 from bmq.proxy.relay.pool import CONNECTIONS_MAX as OWN_CONNECTIONS_MAX
 from bmq.proxy.relay.pool import RELAY_AFTER_S, RelayPool
 from bmq.proxy.relay.server import CONNECTIONS_MAX
 from bmq.proxy.routing.broker_link import RETURN_S
-from bmq.proxy.routing.produce_route import State
+from bmq.proxy.routing.produce_route import RouteState
 from tests.harness.loop import run
 from tests.unit.broker.world import FakeClient
 from tests.unit.proxy.cluster import CLUSTER, Cluster, cluster, idempotent, member, plain
@@ -220,7 +220,7 @@ def test_a_relay_is_no_proof_of_reach() -> None:
     async def story(world: Cluster) -> None:
         kv = MemoryKeyValue(MemoryStore(), random=Random(0), faults=KvFaults())
         lease = await kv.grant(1000)
-        unreachable = Unreachable(
+        unreachable = UnreachableBrokers(
             kv, CLUSTER, world.view, cast(Peers, world.network), is_up=world.remote.is_up, lease=lambda: lease
         )
         unreachable.start()
@@ -334,7 +334,7 @@ def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> None:
             own = [each for each in found if each.startswith(f"{producer}/")]
             assert own == [f"{producer}/{number}" for number in range(len(own))]
             assert len(own) >= count > 0
-        assert world.remote._owner(world.key()).route.state is State.OPEN
+        assert world.remote._owner(world.key()).route.state is RouteState.OPEN
 
     play(story, seed=seed, proxies=("p2", "p3"))
 

@@ -19,10 +19,10 @@ from bmq.core.rpc.messages import AskPartitionsRequest, AskPartitionsResponse
 from bmq.core.rpc.peers import PeerBusy, PeerLost
 from bmq.proxy.routing.fetch_session_handler import LISTED_MAX, Session
 from bmq.proxy.routing.owners import GRAIN_S
-from bmq.proxy.routing.produce_route import ProduceRoute, State
+from bmq.proxy.routing.produce_route import ProduceRoute, RouteState
 from bmq.proxy.routing.produce_sender import NOTIFIED_A_TURN, PARTS_MAX, ProduceSender
 from bmq.proxy.routing.remote_owner import RemoteOwner
-from bmq.proxy.routing.remote_tail import OwnerLink, Tail
+from bmq.proxy.routing.remote_tail import OwnerLink, RemoteTail
 from tests.harness.loop import run
 from tests.unit.loop_stops import STOP_MAX_S, LoopStops, loop_stops
 from tests.unit.proxy.cluster import Cluster, cluster, member
@@ -114,7 +114,7 @@ class Senders:
             self.owners.append(owner)
 
     @property
-    def states(self) -> set[State]:
+    def states(self) -> set[RouteState]:
         return {owner.route.state for owner in self.owners}
 
     @property
@@ -133,26 +133,26 @@ def play(story: Callable[[Senders], Awaitable[None]], count: int = MANY) -> Loop
     return run(main())
 
 
-async def settled(senders: Senders, state: State) -> None:
+async def settled(senders: Senders, state: RouteState) -> None:
     while senders.states != {state}:  # noqa: ASYNC110 - turns of the loop are what is waited for
         await asyncio.sleep(0)
 
 
 def test_a_connection_that_comes_and_goes_reaches_all() -> None:
     async def story(senders: Senders) -> None:
-        assert senders.states == {State.OPEN}
+        assert senders.states == {RouteState.OPEN}
         senders.peers.cut()
         assert not senders.link.is_up
-        await settled(senders, State.UNREACHED)
+        await settled(senders, RouteState.UNREACHED)
         senders.peers.connect()
-        await settled(senders, State.OPEN)
+        await settled(senders, RouteState.OPEN)
         senders.peers.cut()
         senders.peers.connect()  # before all have heard of the first
         await asyncio.sleep(1)
-        assert senders.states == {State.OPEN}
+        assert senders.states == {RouteState.OPEN}
         senders.peers.cut()
         await asyncio.sleep(1)
-        assert senders.states == {State.UNREACHED}
+        assert senders.states == {RouteState.UNREACHED}
 
     assert play(story).longest_s < STOP_MAX_S
 
@@ -198,7 +198,7 @@ def test_what_was_lost_is_sent_again_before_anything_newer() -> None:
             send(last, number)
             await asyncio.sleep(0)
         await asyncio.sleep(1)
-        assert senders.states == {State.OPEN}
+        assert senders.states == {RouteState.OPEN}
         sent = [each for body, _ in peer.calls for each in body if isinstance(each, memoryview)]
         position = {id(record): at for at, record in enumerate(sent)}
         for owner in last:
@@ -222,7 +222,7 @@ def test_a_partition_that_is_assigned_again_is_told_of_the_connection_that_it_lo
         await asyncio.sleep(1)
         sent = [each[60] for body, _ in peer.calls for each in body if isinstance(each, memoryview)]
         assert sent == [1, 2]
-        assert senders.states == {State.OPEN}
+        assert senders.states == {RouteState.OPEN}
 
     play(story, 3 * NOTIFIED_A_TURN)
 
@@ -240,7 +240,7 @@ def test_a_busy_connection_refuses_all_that_is_behind() -> None:
                     await asyncio.sleep(0)
         peer.is_busy = False
         await asyncio.sleep(5)
-        assert senders.states == {State.OPEN}
+        assert senders.states == {RouteState.OPEN}
         for owner in senders.owners:
             assert [part.records[60] for part in owner.route.under_way] == [0, 1]
 
@@ -262,7 +262,7 @@ def test_what_waits_for_the_same_moment_is_given_up_in_turns() -> None:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)  # all are sent
         senders.peers.cut()
-        await settled(senders, State.UNREACHED)
+        await settled(senders, RouteState.UNREACHED)
         await asyncio.sleep(11)
         assert {future.exception().code for future in sent} == {ErrorCode.REQUEST_TIMED_OUT}  # type: ignore[union-attr]
         assert not senders.deadlines
@@ -275,7 +275,7 @@ def test_who_waits_for_an_owner_until_the_same_moment_gives_up_in_turns() -> Non
 
     async def story(senders: Senders) -> None:
         senders.peers.cut()
-        await settled(senders, State.UNREACHED)
+        await settled(senders, RouteState.UNREACHED)
         loop = asyncio.get_running_loop()
         until, late = loop.time() + 10, list[float]()
 
@@ -315,7 +315,7 @@ def test_closing_answers_all() -> None:
 def session_of(count: int) -> Session:
     session = Session()
     for number in range(count):
-        tail = Tail(PartitionKey(TOPIC, number), 0.0)
+        tail = RemoteTail(PartitionKey(TOPIC, number), 0.0)
         tail.open(Ends(1, 0, 5, 5), cast(OwnerLink, None))
         session.add(tail)
     return session

@@ -12,10 +12,10 @@ from bmq.broker.partition.owner import PartitionOwner
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages import InternalKey
-from bmq.core.rpc.peers import Kind, PeerBusy
+from bmq.core.rpc.peers import ConnectionKind, PeerBusy
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
-from bmq.proxy.routing.remote_tail import Tail
+from bmq.proxy.routing.remote_tail import RemoteTail
 from tests.harness.loop import run
 from tests.unit.proxy.cluster import Cluster, Connection, cluster, idempotent, plain
 
@@ -48,13 +48,13 @@ def test_what_is_no_answer_to_a_produce_ends_the_connection(body: bytes, monkeyp
 
     async def story(world: Cluster) -> None:
         await world.send(plain())
-        link = world.network.links["b1", Kind.PRODUCE]
+        link = world.network.links["b1", ConnectionKind.PRODUCE]
         monkeypatch.setattr(link, "call", answering(body))
         unsure, kept = world.send(plain()), world.send(idempotent(0))
         assert (await unsure).error_code == ErrorCode.REQUEST_TIMED_OUT
         assert (await kept).error_code == ErrorCode.NONE
         assert not link.is_up
-        assert world.network.links["b1", Kind.PRODUCE] is not link
+        assert world.network.links["b1", ConnectionKind.PRODUCE] is not link
 
     play(story)
 
@@ -65,7 +65,7 @@ def test_what_is_no_answer_to_a_fetch_ends_the_connection(body: bytes, monkeypat
 
     async def story(world: Cluster) -> None:
         await world.fetch(world.want(0))
-        link = world.network.links["b1", Kind.TAIL]
+        link = world.network.links["b1", ConnectionKind.TAIL]
         monkeypatch.setattr(link, "call", answering(body))
         parked = asyncio.ensure_future(world.fetch(world.want(0), max_wait_s=30))
         await asyncio.sleep(2)
@@ -81,7 +81,7 @@ def test_a_busy_connection_is_no_broken_one(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def story(world: Cluster) -> None:
         await world.send(plain())
-        link = world.network.links["b1", Kind.PRODUCE]
+        link = world.network.links["b1", ConnectionKind.PRODUCE]
         real, refused = Connection.call, 0
 
         def call(api_key: int, version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
@@ -155,7 +155,7 @@ def test_nothing_is_left_when_it_ends() -> None:
         ours = {"Link.", "RemoteOwners.", "TailLink.", "Tail."}
         left = [task for task in asyncio.all_tasks() if any(each in repr(task.get_coro()) for each in ours)]
         assert left == []
-        assert world.network.links["b1", Kind.TAIL].requests[ApiKey.FETCH] > 0
+        assert world.network.links["b1", ConnectionKind.TAIL].requests[ApiKey.FETCH] > 0
 
     play(story)
 
@@ -181,7 +181,7 @@ def test_nothing_overtakes_what_a_busy_connection_refused(monkeypatch: pytest.Mo
 
     async def story(world: Cluster) -> None:
         await world.send(plain())
-        link = world.network.links["b1", Kind.PRODUCE]
+        link = world.network.links["b1", ConnectionKind.PRODUCE]
         refused: list[int] = []
         sent = [world.send(idempotent(0))]
 
@@ -206,7 +206,7 @@ def test_a_tail_goes_on_after_its_connection_was_busy(monkeypatch: pytest.Monkey
     async def story(world: Cluster) -> None:
         await world.send(plain())
         await world.fetch(world.want(1))
-        link = world.network.links["b1", Kind.TAIL]
+        link = world.network.links["b1", ConnectionKind.TAIL]
         refused: list[int] = []
         monkeypatch.setattr(link, "call", refusing(link, {ApiKey.FETCH}, refused, lambda: len(refused) >= 3))
         parked = asyncio.ensure_future(world.fetch(world.want(1), max_wait_s=30))
@@ -228,7 +228,7 @@ def test_a_broker_that_never_speaks_our_protocol_is_connected_to_less_and_less_o
         real = Connection.call
 
         def call(self: Connection, key: int, version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
-            if self.kind is Kind.CONTROL:
+            if self.kind is ConnectionKind.CONTROL:
                 return real(self, key, version, body)
             made.append(self)
             return answering(b"garbage")(key, version, body)
@@ -271,7 +271,7 @@ def test_questions_that_never_began_are_not_waited_for() -> None:
             await world.send(plain())
         await world.fetch(world.want(3))
         tail = world.remote.follow(world.key())
-        assert isinstance(tail, Tail)
+        assert isinstance(tail, RemoteTail)
         (link,) = world.remote._tail_links.values()
         assert not tail.has_seen_end
         tail._live_upto = -1
@@ -304,7 +304,7 @@ def test_what_follows_a_refused_batch_in_the_same_request_is_refused_too(monkeyp
         parts = [(0, memoryview(idempotent(number))) for number in range(2)]
         topics = [(world.topic.topic_id, parts)]
         body = encode_produce_request(-1, 1000, topics, [(world.topic.topic_id, 0)])
-        answer = await world.network.links["b1", Kind.PRODUCE].call(ApiKey.PRODUCE, PRODUCE_VERSION, body)
+        answer = await world.network.links["b1", ConnectionKind.PRODUCE].call(ApiKey.PRODUCE, PRODUCE_VERSION, body)
         ((first, second),) = [topic.partitions for topic in decode_produce_response(answer)]
         assert first.error_code == second.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert refused == 1

@@ -15,12 +15,12 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import Batch, split_batches
 from bmq.core.records.reader import read_records
 from bmq.core.rpc.messages import InternalKey
-from bmq.core.rpc.peers import Kind
+from bmq.core.rpc.peers import ConnectionKind
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.fetch.operation import FetchResult
 from bmq.meta.kv_memory import KvFaults
 from bmq.proxy.routing.owners import SWEEP_S, UNUSED_S, RoutedOwners
-from bmq.proxy.routing.produce_route import State
+from bmq.proxy.routing.produce_route import RouteState
 from bmq.proxy.routing.remote_owner import RemoteOwner
 from bmq.proxy.routing.remote_tail import CONFIRM_EVERY_S
 from bmq.storage import checkpoint
@@ -94,7 +94,7 @@ def test_one_turns_parts_are_one_request() -> None:
 
     async def story(world: Cluster) -> None:
         await answers([world.send(plain(), partition) for partition in range(8)])
-        link = world.network.links["b1", Kind.PRODUCE]
+        link = world.network.links["b1", ConnectionKind.PRODUCE]
         before = link.requests[ApiKey.PRODUCE]
         sent = [world.send(plain(), partition, acks=acks) for partition in range(4) for acks in (-1, -1)]
         sent += [world.send(plain(), partition, acks=1) for partition in range(4, 8)]
@@ -380,7 +380,7 @@ def test_partitions_that_nobody_writes_to_have_no_route() -> None:
             await asyncio.sleep(10)
             await world.send(plain(), 2)
         assert list(world.remote._owners) == [world.key(2)]
-        assert list(world.network.links["b1", Kind.PRODUCE].requests.values()) == [1 + 5]
+        assert list(world.network.links["b1", ConnectionKind.PRODUCE].requests.values()) == [1 + 5]
         await answers([world.send(plain(), 0)])
 
     play(story, partitions=4)
@@ -472,7 +472,7 @@ def test_a_parked_fetch_wakes_with_the_flush_and_reads_no_storage() -> None:
             assert [batch.base_offset for batch in batches_of(fetched)] == [number]
             await sent
         assert world.metrics.storage_read_bytes == 0
-        assert world.network.links["b1", Kind.TAIL].requests[ApiKey.FETCH] < 40
+        assert world.network.links["b1", ConnectionKind.TAIL].requests[ApiKey.FETCH] < 40
 
     play(story)
 
@@ -644,7 +644,7 @@ def test_rule_2_an_owner_that_cannot_be_asked_says_nothing() -> None:
     async def story(world: Cluster) -> None:
         await answers([world.send(plain())])
         await world.fetch(world.want(1))
-        world.network.links["b1", Kind.CONTROL].cut()
+        world.network.links["b1", ConnectionKind.CONTROL].cut()
         world.network.unreachable.add("b1")
         for _ in range(5):
             assert errors_of(await world.fetch(world.want(5), max_wait_s=0.3)) == ["OFFSET_NOT_AVAILABLE"]
@@ -714,9 +714,9 @@ def test_what_nobody_reads_leaves_the_session() -> None:
         assert len(batches_of(await parked)) == 1
         await asyncio.sleep(60)
         assert world.remote.followed == 0
-        before = world.network.links["b1", Kind.TAIL].requests[ApiKey.FETCH]
+        before = world.network.links["b1", ConnectionKind.TAIL].requests[ApiKey.FETCH]
         await asyncio.sleep(60)
-        assert world.network.links["b1", Kind.TAIL].requests[ApiKey.FETCH] == before
+        assert world.network.links["b1", ConnectionKind.TAIL].requests[ApiKey.FETCH] == before
         await world.send(plain(b"y"), 0)
         assert await values(world) == ["y"]
 
@@ -726,7 +726,7 @@ def test_what_nobody_reads_leaves_the_session() -> None:
 def test_an_idle_session_asks_twice_a_second() -> None:
     async def story(world: Cluster) -> None:
         await world.fetch(world.want(0), world.want(0, 1))
-        link = world.network.links["b1", Kind.TAIL]
+        link = world.network.links["b1", ConnectionKind.TAIL]
         parked = asyncio.ensure_future(world.fetch(world.want(0), max_wait_s=100))
         before = link.requests[ApiKey.FETCH]
         await asyncio.sleep(20)
@@ -820,7 +820,7 @@ def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> None:
             own = [each for each in found if each.startswith(f"{producer}/")]
             assert own == [f"{producer}/{number}" for number in range(len(own))]
             assert len(own) >= count
-        assert world.remote._owner(world.key()).route.state is State.OPEN
+        assert world.remote._owner(world.key()).route.state is RouteState.OPEN
 
     play(story, seed=seed)
 

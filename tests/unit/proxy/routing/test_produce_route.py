@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bmq.core.errors import ErrorCode
 from bmq.core.records.batch import Appended
-from bmq.proxy.routing.produce_route import RETRY_MAX_S, RETRY_S, TABLE, ProduceRoute, State
+from bmq.proxy.routing.produce_route import RETRY_MAX_S, RETRY_S, TABLE, ProduceRoute, RouteState
 from bmq.proxy.routing.produce_route_events import (
     Answered,
     Assigned,
@@ -118,12 +118,12 @@ def settling() -> Story:
     return story
 
 
-BEGINNINGS: dict[State, Callable[[], Story]] = {
-    State.UNASSIGNED: unassigned,
-    State.UNREACHED: unreached,
-    State.OPEN: opened,
-    State.REFUSED: refused,
-    State.SETTLING: settling,
+BEGINNINGS: dict[RouteState, Callable[[], Story]] = {
+    RouteState.UNASSIGNED: unassigned,
+    RouteState.UNREACHED: unreached,
+    RouteState.OPEN: opened,
+    RouteState.REFUSED: refused,
+    RouteState.SETTLING: settling,
 }
 
 EVENTS: dict[str, Callable[[Story], Event]] = {
@@ -148,13 +148,13 @@ EVENTS: dict[str, Callable[[Story], Event]] = {
 }
 NOT_LEADER = "NOT_LEADER_OR_FOLLOWER"
 UNASSIGNED, UNREACHED, OPEN, REFUSED, SETTLING = (
-    State.UNASSIGNED,
-    State.UNREACHED,
-    State.OPEN,
-    State.REFUSED,
-    State.SETTLING,
+    RouteState.UNASSIGNED,
+    RouteState.UNREACHED,
+    RouteState.OPEN,
+    RouteState.REFUSED,
+    RouteState.SETTLING,
 )
-ROWS: list[tuple[State, str, State, list[str]]] = [
+ROWS: list[tuple[RouteState, str, RouteState, list[str]]] = [
     # One part waits; nobody is assigned.
     (UNASSIGNED, "assigned to b, which is up", OPEN, ["send b 0"]),
     (UNASSIGNED, "assigned to b", UNREACHED, []),
@@ -236,7 +236,7 @@ ROWS: list[tuple[State, str, State, list[str]]] = [
 
 
 @pytest.mark.parametrize(("state", "event", "after", "effects"), ROWS)
-def test_every_state_and_event(state: State, event: str, after: State, effects: list[str]) -> None:
+def test_every_state_and_event(state: RouteState, event: str, after: RouteState, effects: list[str]) -> None:
     story = BEGINNINGS[state]()
     assert story.route.state is state
     assert story.tell(EVENTS[event](story)) == effects

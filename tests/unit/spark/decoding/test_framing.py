@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.core.records.batch import Batch, split_batches
-from bmq.spark.decoding.framing import Framer, Misframed, Run
+from bmq.spark.decoding.framing import BatchRun, Framer, Misframed
 from tests.unit.spark.storing import batch, series
 
 pytestmark = pytest.mark.slow
@@ -18,11 +18,11 @@ BATCHES = [batch(i, b"x" * (i % 7) * 30) for i in range(40)]
 DATA = b"".join(BATCHES)
 
 
-def feed(framer: Framer, data: bytes, chunk: int) -> list[Run]:
+def feed(framer: Framer, data: bytes, chunk: int) -> list[BatchRun]:
     return [run for at in range(0, len(data), chunk) for run in framer.feed(data[at : at + chunk])]
 
 
-def offsets(runs: list[Run]) -> list[int]:
+def offsets(runs: list[BatchRun]) -> list[int]:
     return [Batch(piece).base_offset for run in runs for piece in split_batches(memoryview(bytearray(run.data)))]
 
 
@@ -76,7 +76,7 @@ def test_damage(damage, fault: str, chunk: int) -> None:  # type: ignore[no-unty
     """What precedes it is given; what follows it is found again."""
     data = b"".join([*BATCHES[:20], damage(BATCHES[20]), *BATCHES[21:]])
     framer = Framer(0, 0, start=0, stop=40)
-    seen: list[Run] = []
+    seen: list[BatchRun] = []
     faults = []
     for at in range(0, len(data), chunk):
         piece = data[at : at + chunk]

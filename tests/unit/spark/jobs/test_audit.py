@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from bmq.spark.jobs import JobError, audit
-from bmq.spark.jobs.ranges import Bounds, plan
-from bmq.spark.jobs.topic import Topic
+from bmq.spark.jobs.ranges import SelectedRange, plan
+from bmq.spark.jobs.topic import SourceTopic
 
 TOPIC_ID = str(uuid.UUID(int=7))
 
@@ -24,19 +24,20 @@ class Counted:
     ranges: dict[int, tuple[int, int]]
 
 
-def topic(*starts: int, topic_id: str = TOPIC_ID) -> Topic:
+def topic(*starts: int, topic_id: str = TOPIC_ID) -> SourceTopic:
     bounds = {
-        partition: Bounds(log_start=start, log_end=100, start=start, end=100) for partition, start in enumerate(starts)
+        partition: SelectedRange(log_start=start, log_end=100, start=start, end=100)
+        for partition, start in enumerate(starts)
     }
-    return Topic(name="orders", topic_id=topic_id, is_compacted=False, bounds=bounds)
+    return SourceTopic(name="orders", topic_id=topic_id, is_compacted=False, bounds=bounds)
 
 
-def audited(monkeypatch: pytest.MonkeyPatch, looks: Sequence[Topic]) -> tuple[Any, int]:
+def audited(monkeypatch: pytest.MonkeyPatch, looks: Sequence[SourceTopic]) -> tuple[Any, int]:
     """The report of an audit that finds ``looks`` one after the other, and how often it counted."""
-    coming: Iterator[Topic] = iter(looks)
+    coming: Iterator[SourceTopic] = iter(looks)
     counted = []
 
-    def count(_: object, __: Namespace, of: Topic) -> Counted:
+    def count(_: object, __: Namespace, of: SourceTopic) -> Counted:
         counted.append(of)
         return Counted(dict(plan({}, of.bounds).by_partition))
 

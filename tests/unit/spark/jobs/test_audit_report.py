@@ -12,7 +12,7 @@ import pytest
 
 from bmq.spark.jobs.audit import write_table
 from bmq.spark.jobs.audit_picture import draw
-from bmq.spark.jobs.audit_report import COUNTS, Gap, Report
+from bmq.spark.jobs.audit_report import COUNTS, AuditReport, Gap
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +29,8 @@ def cells(*rows: dict[str, Any]) -> pa.Table:
     return pa.Table.from_pylist(whole, pa.schema(kinds))
 
 
-def report(*rows: dict[str, Any], end: int, gaps: tuple[Gap, ...] = ()) -> Report:
-    return Report("orders", {0: (0, end)}, cells(*rows), gaps)
+def report(*rows: dict[str, Any], end: int, gaps: tuple[Gap, ...] = ()) -> AuditReport:
+    return AuditReport("orders", {0: (0, end)}, cells(*rows), gaps)
 
 
 def test_every_offset_has_its_reason() -> None:
@@ -77,14 +77,14 @@ def test_a_gap_behind_the_last_batch_counts() -> None:
 
 
 def test_a_topic_without_records() -> None:
-    nothing = Report("orders", {0: (0, 0), 1: (0, 0)}, cells(), ())
+    nothing = AuditReport("orders", {0: (0, 0), 1: (0, 0)}, cells(), ())
     assert nothing.faults == []
     assert nothing.by_hour == []
 
 
 def test_hours_and_partitions_add_up() -> None:
     rows = [{"partition": p, "hour": HOUR.replace(hour=h), "records": 1, "stored": 1} for p in (0, 1) for h in (3, 1)]
-    whole = Report("orders", {0: (0, 3), 1: (0, 2)}, cells(*rows, {"hour": None, "records": 1, "stored": 1}), ())
+    whole = AuditReport("orders", {0: (0, 3), 1: (0, 2)}, cells(*rows, {"hour": None, "records": 1, "stored": 1}), ())
     assert [(each["hour"].hour, each["records"]) for each in whole.by_hour] == [(1, 2), (3, 2)]
     assert [each["records"] for each in whole.by_partition.values()] == [3, 2]
     assert whole.faults == []
@@ -95,7 +95,7 @@ def test_pictures(tmp_path: Path) -> None:
     many = [{"partition": p, "hour": HOUR.replace(hour=h), "records": h + 1} for p in range(40) for h in range(24)]
     for name, rows in (("many", many), ("one", [{"records": 1, "missing": 1}]), ("none", [])):
         path = tmp_path / f"{name}.png"
-        draw(Report("orders", dict.fromkeys(range(40), (0, 1)), cells(*rows), ()), path)
+        draw(AuditReport("orders", dict.fromkeys(range(40), (0, 1)), cells(*rows), ()), path)
         assert path.read_bytes().startswith(b"\x89PNG")
 
 

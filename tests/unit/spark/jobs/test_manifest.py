@@ -11,10 +11,10 @@ from bmq.spark.jobs.manifest import (
     Begin,
     DataFile,
     Entry,
+    FileRewrite,
     Identity,
     ManifestError,
-    Merge,
-    State,
+    TableState,
     advance,
     decode_entry,
     decode_state,
@@ -31,12 +31,12 @@ ENTRIES: list[Entry] = [
     Begin(identity=IDENTITY),
     Append(ranges={0: (5, 10), 1: (0, 3)}, files=(ONE,), rows=8),
     Append(ranges={0: (10, 12)}, files=(TWO,), rows=2),
-    Merge(files=(BOTH,), removed=(ONE.path, TWO.path)),
+    FileRewrite(files=(BOTH,), removed=(ONE.path, TWO.path)),
 ]
 
 
-def after(*entries: Entry) -> State:
-    state = State()
+def after(*entries: Entry) -> TableState:
+    state = TableState()
     for number, entry in enumerate(entries, 1):
         state = advance(state, number, entry)
     return state
@@ -78,7 +78,7 @@ def test_offsets_are_committed_once() -> None:
     with pytest.raises(ManifestError, match="a second time"):
         advance(state, 3, Append(ranges={0: (10, 12)}, files=(ONE,), rows=2))
     with pytest.raises(ManifestError, match="does not have"):
-        advance(state, 3, Merge(files=(BOTH,), removed=(TWO.path,)))
+        advance(state, 3, FileRewrite(files=(BOTH,), removed=(TWO.path,)))
     with pytest.raises(ManifestError, match="entry 4 follows 2"):
         advance(state, 4, ENTRIES[2])
 

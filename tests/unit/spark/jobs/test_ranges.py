@@ -8,13 +8,13 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.spark.jobs.ranges import Bounds, as_options, plan
+from bmq.spark.jobs.ranges import SelectedRange, as_options, plan
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.slices import PartitionLog, resolve
 
 
-def bounds(start: int, end: int, *, log_start: int = 0, log_end: int = 1000) -> Bounds:
-    return Bounds(log_start=log_start, log_end=log_end, start=start, end=end)
+def bounds(start: int, end: int, *, log_start: int = 0, log_end: int = 1000) -> SelectedRange:
+    return SelectedRange(log_start=log_start, log_end=log_end, start=start, end=end)
 
 
 def test_a_new_table_begins_where_the_user_wants_and_goes_on_where_it_was() -> None:

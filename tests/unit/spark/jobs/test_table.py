@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from bmq.spark.jobs import table
-from bmq.spark.jobs.manifest import Append, Identity, ManifestError, Merge
-from bmq.spark.jobs.table import LOG, STAGING, Fenced, Run, committed_files, read_state
+from bmq.spark.jobs.manifest import Append, FileRewrite, Identity, ManifestError
+from bmq.spark.jobs.table import LOG, STAGING, JobRun, RunFenced, committed_files, read_state
 from bmq.storage.filesystem import FileSystem, StorageError, write_once
 from bmq.storage.layout import base_name
 from bmq.storage.local.filesystem import LocalFileSystem
@@ -91,7 +91,7 @@ async def visible(fs: FileSystem) -> list[str]:
 
 async def job(fs: FileSystem, end: int = END) -> None:
     """A run: append up to ``end``, then merge each day's files."""
-    run = await Run.begin(fs, IDENTITY)
+    run = await JobRun.begin(fs, IDENTITY)
     while (start := run.state.reached.get(0, 0)) < end:
         stop = min(start + STEP, end)
         folder = run.stage()
@@ -105,7 +105,7 @@ async def job(fs: FileSystem, end: int = END) -> None:
             folder = run.stage()
             offsets = sorted(await records_of(fs, list(paths)))
             await write(fs, folder, {day.removeprefix("date="): offsets})
-            await run.commit(Merge(files=tuple(await run.staged(folder)), removed=paths))
+            await run.commit(FileRewrite(files=tuple(await run.staged(folder)), removed=paths))
     await run.end()
 
 
@@ -162,7 +162,7 @@ def test_what_a_failed_task_left_is_no_data(opened: Callable[[], FileSystem]) ->
 
     async def test() -> None:
         fs = opened()
-        run = await Run.begin(fs, IDENTITY)
+        run = await JobRun.begin(fs, IDENTITY)
         folder = run.stage()
         await write(fs, folder, {"0": [0, 2]})
         for left in ("_temporary/0/_temporary/attempt_0/date=0/part-0.parquet", "date=0/.hidden/part-1.parquet"):
@@ -178,13 +178,13 @@ def test_a_slow_run_is_stopped_by_the_next(opened: Callable[[], FileSystem], mon
 
     async def main() -> None:
         fs = opened()
-        slow = await Run.begin(fs, IDENTITY)
+        slow = await JobRun.begin(fs, IDENTITY)
         folder = slow.stage()
         await write(fs, folder, {"0": [0, 1, 2]})
         files = tuple(await slow.staged(folder))
         await job(fs)
         await write(fs, folder, {"0": [0, 1, 2]})  # a task that nobody stopped writes on
-        with pytest.raises(Fenced):
+        with pytest.raises(RunFenced):
             await slow.commit(Append(ranges={0: (0, 3)}, files=files, rows=3))
         assert [child.path async for child in fs.list(STAGING)] == [], "nor does it leave anything behind"
         await slow.end()
@@ -202,7 +202,7 @@ def test_two_runs_at_once(opened: Callable[[], FileSystem]) -> None:
         fs = opened()
         ends = await asyncio.gather(*(job(fs) for _ in range(4)), return_exceptions=True)
         assert None in ends, "the last one to begin is stopped by nobody"
-        assert all(end is None or isinstance(end, Fenced | StorageError) for end in ends), ends
+        assert all(end is None or isinstance(end, RunFenced | StorageError) for end in ends), ends
         assert await records_of(fs, await committed_files(fs)) == Counter(range(END))
         await job(fs)
         assert await records_of(fs, await visible(fs)) == Counter(range(END))
@@ -248,7 +248,7 @@ def test_a_folder_with_other_things_is_refused(opened: Callable[[], FileSystem])
         fs = opened()
         await write_once(fs, "/date=1/part-0.parquet", b"x")
         with pytest.raises(ManifestError, match="a folder of its own"):
-            await Run.begin(fs, IDENTITY)
+            await JobRun.begin(fs, IDENTITY)
         await fs.close()
 
     asyncio.run(main())

@@ -12,10 +12,10 @@ from bmq.core.model import SegmentName
 from bmq.spark.options import EARLIEST, LATEST
 from bmq.spark.planning.slices import (
     OPEN_BYTES,
+    IndexedSegment,
     PartitionLog,
     Range,
     Segment,
-    SegmentFacts,
     Slice,
     leave_out,
     pack,
@@ -31,10 +31,10 @@ def segment(base: int, end: int, length: int = 1000) -> Segment:
     return Segment(name=SegmentName(base, 1, 0), end=end, length=length, has_idx=True)
 
 
-def facts(of: Segment, *entries: tuple[int, int, int], max_timestamp: int = 0) -> SegmentFacts:
+def facts(of: Segment, *entries: tuple[int, int, int], max_timestamp: int = 0) -> IndexedSegment:
     """``entries``: (offset, position, largest timestamp before)."""
     flat = array("q", [number for entry in entries for number in entry])
-    return SegmentFacts(segment=of, entries=flat, position=of.length, max_timestamp=max_timestamp)
+    return IndexedSegment(segment=of, entries=flat, position=of.length, max_timestamp=max_timestamp)
 
 
 def log(*segments: Segment, start: int = 0) -> PartitionLog:

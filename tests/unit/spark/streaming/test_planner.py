@@ -17,7 +17,7 @@ from bmq.spark.planning.discover import NoSuchTopic
 from bmq.spark.planning.slices import DataLoss
 from bmq.spark.streaming.offsets import Offsets
 from bmq.spark.streaming.planner import StreamPlanner, Undecided
-from bmq.spark.streaming.rate_limits import Limits
+from bmq.spark.streaming.rate_limits import RateLimits
 from bmq.storage import layout
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
@@ -42,7 +42,7 @@ class Query:
         subscription = {} if is_given else {"topic": "orders"}
         options = {"root": "memory:", "startingOffsets": "earliest"} | subscription | given
         self.now = 0.0
-        self.limits = Limits.parse(options)
+        self.limits = RateLimits.parse(options)
         self.planner = StreamPlanner(fs, ReadOptions.parse_stream(options), self.limits, lambda: self.now)
         self.logged = logged if logged is not None else []
         self.read: list[tuple[str, int, int, int]] = []
@@ -51,7 +51,7 @@ class Query:
     async def batch(self) -> bool:
         """One micro-batch, if there is anything to read."""
         start = self.logged[-1] if self.logged else await self.planner.initial()
-        end = await self.planner.latest(start, is_limited=self.limits != Limits())
+        end = await self.planner.latest(start, is_limited=self.limits != RateLimits())
         if end == start:
             return False
         self.logged.append(end)

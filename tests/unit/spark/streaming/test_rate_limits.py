@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bmq.core.model import SegmentName
 from bmq.spark.options import OptionError
-from bmq.spark.planning.slices import Segment, SegmentFacts
+from bmq.spark.planning.slices import IndexedSegment, Segment
 from bmq.spark.streaming.offsets import OffsetError, from_json, to_json
-from bmq.spark.streaming.rate_limits import Limits, admit_offsets, cut_within, pending, position_at, shares
+from bmq.spark.streaming.rate_limits import RateLimits, admit_offsets, cut_within, pending, position_at, shares
 
 partitions = st.dictionaries(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), st.integers(0, 1 << 40))
 
@@ -43,18 +43,18 @@ def test_what_is_no_offset_is_refused(raw: Any) -> None:
 
 
 def test_limits() -> None:
-    assert Limits.parse({"topic": "orders"}) == Limits()
-    limits = Limits.parse(
+    assert RateLimits.parse({"topic": "orders"}) == RateLimits()
+    limits = RateLimits.parse(
         {"MAXOFFSETSPERTRIGGER": "9", "minOffsetsPerTrigger": "3", "maxBytesPerTrigger": "2k", "maxTriggerDelay": "3s"}
     )
-    assert limits == Limits(max_offsets=9, min_offsets=3, max_bytes=2048, max_delay_ms=3000)
+    assert limits == RateLimits(max_offsets=9, min_offsets=3, max_bytes=2048, max_delay_ms=3000)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"), [("7", 7), ("500ms", 500), ("2 s", 2000), ("15m", 900_000), ("1h", 3_600_000), ("2000us", 2)]
 )
 def test_delays(text: str, expected: int) -> None:
-    assert Limits.parse({"maxTriggerDelay": text}).max_delay_ms == expected
+    assert RateLimits.parse({"maxTriggerDelay": text}).max_delay_ms == expected
 
 
 @pytest.mark.parametrize(
@@ -69,16 +69,16 @@ def test_delays(text: str, expected: int) -> None:
 )
 def test_limits_that_make_no_sense(options: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=next(reversed(options))):
-        Limits.parse(options)
+        RateLimits.parse(options)
 
 
 @pytest.mark.parametrize(
     ("count", "waited", "expected"), [(4, 0, True), (5, 0, False), (4, 100, False), (0, 99, True), (0, None, False)]
 )
 def test_few_records_wait_for_more_but_not_for_ever(count: int, waited: float | None, expected: bool) -> None:
-    limits = Limits(min_offsets=5, max_delay_ms=100)
+    limits = RateLimits(min_offsets=5, max_delay_ms=100)
     assert limits.is_worth_waiting(count, waited) is expected
-    assert not Limits().is_worth_waiting(count, waited)
+    assert not RateLimits().is_worth_waiting(count, waited)
 
 
 # ---------------------------------------------------------------------------------------------------------- shares
@@ -105,7 +105,7 @@ def test_a_limit_of_records_is_shared_by_what_is_pending() -> None:
 
 # ----------------------------------------------------------------------------------------------------------- bytes
 
-FACTS = SegmentFacts(
+FACTS = IndexedSegment(
     segment=Segment(name=SegmentName(10, 1, 0), end=50, length=500, has_idx=True),
     entries=array("q", [10, 0, 0, 20, 100, 0, 30, 200, 0, 40, 300, 0]),
     position=400,

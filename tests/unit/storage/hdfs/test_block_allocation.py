@@ -136,7 +136,7 @@ def test_a_slow_setup_blames_silent_datanodes_unless_most_are(
         client.settings, client.suspects = SETTINGS, suspects
         client.datanodes = Datanodes(SETTINGS, SimpleAuthenticator("tester"))
         client.clock = PipelineClock(SETTINGS, lambda _: None)
-        members = [pipeline_setup.Member(node, 1, "") for node in KNOWN[: min(3, known)]]
+        members = [pipeline_setup.PipelineNode(node, 1, "") for node in KNOWN[: min(3, known)]]
         request = pipeline_setup.Setup(
             stage=pb.WriteBlock.SETUP_CREATE,
             block=pb.Block(pool="p", id=1, generation=1),

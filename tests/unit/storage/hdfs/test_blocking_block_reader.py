@@ -16,7 +16,7 @@ import pytest
 
 from bmq.storage.hdfs import block_reader as block
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.blocking_block_reader import BlockRange, BulkRead, Refused, WrongChecksum
+from bmq.storage.hdfs.blocking_block_reader import BlockRange, BulkRead, ReadRefused, WrongChecksum
 from bmq.storage.hdfs.data_transfer import CHECKSUM_CRC32C, WireError, chunk_crcs, delimited, pack_crcs, packet_head
 
 BLOCK = os.urandom(50_000)
@@ -134,7 +134,7 @@ def test_refused() -> None:
     def answer(send: Send) -> None:
         send(delimited(pb.BlockOpResponse(status=1, message="Replica not found")))
 
-    with datanode(answer) as address, pytest.raises(Refused, match="Replica not found"):
+    with datanode(answer) as address, pytest.raises(ReadRefused, match="Replica not found"):
         reading(address, 0, memoryview(bytearray(10))).run()
 
 

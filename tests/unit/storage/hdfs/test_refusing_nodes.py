@@ -12,7 +12,7 @@ import pytest
 from bmq.storage.filesystem import Lease, OutOfSpace, PipelineFailed
 from bmq.storage.hdfs import block_allocation
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.block_allocation import OpenFile, open_new_block
+from bmq.storage.hdfs.block_allocation import LeasedFile, open_new_block
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import SuspectNodes, node_name
 from bmq.storage.hdfs.pipeline import SetupTimedOut
@@ -63,7 +63,7 @@ class PlayedHdfs:
     async def open(self, *, all_copies: bool = True) -> list[int]:
         """Open a file of three copies; return the numbers of its datanodes."""
         lease = Lease(paths=("/f",), holder="h", file_id=1)
-        file = OpenFile(
+        file = LeasedFile(
             path="/f", lease=lease, block_bytes=1 << 20, replication=3, chunk_bytes=512, all_copies=all_copies
         )
         appender: Any = await open_new_block(self._client, file, base=0, advised=set())
