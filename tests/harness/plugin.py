@@ -5,6 +5,7 @@
 | none | on the virtual loop (tests/harness/loop.py): nothing waits, and each run is the same |
 | `loops("asyncio")` | on that loop: needed for sockets, threads and processes |
 | `loops("asyncio", "uvloop", "virtual")` | once on each of these loops |
+| `parametrize("seed", range(9))` | with `random` and `uuid.uuid4` seeded so; 0 without it |
 | `leaves_tasks` | as without it, but may leave tasks: those of a process that the test kills or never stops |
 
 A test fails if it leaves a task that nobody has cancelled, if a callback or a lost task raises, and if it does not end:
@@ -29,7 +30,11 @@ REAL_S = 120.0
 GRACE_TURNS = 20
 """Turns of the loop for tasks that end by themselves: more than a connection needs to notice that it is closed."""
 
-Test = Callable[[], Coroutine[Any, Any, None]]
+VIRTUAL = "virtual"
+REAL_LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
 
 
 class LeftTasks(AssertionError):
@@ -56,10 +61,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
-    name: Any = pyfuncitem.funcargs.get("loop_name", _loops_of(pyfuncitem)[0])
+    arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+    loop_name: Any = pyfuncitem.funcargs.get("loop_name", _loops_of(pyfuncitem)[0])
     may_leave = pyfuncitem.get_closest_marker("leaves_tasks") is not None
-    RUNNERS[name](_without_leftovers(test(**arguments), may_leave=may_leave))
+    main = _without_leftovers(test(**arguments), may_leave=may_leave)
+    if loop_name == VIRTUAL:
+        run(main, arguments.get("seed", 0))
+    else:
+        run_real(main, REAL_LOOPS[loop_name])
     return True
 
 
@@ -81,16 +90,9 @@ def run_real(test: Coroutine[Any, Any, None], loop_factory: Callable[[], asyncio
         raise failures[0]
 
 
-RUNNERS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {
-    "virtual": run,
-    "asyncio": lambda test: run_real(test, asyncio.new_event_loop),
-    "uvloop": lambda test: run_real(test, uvloop.new_event_loop),
-}
-
-
 def _loops_of(item: pytest.Item) -> tuple[str, ...]:
     marker = item.get_closest_marker("loops")
-    return marker.args if marker is not None else ("virtual",)
+    return marker.args if marker is not None else (VIRTUAL,)
 
 
 async def _without_leftovers(test: Coroutine[Any, Any, None], *, may_leave: bool) -> None:

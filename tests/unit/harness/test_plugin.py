@@ -172,7 +172,7 @@ async def test_on_a_real_loop(short):
     )
 
 
-def test_two_runs_of_a_test_draw_the_same_numbers(tests: pytest.Pytester) -> None:
+def test_a_seed_draws_its_numbers_and_without_one_they_are_always_the_same(tests: pytest.Pytester) -> None:
     result = run(
         tests,
         """
@@ -183,6 +183,11 @@ drawn = []
 async def test_draws(number):
     drawn.append((random.random(), uuid.uuid4()))
     assert len(set(drawn)) == 1
+
+@pytest.mark.parametrize("seed", [1, 2, 0])
+async def test_draws_of_a_seed(seed):
+    drawn.append((random.random(), uuid.uuid4()))
+    assert len(set(drawn)) == min(seed + 1, 3) or (seed == 0 and drawn[-1] == drawn[0])
 """,
     )
-    result.assert_outcomes(passed=2)
+    result.assert_outcomes(passed=5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from bmq.core.aio.subscribers import Subscribers, wait_for
-from tests.harness.loop import run
 
 
 def test_everybody_is_told_in_order_until_forgotten() -> None:
@@ -48,14 +47,11 @@ def test_who_comes_and_goes_while_others_are_told() -> None:
     assert told == ["first", "late"]
 
 
-def test_news_is_waited_for_no_longer_than_its_time() -> None:
-    async def main() -> None:
-        loop, event = asyncio.get_running_loop(), asyncio.Event()
-        assert not await wait_for(event, 2.0)
-        assert loop.time() == 2.0
-        loop.call_later(1.0, event.set)
-        assert await wait_for(event, 2.0)
-        assert loop.time() == 3.0
-        assert await wait_for(event, None)
-
-    run(main())
+async def test_news_is_waited_for_no_longer_than_its_time() -> None:
+    loop, event = asyncio.get_running_loop(), asyncio.Event()
+    assert not await wait_for(event, 2.0)
+    assert loop.time() == 2.0
+    loop.call_later(1.0, event.set)
+    assert await wait_for(event, 2.0)
+    assert loop.time() == 3.0
+    assert await wait_for(event, None)

@@ -12,16 +12,12 @@ import pytest
 
 from bmq.core.aio.steps import Steps
 from bmq.core.aio.turns import StepQueue, Turns, map_in_turns, next_turn
-from tests.harness.loop import run
 from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, forget_stops, run_measured
 
 
-def test_everything_is_done_in_order() -> None:
-    async def main() -> None:
-        assert await map_in_turns(str, range(1_234), 100) == [str(each) for each in range(1_234)]
-        assert await map_in_turns(str, [], 100) == []
-
-    run(main())
+async def test_everything_is_done_in_order() -> None:
+    assert await map_in_turns(str, range(1_234), 100) == [str(each) for each in range(1_234)]
+    assert await map_in_turns(str, [], 100) == []
 
 
 def test_little_work_waits_for_nobody() -> None:
@@ -37,42 +33,36 @@ def test_a_turn_is_over_before_what_does_not_fit() -> None:
     assert [turns.is_over(each) for each in (30, 1)] == [True, True], "one that is too large has a turn for itself"
 
 
-def test_one_goes_on_in_a_turn_whoever_it_belongs_to() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        turn = 0
-        begun: list[tuple[int, str]] = []
+async def test_one_goes_on_in_a_turn_whoever_it_belongs_to() -> None:
+    loop = asyncio.get_running_loop()
+    turn = 0
+    begun: list[tuple[int, str]] = []
 
-        def count() -> None:
-            nonlocal turn
-            turn += 1
-            if len(begun) < 50:
-                loop.call_soon(count)
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        if len(begun) < 50:
+            loop.call_soon(count)
 
-        async def work(name: str) -> None:
-            for _ in range(5):
-                await next_turn()
-                begun.append((turn, name))
+    async def work(name: str) -> None:
+        for _ in range(5):
+            await next_turn()
+            begun.append((turn, name))
 
-        loop.call_soon(count)
-        await asyncio.gather(*(work(name) for name in "abcdefghij"))
-        assert len({turn for turn, _ in begun}) == 50, "two went on in one turn"
-        assert [name for _, name in begun[:10]] == list("abcdefghij"), "each in its turn"
-
-    run(main())
+    loop.call_soon(count)
+    await asyncio.gather(*(work(name) for name in "abcdefghij"))
+    assert len({turn for turn, _ in begun}) == 50, "two went on in one turn"
+    assert [name for _, name in begun[:10]] == list("abcdefghij"), "each in its turn"
 
 
-def test_who_is_cancelled_stops_nobody() -> None:
-    async def main() -> None:
-        tasks = [asyncio.create_task(next_turn()) for _ in range(10)]
-        await asyncio.sleep(0)
-        for task in tasks[::2]:
-            task.cancel()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [each is None for each in found] == [False, True] * 5
-        await next_turn()
-
-    run(main())
+async def test_who_is_cancelled_stops_nobody() -> None:
+    tasks = [asyncio.create_task(next_turn()) for _ in range(10)]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [each is None for each in found] == [False, True] * 5
+    await next_turn()
 
 
 def test_a_stop_is_the_threads_own_processor_time() -> None:
@@ -101,62 +91,53 @@ def steps_of(name: str, pauses: int, done: list[str]) -> Steps[None]:
         done.append(f"{name}{number}")
 
 
-def test_what_there_is_room_for_is_done_at_once() -> None:
-    async def main() -> None:
-        queue, done = StepQueue(10), list[str]()
-        for name in "abc":
-            queue.run(4, steps_of(name, 0, done))
-        assert done == ["a0", "b0"]
-        await queue.finish()
-        assert done == ["a0", "b0", "c0"]
-        await asyncio.sleep(0)
-        queue.run(100, steps_of("d", 0, done))  # one is always done, whatever its size
-        assert done[-1] == "d0"
-        assert repr(queue) == "<StepQueue 0 waiting>"
-        await queue.finish()
-
-    run(main())
+async def test_what_there_is_room_for_is_done_at_once() -> None:
+    queue, done = StepQueue(10), list[str]()
+    for name in "abc":
+        queue.run(4, steps_of(name, 0, done))
+    assert done == ["a0", "b0"]
+    await queue.finish()
+    assert done == ["a0", "b0", "c0"]
+    await asyncio.sleep(0)
+    queue.run(100, steps_of("d", 0, done))  # one is always done, whatever its size
+    assert done[-1] == "d0"
+    assert repr(queue) == "<StepQueue 0 waiting>"
+    await queue.finish()
 
 
-def test_pieces_of_work_keep_their_order() -> None:
+async def test_pieces_of_work_keep_their_order() -> None:
     """One that pauses holds those behind it, also what it gives the queue itself."""
 
-    async def main() -> None:
-        queue, done, counter = StepQueue(10), list[str](), TurnCounter()
+    queue, done, counter = StepQueue(10), list[str](), TurnCounter()
 
-        def outer() -> Steps[None]:
-            queue.run(1, steps_of("inner", 0, done))
-            done.append("outer")
-            counter.count()
-            yield
-            counter.count()
-            done.append("outer again")
+    def outer() -> Steps[None]:
+        queue.run(1, steps_of("inner", 0, done))
+        done.append("outer")
+        counter.count()
+        yield
+        counter.count()
+        done.append("outer again")
 
-        queue.run(10, outer())
-        queue.run(1, steps_of("x", 0, done))
-        assert done == ["outer"]
-        await queue.finish()
-        assert done == ["outer", "outer again", "inner0", "x0"]
-        assert counter.take() == [1, 1]
-
-    run(main())
+    queue.run(10, outer())
+    queue.run(1, steps_of("x", 0, done))
+    assert done == ["outer"]
+    await queue.finish()
+    assert done == ["outer", "outer again", "inner0", "x0"]
+    assert counter.take() == [1, 1]
 
 
-def test_a_piece_that_fails_does_not_hold_the_others() -> None:
-    async def main() -> None:
-        queue, done, told = StepQueue(10), list[str](), list[str]()
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+async def test_a_piece_that_fails_does_not_hold_the_others() -> None:
+    queue, done, told = StepQueue(10), list[str](), list[str]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
 
-        def fails() -> Steps[None]:
-            yield
-            raise ValueError("broken")
+    def fails() -> Steps[None]:
+        yield
+        raise ValueError("broken")
 
-        queue.run(10, fails())
-        queue.run(1, steps_of("x", 0, done))
-        await queue.finish()
-        assert (done, told) == (["x0"], ["broken"])
-
-    run(main())
+    queue.run(10, fails())
+    queue.run(1, steps_of("x", 0, done))
+    await queue.finish()
+    assert (done, told) == (["x0"], ["broken"])
 
 
 def test_a_loop_that_has_ended_is_not_kept() -> None:

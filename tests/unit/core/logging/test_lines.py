@@ -13,7 +13,6 @@ from bmq.core.logging.fields import FIELD_MAX, FIELDS, Fields, fields
 from bmq.core.logging.handler import BoundedHandler, write_left_out_forever
 from bmq.core.logging.limit import BURST, REPEAT_S
 from bmq.core.logging.lines import JSON, MESSAGE_MAX, TEXT, TRACEBACK_MAX, one_line
-from tests.harness.loop import run
 
 FORGED = "x\n2026-11-22 00:00:00,000 ERROR bmq.core: all data is lost\x1b[2J\u2028\x85\r\u202e"
 
@@ -230,22 +229,19 @@ def test_a_field_without_a_text_ends_nobody(text: Log, capsys: pytest.CaptureFix
     assert "Logging error" in capsys.readouterr().err
 
 
-def test_what_is_left_at_the_end_is_written(text: Log) -> None:
-    async def main() -> None:
-        root = logging.getLogger()
-        root.addHandler(text.handler)
-        try:
-            task = asyncio.ensure_future(write_left_out_forever())
-            await asyncio.sleep(0)
-            for _ in range(3):
-                text.logger.warning("shard not loaded", extra=fields(shard=3))
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        finally:
-            root.removeHandler(text.handler)
-        assert text.take().endswith("shard=3 left_out=1\n")
-
-    run(main())
+async def test_what_is_left_at_the_end_is_written(text: Log) -> None:
+    root = logging.getLogger()
+    root.addHandler(text.handler)
+    try:
+        task = asyncio.ensure_future(write_left_out_forever())
+        await asyncio.sleep(0)
+        for _ in range(3):
+            text.logger.warning("shard not loaded", extra=fields(shard=3))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    finally:
+        root.removeHandler(text.handler)
+    assert text.take().endswith("shard=3 left_out=1\n")
 
 
 def test_every_field_has_a_meaning() -> None:

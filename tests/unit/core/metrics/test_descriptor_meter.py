@@ -13,7 +13,6 @@ from bmq.core.descriptors import DescriptorFailures
 from bmq.core.metrics.descriptor_meter import QUIET_S, Begun, DescriptorMeter, DescriptorShortage, Over
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.local import file as local_file
-from tests.harness.loop import run
 
 
 def out_of_descriptors() -> None:
@@ -58,7 +57,7 @@ def test_a_shortage_begins_with_a_failure_and_ends_when_none_comes() -> None:
     assert shortage.tried(0, 101.0 + QUIET_S) == Over(QUIET_S, 1), "counted from its own beginning"
 
 
-def test_one_line_when_it_begins_and_one_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_line_when_it_begins_and_one_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "bmq.core.metrics.descriptor_meter")
     left = False
 
@@ -66,22 +65,18 @@ def test_one_line_when_it_begins_and_one_when_it_is_over(caplog: pytest.LogCaptu
         if not left:
             out_of_descriptors()
 
-    async def scenario() -> None:
-        nonlocal left
-        meter = DescriptorMeter(DescriptorFailures(), open_one)
-        meter.start()
-        await asyncio.sleep(30.5)
-        assert meter.is_out
-        assert meter.failures == 30
-        assert len(caplog.records) == 1
-        left = True
-        await asyncio.sleep(1)
-        assert not meter.is_out, "at once: clients may come"
-        await asyncio.sleep(30)
-        meter.stop()
-        await asyncio.sleep(5)
-
-    run(scenario())
+    meter = DescriptorMeter(DescriptorFailures(), open_one)
+    meter.start()
+    await asyncio.sleep(30.5)
+    assert meter.is_out
+    assert meter.failures == 30
+    assert len(caplog.records) == 1
+    left = True
+    await asyncio.sleep(1)
+    assert not meter.is_out, "at once: clients may come"
+    await asyncio.sleep(30)
+    meter.stop()
+    await asyncio.sleep(5)
     begun, over = (record.getMessage() for record in caplog.records)
     assert begun.startswith("no file descriptor is left of ")
     assert "LimitNOFILE" in begun
@@ -89,20 +84,17 @@ def test_one_line_when_it_begins_and_one_when_it_is_over(caplog: pytest.LogCaptu
     assert "30 files or connections" in over
 
 
-def test_failures_elsewhere_are_logged_although_the_try_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_elsewhere_are_logged_although_the_try_succeeds(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "bmq.core.metrics.descriptor_meter")
 
-    async def scenario() -> None:
-        failures = DescriptorFailures()
-        failures.note(OSError(errno.EMFILE, "before this meter began"))
-        meter = DescriptorMeter(failures)
-        meter.start()
-        await asyncio.sleep(3)
-        assert not caplog.records
-        failures.note(OSError(errno.EMFILE, "Too many open files"))
-        await asyncio.sleep(1)
-        assert not meter.is_out
-        meter.stop()
-
-    run(scenario())
+    failures = DescriptorFailures()
+    failures.note(OSError(errno.EMFILE, "before this meter began"))
+    meter = DescriptorMeter(failures)
+    meter.start()
+    await asyncio.sleep(3)
+    assert not caplog.records
+    failures.note(OSError(errno.EMFILE, "Too many open files"))
+    await asyncio.sleep(1)
+    assert not meter.is_out
+    meter.stop()
     assert [record.getMessage().split(" of ")[0] for record in caplog.records] == ["no file descriptor is left"]

@@ -10,27 +10,23 @@ from pathlib import Path
 import pytest
 
 from bmq.core.metrics.loop_meter import LoopMeter, ThreadLoad
-from tests.harness.loop import run
 
 
-def test_a_loop_that_nothing_holds_up_is_not_late_and_a_busy_thread_is_not_idle() -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        meter = LoopMeter(load=lambda: loop.time() * 0.75)
-        meter.start()
-        await asyncio.sleep(600)
-        meter.stop()
-        ticks = sum(meter.delay_ms.buckets)
-        assert ticks == pytest.approx(6_000, abs=2)
-        assert meter.delay_ms.buckets[0] == ticks
-        assert meter.idle == pytest.approx(0.25, abs=0.001)
-        await asyncio.sleep(1)
-        assert sum(meter.delay_ms.buckets) == ticks, "stopped"
-
-    run(scenario())
+async def test_a_loop_that_nothing_holds_up_is_not_late_and_a_busy_thread_is_not_idle() -> None:
+    loop = asyncio.get_running_loop()
+    meter = LoopMeter(load=lambda: loop.time() * 0.75)
+    meter.start()
+    await asyncio.sleep(600)
+    meter.stop()
+    ticks = sum(meter.delay_ms.buckets)
+    assert ticks == pytest.approx(6_000, abs=2)
+    assert meter.delay_ms.buckets[0] == ticks
+    assert meter.idle == pytest.approx(0.25, abs=0.001)
+    await asyncio.sleep(1)
+    assert sum(meter.delay_ms.buckets) == ticks, "stopped"
 
 
-def test_a_stop_of_the_loop_is_seen() -> None:
+async def test_a_stop_of_the_loop_is_seen() -> None:
     class Late(LoopMeter):
         """Whose timer comes 300 ms late."""
 
@@ -38,16 +34,13 @@ def test_a_stop_of_the_loop_is_seen() -> None:
             self._due -= 0.3
             super()._tick(loop)
 
-    async def scenario() -> None:
-        meter = Late(load=lambda: 0.0)
-        meter.start()
-        await asyncio.sleep(0.15)
-        meter.stop()
-        assert sum(meter.delay_ms.buckets[:7]) == 0, "none up to 100 ms"
-        assert sum(meter.delay_ms.buckets) == 1
-        assert meter.delay_ms.total_ms == pytest.approx(300)
-
-    run(scenario())
+    meter = Late(load=lambda: 0.0)
+    meter.start()
+    await asyncio.sleep(0.15)
+    meter.stop()
+    assert sum(meter.delay_ms.buckets[:7]) == 0, "none up to 100 ms"
+    assert sum(meter.delay_ms.buckets) == 1
+    assert meter.delay_ms.total_ms == pytest.approx(300)
 
 
 def test_a_thread_that_waits_for_a_processor_is_not_idle(tmp_path: Path) -> None:

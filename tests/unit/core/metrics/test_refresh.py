@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.refresh import Refresh
-from tests.harness.loop import run
 from tests.unit.log_text import lines
 
 
@@ -27,18 +27,16 @@ class Work:
             raise self.error
 
 
-def play(story: Callable[[Work, Refresh], Awaitable[None]], interval_s: float = 10.0) -> None:
-    async def main() -> None:
-        work = Work()
-        refresh = Refresh(work, interval_s, "lag")
-        await story(work, refresh)
-        await refresh.close()
-
-    run(main())
+@asynccontextmanager
+async def refreshed(interval_s: float = 10.0) -> AsyncIterator[tuple[Work, Refresh]]:
+    work = Work()
+    refresh = Refresh(work, interval_s, "lag")
+    yield work, refresh
+    await refresh.close()
 
 
-def test_one_run_at_a_time_and_none_too_early() -> None:
-    async def story(work: Work, refresh: Refresh) -> None:
+async def test_one_run_at_a_time_and_none_too_early() -> None:
+    async with refreshed() as (work, refresh):
         refresh.request()
         await asyncio.sleep(20)
         refresh.request()
@@ -56,50 +54,42 @@ def test_one_run_at_a_time_and_none_too_early() -> None:
         await refresh.wait()
         assert work.begun == 3
 
-    play(story)
 
-
-def test_nothing_runs_that_nobody_asks_for() -> None:
-    async def story(work: Work, refresh: Refresh) -> None:
+async def test_nothing_runs_that_nobody_asks_for() -> None:
+    async with refreshed() as (work, _refresh):
         await asyncio.sleep(1000)
         assert work.begun == 0
 
-    play(story)
 
-
-def test_an_interval_of_zero_turns_it_off() -> None:
-    async def story(work: Work, refresh: Refresh) -> None:
+async def test_an_interval_of_zero_turns_it_off() -> None:
+    async with refreshed(0.0) as (work, refresh):
         refresh.request()
         await refresh.wait()
         await asyncio.sleep(1000)
         assert work.begun == 0
 
-    play(story, 0.0)
 
-
-def test_a_failure_is_logged_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(work: Work, refresh: Refresh) -> None:
-        work.may_end.set()
-        work.error = RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "no datanode")
-        for _ in range(3):
+async def test_a_failure_is_logged_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        async with refreshed() as (work, refresh):
+            work.may_end.set()
+            work.error = RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "no datanode")
+            for _ in range(3):
+                refresh.request()
+                await refresh.wait()
+                await asyncio.sleep(10)
+            assert (work.begun, refresh.runs) == (3, 0)
+            work.error = None
             refresh.request()
             await refresh.wait()
-            await asyncio.sleep(10)
-        assert (work.begun, refresh.runs) == (3, 0)
-        work.error = None
-        refresh.request()
-        await refresh.wait()
-        assert refresh.runs == 1
-
-    with caplog.at_level(logging.WARNING):
-        play(story)
+            assert refresh.runs == 1
     assert lines(caplog) == [
         'lag cannot be refreshed; the next request tries again error="KAFKA_STORAGE_ERROR: no datanode"'
     ]
 
 
-def test_a_fault_of_ours_is_logged_with_its_place_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(work: Work, refresh: Refresh) -> None:
+async def test_a_fault_of_ours_is_logged_with_its_place_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with refreshed() as (work, refresh):
         work.may_end.set()
         work.error = KeyError("gone")
         refresh.request()
@@ -109,14 +99,12 @@ def test_a_fault_of_ours_is_logged_with_its_place_and_ends_nothing(caplog: pytes
         refresh.request()
         await refresh.wait()
         assert refresh.runs == 1
-
-    play(story)
     (record,) = caplog.records
     assert record.exc_info is not None
 
 
-def test_close_ends_the_run_and_begins_no_more() -> None:
-    async def story(work: Work, refresh: Refresh) -> None:
+async def test_close_ends_the_run_and_begins_no_more() -> None:
+    async with refreshed() as (work, refresh):
         refresh.request()
         await asyncio.sleep(1)
         await refresh.close()
@@ -124,5 +112,3 @@ def test_close_ends_the_run_and_begins_no_more() -> None:
         refresh.request()
         await asyncio.sleep(1)
         assert (work.begun, refresh.runs) == (1, 0)
-
-    play(story)

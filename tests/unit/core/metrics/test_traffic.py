@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from bmq.core.metrics.traffic import Counts, TrafficMeter
-from tests.harness.loop import run
 
 
 def facts(counts: Counts | None) -> tuple[int, int, int] | None:
@@ -45,18 +44,15 @@ def test_partitions_past_the_bound_count_in_the_total_only() -> None:
     assert facts(meter.last.topic("u")) == (1, 1, 0), "the next window has room again"
 
 
-def test_a_timer_ends_windows() -> None:
-    async def story() -> None:
-        meter = TrafficMeter()
-        meter.start(10.0)
-        meter.wrote("t", 0, 1, 1)
-        await asyncio.sleep(10.5)
-        assert (meter.last.seconds, facts(meter.last.total)) == (10.0, (1, 1, 0))
-        await asyncio.sleep(10)
-        assert (meter.last.seconds, facts(meter.last.total)) == (10.0, (0, 0, 0))
-        meter.stop()
-        meter.wrote("t", 0, 1, 1)
-        await asyncio.sleep(30)
-        assert facts(meter.last.total) == (0, 0, 0), "a meter that was stopped ends none"
-
-    run(story())
+async def test_a_timer_ends_windows() -> None:
+    meter = TrafficMeter()
+    meter.start(10.0)
+    meter.wrote("t", 0, 1, 1)
+    await asyncio.sleep(10.5)
+    assert (meter.last.seconds, facts(meter.last.total)) == (10.0, (1, 1, 0))
+    await asyncio.sleep(10)
+    assert (meter.last.seconds, facts(meter.last.total)) == (10.0, (0, 0, 0))
+    meter.stop()
+    meter.wrote("t", 0, 1, 1)
+    await asyncio.sleep(30)
+    assert facts(meter.last.total) == (0, 0, 0), "a meter that was stopped ends none"

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from bmq.core.metrics.counters import Metrics
 from bmq.core.net.client_connection import BEGUN_A_TURN, UNANSWERED_BYTES_MAX, UNANSWERED_MAX
 from bmq.core.net.internal_connection import SHARE_BYTES, SILENCE_S, UnorderedConnection
 from bmq.core.net.listener import Listener
-from tests.harness.loop import run
 from tests.unit.core.net.world import Peer, World, frame, turn
 
 pytestmark = pytest.mark.slow
 
 MB = 1 << 20
 LIMIT = 16 * MB
-Story = Callable[["Unordered"], Awaitable[None]]
 
 
 class Unordered(World):
@@ -34,21 +32,19 @@ class Unordered(World):
         return super().peer(kind=UnorderedConnection, **settings)
 
 
-def play(story: Story, **settings: Any) -> Metrics:
-    async def main() -> Metrics:
-        world = Unordered(**settings)
-        await story(world)
-        world.listener.close()
-        await turn()
-        assert world.metrics.request_bytes_held == 0
-        assert world.metrics.connections == 0
-        return world.metrics
-
-    return run(main())
+@asynccontextmanager
+async def listening(**settings: Any) -> AsyncIterator[Unordered]:
+    """A listener, and what it holds once all its connections are closed: nothing."""
+    world = Unordered(**settings)
+    yield world
+    world.listener.close()
+    await turn()
+    assert world.metrics.request_bytes_held == 0
+    assert world.metrics.connections == 0
 
 
-def test_answers_go_out_as_they_come() -> None:
-    async def story(world: Unordered) -> None:
+async def test_answers_go_out_as_they_come() -> None:
+    async with listening() as world:
         world.script.later(1, 2, 4)
         peer = world.peer()
         peer.send(frame(1) + frame(2) + frame(3) + frame(4))
@@ -60,11 +56,9 @@ def test_answers_go_out_as_they_come() -> None:
             assert peer.answers() == expected
         assert world.script.released == [3, 4, 1, 2]
 
-    play(story)
 
-
-def test_answers_of_one_turn_go_out_in_one_write() -> None:
-    async def story(world: Unordered) -> None:
+async def test_answers_of_one_turn_go_out_in_one_write() -> None:
+    async with listening() as world:
         world.script.later(*range(100))
         peer = world.peer()
         peer.send(b"".join(map(frame, range(100))))
@@ -76,11 +70,9 @@ def test_answers_of_one_turn_go_out_in_one_write() -> None:
         await turn()
         assert peer.writes == 2
 
-    play(story)
 
-
-def test_held_requests_do_not_stop_reading() -> None:
-    async def story(world: Unordered) -> None:
+async def test_held_requests_do_not_stop_reading() -> None:
+    async with listening() as world:
         count = UNANSWERED_MAX + 10
         world.script.later(*range(count))
         peer = world.peer()
@@ -93,13 +85,11 @@ def test_held_requests_do_not_stop_reading() -> None:
         await turn()
         assert len(peer.answers()) == count + 1
 
-    play(story)
 
-
-def test_small_requests_of_one_read_begin_in_turns_of_the_loop() -> None:
+async def test_small_requests_of_one_read_begin_in_turns_of_the_loop() -> None:
     """Reading waits until those that were read have begun."""
 
-    async def story(world: Unordered) -> None:
+    async with listening() as world:
         peer, count = world.peer(), 5 * BEGUN_A_TURN
         peer.send(b"".join(map(frame, range(count))))
         assert len(world.script.begun) == BEGUN_A_TURN
@@ -112,11 +102,9 @@ def test_small_requests_of_one_read_begin_in_turns_of_the_loop() -> None:
         assert len(peer.answers()) == count
         assert not peer.is_paused
 
-    play(story)
 
-
-def test_past_the_budget_only_those_wait_that_hold_much() -> None:
-    async def story(world: Unordered) -> None:
+async def test_past_the_budget_only_those_wait_that_hold_much() -> None:
+    async with listening(queued_max_request_bytes=LIMIT, socket_request_max_bytes=2 * MB) as world:
         large, small = world.peer(), world.peer()
         world.script.later(*range(20), 30)
         small.send(frame(30, size=SHARE_BYTES // 2))
@@ -137,11 +125,9 @@ def test_past_the_budget_only_those_wait_that_hold_much() -> None:
         world.script.answer(30)
         await turn()
 
-    play(story, queued_max_request_bytes=LIMIT, socket_request_max_bytes=2 * MB)
 
-
-def test_who_holds_little_again_reads_on_before_the_others() -> None:
-    async def story(world: Unordered) -> None:
+async def test_who_holds_little_again_reads_on_before_the_others() -> None:
+    async with listening(queued_max_request_bytes=LIMIT, socket_request_max_bytes=2 * MB) as world:
         one, two = world.peer(), world.peer()
         world.script.later(*range(4), *range(10, 30))
         one.send(b"".join(frame(number, size=MB) for number in range(4)))
@@ -158,11 +144,9 @@ def test_who_holds_little_again_reads_on_before_the_others() -> None:
         assert world.listener.budget.is_shut
         assert two.is_paused
 
-    play(story, queued_max_request_bytes=LIMIT, socket_request_max_bytes=2 * MB)
 
-
-def test_nothing_begins_while_answers_are_not_read() -> None:
-    async def story(world: Unordered) -> None:
+async def test_nothing_begins_while_answers_are_not_read() -> None:
+    async with listening() as world:
         world.script.later(1, 2)
         peer = world.peer(room=10)
         peer.send(frame(1) + frame(2))
@@ -179,11 +163,9 @@ def test_nothing_begins_while_answers_are_not_read() -> None:
         assert peer.answers() == [1, 2, 3]
         assert world.script.released == [1, 2, 3]
 
-    play(story)
 
-
-def test_a_close_gives_everything_back() -> None:
-    async def story(world: Unordered) -> None:
+async def test_a_close_gives_everything_back() -> None:
+    async with listening() as world:
         world.script.later(1, 2, 3)
         peer = world.peer(room=10)
         peer.send(frame(1, size=MB) + frame(2) + frame(3))
@@ -195,11 +177,9 @@ def test_a_close_gives_everything_back() -> None:
         assert world.script.answers[3].cancelled()  # a parked fetch must not linger
         assert sorted(world.script.released) == [1, 2]
 
-    play(story)
 
-
-def test_drain_waits_for_what_is_held() -> None:
-    async def story(world: Unordered) -> None:
+async def test_drain_waits_for_what_is_held() -> None:
+    async with listening() as world:
         world.script.later(1)
         peer, quiet = world.peer(), world.peer()
         peer.send(frame(1))
@@ -212,11 +192,9 @@ def test_drain_waits_for_what_is_held() -> None:
         assert peer.answers() == [1]
         assert asyncio.get_running_loop().time() < 11
 
-    play(story)
 
-
-def test_silence_ends_a_connection_and_nothing_else_does() -> None:
-    async def story(world: Unordered) -> None:
+async def test_silence_ends_a_connection_and_nothing_else_does() -> None:
+    async with listening(connections_max_idle_ms=1_000) as world:
         world.script.later(1)
         silent, pinging, reading = world.peer(), world.peer(), world.peer(room=10)
         silent.send(frame(1))  # what it waits for does not keep it
@@ -230,25 +208,23 @@ def test_silence_ends_a_connection_and_nothing_else_does() -> None:
         assert silent.is_gone
         assert not pinging.is_gone
         assert not reading.is_gone
+        assert world.metrics.connections_idle_closed == 1
 
-    assert play(story, connections_max_idle_ms=1_000).connections_idle_closed == 1
 
-
-def test_any_number_of_processes_may_share_a_host() -> None:
-    async def story(world: Unordered) -> None:
+async def test_any_number_of_processes_may_share_a_host() -> None:
+    async with listening(max_connections_per_ip=1, max_connections=3) as world:
         peers = [world.peer() for _ in range(5)]
         assert [peer.is_gone for peer in peers] == [False] * 3 + [True] * 2
         await turn()
-
-    assert play(story, max_connections_per_ip=1, max_connections=3).connections_refused == 2
+        assert world.metrics.connections_refused == 2
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_request_is_answered_once_whatever_happens(seed: int) -> None:
+async def test_every_request_is_answered_once_whatever_happens(seed: int) -> None:
     """Answers in random order, readers that stall, connections that go: what is left is answered, all is released."""
     rng = random.Random(seed)
 
-    async def story(world: Unordered) -> None:
+    async with listening(queued_max_request_bytes=8 * MB, socket_request_max_bytes=2 * MB) as world:
         peers = [world.peer(room=rng.choice((50, 1 << 40)), piece=rng.choice((50_000, 1 << 20))) for _ in range(4)]
         numbers = range(120)
         sent: dict[int, Peer] = {}
@@ -274,8 +250,6 @@ def test_every_request_is_answered_once_whatever_happens(seed: int) -> None:
         assert len(set(world.script.released)) == len(world.script.released)
         answered = [number for peer in left for number in peer.answers()]
         assert set(answered) <= set(world.script.released)
-
-    play(story, queued_max_request_bytes=8 * MB, socket_request_max_bytes=2 * MB)
 
 
 def _answer_some(world: World, rng: random.Random) -> None:

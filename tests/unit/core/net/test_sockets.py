@@ -6,37 +6,27 @@ import asyncio
 import socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvloop
 
 from tests.unit.core.net.world import PRODUCE, Script, World, frame
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio", "uvloop")]
 
 PAUSES_SINCE = (3, 12, 9) if sys.version_info < (3, 13) else (3, 13, 1)
-Main = Callable[[World], Awaitable[None]]
-Run = Callable[..., None]
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    def call(main: Main, **settings: Any) -> None:
-        async def around() -> None:
-            world = World(**settings)
-            await world.listener.start("127.0.0.1", 0)
-            async with asyncio.timeout(60):
-                await main(world)
-                await world.listener.drain(5)
-            assert world.metrics.request_bytes_held == 0
-            assert world.metrics.connections == 0
-
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(around())
-
-    return call
+@asynccontextmanager
+async def listening(**settings: Any) -> AsyncIterator[World]:
+    world = World(**settings)
+    await world.listener.start("127.0.0.1", 0)
+    yield world
+    await world.listener.drain(5)
+    assert world.metrics.request_bytes_held == 0
+    assert world.metrics.connections == 0
 
 
 async def connect(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -55,10 +45,10 @@ async def until(fact: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_addresses_have_their_own_dispatch_and_share_limits(run: Run) -> None:
+async def test_addresses_have_their_own_dispatch_and_share_limits() -> None:
     """Two listeners of one process: each is answered by its own endpoint, and `max.connections` is of both."""
 
-    async def main(world: World) -> None:
+    async with listening(max_connections=2) as world:
         other = Script()
         port = await world.listener.start("127.0.0.1", 0, dispatch=other)
         assert port != world.listener.port
@@ -75,11 +65,9 @@ def test_addresses_have_their_own_dispatch_and_share_limits(run: Run) -> None:
         for writer in (first_writer, second_writer, third_writer):
             writer.close()
 
-    run(main, max_connections=2)
 
-
-def test_pipelined_requests_and_large_frames(run: Run) -> None:
-    async def main(world: World) -> None:
+async def test_pipelined_requests_and_large_frames() -> None:
+    async with listening() as world:
         reader, writer = await connect(world)
         slow = range(0, 300, 7)
         world.script.later(*slow)
@@ -100,14 +88,12 @@ def test_pipelined_requests_and_large_frames(run: Run) -> None:
         writer.close()
         await writer.wait_closed()
 
-    run(main)
 
-
-def test_answers_are_released_when_the_kernel_has_them(run: Run, request: pytest.FixtureRequest) -> None:
+async def test_answers_are_released_when_the_kernel_has_them(request: pytest.FixtureRequest) -> None:
     if "asyncio" in request.node.name and (3, 12) <= sys.version_info < PAUSES_SINCE:
         pytest.skip("this Python's own loop does not tell that writelines() was too much (CVE-2024-12254)")
 
-    async def main(world: World) -> None:
+    async with listening() as world:
         world.script.later(1)
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -127,11 +113,9 @@ def test_answers_are_released_when_the_kernel_has_them(run: Run, request: pytest
         assert world.script.released == [1, 2]
         sock.close()
 
-    run(main)
 
-
-def test_a_client_that_leaves_is_noticed(run: Run) -> None:
-    async def main(world: World) -> None:
+async def test_a_client_that_leaves_is_noticed() -> None:
+    async with listening() as world:
         world.script.later(1)
         _, writer = await connect(world)
         writer.write(frame(1) + frame(2))
@@ -141,11 +125,9 @@ def test_a_client_that_leaves_is_noticed(run: Run) -> None:
         await until(lambda: not world.listener.connections)
         assert world.script.begun == [1]
 
-    run(main)
 
-
-def test_garbage_and_refusals_are_closed(run: Run) -> None:
-    async def main(world: World) -> None:
+async def test_garbage_and_refusals_are_closed() -> None:
+    async with listening(max_connections=2) as world:
         kept = await connect(world)
         reader, writer = await connect(world)
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
@@ -159,11 +141,9 @@ def test_garbage_and_refusals_are_closed(run: Run) -> None:
         for _, each in (kept, second, third):
             each.close()
 
-    run(main, max_connections=2)
 
-
-def test_drain_over_sockets(run: Run) -> None:
-    async def main(world: World) -> None:
+async def test_drain_over_sockets() -> None:
+    async with listening() as world:
         world.script.later(1)
         port = world.listener.port
         reader, writer = await connect(world)
@@ -178,5 +158,3 @@ def test_drain_over_sockets(run: Run) -> None:
         writer.close()
         with pytest.raises(OSError):
             await asyncio.open_connection("127.0.0.1", port)
-
-    run(main)

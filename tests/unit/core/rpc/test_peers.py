@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
@@ -28,20 +27,10 @@ from bmq.core.rpc.messages import (
 from bmq.core.rpc.peer import PeerSettings
 from bmq.core.rpc.peers import PAUSE_MOST_S, WANTED_S, ConnectionKind, Evidence, Peer, PeerBusy, PeerLost, Peers
 from bmq.core.rpc.server import Admission
-from tests.harness.loop import run
 from tests.unit.core.rpc.world import KERNEL_BYTES, FakeMember, Kafka, World, admin, result
 
 ADMIN = InternalKey.ADMIN
 B = FakeMember()
-Story = Callable[[World], Awaitable[None]]
-
-
-def play(story: Story, seed: int = 0, **settings: Any) -> None:
-    async def main() -> None:
-        async with World(PeerSettings(**settings)) as world:
-            await story(world)
-
-    run(main(), seed)
 
 
 async def up(world: World, kind: ConnectionKind = ConnectionKind.CONTROL) -> Peer:
@@ -61,8 +50,8 @@ def now() -> float:
 # ---------------------------------------------------------------------------------------------------------- calls
 
 
-def test_answers_in_any_order() -> None:
-    async def story(world: World) -> None:
+async def test_answers_in_any_order() -> None:
+    async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("1", "2", "3")
         calls = [peer.call(ADMIN, 0, admin(method)) for method in ("1", "2", "3")]
@@ -74,11 +63,9 @@ def test_answers_in_any_order() -> None:
             assert result(await calls[number]) == str(number + 1)
         assert peer.bytes_under_way == 0
 
-    play(story)
 
-
-def test_one_held_request_holds_up_nothing() -> None:
-    async def story(world: World) -> None:
+async def test_one_held_request_holds_up_nothing() -> None:
+    async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("held")
         held = peer.call(ADMIN, 0, admin("held", 8 << 20))
@@ -91,22 +78,18 @@ def test_one_held_request_holds_up_nothing() -> None:
         world.answer("held")
         assert result(await held) == "held"
 
-    play(story)
 
-
-def test_calls_go_out_in_their_order_however_large() -> None:
-    async def story(world: World) -> None:
+async def test_calls_go_out_in_their_order_however_large() -> None:
+    async with World(PeerSettings()) as world:
         peer = await up(world)
         sizes = [0, 300_000, 5, 70_000, 1, 2_000_000, 3, 4, 100_000] * 3
         calls = [peer.call(ADMIN, 0, admin(str(number), size)) for number, size in enumerate(sizes)]
         assert [result(await call) for call in calls] == [str(number) for number in range(len(sizes))]
         assert world.begun == [str(number) for number in range(len(sizes))]
 
-    play(story)
 
-
-def test_who_no_longer_waits_is_passed_over() -> None:
-    async def story(world: World) -> None:
+async def test_who_no_longer_waits_is_passed_over() -> None:
+    async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("1")
         call = peer.call(ADMIN, 0, admin("1"))
@@ -117,11 +100,10 @@ def test_who_no_longer_waits_is_passed_over() -> None:
         assert peer.bytes_under_way == 0
         assert result(await peer.call(ADMIN, 0, admin("2"))) == "2"
 
-    play(story)
 
-
-def test_bounds_fail_the_call_and_not_the_connection() -> None:
-    async def story(world: World) -> None:
+@pytest.mark.parametrize("bound", [{"calls_max": 2}, {"bytes_max": 900}], ids=["calls", "bytes"])
+async def test_bounds_fail_the_call_and_not_the_connection(bound: dict[str, int]) -> None:
+    async with World(PeerSettings(**bound)) as world:
         peer = await up(world)
         world.later("1", "2", "3", "4")
         calls = [peer.call(ADMIN, 0, admin("1")), peer.call(ADMIN, 0, admin("2", 900))]
@@ -137,15 +119,12 @@ def test_bounds_fail_the_call_and_not_the_connection() -> None:
         await asyncio.gather(*calls)
         assert world.begun == ["1", "2", "3"]
 
-    play(story, calls_max=2)
-    play(story, bytes_max=900)
-
 
 # ----------------------------------------------------------------------------------------------------------- loss
 
 
-def test_what_was_sent_and_what_certainly_was_not() -> None:
-    async def story(world: World) -> None:
+async def test_what_was_sent_and_what_certainly_was_not() -> None:
+    async with World(PeerSettings()) as world:
         peer = await up(world)
         seen: list[str] = []
         peer.on_lost(lambda: seen.append("lost"))
@@ -162,12 +141,10 @@ def test_what_was_sent_and_what_certainly_was_not() -> None:
         assert seen == ["lost", "at once"]
         assert not (await lost(peer.call(ADMIN, 0, admin("5")))).was_sent
 
-    play(story)
-
 
 @pytest.mark.parametrize("busy", ["quiet", "waiting", "blocked"])
-def test_a_stopped_process_is_noticed(busy: str) -> None:
-    async def story(world: World) -> None:
+async def test_a_stopped_process_is_noticed(busy: str) -> None:
+    async with World(PeerSettings()) as world:
         peer = await up(world)
         await asyncio.sleep(10)
         assert peer.is_up
@@ -183,11 +160,9 @@ def test_a_stopped_process_is_noticed(busy: str) -> None:
         assert len(world.broken) == 1
         assert world.broken[0][0] == "b-1"
 
-    play(story)
 
-
-def test_a_short_stop_is_not() -> None:
-    async def story(world: World) -> None:
+async def test_a_short_stop_is_not() -> None:
+    async with World(PeerSettings()) as world:
         peer = await up(world)
         await asyncio.sleep(10)
         world.network.stop("b")
@@ -197,54 +172,46 @@ def test_a_short_stop_is_not() -> None:
         assert result(await call) == "1"
         assert world.broken == []
 
-    play(story)
-
 
 BUSY = [f"busy {number}" for number in range(20)]
 BUSY_BYTES = 400_000
 
 
 @pytest.mark.parametrize("opened_apart", [False, True])
-def test_a_process_with_much_to_do_is_not_dead(opened_apart: bool) -> None:
+async def test_a_process_with_much_to_do_is_not_dead(opened_apart: bool) -> None:
     """It reads no more of what it has much of already, so it answers no ping there: a control connection, made for
     this, says that it lives, and nothing is lost."""
 
-    async def main() -> None:
-        async with World(queued_max_request_bytes=2 << 20, socket_request_max_bytes=2 << 20) as world:
-            peer = await (world.peers.open(B, 5) if opened_apart else up(world, ConnectionKind.PRODUCE))
-            world.later(*BUSY)
-            calls = [peer.call(ADMIN, 0, admin(each, BUSY_BYTES)) for each in BUSY]
-            await asyncio.sleep(50)
-            assert peer.is_up
-            assert len(world.begun) < len(BUSY), "the rest is not read"
-            world.answer(*BUSY)
-            assert [result(await call) for call in calls] == BUSY
-            assert world.broken == []
-
-    run(main())
+    async with World(queued_max_request_bytes=2 << 20, socket_request_max_bytes=2 << 20) as world:
+        peer = await (world.peers.open(B, 5) if opened_apart else up(world, ConnectionKind.PRODUCE))
+        world.later(*BUSY)
+        calls = [peer.call(ADMIN, 0, admin(each, BUSY_BYTES)) for each in BUSY]
+        await asyncio.sleep(50)
+        assert peer.is_up
+        assert len(world.begun) < len(BUSY), "the rest is not read"
+        world.answer(*BUSY)
+        assert [result(await call) for call in calls] == BUSY
+        assert world.broken == []
 
 
-def test_a_process_with_much_to_do_that_stops_is_noticed() -> None:
-    async def main() -> None:
-        async with World(queued_max_request_bytes=2 << 20, socket_request_max_bytes=2 << 20) as world:
-            peer = await up(world, ConnectionKind.PRODUCE)
-            world.later(*BUSY)
-            calls = [peer.call(ADMIN, 0, admin(each, BUSY_BYTES)) for each in BUSY]
-            await asyncio.sleep(10)
-            began, gone = now(), asyncio.Event()
-            peer.on_lost(gone.set)
-            world.network.stop("b")
-            await gone.wait()
-            assert now() - began <= 3.25
-            assert {(await lost(call)).was_sent for call in calls} == {True, False}
-            world.network.resume("b")
-            world.answer(*BUSY)
-
-    run(main())
+async def test_a_process_with_much_to_do_that_stops_is_noticed() -> None:
+    async with World(queued_max_request_bytes=2 << 20, socket_request_max_bytes=2 << 20) as world:
+        peer = await up(world, ConnectionKind.PRODUCE)
+        world.later(*BUSY)
+        calls = [peer.call(ADMIN, 0, admin(each, BUSY_BYTES)) for each in BUSY]
+        await asyncio.sleep(10)
+        began, gone = now(), asyncio.Event()
+        peer.on_lost(gone.set)
+        world.network.stop("b")
+        await gone.wait()
+        assert now() - began <= 3.25
+        assert {(await lost(call)).was_sent for call in calls} == {True, False}
+        world.network.resume("b")
+        world.answer(*BUSY)
 
 
-def test_our_own_stop_breaks_nothing() -> None:
-    async def story(world: World) -> None:
+async def test_our_own_stop_breaks_nothing() -> None:
+    async with World(PeerSettings()) as world:
         peer = await up(world)
         await asyncio.sleep(5)
         loop: Any = asyncio.get_running_loop()
@@ -253,16 +220,14 @@ def test_our_own_stop_breaks_nothing() -> None:
         assert peer.is_up
         assert world.broken == []
 
-    play(story)
-
 
 @pytest.mark.parametrize(
     "answer",
     [b"\0\0\0\x08\0\0\x27\x0f\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\0\0\0"],
     ids=["unasked", "negative", "huge"],
 )
-def test_what_is_no_answer_ends_the_connection(answer: bytes) -> None:
-    async def story(world: World) -> None:
+async def test_what_is_no_answer_ends_the_connection(answer: bytes) -> None:
+    async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("1")
         call = peer.call(ADMIN, 0, admin("1"))
@@ -270,14 +235,12 @@ def test_what_is_no_answer_ends_the_connection(answer: bytes) -> None:
         assert (await lost(call)).was_sent
         assert not peer.is_up
 
-    play(story)
-
 
 # -------------------------------------------------------------------------------------------------- making connections
 
 
-def test_three_connections_to_a_member_each_made_once() -> None:
-    async def story(world: World) -> None:
+async def test_three_connections_to_a_member_each_made_once() -> None:
+    async with World(PeerSettings()) as world:
         assert [world.peers.get(B, kind) for kind in ConnectionKind] == [None] * 3
         assert world.peers.connected == 0
         peers = await asyncio.gather(*(up(world, kind) for kind in [*ConnectionKind, *ConnectionKind]))
@@ -289,12 +252,10 @@ def test_three_connections_to_a_member_each_made_once() -> None:
         world.peers.forget("b-1")
         assert world.peers.connected == 0
 
-    play(story)
-
 
 @pytest.mark.parametrize("seed", range(5))
-def test_pauses_between_attempts_double_and_end(seed: int) -> None:
-    async def story(world: World) -> None:
+async def test_pauses_between_attempts_double_and_end(seed: int) -> None:
+    async with World(PeerSettings()) as world:
         world.listener.close()
         world.peers.get(B, ConnectionKind.TAIL)
         await asyncio.sleep(2 * WANTED_S)
@@ -313,22 +274,18 @@ def test_pauses_between_attempts_double_and_end(seed: int) -> None:
         await asyncio.sleep(PAUSE_MOST_S)
         assert world.peers.get(B, ConnectionKind.TAIL) is not None
 
-    play(story, seed)
 
-
-def test_a_connection_that_breaks_at_once_is_not_made_without_end() -> None:
-    async def story(world: World) -> None:
+async def test_a_connection_that_breaks_at_once_is_not_made_without_end() -> None:
+    async with World(PeerSettings()) as world:
         for _ in range(1_000):
             world.peers.get(B, ConnectionKind.TAIL)
             await asyncio.sleep(0.01)
             world.network.cut()
         assert len(world.network.attempts) < 20
 
-    play(story)
 
-
-def test_a_connection_that_was_up_for_long_is_made_again_at_once() -> None:
-    async def story(world: World) -> None:
+async def test_a_connection_that_was_up_for_long_is_made_again_at_once() -> None:
+    async with World(PeerSettings()) as world:
         first = await up(world)
         await asyncio.sleep(60)
         world.network.cut()
@@ -338,11 +295,9 @@ def test_a_connection_that_was_up_for_long_is_made_again_at_once() -> None:
         assert second is not first
         assert now() - began < 0.02
 
-    play(story)
 
-
-def test_reach_waits_and_gives_up() -> None:
-    async def story(world: World) -> None:
+async def test_reach_waits_and_gives_up() -> None:
+    async with World(PeerSettings()) as world:
         world.listener.stop_accepting()
         with pytest.raises(PeerLost, match="nobody listens") as caught:
             await world.peers.reach(B, ConnectionKind.CONTROL, 3)
@@ -356,17 +311,13 @@ def test_reach_waits_and_gives_up() -> None:
         assert (await up(world)).is_up
         await coming
 
-    play(story)
 
-
-def test_a_stopped_process_does_not_answer_hello() -> None:
-    async def story(world: World) -> None:
+async def test_a_stopped_process_does_not_answer_hello() -> None:
+    async with World(PeerSettings()) as world:
         world.network.stop("b")
         with pytest.raises(PeerLost, match="does not answer in 3 s"):
             await world.peers.reach(B, ConnectionKind.CONTROL, 3.5)
         assert "does not answer in 3 s" in world.broken[0][1]
-
-    play(story)
 
 
 @pytest.mark.parametrize("step", ["getaddrinfo", "create_connection"])
@@ -381,12 +332,13 @@ def test_a_stopped_process_does_not_answer_hello() -> None:
         (None, {"getaddrinfo"}),  # no answer in time
     ],
 )
-def test_trouble_of_ones_own_is_told_from_a_peer_that_is_not_there(
+async def test_trouble_of_ones_own_is_told_from_a_peer_that_is_not_there(
     monkeypatch: pytest.MonkeyPatch, step: str, error: OSError | None, own_steps: set[str]
 ) -> None:
     """Whoever has no descriptor, or whose resolver is away, has learnt nothing of the peer."""
 
-    async def story(world: World) -> None:
+    async with World(PeerSettings()) as world:
+
         async def fail(*_: object, **__: object) -> None:
             if error is not None:
                 raise error
@@ -399,11 +351,10 @@ def test_trouble_of_ones_own_is_told_from_a_peer_that_is_not_there(
         else_ = Evidence.REFUSED if refuses else Evidence.SILENCE
         assert caught.value.evidence is (Evidence.NONE if step in own_steps else else_)
 
-    play(story)
 
+async def test_a_peer_is_reached_at_another_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with World(PeerSettings()) as world:
 
-def test_a_peer_is_reached_at_another_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(world: World) -> None:
         async def look_up(host: str, port: int, **_: object) -> object:
             return [(None, None, None, "", (name, port)) for name in addresses]
 
@@ -414,8 +365,6 @@ def test_a_peer_is_reached_at_another_of_its_addresses(monkeypatch: pytest.Monke
         with pytest.raises(PeerLost, match="nobody listens at nor there") as caught:
             await world.peers.probe(B, 1)
         assert caught.value.evidence is Evidence.REFUSED
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -429,16 +378,14 @@ def test_a_peer_is_reached_at_another_of_its_addresses(monkeypatch: pytest.Monke
         ),
     ],
 )  # fmt: skip
-def test_hello_is_refused(cluster: str, incarnation: str, protocols: tuple[int, int], why: str) -> None:
-    async def story(world: World) -> None:
+async def test_hello_is_refused(cluster: str, incarnation: str, protocols: tuple[int, int], why: str) -> None:
+    async with World(PeerSettings()) as world:
         peers = Peers("a-1", cluster, protocols=protocols)
         with pytest.raises(PeerLost) as caught:
             await peers.reach(FakeMember(incarnation), ConnectionKind.CONTROL, 1)
         assert why in str(caught.value)
         assert world.metrics.connections == 0
         await peers.close()
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -450,10 +397,10 @@ def test_hello_is_refused(cluster: str, incarnation: str, protocols: tuple[int, 
         ("test", "b-1", (1, 1), Evidence.LIFE),  # which finds that the caller is not registered
     ],
 )
-def test_a_refusal_is_a_sign_of_life_of_the_process_that_refuses(
+async def test_a_refusal_is_a_sign_of_life_of_the_process_that_refuses(
     cluster: str, incarnation: str, protocols: tuple[int, int], evidence: Evidence
 ) -> None:
-    async def story(world: World) -> None:
+    async with World(PeerSettings()) as world:
         world.endpoint._admit = lambda caller: Admission(refusal="gone", unregistered=Unregistered(7, frozenset()))
         peers = Peers("a-1", cluster, protocols=protocols)
         with pytest.raises(PeerLost, match="refuses") as caught:
@@ -461,14 +408,12 @@ def test_a_refusal_is_a_sign_of_life_of_the_process_that_refuses(
         assert caught.value.evidence is evidence
         await peers.close()
 
-    play(story)
-
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_a_refusal_says_that_the_caller_is_not_registered(asks: bool) -> None:
+async def test_a_refusal_says_that_the_caller_is_not_registered(asks: bool) -> None:
     """However the connection was asked for; a refusal for another reason says nothing of it."""
 
-    async def story(world: World) -> None:
+    async with World(PeerSettings()) as world:
         found = Unregistered(7, frozenset({"broker"}))
         told: list[Unregistered] = []
         forget = world.peers.subscribe_unregistered(told.append)
@@ -484,20 +429,16 @@ def test_a_refusal_says_that_the_caller_is_not_registered(asks: bool) -> None:
         assert world.metrics.connections == 0
         assert told == [found]
 
-    play(story)
 
-
-def test_the_highest_protocol_of_both() -> None:
-    async def story(world: World) -> None:
+async def test_the_highest_protocol_of_both() -> None:
+    async with World(PeerSettings()):
         peers = Peers("a-1", "test", protocols=(0, 7))
         assert (await peers.reach(B, ConnectionKind.CONTROL, 1)).protocol == 1
         await peers.close()
 
-    play(story)
 
-
-def test_forgotten_members_are_never_reached_again() -> None:
-    async def story(world: World) -> None:
+async def test_forgotten_members_are_never_reached_again() -> None:
+    async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("1")
         call = peer.call(ADMIN, 0, admin("1"))
@@ -516,11 +457,9 @@ def test_forgotten_members_are_never_reached_again() -> None:
         assert len(world.network.attempts) == attempts
         assert world.broken == []  # it is this side that has let go
 
-    play(story)
 
-
-def test_close_ends_what_is_under_way() -> None:
-    async def story(world: World) -> None:
+async def test_close_ends_what_is_under_way() -> None:
+    async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("1")
         call = peer.call(ADMIN, 0, admin("1"))
@@ -533,8 +472,6 @@ def test_close_ends_what_is_under_way() -> None:
         assert world.peers.get(B, ConnectionKind.TAIL) is None
         assert world.broken == []
 
-    play(story)
-
 
 # ------------------------------------------------------------------------------------------------------------ asking
 
@@ -544,8 +481,8 @@ async def ask(world: World, method: str, timeout_s: float = 5) -> str:
     return answer.result.decode()
 
 
-def test_questions_and_their_errors() -> None:
-    async def story(world: World) -> None:
+async def test_questions_and_their_errors() -> None:
+    async with World(PeerSettings()) as world:
         assert await ask(world, "1") == "1"
         world.answers["2"] = RequestError(ErrorCode.NOT_CONTROLLER, "not me")
         world.later("3")
@@ -560,11 +497,9 @@ def test_questions_and_their_errors() -> None:
             await ask(world, "4")
         assert not failed.value.was_sent
 
-    play(story)
 
-
-def test_a_handler_that_fails_later() -> None:
-    async def story(world: World) -> None:
+async def test_a_handler_that_fails_later() -> None:
+    async with World(PeerSettings()) as world:
         world.later("1")
         asking = asyncio.create_task(ask(world, "1"))
         await asyncio.sleep(1)
@@ -572,33 +507,27 @@ def test_a_handler_that_fails_later() -> None:
         with pytest.raises(RequestError, match="POLICY_VIOLATION: later"):
             await asking
 
-    play(story)
 
-
-def test_an_answer_that_cannot_be_read() -> None:
-    async def story(world: World) -> None:
+async def test_an_answer_that_cannot_be_read() -> None:
+    async with World(PeerSettings()) as world:
         world.answers["1"] = asyncio.get_running_loop().create_future()
         world.answers["1"].set_result([b"\x7f\xff\1\0"])
         with pytest.raises(PeerLost, match="not a valid ErrorCode") as caught:
             await ask(world, "1")
         assert caught.value.was_sent
 
-    play(story)
 
-
-def test_requests_that_are_not_served() -> None:
-    async def story(world: World) -> None:
+async def test_requests_that_are_not_served() -> None:
+    async with World(PeerSettings()) as world:
         with pytest.raises(RequestError, match="UNSUPPORTED_VERSION: as b-1 says"):
             await world.peers.ask(B, ReportRequest("c", "why"), InternalKey.REPORT, ReportResponse, 5)
         with pytest.raises(RequestError, match="INVALID_REQUEST: AdminRequest"):
             await world.peers.ask(B, LoadRequest(), ADMIN, AdminResponse, 5)
         assert await ask(world, "1") == "1"
 
-    play(story)
 
-
-def test_a_probe_needs_no_other_connection() -> None:
-    async def story(world: World) -> None:
+async def test_a_probe_needs_no_other_connection() -> None:
+    async with World(PeerSettings()) as world:
         await up(world)
         assert await world.peers.probe(B, 2) == PingResponse(is_serving=True)
         world.is_serving = False
@@ -615,26 +544,22 @@ def test_a_probe_needs_no_other_connection() -> None:
         with pytest.raises(PeerLost, match="nobody listens"):
             await world.peers.probe(B, 2)
 
-    play(story)
 
-
-def test_a_probe_without_a_response_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_probe_without_a_response_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(*_: object) -> None:
         await asyncio.get_running_loop().create_future()
 
-    async def story(world: World) -> None:
+    async with World(PeerSettings()) as world:
         await up(world)
         monkeypatch.setattr(Peer, "call", hang)
         with pytest.raises(PeerLost, match="no response to a ping"):
             await world.peers.probe(B, 2)
 
-    play(story)
 
-
-def test_a_connection_of_its_callers_own() -> None:
+async def test_a_connection_of_its_callers_own() -> None:
     """Beside the others, as alive as they are, made once, and gone with the member or with us."""
 
-    async def story(world: World) -> None:
+    async with World(PeerSettings()) as world:
         peer = await world.peers.open(B, 2)
         assert peer is not await up(world)
         assert peer is not await world.peers.open(B, 2)
@@ -661,24 +586,20 @@ def test_a_connection_of_its_callers_own() -> None:
         await world.peers.close()
         assert not peer.is_up
 
-    play(story)
-
 
 # -------------------------------------------------------------------------------------------------- the other side
 
 
-def test_handlers_learn_who_calls() -> None:
-    async def story(world: World) -> None:
+async def test_handlers_learn_who_calls() -> None:
+    async with World(PeerSettings()) as world:
         await ask(world, "1")
         (call,) = world.calls
         assert (call.version, call.client_id, call.caller, call.client.host) == (0, "a-1", "a-1", "a")
         assert call.arrived > 0
 
-    play(story)
 
-
-def test_an_api_of_a_later_version_is_refused_and_costs_no_connection() -> None:
-    async def story(world: World) -> None:
+async def test_an_api_of_a_later_version_is_refused_and_costs_no_connection() -> None:
+    async with World(PeerSettings()) as world:
         peer = await up(world, ConnectionKind.CONTROL)
         with pytest.raises(RequestError) as refused:
             await world.peers.ask(B, PingRequest(), 10_999, ForwardResponse, 2)
@@ -686,19 +607,15 @@ def test_an_api_of_a_later_version_is_refused_and_costs_no_connection() -> None:
         assert peer.is_up
         await ask(world, "1")
 
-    play(story)
 
-
-def test_kafkas_apis_go_to_their_own_dispatch() -> None:
-    async def story(world: World) -> None:
+async def test_kafkas_apis_go_to_their_own_dispatch() -> None:
+    async with World(PeerSettings()) as world:
         kafka = Kafka()
         world.endpoint.register_kafka(kafka)
         peer = await up(world, ConnectionKind.PRODUCE)
         assert bytes(await peer.call(0, 13, [b"body"])) == b"kafka"
         assert kafka.frames[0][:4] == b"\0\0\0\x0d"
         assert kafka.frames[0].endswith(b"\0\x03a-1\0body")
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -712,8 +629,8 @@ def test_kafkas_apis_go_to_their_own_dispatch() -> None:
     ],
     ids=["Produce", "Ping", "unreadable Hello", "unreadable header", "unknown"],
 )
-def test_nothing_is_answered_before_hello(frame: bytes) -> None:
-    async def story(world: World) -> None:
+async def test_nothing_is_answered_before_hello(frame: bytes) -> None:
+    async with World(PeerSettings()) as world:
         world.endpoint.register_kafka(Kafka())
         received = bytearray()
 
@@ -731,11 +648,9 @@ def test_nothing_is_answered_before_hello(frame: bytes) -> None:
         assert not received
         assert world.metrics.connections_malformed == 1
 
-    play(story)
 
-
-def test_a_bug_ends_the_connection_and_is_told() -> None:
-    async def story(world: World) -> None:
+async def test_a_bug_ends_the_connection_and_is_told() -> None:
+    async with World(PeerSettings()) as world:
         peer = await up(world)
         world.answers["1"] = ZeroDivisionError("a bug")
         assert (await lost(peer.call(ADMIN, 0, admin("1")))).was_sent
@@ -744,5 +659,3 @@ def test_a_bug_ends_the_connection_and_is_told() -> None:
         await asyncio.sleep(1)
         world.answers["2"].set_exception(ZeroDivisionError("another"))
         assert (await lost(call)).was_sent
-
-    play(story)

@@ -6,10 +6,10 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 
 import pytest
-import uvloop
 
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
@@ -21,10 +21,9 @@ from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers
 from bmq.core.rpc.server import InternalEndpoint
 from tests.unit.core.rpc.world import FakeMember, Host
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio", "uvloop")]
 
 MB = 1 << 20
-Run = Callable[[Callable[["Loopback"], Awaitable[None]]], None]
 
 
 class Echo:
@@ -65,27 +64,19 @@ class Loopback:
         self.member = FakeMember("b-1", Host("127.0.0.1", self.listener.port))
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    def call(main: Callable[[Loopback], Awaitable[None]]) -> None:
-        async def around() -> None:
-            world = Loopback()
-            await world.start()
-            try:
-                async with asyncio.timeout(60):
-                    await main(world)
-            finally:
-                await world.peers.close()
-                world.listener.close()
-
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(around())
-
-    return call
+@asynccontextmanager
+async def loopback() -> AsyncIterator[Loopback]:
+    world = Loopback()
+    await world.start()
+    try:
+        yield world
+    finally:
+        await world.peers.close()
+        world.listener.close()
 
 
-def test_large_and_small_calls_keep_their_bytes(run: Run) -> None:
-    async def main(world: Loopback) -> None:
+async def test_large_and_small_calls_keep_their_bytes() -> None:
+    async with loopback() as world:
         peer = await world.peers.reach(world.member, ConnectionKind.PRODUCE, 30)
         bodies = [os.urandom(size) for size in (3, 70_000, 60 * MB, 5, 3 * MB, 200_000, 8)]
         calls = [peer.call(0, 13, [body[:1], memoryview(body)[1:]]) for body in bodies]
@@ -94,11 +85,9 @@ def test_large_and_small_calls_keep_their_bytes(run: Run) -> None:
         assert peer.bytes_under_way == 0
         assert (await world.peers.probe(world.member, 30)).is_serving
 
-    run(main)
 
-
-def test_many_calls_answered_in_reverse(run: Run) -> None:
-    async def main(world: Loopback) -> None:
+async def test_many_calls_answered_in_reverse() -> None:
+    async with loopback() as world:
         world.echo.holds = True
         peer = await world.peers.reach(world.member, ConnectionKind.PRODUCE, 30)
         bodies = [os.urandom(3 + number % 50_000) for number in range(0, 500_000, 997)]
@@ -112,11 +101,9 @@ def test_many_calls_answered_in_reverse(run: Run) -> None:
         assert await asyncio.gather(*calls) == bodies
         assert order == list(range(len(bodies) - 1, -1, -1))
 
-    run(main)
 
-
-def test_a_server_that_goes(run: Run) -> None:
-    async def main(world: Loopback) -> None:
+async def test_a_server_that_goes() -> None:
+    async with loopback() as world:
         world.echo.holds = True
         peer = await world.peers.reach(world.member, ConnectionKind.PRODUCE, 30)
         broken: list[str] = []
@@ -128,8 +115,6 @@ def test_a_server_that_goes(run: Run) -> None:
         assert broken == ["b-1"]
         with pytest.raises(PeerLost, match=r"refused|111"):
             await world.peers.probe(world.member, 30)
-
-    run(main)
 
 
 SERVER = """
@@ -151,10 +136,9 @@ asyncio.run(main())
 """
 
 
-def test_a_process_that_stands_still(run: Run) -> None:
+async def test_a_process_that_stands_still() -> None:
     """SIGSTOP: its kernel goes on taking bytes, so only the missing answers tell."""
-
-    async def main(world: Loopback) -> None:
+    async with loopback():
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", SERVER, stdout=asyncio.subprocess.PIPE)
         assert process.stdout is not None
         peers = Peers("a-1", "test", settings=PeerSettings(ping_s=0.2, ping_timeout_s=0.4, connect_timeout_s=30))
@@ -174,5 +158,3 @@ def test_a_process_that_stands_still(run: Run) -> None:
             process.kill()
             await process.wait()
             await peers.close()
-
-    run(main)
