@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from bmq.core.aio.backoff import Backoff
 from bmq.core.records.batch import BatchRules
 from bmq.core.records.compression import Compression
 from bmq.storage.log_segments import FOR_EVER
@@ -80,10 +81,8 @@ class BrokerConfig:
     """Bytes that a flush of a partition waits for while an earlier one is in flight: a datanode pays per packet."""
     flush_bytes: int = 1 << 20
     """Bytes of one flush at most."""
-    retry_ms: int = 100
-    """Pause before a refused or failed step (fence, create, register) is tried again; doubled up to ``retry_max_ms``.
-    """
-    retry_max_ms: int = 2_000
+    retry_ms: Backoff[int] = Backoff(100, 2_000)
+    """Pause before a refused or failed step (fence, create, register) is tried again."""
     file_check_ms: int = 5_000
     """Time between two checks that the file of a segment still exists, if it was written since: someone may have
     deleted or moved it, and its datanodes go on acknowledging.  A check costs storage one getFileInfo."""

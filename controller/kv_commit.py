@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from bmq.core.aio.backoff import Backoff
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.kv import Commit, Compare, KeyValue, KvError, KvUnavailable, KvUnknown, Write, holds
 
 SETTLE_ATTEMPTS = 8
 """Tries to find out a commit's outcome, about 6 s in all; clients give an admin call 30 to 60 s."""
-SETTLE_S = 0.05
-SETTLE_MAX_S = 2.0
+SETTLE_S = Backoff(0.05, 2.0)
 CONFLICTS_MAX = 20
 """Times that a change is decided again because another writer was first."""
 
@@ -43,7 +43,7 @@ async def commit_settled(kv: KeyValue, compares: Sequence[Compare], writes: Sequ
     ``SETTLE_ATTEMPTS``.
     """
     doubt: KvUnknown | None = None
-    for attempt in range(SETTLE_ATTEMPTS):
+    for attempt in range(1, SETTLE_ATTEMPTS + 1):
         try:
             return Settled(await kv.commit(compares, writes), doubt is not None)
         except KvUnknown as error:
@@ -51,7 +51,7 @@ async def commit_settled(kv: KeyValue, compares: Sequence[Compare], writes: Sequ
         except KvUnavailable:
             if doubt is None:
                 raise
-        await asyncio.sleep(min(SETTLE_S * 2**attempt, SETTLE_MAX_S))
+        await asyncio.sleep(SETTLE_S.pause(attempt))
     assert doubt is not None, "every try failed, the first one with an unknown outcome"
     raise doubt
 

@@ -6,18 +6,21 @@ so it rests before it is given any partitions, each time longer if it stalls aga
 
 from __future__ import annotations
 
+from bmq.core.aio.backoff import Backoff
+
 REST_S = 60.0
 """Time for which a broker is given no partitions after its first stall."""
 REST_MAX_S = 960.0
 """The longest rest: a broker that stalls again and again costs its partitions a stall and a move every quarter of an
 hour.  A stall within this time after a rest doubles the next one."""
+_RESTS_S = Backoff(REST_S, REST_MAX_S)
 
 
 class _Stall:
-    __slots__ = ("is_over", "rest_s", "rests_until")
+    __slots__ = ("is_over", "rests_until", "times")
 
-    def __init__(self, rest_s: float) -> None:
-        self.rest_s = rest_s
+    def __init__(self, times: int) -> None:
+        self.times = times  # this one, and those before it without a long time between them
         self.is_over = False
         self.rests_until = float("inf")
 
@@ -50,12 +53,12 @@ class StalledBrokers:
         if is_serving:
             if stall is None or stall.is_over:
                 return False
-            stall.is_over, stall.rests_until = True, now + stall.rest_s
+            stall.is_over, stall.rests_until = True, now + _RESTS_S.pause(stall.times)
             return True
         if stall is not None and not stall.is_over:
             return False
         is_soon = stall is not None and now < stall.rests_until + REST_MAX_S
-        self._stalls[member] = _Stall(min(2 * stall.rest_s, REST_MAX_S) if stall is not None and is_soon else REST_S)
+        self._stalls[member] = _Stall(stall.times + 1 if stall is not None and is_soon else 1)
         return True
 
     def leave(self, member: str) -> None:

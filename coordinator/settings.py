@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bmq.coordinator.group.states import GroupRules
+from bmq.core.aio.backoff import Backoff
 from bmq.core.config import NodeConfig
 
 
@@ -27,9 +28,8 @@ class CoordinatorSettings:
     """A request that waits longer for its shard to be loaded gets COORDINATOR_LOAD_IN_PROGRESS."""
     open_timeout_s: float = 10.0
     """Time-out of one try to open a shard's log."""
-    retry_min_s: float = 0.1
-    retry_max_s: float = 5.0
-    """Pause between tries to load a shard: begins at ``retry_min_s`` and doubles up to ``retry_max_s``."""
+    retry_s: Backoff[float] = Backoff(0.1, 5.0)
+    """Pause between tries to load a shard."""
     membership_bytes_max: int = 512 << 20
     """Memory for the members of all groups of the process: 200,000 of usual size.  At this bound no member is added."""
     loads_max: int = 4

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from typing import TypeVar
 
+from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.logging.fields import fields
 from bmq.meta.kv import Changes, Compacted, Event, KeyValue, KvError, KvUnavailable, KvUnknown
@@ -26,9 +27,8 @@ _log = logging.getLogger(__name__)
 
 START_ATTEMPTS = 10
 """Tries of each step of the start, with 11 s of pauses, before the store counts as unavailable."""
-RETRY_S = 0.1
-RETRY_MAX_S = 2.0
-"""Seconds between tries to reach the store, doubled from the first to the second."""
+RETRY_S = Backoff(0.1, 2.0)
+"""Pause between tries to reach the store."""
 
 
 class PrefixWatcher:
@@ -127,7 +127,7 @@ class PrefixWatcher:
         await waiter
 
     async def _follow(self, revision: int) -> None:
-        delay_s = RETRY_S
+        failures = 0
         step = _Step()
         while True:
             try:
@@ -138,7 +138,7 @@ class PrefixWatcher:
                         self._take(changes)
                         self._show(changes[0].revision)
                         revision = self.seen
-                        delay_s = RETRY_S
+                        failures = 0
             except Compacted:
                 pass  # the listing finds what was missed
             except KvError as error:
@@ -147,8 +147,8 @@ class PrefixWatcher:
                 revision = await self._list_all()
             except KvError as error:
                 _log.info("cannot read the %s, trying again", self._what, extra=fields(key=self._prefix, error=error))
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, RETRY_MAX_S)
+                failures += 1
+                await asyncio.sleep(RETRY_S.pause(failures))
 
     async def _list_all(self) -> int:
         """Read everything, and apply the difference, deletions first.  Return the revision to watch after.
@@ -239,10 +239,10 @@ async def patiently(step: Callable[[], Awaitable[T]]) -> T:
 
     Raises what its last try raises; other errors than KvUnavailable and KvUnknown at once.
     """
-    for attempt in range(START_ATTEMPTS - 1):
+    for failures in range(1, START_ATTEMPTS):
         try:
             return await step()
         except (KvUnavailable, KvUnknown) as error:
             _log.info("the metadata store does not answer yet", extra=fields(error=error))
-        await asyncio.sleep(min(RETRY_S * 2**attempt, RETRY_MAX_S))
+        await asyncio.sleep(RETRY_S.pause(failures))
     return await step()

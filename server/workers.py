@@ -20,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.subscribers import wait_for
 from bmq.core.config import OPTIONS, NodeConfig, environment_name, parse_address
 from bmq.core.logging.fields import fields
@@ -31,9 +32,9 @@ READY = "ready"
 NOT_STARTED = 1
 """Exit status of a worker whose process could not be started."""
 COMMAND = (sys.executable, "-m", "bmq.cli.main", "serve")
-RESTART_MIN_S, RESTART_MAX_S = 0.5, 30.0
-"""Pause before a failed worker is started again: the first, doubled each time up to the second.  A worker that has run
-for longer than the second begins with the first again."""
+RESTART_S = Backoff(0.5, 30.0)
+"""Pause before a failed worker is started again.  After a run that was longer than the longest pause it is the shortest
+one."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -119,15 +120,15 @@ class Workers:
 
     async def _keep(self, worker: int) -> None:
         """Run the worker, and start it again when it fails, until this process is to stop."""
-        delay_s = RESTART_MIN_S
+        failures = 0
         loop = asyncio.get_running_loop()
         while not self._is_stopping.is_set():
             started = loop.time()
             self._statuses[worker] = await self._run_once(worker)
             if self._is_stopping.is_set() or self._statuses[worker] == 0:
                 return  # status 0 without a signal: an operator has drained it
-            if loop.time() - started > RESTART_MAX_S:
-                delay_s = RESTART_MIN_S
+            failures = 1 if loop.time() - started > RESTART_S.most else failures + 1
+            delay_s = RESTART_S.pause(failures)
             _log.error(
                 "a worker ended with status %d; started again in %g s",
                 self._statuses[worker],
@@ -135,7 +136,6 @@ class Workers:
                 extra=fields(worker=worker),
             )
             await wait_for(self._is_stopping, delay_s)
-            delay_s = min(2 * delay_s, RESTART_MAX_S)
 
     async def _run_once(self, worker: int) -> int:
         try:

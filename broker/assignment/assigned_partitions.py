@@ -470,8 +470,8 @@ class AssignedPartitions:
             self._check_offline_later(slot)
             return
         shared = self._broker.shared
-        delay_ms = min(shared.config.retry_ms << min(slot.failures, 16), shared.config.retry_max_ms)
         slot.failures += 1
+        delay_ms = shared.config.retry_ms.pause(slot.failures)
         slot.state = OpenState.DELAYED
         shared.alarms.at(shared.now_ms() + delay_ms, lambda: self._again(slot))
 

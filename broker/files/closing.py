@@ -137,7 +137,7 @@ class Closing:
                     self._report("a segment vanished with flushed data in it", path=self._log(entry))
             except (StorageError, KvError):
                 attempt += 1
-                await asyncio.sleep(min(config.retry_ms << min(attempt, 16), config.retry_max_ms) / 1000)
+                await asyncio.sleep(config.retry_ms.pause(attempt) / 1000)
                 continue
             return _closed(entry, checkpoint)
 

@@ -241,7 +241,7 @@ class PartitionDriver:
         if self.partition.state not in TERMINAL:
             self.post(ev.MoveRequested())
         config = self._shared.config
-        while not await self._has_ended(max(config.handover_wait_ms, config.retry_max_ms) / 1000):
+        while not await self._has_ended(max(config.handover_wait_ms, config.retry_ms.most) / 1000):
             with contextlib.suppress(KvError):  # without the store no broker can take the partition: ask again later
                 await self._is_ours()
         await self.abandon()
@@ -532,7 +532,7 @@ class PartitionDriver:
             if self._found is not None:
                 self.post(ev.RecordRead(*self._found))
                 return
-            delay = self._shared.config.retry_ms / 1000
+            delay = self._shared.config.retry_ms.least / 1000
             waits = self._shared.store_waits
             waits.asked(self, self._shared.now_ms())
             while True:

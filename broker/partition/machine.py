@@ -388,12 +388,12 @@ class PartitionMachine:
         return self.current is not None and self.current.position > 0 and not self.is_draining and is_due
 
     def delay(self) -> int:
-        """Return milliseconds that double from ``retry_ms`` to ``retry_max_ms`` while nothing is flushed.
+        """Return the next pause of ``retry_ms``, which grows while nothing is flushed.
 
-        Before WRITE, a step that succeeds resets them.
+        Before WRITE, a step that succeeds resets it.
         """
         self.failures += 1
-        return min(self.broker.retry_ms << min(self.failures - 1, 16), self.broker.retry_max_ms)
+        return self.broker.retry_ms.pause(self.failures)
 
     # ---------------------------------------------------------------------------------------------------- the ends
 

@@ -84,8 +84,8 @@ def on_copies_wanted(machine: PartitionMachine, event: ev.CopiesWanted, now_ms: 
 
 
 def on_copies_found(machine: PartitionMachine, event: ev.CopiesCounted, now_ms: int) -> list[Effect]:
-    """Keep the count. Too few copies are counted again if the batch is repeated after ``retry_max_ms``."""
-    again_ms = now_ms + machine.broker.retry_max_ms
+    """Keep the count. Too few copies are counted again if the batch is repeated after the longest pause."""
+    again_ms = now_ms + machine.broker.retry_ms.most
     machine.found_copies.counted(Count(event.base, event.end, event.copies, again_ms, event.reason))
     return []
 

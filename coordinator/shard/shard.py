@@ -239,7 +239,7 @@ class Shard:
     # ------------------------------------------------------------------------------------------------ loading
 
     async def _load(self) -> None:
-        pause_s = self._settings.retry_min_s
+        failures = 0
         try:
             while not self.is_closed:
                 self._move(Phase.LOADING)
@@ -258,6 +258,8 @@ class Shard:
                         self.close()
                         return
                     self._move(Phase.FAILED)
+                    failures += 1
+                    pause_s = self._settings.retry_s.pause(failures)
                     logger.warning(
                         "shard not loaded, next try in %.1f s", pause_s, extra=fields(shard=self.partition, error=error)
                     )
@@ -266,7 +268,6 @@ class Shard:
                         self._loading_since = None
                         return  # the next request that needs the shard has the topic created first
                 await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, self._settings.retry_max_s)
         finally:
             self._end_wait()
 

@@ -18,11 +18,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, Self, TypeVar
 
+from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.lru import LruCache
 from bmq.core.aio.subscribers import Subscribers
 from bmq.core.descriptors import FAILURES
@@ -50,8 +50,8 @@ __all__ = [
 
 PROTOCOL = (1, 1)
 """The versions of the internal protocol that this process speaks, least and most."""
-PAUSE_LEAST_S = 0.05
-PAUSE_MOST_S = 2.0
+PAUSE_S = Backoff(0.05, 2.0)
+"""Pause before a connection that broke, or could not be made, is tried again."""
 WANTED_S = 30.0
 """Seconds without demand after which a connection is not tried any more, until the next demand."""
 FORGOTTEN_MAX = 10_000
@@ -158,8 +158,7 @@ class _Link:
     def failed(self, now: float, why: str) -> None:
         self.why = why
         self.failures += 1
-        pause_s: float = min(PAUSE_MOST_S, PAUSE_LEAST_S * 2.0 ** min(self.failures - 1, 16))
-        self.not_before = now + pause_s * random.uniform(0.5, 1)
+        self.not_before = now + PAUSE_S.half_random(self.failures)
 
 
 class Peers:
@@ -415,7 +414,7 @@ class Peers:
         if peer.was_closed:
             return
         now = asyncio.get_running_loop().time()
-        if now - link.since > PAUSE_MOST_S:
+        if now - link.since > PAUSE_S.most:
             link.failures = 0
             link.why = peer.why
         else:  # one that breaks as soon as it is made counts as one that cannot be made

@@ -21,6 +21,7 @@ import logging
 import zlib
 from collections.abc import Awaitable, Callable
 
+from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.subscribers import wait_for
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.message_fields import Unregistered
@@ -35,15 +36,13 @@ _log = logging.getLogger(__name__)
 TTL_S = 10.0
 """Seconds: longer than a pause of etcd's election (about 3 s), short enough that a dead process is soon noticed."""
 RETRY_S = 0.5
-REJOIN_PAUSE_S = 1.0
-"""Seconds before the second time that a process joins again; each further pause is twice as long."""
-REJOIN_PAUSE_MAX_S = 30.0
+REJOIN_PAUSE_S = Backoff(1.0, 30.0)
+"""Pause before the second time that a process joins again, and each further time."""
 STEADY_S = 60.0
 """Seconds: after a membership that lasted so long, the next loss counts as the first."""
 NODE_IDS_MAX = 10_000
-ID_AGAIN_S = 0.05
-ID_AGAIN_MAX_S = 2.0
-"""Seconds before a proxy tries another free id: a listing and a commit take some milliseconds."""
+ID_AGAIN_S = Backoff(0.05, 2.0)
+"""Longest pause before a proxy tries another free id: a listing and a commit take some milliseconds."""
 _DECLARED = "it was declared dead"
 _DECLARED_UNSEEN = "it does not reach the metadata store, and other members report that its lease has ended"
 
@@ -225,7 +224,7 @@ class Membership:
         """
         if member.node_id >= 0 and await self._register(member):
             return member
-        most_s = ID_AGAIN_S
+        tries = 0
         while True:
             taken = {entry.key async for entry in self._kv.list(node_ids_prefix(self._cluster))}
             free = (number for number in range(NODE_IDS_MAX) if node_id_key(self._cluster, number) not in taken)
@@ -235,8 +234,9 @@ class Membership:
             with_id = member.with_id(lowest)
             if await self._register(with_id):
                 return with_id
+            tries += 1
+            most_s = ID_AGAIN_S.pause(tries)
             await asyncio.sleep(most_s * zlib.crc32(f"{member.incarnation} {most_s}".encode()) / 2**32)
-            most_s = min(2 * most_s, ID_AGAIN_MAX_S)
 
     async def _register(self, member: Member) -> bool:
         """Write the member's key and its id's.  Return False if another proxy has the id.
@@ -352,9 +352,8 @@ class Membership:
         now = asyncio.get_running_loop().time()
         if now - self._joined_at >= STEADY_S:
             self._losses = 0
-        pause_s = min(REJOIN_PAUSE_S * 2.0 ** min(self._losses - 1, 16), REJOIN_PAUSE_MAX_S) if self._losses else 0.0
+        self._join_not_before = now + REJOIN_PAUSE_S.pause(self._losses)
         self._losses += 1
-        self._join_not_before = now + pause_s
         _log.error(
             "this process is not a member of the cluster any more",
             extra=fields(member=self.member.incarnation, error=why),

@@ -8,8 +8,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from random import Random
 
+from bmq.core.aio.backoff import Backoff
 from bmq.meta.etcd.errors import FailureVerdict
-from bmq.meta.etcd.settings import EtcdSettings
 from bmq.meta.kv import KvError, KvUnavailable, KvUnknown
 
 
@@ -26,32 +26,17 @@ class Repeatability(Enum):
     """It might be done twice: it is only sent again if it was certainly not done."""
 
 
-class Backoff:
-    """Pauses that double, each half random."""
-
-    def __init__(self, settings: EtcdSettings, dice: Random) -> None:
-        self._settings = settings
-        self._dice = dice
-        self._next_s = settings.backoff_min_s
-
-    def reset(self) -> None:
-        self._next_s = self._settings.backoff_min_s
-
-    def pause_s(self) -> float:
-        """Return the next pause, in seconds."""
-        pause_s = self._next_s * self._dice.uniform(0.5, 1.0)
-        self._next_s = min(self._next_s * 2, self._settings.backoff_max_s)
-        return pause_s
-
-
 class Attempts:
     """One call's attempts: whether there is another one, and the error if there is not."""
 
-    def __init__(self, kind: Repeatability, *, members: int, backoff: Backoff, until: float) -> None:
+    def __init__(
+        self, kind: Repeatability, *, members: int, backoff_s: Backoff[float], dice: Random, until: float
+    ) -> None:
         self._until = until
         self._kind = kind
         self._members = members
-        self._backoff = backoff
+        self._backoff_s = backoff_s
+        self._dice = dice
         self._failed = 0
         self._is_unknown = False
 
@@ -67,7 +52,8 @@ class Attempts:
                 return None
         if verdict in (FailureVerdict.FORBIDDEN, FailureVerdict.LEASE_GONE):
             return None
-        pause_s = 0.0 if self._failed % self._members else self._backoff.pause_s()
+        rounds, is_within = divmod(self._failed, self._members)
+        pause_s = 0.0 if is_within else self._backoff_s.half_random(rounds, self._dice.random)
         return pause_s if now + pause_s < self._until else None
 
     def error(self, text: str) -> KvError:

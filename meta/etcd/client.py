@@ -20,7 +20,7 @@ import grpc
 from bmq.core.metrics.counters import Histogram
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.address import EtcdAddress
-from bmq.meta.etcd.attempts import Attempts, Backoff, Repeatability, Rotation
+from bmq.meta.etcd.attempts import Attempts, Repeatability, Rotation
 from bmq.meta.etcd.errors import FailureVerdict
 from bmq.meta.etcd.member import CallFailed, EtcdMember, Metadata, Method, Request, Response, Tokens, WatchCall
 from bmq.meta.etcd.settings import EtcdSettings
@@ -188,7 +188,9 @@ class EtcdClient:
 
     def _attempts(self, kind: Repeatability, retry_for_s: float | None) -> Attempts:
         until = self._now() + (self.settings.retry_for_s if retry_for_s is None else retry_for_s)
-        return Attempts(kind, members=len(self._members), backoff=Backoff(self.settings, self.dice), until=until)
+        return Attempts(
+            kind, members=len(self._members), backoff_s=self.settings.backoff_s, dice=self.dice, until=until
+        )
 
     def _require_open(self) -> None:
         if self.closing.done():

@@ -144,8 +144,8 @@ def _options(settings: EtcdSettings) -> list[tuple[str, int]]:
         ("grpc.http2.ping_timeout_ms", int(settings.keepalive_timeout_s * 1000)),  # else a minute, whatever the above
         ("grpc.http2.max_pings_without_data", 0),  # no bound: a quiet watch is probed as long as it lasts
         ("grpc.min_reconnect_backoff_ms", int(settings.connect_timeout_s * 1000)),  # in fact the time for one attempt
-        ("grpc.initial_reconnect_backoff_ms", int(settings.backoff_min_s * 1000)),
-        ("grpc.max_reconnect_backoff_ms", int(settings.backoff_max_s * 1000)),
+        ("grpc.initial_reconnect_backoff_ms", int(settings.backoff_s.least * 1000)),
+        ("grpc.max_reconnect_backoff_ms", int(settings.backoff_s.most * 1000)),
         ("grpc.use_local_subchannel_pool", 1),  # do not share other clients' pauses and connections
         ("grpc.service_config_disable_resolution", 1),  # no retries by order of the DNS: they are decided here
         ("grpc.enable_http_proxy", 0),  # proxies are for the world outside

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bmq.core.aio.backoff import Backoff
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdSettings:
@@ -33,10 +35,9 @@ class EtcdSettings:
     """A member that failed is tried last for this long, so that a dead one does not cost every call its time-out.
     Short, since a wrong suspicion merely moves load."""
 
-    backoff_min_s: float = 0.05
-    backoff_max_s: float = 1.0
-    """Pause before all members are tried once more, doubled each time, half of it random so that a thousand clients do
-    not come back at once."""
+    backoff_s: Backoff[float] = Backoff(0.05, 1.0)
+    """Pause before all members are tried once more, half of it random so that a thousand clients do not come back at
+    once."""
 
     keepalive_s: float = 6.0
     """Silence on a connection with a watch after which it is probed.  etcd closes connections that are probed more

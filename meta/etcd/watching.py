@@ -17,7 +17,6 @@ import grpc.aio
 
 from bmq.core.logging.fields import fields
 from bmq.meta.etcd import messages_pb2 as pb
-from bmq.meta.etcd.attempts import Backoff
 from bmq.meta.etcd.client import EtcdClient, discard
 from bmq.meta.etcd.cursor import Cancelled, WatchCursor
 from bmq.meta.etcd.errors import FailureVerdict, judge_cancelled
@@ -34,27 +33,25 @@ async def follow(client: EtcdClient, prefix: str, after_revision: int) -> AsyncG
 
     Raises Compacted if they are no longer kept, KvUnavailable after ``close``.
     """
-    cursor, backoff = WatchCursor(prefix, after_revision), Backoff(client.settings, client.dice)
-    is_lost = False
+    cursor, failures = WatchCursor(prefix, after_revision), 0
     while True:
         stream: _Stream | None = None
         try:
             stream = _Stream(client, *await client.unless_closed(client.watch(cursor.create())))
             while True:
                 found = cursor.take(await stream.next())
-                backoff.reset()
-                is_lost = False
+                failures = 0
                 for changes in found:
                     yield changes
         except (CallFailed, Cancelled) as error:
-            if not is_lost:  # once an outage
+            if not failures:  # once an outage
                 _log.info("watch interrupted", extra=fields(key=prefix, revision=cursor.seen, error=error))
-            is_lost = True
+            failures += 1
             _blame(client, stream, error)
         finally:
             if stream is not None:
                 await stream.end()
-        await client.unless_closed(asyncio.sleep(backoff.pause_s()))
+        await client.unless_closed(asyncio.sleep(client.settings.backoff_s.half_random(failures, client.dice.random)))
 
 
 def _blame(client: EtcdClient, stream: _Stream | None, error: CallFailed | Cancelled) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from bmq.coordinator import routing
 from bmq.coordinator.api import ClientInfo, GroupListing, LocalCoordinator
 from bmq.coordinator.routing import GroupApi
+from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.peers import Peers
@@ -35,9 +36,8 @@ RETRY_S = 2.0
 """Time from when a group is first found without a coordinator until its client gets NOT_COORDINATOR."""
 ENTRIES_AT_ONCE = 1_000
 """Groups of one request that go on together, so that none of the messages between processes is large."""
-PAUSE_MIN_S = 0.02
-PAUSE_MAX_S = 0.5
-"""Pause between tries while the view does not change: doubled from the first to the second."""
+PAUSE_S = Backoff(0.02, 0.5)
+"""Pause between tries while the view does not change."""
 
 Ask = Callable[[ShardOwner, list[int]], Awaitable[list[Any]]]
 """Function that sends entries of a request to one coordinator; it returns a response, or a ``EntryRefused``, for
@@ -214,7 +214,7 @@ class RoutedCoordinator:
         loop = asyncio.get_running_loop()
         answers: list[Any] = [EntryRefused.ELSEWHERE] * len(shards)
         pending = list(range(len(shards)))
-        deadline, pause_s = -1.0, PAUSE_MIN_S
+        deadline, tries = -1.0, 0
         while True:
             changed = self._changed = self._changed or loop.create_future()  # a change from here on
             parts = self._by_owner(shards, pending)
@@ -229,8 +229,8 @@ class RoutedCoordinator:
             deadline = deadline if deadline >= 0 else now + RETRY_S
             if now >= deadline:
                 return answers
-            await asyncio.wait((changed,), timeout=min(pause_s, deadline - now))
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            tries += 1
+            await asyncio.wait((changed,), timeout=min(PAUSE_S.pause(tries), deadline - now))
 
     def _by_owner(self, shards: Sequence[int], entries: Sequence[int]) -> list[tuple[ShardOwner, list[int]]]:
         """Group the entries by the owner of their shard; entries without an owner are left out."""

@@ -12,17 +12,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Set
 
+from bmq.core.aio.backoff import Backoff
 from bmq.meta.cluster.member import PROXY, Member
 
-PAUSE_S = 1.0
-PAUSE_MAX_S = 30.0
-"""Pause of a relay that could not help: the first, doubled each time up to the second."""
+PAUSE_S = Backoff(1.0, 30.0)
+"""Pause of a relay that could not help."""
 REMEMBERED_S = 120.0
 """Time after that pause until a relay's failures are forgotten."""
 AT_ONCE = 2
 """Failures, of any relays, from which no relay to a member is tried for a while."""
-MEMBER_PAUSE_MAX_S = 5.0
-"""Longest pause in which no relay to a member is tried."""
+MEMBER_PAUSE_S = Backoff(1.0, 5.0)
+"""Pause in which no relay to a member is tried, from that failure on."""
 
 
 class RelayChoice:
@@ -75,10 +75,9 @@ class RelayChoice:
         times, not_before = self._failed.get((to, via), (0, now))
         if now < not_before:
             return
-        self._failed[to, via] = times + 1, now + min(PAUSE_S * 2.0**times, PAUSE_MAX_S)
+        self._failed[to, via] = times + 1, now + PAUSE_S.pause(times + 1)
         failures = self._paused.get(to, (0, 0.0))[0] + 1
-        pause_s = min(PAUSE_S * 2.0 ** (failures - AT_ONCE), MEMBER_PAUSE_MAX_S) if failures >= AT_ONCE else 0.0
-        self._paused[to] = failures, now + pause_s
+        self._paused[to] = failures, now + MEMBER_PAUSE_S.pause(failures + 1 - AT_ONCE)
 
     def helped(self, to: str) -> None:
         """Note that member ``to`` is reached through a relay."""

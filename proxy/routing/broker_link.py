@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from bmq.core.aio.backoff import Backoff
 from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 from bmq.proxy.relay.pool import RELAY_AFTER_S, RelayPool
@@ -21,9 +22,9 @@ RETRY_S = 0.1
 """Pause between tries to connect, beside the back-off of ``Peers``."""
 RETURN_S = 1.0
 """Time for which a direct connection must be up before it replaces a relayed one."""
-SPOILED_MAX_S = 5.0
-"""Longest pause before the next try after a connection brought malformed responses; it is doubled each time."""
-SPOILED_S = 30.0
+SPOILED_S = Backoff(RETRY_S, 5.0)
+"""Pause before the next try after a connection brought malformed responses."""
+SOUND_S = 30.0
 """Age from which a connection that brings malformed responses counts as the first one to do so."""
 
 
@@ -82,10 +83,8 @@ class BrokerLink:
     def spoil(self) -> None:
         """Close the connection, which brought a malformed response.  The next one is opened after a pause."""
         now = asyncio.get_running_loop().time()
-        if now - self._since > SPOILED_S:
-            self._spoiled = 0
-        self._not_before = now + min(RETRY_S * 2.0**self._spoiled, SPOILED_MAX_S)
-        self._spoiled = min(self._spoiled + 1, 16)
+        self._spoiled = 1 if now - self._since > SOUND_S else self._spoiled + 1
+        self._not_before = now + SPOILED_S.pause(self._spoiled)
         if self.peer is not None:
             self.peer.close()
 

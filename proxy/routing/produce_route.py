@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
+from bmq.core.aio.backoff import Backoff
 from bmq.core.errors import ErrorCode
 from bmq.proxy.routing.produce_route_events import (
     Answered,
@@ -42,10 +43,9 @@ from bmq.proxy.routing.produce_route_events import (
     Tick,
 )
 
-RETRY_S = 0.02
-RETRY_MAX_S = 0.5
-"""Pause after a refusal until the same owner is tried again: the first, doubled each time up to the second.  A
-partition that moves takes tens of milliseconds to open."""
+RETRY_S = Backoff(0.02, 0.5)
+"""Pause after a refusal until the same owner is tried again: a partition that moves takes tens of milliseconds to open.
+"""
 REFUSALS = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -201,8 +201,8 @@ class ProduceRoute:
         if code in REFUSALS or (code in UNDECIDED and part.is_idempotent):
             part.is_unsure |= code in UNDECIDED
             if part.connection == self._connection and self._retry_at <= now:  # once for all parts under way
-                self._retry_at = now + min(RETRY_S * 2**self._refusals, RETRY_MAX_S)
-                self._refusals = min(self._refusals + 1, 16)
+                self._refusals += 1
+                self._retry_at = now + RETRY_S.pause(self._refusals)
             self._keep(part, now)
             return self._settle(now)
         failed = self._give_up(part, code, event.message)

@@ -96,7 +96,7 @@ class RemoteOwner:
     def __init__(self, key: PartitionKey, route: ProduceRoute, queries: OwnerQueries, deadlines: Deadlines) -> None:
         """Create the owner, without an assignment.
 
-        `deadlines` are those of all routes; their grain must be well below `produce_route.RETRY_S`.
+        `deadlines` are those of all routes; their grain must be well below `produce_route.RETRY_S.least`.
         """
         self.key = key
         self.route = route

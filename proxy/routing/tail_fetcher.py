@@ -17,6 +17,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
+from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.steps import Steps
 from bmq.core.aio.turns import StepQueue, Turns
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -45,9 +46,8 @@ QUERIES_MAX = 1_000
 """Queries for the offsets of joining partitions that are under way at once: one or two requests."""
 ASK_S = 2.0
 """Time-out of a query to the owner."""
-RETRY_S = 0.05
-RETRY_MAX_S = 1.0
-"""Pause before a partition that cannot be followed is tried again: the first, doubled each time up to the second."""
+RETRY_S = Backoff(0.05, 1.0)
+"""Pause before a partition that cannot be followed is tried again."""
 FED_A_TURN = 200
 """Partitions of a response that are handled in a turn of the loop, at 10 to 40 us each."""
 RENEWED_A_TURN = 300
@@ -205,7 +205,7 @@ class TailFetcher:
         self._ask_next()
 
     def _later(self, tail: RemoteTail) -> None:
-        delay_s = min(RETRY_S * 2 ** min(tail.failures, 16), RETRY_MAX_S)
+        delay_s = RETRY_S.pause(tail.failures)
         self._timers[tail.key] = asyncio.get_running_loop().call_later(delay_s, self._queue_join, tail)
 
     def _refused(self, tail: RemoteTail) -> None:
@@ -296,7 +296,7 @@ class TailFetcher:
         if session is self._session and peer is self.link.peer:
             self._session = session.anew()
             self._is_due = True
-            asyncio.get_running_loop().call_later(RETRY_S, self._send)
+            asyncio.get_running_loop().call_later(RETRY_S.least, self._send)
 
     def _take(self, session: Session, response: FetchResponse) -> Steps[None]:
         if session is not self._session:

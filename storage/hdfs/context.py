@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from bmq.core.aio.backoff import Backoff
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
@@ -21,8 +22,7 @@ from bmq.storage.hdfs.pipeline_timer import PipelineClock
 from bmq.storage.hdfs.refusing_nodes import RefusingNodes
 from bmq.storage.hdfs.settings import HdfsSettings
 
-_COMPLETE_PAUSE_MIN_S = 0.002
-_COMPLETE_PAUSE_MAX_S = 0.4
+_COMPLETE_PAUSE_S = Backoff(0.002, 0.4)
 
 
 class Tasks:
@@ -136,9 +136,10 @@ class HdfsClient:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.complete_timeout_s
-        pause_s = _COMPLETE_PAUSE_MIN_S
+        tries = 0
         while not await self.namenode.complete(path, holder, file_id, last):
+            tries += 1
+            pause_s = _COMPLETE_PAUSE_S.pause(tries)
             if loop.time() + pause_s > deadline:
                 raise StorageUnavailable(f"complete {path}: no datanode has reported its last block")
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _COMPLETE_PAUSE_MAX_S)

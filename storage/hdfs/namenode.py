@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -253,11 +252,9 @@ class NameNode:
         raise AssertionError("unreachable")
 
     def _pause_s(self, attempt: int) -> float:
-        settings = self._settings
         if attempt < len(self._namenodes) - 1:
             return 0.0  # the other NameNode may well be the active one
-        ceiling = min(settings.backoff_max_s, settings.backoff_min_s * float(1 << min(attempt, 16)))
-        return ceiling * (0.5 + 0.5 * random.random())
+        return self._settings.backoff_s.half_random(attempt + 1)
 
     async def _connected(self) -> RpcConnection:
         if self._connection is not None and self._connection.is_open:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bmq.core.aio.backoff import Backoff
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HdfsSettings:
@@ -28,10 +30,8 @@ class HdfsSettings:
     """Bound of all attempts of one call together.  A failover to a standby took 1.8 s; safe mode after a restart takes
     41 s and is reported as StorageUnavailable, since the caller is better placed to wait."""
 
-    backoff_min_s: float = 0.05
-    backoff_max_s: float = 1.0
-    """Pause between attempts, doubled each time, half of it random so that a thousand clients do not come back at
-    once."""
+    backoff_s: Backoff[float] = Backoff(0.05, 1.0)
+    """Pause between attempts, half of it random so that a thousand clients do not come back at once."""
 
     lease_renewal_s: float = 20.0
     """Interval of lease renewals.  The soft limit is 60 s: two renewals may be lost."""

@@ -287,7 +287,7 @@ def test_rule_4_fence_before_read_and_no_write_before_the_checkpoint() -> None:
     story(body)
 
 
-JOURNAL_S = 1.0 + Faults().lease_recovery_s[1] + SMALL.retry_max_ms / 1000
+JOURNAL_S = 1.0 + Faults().lease_recovery_s[1] + SMALL.retry_ms.most / 1000
 """Until a journal that its own broker left idle can be read: upkeep notices, the lease is recovered, the takeover tries
 again."""
 

@@ -21,9 +21,9 @@ BOUND_S = BrokerConfig().file_check_ms / 1000 + 1.5
 """A look is due after ``file_check_ms``, and begins within a second of that."""
 
 
-def play(story: Callable[[World], Awaitable[None]], **config: int) -> None:
+def play(story: Callable[[World], Awaitable[None]], file_check_ms: int = BrokerConfig().file_check_ms) -> None:
     async def main() -> None:
-        async with world(broker=BrokerConfig(**config)) as w:
+        async with world(broker=BrokerConfig(file_check_ms=file_check_ms)) as w:
             w.topic()
             await w.produce_one(batch())
             await story(w)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bmq.core.aio.backoff import Backoff
 from bmq.core.config import NodeConfig, load
 from bmq.server import workers
 from bmq.server.workers import Workers, worker_environment, worker_settings
@@ -126,7 +127,7 @@ def test_one_that_cannot_be_started_is_tried_again_and_the_others_go_on(
         return await start(*command, **options)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", exhausted)
-    monkeypatch.setattr(workers, "RESTART_MIN_S", 0.01)
+    monkeypatch.setattr(workers, "RESTART_S", Backoff(0.01, 30.0))
 
     async def main() -> int:
         running = asyncio.create_task(Workers(config, [sys.executable, "-c", _WORKER, str(tmp_path), "steady"]).run())

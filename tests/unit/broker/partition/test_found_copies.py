@@ -53,12 +53,12 @@ def test_what_was_flushed_to_a_short_segment_is_counted() -> None:
     assert machine.handle(ev.CopiesWanted(), 0) == [], "a count is under way"
     machine.handle(ev.CopiesCounted(0, 1, 1), 0)
     assert "it has 1" in refused(machine)
-    assert machine.handle(ev.CopiesWanted(), machine.broker.retry_max_ms - 1) == [], "counted a moment ago"
+    assert machine.handle(ev.CopiesWanted(), machine.broker.retry_ms.most - 1) == [], "counted a moment ago"
     refused(machine)
-    assert machine.handle(ev.CopiesWanted(), machine.broker.retry_max_ms) == [ev.CountCopies(0, 1)]
+    assert machine.handle(ev.CopiesWanted(), machine.broker.retry_ms.most) == [ev.CountCopies(0, 1)]
     machine.handle(ev.CopiesCounted(0, 1, 0, "the NameNode is away"), 0)
     assert "the NameNode is away" in refused(machine)
-    assert machine.handle(ev.CopiesWanted(), machine.broker.retry_max_ms) == [ev.CountCopies(0, 1)]
+    assert machine.handle(ev.CopiesWanted(), machine.broker.retry_ms.most) == [ev.CountCopies(0, 1)]
     machine.handle(ev.CopiesCounted(0, 1, 2), 0)
     repeat(machine)
 

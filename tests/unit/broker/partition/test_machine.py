@@ -287,7 +287,7 @@ def test_an_unknown_store_is_asked_again_with_the_same_compare() -> None:
         assert again.effect == store
         delays.append(again.delay_ms)
     assert delays[:3] == [100, 200, 400]
-    assert max(delays) == BrokerConfig().retry_max_ms
+    assert max(delays) == BrokerConfig().retry_ms.most
 
 
 def test_a_failed_recovery_begins_with_the_fence_again() -> None:

@@ -176,7 +176,7 @@ def test_refused_batches_have_it_tried_again_one_at_a_time() -> None:
     assert machine.handle(ev.CopiesWanted(), 0) == [], "a try is under way"
     refuse(machine)
     assert machine.handle(ev.CopiesWanted(), HOLD_MS) == [], "a moment ago"
-    later = HOLD_MS + machine.broker.retry_max_ms
+    later = HOLD_MS + machine.broker.retry_ms.most
     assert created(machine.handle(ev.CopiesWanted(), later)).copies == 2
     assert machine.handle(ev.CopiesWanted(), later) == []
     assert machine.handle(SHORT, later) == []

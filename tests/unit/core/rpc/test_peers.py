@@ -25,7 +25,7 @@ from bmq.core.rpc.messages import (
     ReportResponse,
 )
 from bmq.core.rpc.peer import PeerSettings
-from bmq.core.rpc.peers import PAUSE_MOST_S, WANTED_S, ConnectionKind, Evidence, Peer, PeerBusy, PeerLost, Peers
+from bmq.core.rpc.peers import PAUSE_S, WANTED_S, ConnectionKind, Evidence, Peer, PeerBusy, PeerLost, Peers
 from bmq.core.rpc.server import Admission
 from tests.unit.core.rpc.world import KERNEL_BYTES, FakeMember, Kafka, World, admin, result
 
@@ -262,16 +262,16 @@ async def test_pauses_between_attempts_double_and_end(seed: int) -> None:
         attempts = world.network.attempts
         pauses = [after - before for before, after in pairwise(attempts)]
         for number, pause in enumerate(pauses):
-            most = min(PAUSE_MOST_S, 0.05 * 2**number)
+            most = PAUSE_S.pause(number + 1)
             assert most / 2 <= pause <= most + 0.01
-        assert WANTED_S - PAUSE_MOST_S < attempts[-1] <= WANTED_S + PAUSE_MOST_S
+        assert WANTED_S - PAUSE_S.most < attempts[-1] <= WANTED_S + PAUSE_S.most
         tries = len(attempts)
         assert len(world.broken) == tries
         await world.listen()
         await asyncio.sleep(1)
         assert len(world.network.attempts) == tries
         assert world.peers.get(B, ConnectionKind.TAIL) is None
-        await asyncio.sleep(PAUSE_MOST_S)
+        await asyncio.sleep(PAUSE_S.most)
         assert world.peers.get(B, ConnectionKind.TAIL) is not None
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bmq.meta.etcd.attempts import Attempts, Backoff, Repeatability, Rotation
+from bmq.meta.etcd.attempts import Attempts, Repeatability, Rotation
 from bmq.meta.etcd.errors import FailureVerdict
 from bmq.meta.etcd.settings import EtcdSettings
 from bmq.meta.kv import KvUnavailable, KvUnknown
@@ -15,7 +15,7 @@ SETTINGS = EtcdSettings()
 
 
 def attempts(kind: Repeatability, *, members: int = 3, until: float = 10.0) -> Attempts:
-    return Attempts(kind, members=members, backoff=Backoff(SETTINGS, Random(1)), until=until)
+    return Attempts(kind, members=members, backoff_s=SETTINGS.backoff_s, dice=Random(1), until=until)
 
 
 def test_members_are_asked_in_turn_before_the_first_pause() -> None:
@@ -23,16 +23,8 @@ def test_members_are_asked_in_turn_before_the_first_pause() -> None:
     pauses = [tried.pause_s(FailureVerdict.NOT_DONE, 0.0) for _ in range(6)]
     assert pauses[:2] == [0.0, 0.0]
     assert pauses[3:5] == [0.0, 0.0]
-    assert SETTINGS.backoff_min_s / 2 <= (pauses[2] or 0) <= SETTINGS.backoff_min_s
-    assert SETTINGS.backoff_min_s <= (pauses[5] or 0) <= SETTINGS.backoff_min_s * 2
-
-
-def test_pauses_grow_to_a_bound_and_begin_again() -> None:
-    backoff = Backoff(SETTINGS, Random(1))
-    pauses = [backoff.pause_s() for _ in range(20)]
-    assert all(SETTINGS.backoff_max_s / 2 <= pause_s <= SETTINGS.backoff_max_s for pause_s in pauses[5:])
-    backoff.reset()
-    assert backoff.pause_s() <= SETTINGS.backoff_min_s
+    assert SETTINGS.backoff_s.least / 2 <= (pauses[2] or 0) <= SETTINGS.backoff_s.least
+    assert SETTINGS.backoff_s.least <= (pauses[5] or 0) <= SETTINGS.backoff_s.least * 2
 
 
 @pytest.mark.parametrize("kind", Repeatability)

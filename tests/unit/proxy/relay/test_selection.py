@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from bmq.meta.cluster.member import Address, Member
-from bmq.proxy.relay.selection import MEMBER_PAUSE_MAX_S, PAUSE_MAX_S, PAUSE_S, REMEMBERED_S, RelayChoice
+from bmq.proxy.relay.selection import MEMBER_PAUSE_S, PAUSE_S, REMEMBERED_S, RelayChoice
 
 
 def proxy(name: str, zone: str = "", *, role: str = "proxy", port: int = 1, is_draining: bool = False) -> Member:
@@ -73,10 +73,10 @@ def test_who_could_not_help_is_asked_less_and_less_often() -> None:
     for _ in range(8):
         began = now
         while picked(choice, proxy(first), now=now) is None:
-            now += PAUSE_S / 2
+            now += PAUSE_S.least / 2
         pauses.append(now - began)
         choice.failed("b1", first, now)
-    assert pauses == [PAUSE_S * 2**number for number in range(5)] + [PAUSE_MAX_S] * 3
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
 def test_a_member_that_several_do_not_reach_is_left_alone_by_all() -> None:
@@ -101,7 +101,7 @@ def test_failures_are_forgotten() -> None:
     for number in range(100):
         choice.failed("b1", f"p{number}", 0.0)
     assert len(choice) == 100
-    later = MEMBER_PAUSE_MAX_S + REMEMBERED_S
+    later = MEMBER_PAUSE_S.most + REMEMBERED_S
     choice.failed("b1", "p", later)
     assert len(choice) == 1
     assert picked(choice, proxy("p2"), now=later) == "p2", "it is the first failure again"
@@ -110,3 +110,11 @@ def test_failures_are_forgotten() -> None:
     assert len(choice) == 1
     choice.forget("p")
     assert len(choice) == 0
+
+
+def test_relays_that_never_help_are_paused_for_as_long_as_the_member_lives() -> None:
+    choice, now = RelayChoice("own", ""), 0.0
+    for _ in range(1_200):  # ten hours
+        choice.failed("b1", "p1", now)
+        now += 30
+        assert picked(choice, proxy("p1"), now=now) == "p1"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bmq.core.errors import ErrorCode
 from bmq.core.records.batch import Appended
-from bmq.proxy.routing.produce_route import RETRY_MAX_S, RETRY_S, TABLE, ProduceRoute, RouteState
+from bmq.proxy.routing.produce_route import RETRY_S, TABLE, ProduceRoute, RouteState
 from bmq.proxy.routing.produce_route_events import (
     Answered,
     Assigned,
@@ -294,7 +294,7 @@ def test_rule_9_what_may_be_in_the_file_is_sent_again_only_with_a_producer_id() 
     code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert story.refuse(0, code) == [f"fail 0 {code.name}"]
     assert story.refuse(1, code) == []
-    assert story.tell(Tick(), now=RETRY_S) == ["send a 1"]
+    assert story.tell(Tick(), now=RETRY_S.least) == ["send a 1"]
 
 
 def test_rule_9_nothing_is_kept_longer_than_held() -> None:
@@ -335,7 +335,7 @@ def test_a_producers_later_batches_are_given_up_with_an_earlier_one() -> None:
     story.refuse(0, ErrorCode.KAFKA_STORAGE_ERROR)
     story.refuse(1)
     assert story.refuse(2) == [f"fail 2 {NOT_LEADER}"]
-    assert story.tell(Tick(), now=RETRY_S) == ["send a 1"]
+    assert story.tell(Tick(), now=RETRY_S.least) == ["send a 1"]
 
 
 def test_a_producer_that_comes_again_is_not_given_up() -> None:
@@ -346,7 +346,7 @@ def test_a_producer_that_comes_again_is_not_given_up() -> None:
     story.hand(7)
     story.refuse(0)
     assert story.refuse(2) == []
-    assert story.tell(Tick(), now=RETRY_S) == ["send a 0 2"]
+    assert story.tell(Tick(), now=RETRY_S.least) == ["send a 0 2"]
 
 
 def test_nobody_waits_for_what_is_expired() -> None:
@@ -358,7 +358,7 @@ def test_nobody_waits_for_what_is_expired() -> None:
     assert story.accept(0) == []
     assert story.refuse(1) == []
     assert story.refuse(2) == []
-    assert story.tell(Tick(), now=RETRY_S) == ["send a 1"]
+    assert story.tell(Tick(), now=RETRY_S.least) == ["send a 1"]
     assert story.route.bytes == 10
 
 
@@ -376,7 +376,7 @@ def test_after_refusals_it_asks_less_and_less_often_and_at_once_after_a_move() -
         if not story.route.under_way:
             break
     assert waits == sorted(waits)
-    assert max(waits) <= RETRY_MAX_S
+    assert max(waits) <= RETRY_S.most
 
 
 def test_a_late_loss_says_nothing_of_the_present_connection() -> None:
@@ -531,7 +531,7 @@ class World:
                     self.answer(name)
             if self.route.is_idle:
                 return
-            self.now += RETRY_S
+            self.now += RETRY_S.least
             self.tell(Tick())
 
 
@@ -546,7 +546,7 @@ STEPS = st.one_of(
     st.tuples(st.just("assign"), st.sampled_from(["a", "b", ""])),
     st.tuples(st.just("move"), NAMES),
     st.tuples(st.just("expire"), st.integers(0, 10)),
-    st.tuples(st.just("wait"), st.sampled_from([0.001, RETRY_S, 1.0, HELD_S])),
+    st.tuples(st.just("wait"), st.sampled_from([0.001, RETRY_S.least, 1.0, HELD_S])),
 )
 
 

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from bmq.core.aio.backoff import Backoff
 from bmq.storage.filesystem import NoSuchFile, OutOfSpace, StorageUnavailable, Unsupported
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import SimpleAuthenticator
@@ -20,7 +21,7 @@ from bmq.storage.hdfs.settings import HdfsSettings
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = HdfsSettings(call_timeout_s=0.3, call_deadline_s=2.0, backoff_min_s=0.01, backoff_max_s=0.05)
+SETTINGS = HdfsSettings(call_timeout_s=0.3, call_deadline_s=2.0, backoff_s=Backoff(0.01, 0.05))
 STANDBY = "org.apache.hadoop.ipc.StandbyException"
 SAFE_MODE = "org.apache.hadoop.hdfs.server.namenode.SafeModeException"
 
