@@ -19,7 +19,7 @@ from bmq.storage.recovery import FencedSegment, Recovered
 class Pending:
     """An accepted batch on its way to storage.
 
-    ``token`` belongs to the driver: the futures that wait for the batch. Positions are bytes in the segment, -1 while
+    ``token`` belongs to the driver: the callbacks that wait for the batch. Positions are bytes in the segment, -1 while
     the batch is not sent.
     """
 

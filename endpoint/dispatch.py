@@ -8,12 +8,13 @@ are served (KIP-511).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Any
 
 from bmq.core.aio.eager import start
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError
-from bmq.core.net.request import Buffer, Client, CloseConnection, Request, Response
+from bmq.core.net.request import Buffer, Client, CloseConnection, Outcome, PendingResponse, Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
@@ -66,6 +67,9 @@ class Endpoint:
         request = Request(key, version, correlation_id, client_id, frame[body_start:], client, arrived)
         try:
             result = self._call(api, request)
+            if isinstance(result, PendingResponse):
+                result.on_over(partial(self._over, api, request))
+                return result
             if hasattr(result, "__await__"):
                 return start(self._finish(api, request, result))
             if type(result) is not Response and is_large(result):
@@ -162,6 +166,13 @@ class Endpoint:
         except Exception as error:
             error.add_note(_whose(api, request))
             raise
+
+    def _over(self, api: Api[Any], request: Request, outcome: Outcome) -> None:
+        """Count a request whose response was pending."""
+        if isinstance(outcome, Response):
+            self._answer(request, outcome)
+        elif not isinstance(outcome, CloseConnection):
+            outcome.add_note(_whose(api, request))
 
     async def _finish_large(self, request: Request, box: list[Any]) -> Response:
         return self._answer(request, Response(await self._encode_large(request, box)))

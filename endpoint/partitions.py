@@ -6,17 +6,17 @@ in Kafka: ``log_start <= last_stable_offset <= high_watermark``; everything belo
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Appended, Batch, Ends
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.log_reader import LiveSegment
 
-__all__ = ["Appended", "Ends", "PartitionView", "Owner", "Owners", "FlushListener"]
+__all__ = ["AppendCallback", "Appended", "Ends", "PartitionView", "Owner", "Owners", "FlushListener"]
 
 
 class PartitionView(Protocol):
@@ -59,6 +59,23 @@ class PartitionView(Protocol):
         """Return ``live`` as the owner has it now.  Raises RequestError if the owner does not respond in time."""
 
 
+class AppendCallback(Protocol):
+    """The caller of one append.  It gets one result, perhaps before ``Owner.append`` returns; later ones are ignored.
+
+    The owner may be in the middle of an event when it calls: append nothing then.
+    """
+
+    @property
+    def is_over(self) -> bool:
+        """True once there is a result, or the caller no longer waits for one."""
+
+    def on_appended(self, appended: Appended) -> None:
+        """Handle that the batch is accepted and, with acks=all, flushed."""
+
+    def on_failed(self, error: RequestError) -> None:
+        """Handle that the batch is refused, or that it is lost or not known whether it is."""
+
+
 class Owner(Protocol):
     """One partition's owner, for appends and queries.
 
@@ -79,14 +96,16 @@ class Owner(Protocol):
         """Wait until the owner may have room.  Check ``has_room`` again: the owner may also have changed."""
 
     def append(
-        self, data: memoryview, *, acks_all: bool, held_until: float = math.inf
-    ) -> Appended | asyncio.Future[Appended]:
+        self, data: memoryview, callback: AppendCallback, *, acks_all: bool, held_until: float = math.inf
+    ) -> Callable[[], None] | None:
         """Append the batches in ``data`` (one, in Kafka's present versions), which belongs to the owner from here on.
 
-        Returns the result, or a future of it that is done once the batches are flushed; with ``acks_all`` False the
-        result may be known at once.  Raises RequestError, here or in the future, if the batches are refused.
-        ``held_until``, on the loop's clock: if this process's view of the owner is out of date, the append waits until
-        then for the next owner.
+        ``callback`` gets the result: once the batches are flushed, or with ``acks_all`` False once they have their
+        offsets.  ``held_until``, on the loop's clock: if this process's view of the owner is out of date, the append
+        waits until then for the next owner.
+
+        Returns a function for a caller that no longer waits: it takes batches back that were not sent yet.  None if
+        there is nothing to take back.
         """
 
     async def ends(self) -> Ends:

@@ -27,7 +27,7 @@ from typing import Any
 
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import Client, CloseConnection, Dispatch, Response
+from bmq.core.net.request import Client, CloseConnection, Dispatch, Outcome, PendingResponse, Response, outcome_of
 from bmq.core.records.batch import Appended
 from bmq.core.tracing import CURRENT, SampledRecords, Span, SpanKind, Tracer, Value, parse_entries
 from bmq.core.wire.api_keys import ApiKey
@@ -35,7 +35,7 @@ from bmq.core.wire.header import parse_header
 from bmq.core.wire.primitives import CUT_SHORT
 from bmq.endpoint.api import Api, Services
 from bmq.endpoint.dispatch import Endpoint
-from bmq.endpoint.partitions import Owner, Owners
+from bmq.endpoint.partitions import AppendCallback, Owner, Owners
 from bmq.endpoint.produce.queue import ProduceQueue, Waiting
 from bmq.meta.catalog import Catalog
 from bmq.proxy.routing.remote_owner import RemoteOwner
@@ -141,8 +141,11 @@ class _TracedRequests:
         if isinstance(answer, Response):
             self._answered(span, answer)
         else:
+            if isinstance(answer, PendingResponse):
+                answer.on_over(lambda outcome: self._over(span, outcome))
+                return answer
             future = asyncio.ensure_future(answer)
-            future.add_done_callback(lambda done: self._over(span, done))
+            future.add_done_callback(lambda done: self._over(span, outcome_of(done)))
             return future
         return answer
 
@@ -158,13 +161,13 @@ class _TracedRequests:
         parent = next(iter(parents.values())) if parents else None
         return self._tracer.start(_name(header.api_key), SpanKind.SERVER, parent, attributes)
 
-    def _over(self, span: Span, future: asyncio.Future[Response]) -> None:
-        if future.cancelled():
+    def _over(self, span: Span, outcome: Outcome) -> None:
+        if isinstance(outcome, Response):
+            self._answered(span, outcome)
+        elif isinstance(outcome, asyncio.CancelledError):
             _fail(span, asyncio.CancelledError("the client has gone"))
-        elif (error := future.exception()) is not None:
-            _fail(span, error)
         else:
-            self._answered(span, future.result())
+            _fail(span, outcome)
 
     def _answered(self, span: Span, answer: Response) -> None:
         """End the span when the kernel has the response, or the connection is closed."""
@@ -238,48 +241,64 @@ class _TracedPartitions:
         return parents[key]
 
     def append(
-        self, owner: Owner, data: memoryview, *, acks_all: bool, held_until: float
-    ) -> Appended | asyncio.Future[Appended]:
+        self, owner: Owner, data: memoryview, callback: AppendCallback, *, acks_all: bool, held_until: float
+    ) -> Callable[[], None]:
         """Append to ``owner`` under spans.  See ``Owner.append``."""
         if isinstance(owner, RemoteOwner):
-            return self._route(owner, data, acks_all=acks_all, held_until=held_until)
-        append = self.start("append", SpanKind.INTERNAL, owner.key)
-        append.set("messaging.message.body.size", len(data))
-        try:
-            accepted = owner.append(data, acks_all=acks_all, held_until=held_until)
-        except BaseException as error:
-            _fail(append, error)
-            raise
-        append.end()
-        if isinstance(accepted, asyncio.Future):
-            flush = self.start("flush", SpanKind.INTERNAL, owner.key)
-            accepted.add_done_callback(lambda done: _end_append(flush, done))
-        return accepted
-
-    def _route(
-        self, owner: RemoteOwner, data: memoryview, *, acks_all: bool, held_until: float
-    ) -> asyncio.Future[Appended]:
-        route = self.start("route", SpanKind.CLIENT, owner.key)
-        route.set("bmq.member", owner.route.owner)
-        self._sampled.add(data, route.context)
-        handing = owner.append(data, acks_all=acks_all, held_until=held_until)
-
-        def over(done: asyncio.Future[Appended]) -> None:
-            self._sampled.remove(data)
-            _end_append(route, done)
-
-        handing.add_done_callback(over)
-        return handing
+            span = self.start("route", SpanKind.CLIENT, owner.key)
+            span.set("bmq.member", owner.route.owner)
+            self._sampled.add(data, span.context)
+            traced = _TracedAppend(callback, span, lambda: self._sampled.remove(data))
+        else:
+            span = self.start("append", SpanKind.INTERNAL, owner.key)
+            span.set("messaging.message.body.size", len(data))
+            traced = _TracedAppend(callback, span)
+        traced.inner_take_back = owner.append(data, traced, acks_all=acks_all, held_until=held_until)
+        if not traced.is_ended and not isinstance(owner, RemoteOwner):
+            span.end()
+            traced.span = self.start("flush", SpanKind.INTERNAL, owner.key)
+        return traced.take_back
 
 
-def _end_append(span: Span, future: asyncio.Future[Appended]) -> None:
-    if future.cancelled():
-        span.fail("cancelled: its time was up, or its client has gone")
-    elif (error := future.exception()) is not None:
-        span.fail(str(error))
-    else:
-        span.set("messaging.kafka.offset", future.result().base_offset)
-    span.end()
+class _TracedAppend:
+    """The ``AppendCallback`` of one append under a span."""
+
+    def __init__(self, callback: AppendCallback, span: Span, on_end: Callable[[], None] | None = None) -> None:
+        self._callback = callback
+        self._on_end = on_end
+        self.span = span
+        self.is_ended = False
+        self.inner_take_back: Callable[[], None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self._callback.is_over
+
+    def on_appended(self, appended: Appended) -> None:
+        if not self.is_ended:
+            self.span.set("messaging.kafka.offset", appended.base_offset)
+            self._end()
+        self._callback.on_appended(appended)
+
+    def on_failed(self, error: RequestError) -> None:
+        if not self.is_ended:
+            self.span.fail(str(error))
+            self._end()
+        self._callback.on_failed(error)
+
+    def take_back(self) -> None:
+        """End the span: the caller no longer waits."""
+        if not self.is_ended:
+            self.span.fail("cancelled: its time was up, or its client has gone")
+            self._end()
+        if self.inner_take_back is not None:
+            self.inner_take_back()
+
+    def _end(self) -> None:
+        self.is_ended = True
+        self.span.end()
+        if self._on_end is not None:
+            self._on_end()
 
 
 class _TracedOwners:
@@ -309,9 +328,9 @@ class _TracedOwner:
         return getattr(self._owner, name)
 
     def append(
-        self, data: memoryview, *, acks_all: bool, held_until: float = math.inf
-    ) -> Appended | asyncio.Future[Appended]:
-        return self._traced.append(self._owner, data, acks_all=acks_all, held_until=held_until)
+        self, data: memoryview, callback: AppendCallback, *, acks_all: bool, held_until: float = math.inf
+    ) -> Callable[[], None]:
+        return self._traced.append(self._owner, data, callback, acks_all=acks_all, held_until=held_until)
 
 
 class _TracedHolding:

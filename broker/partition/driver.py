@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence, Set
-from typing import Any, TypeVar
+from typing import Any
 
 from bmq.broker import events as ev
 from bmq.broker.config import LogConfig
@@ -32,7 +32,8 @@ from bmq.broker.partition.states import TERMINAL, State
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records.batch import Batch, parse_batch
+from bmq.core.records.batch import Appended, Batch, parse_batch
+from bmq.endpoint.partitions import AppendCallback
 from bmq.meta import ownership
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
@@ -44,11 +45,27 @@ ALARM_MS_MAX = 60_000
 """Longest time to a timer: a deadline that is farther away is checked again then, so that an outdated one is dropped
 soon.
 """
-T = TypeVar("T")
 
 
-def _base_offset(base_offset: int, timestamp: int) -> int:
-    return base_offset
+class _OffsetFuture:
+    """A future of one batch's base offset; an `AppendCallback`."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_over(self) -> bool:
+        return self.future.done()
+
+    def on_appended(self, appended: Appended) -> None:
+        if not self.future.done():
+            self.future.set_result(appended.base_offset)
+
+    def on_failed(self, error: RequestError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class PartitionDriver:
@@ -121,7 +138,10 @@ class PartitionDriver:
         batch = parse_batch(data)
         if not is_internal:
             self.check(batch)
-        return self.when_flushed(self.accept(batch), _base_offset)
+        accepted = self.accept(batch)
+        offset = _OffsetFuture()
+        self.when_flushed(accepted, offset)
+        return offset.future
 
     def check(self, batch: Batch) -> None:
         """Check the header of a client's batch. Raises RequestError if it is refused."""
@@ -142,24 +162,26 @@ class PartitionDriver:
                 self._apply(self.partition.after_append(shared.now_ms()))
         return accepted
 
-    def when_flushed(self, accepted: Pending | Duplicate, result: Callable[[int, int], T]) -> asyncio.Future[T]:
-        """Return a future of ``result(base offset, largest timestamp)``, done once the batch is flushed.
+    def when_flushed(self, accepted: Pending | Duplicate, callback: AppendCallback) -> None:
+        """Call ``callback`` once the batch is flushed, or dropped.
 
-        It fails with RequestError if the batch is dropped. A repeated batch gets its original's offset, after the
-        original's flush (rule 9).
+        A repeated batch gets its original's offset, after the original's flush (rule 9): now, if that was before.
         """
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if isinstance(accepted, Duplicate):
             if accepted.pending is None:
-                future.set_result(result(accepted.base_offset, accepted.timestamp))
-                return future
+                callback.on_appended(self.appended(accepted.base_offset, accepted.timestamp))
+                return
             accepted = accepted.pending
         if accepted.token is None:
-            accepted.token = [(future, result)]
+            accepted.token = [callback]
         else:
             assert isinstance(accepted.token, list)
-            accepted.token.append((future, result))
-        return future
+            accepted.token.append(callback)
+
+    def appended(self, base_offset: int, timestamp: int) -> Appended:
+        """Return the result of an append: ``timestamp`` is the batch's largest."""
+        partition = self.partition
+        return Appended(base_offset, timestamp if partition.config.rules.log_append_time else -1, partition.log_start)
 
     @property
     def has_room(self) -> bool:
@@ -376,32 +398,29 @@ class PartitionDriver:
         budget = self._shared.budget
         for pending in effect.batches:
             budget.give_back(pending.batch.size)
-            batch = pending.batch
-            if pending.token is not None:
-                for future, result in pending.token:  # type: ignore[attr-defined]
-                    if not future.done():
-                        future.set_result(result(batch.base_offset, batch.max_timestamp))
         if self._is_announced:
             assert self._shared.tails is not None
             batches = [pending.batch for pending in effect.batches]
             self._shared.tails.flushed(self.partition.key, batches, self.partition.high_watermark)
         if self._waiting:
             self._notify()
+        for pending in effect.batches:
+            batch = pending.batch
+            for callback in pending.token or ():  # type: ignore[attr-defined]
+                callback.on_appended(self.appended(batch.base_offset, batch.max_timestamp))
 
     def _do_reject(self, effect: ev.Reject) -> None:
         for pending in effect.batches:
             self._shared.budget.give_back(pending.batch.size)
-            for future, _ in pending.token or ():  # type: ignore[attr-defined]
-                if not future.done():
-                    future.set_exception(RequestError(effect.code, effect.reason))
+            for callback in pending.token or ():  # type: ignore[attr-defined]
+                callback.on_failed(RequestError(effect.code, effect.reason))
         self._notify()  # there is room for other batches
 
     def _do_leave_unacknowledged(self, effect: ev.LeaveUnacknowledged) -> None:
         for pending in effect.batches:
             waiting, pending.token = pending.token or (), None
-            for future, _ in waiting:  # type: ignore[attr-defined]
-                if not future.done():
-                    future.set_exception(RequestError(effect.code, effect.reason))
+            for callback in waiting:  # type: ignore[attr-defined]
+                callback.on_failed(RequestError(effect.code, effect.reason))
 
     def _do_abort(self, effect: ev.Abort) -> None:
         self._abort_files()

@@ -23,7 +23,8 @@ from bmq.broker.partition.refusals import Refusals
 from bmq.broker.partition.states import State
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records.batch import Appended, Batch, Ends, parse_batch
+from bmq.core.records.batch import Batch, Ends, parse_batch
+from bmq.endpoint.partitions import AppendCallback
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.checkpoint import ProducerState
@@ -175,23 +176,30 @@ class PartitionOwner:
                 await self._queue.budget.room()
 
     def append(
-        self, data: memoryview, *, acks_all: bool, held_until: float = math.inf
-    ) -> Appended | asyncio.Future[Appended]:
+        self, data: memoryview, callback: AppendCallback, *, acks_all: bool, held_until: float = math.inf
+    ) -> None:
         """Accept the one batch in ``data``; its bytes belong to the partition from here on.
 
-        Returns a future that is done once the batch is flushed. Without ``acks_all`` returns the result at once, unless
-        the check of the records takes long or the batch must be recompressed first. Raises RequestError with Kafka's
-        code if the batch is refused; the future may fail with one. ``held_until`` has no effect here.
+        ``callback`` gets the result once the batch is flushed, or an error with Kafka's code. Without ``acks_all`` it
+        gets the result at once, unless the check of the records takes long or the batch must be recompressed first.
+        ``held_until`` has no effect here.
         """
+        try:
+            self._append(data, callback, acks_all=acks_all)
+        except RequestError as error:
+            callback.on_failed(error)
+
+    def _append(self, data: memoryview, callback: AppendCallback, *, acks_all: bool) -> None:
+        """Append as ``append`` does. Raises RequestError if the batch is refused at once."""
         batch = parse_batch(data)
         self._shared.load.wrote(self.key, len(data))
         self._writer.check(batch)
-        config = self._writer.partition.config
-        if self._queue or is_needed(batch, config.compression):
-            return self._enqueue(batch, acks_all=acks_all)
-        if not check_at_once(batch, config.rules, self._shared.clock.now_ms()):
-            return self._enqueue(batch, acks_all=acks_all)
-        return self._accept(batch, acks_all)
+        config, now_ms = self._writer.partition.config, self._shared.clock.now_ms()
+        is_checked_apart = self._queue or is_needed(batch, config.compression)
+        if is_checked_apart or not check_at_once(batch, config.rules, now_ms):
+            self._enqueue(batch, callback, acks_all=acks_all)
+        else:
+            self._accept(batch, callback, acks_all)
 
     def append_internal(self, data: memoryview) -> asyncio.Future[int]:
         """Append one of this broker's own batches (a coordinator's): a control batch, any size, internal producer ids.
@@ -201,25 +209,24 @@ class PartitionOwner:
         self._shared.load.wrote(self.key, len(data))
         return self._writer.append(data, is_internal=True)
 
-    def _accept(self, batch: Batch, acks_all: bool) -> Appended | asyncio.Future[Appended]:
+    def _accept(self, batch: Batch, callback: AppendCallback, acks_all: bool) -> None:
         try:
             accepted = self._writer.accept(batch, acks_all=acks_all)
         except RequestError as error:
             if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or self._shared.is_alone:
                 raise
-            return self._refusals.prove(error.with_traceback(None))  # a traceback would keep the batch alive
+            self._refusals.prove(error.with_traceback(None), callback)  # a traceback would keep the batch alive
+            return
         if acks_all:
-            return self._writer.when_flushed(accepted, self._appended)
+            self._writer.when_flushed(accepted, callback)
+            return
         self._acknowledged_to = self._writer.partition.next_offset
         if isinstance(accepted, Duplicate):
-            return self._appended(accepted.base_offset, accepted.timestamp)
-        return self._appended(batch.base_offset, batch.max_timestamp)
+            callback.on_appended(self._writer.appended(accepted.base_offset, accepted.timestamp))
+        else:
+            callback.on_appended(self._writer.appended(batch.base_offset, batch.max_timestamp))
 
-    def _appended(self, base_offset: int, timestamp: int) -> Appended:
-        partition = self._writer.partition
-        return Appended(base_offset, timestamp if partition.config.rules.log_append_time else -1, partition.log_start)
-
-    def _enqueue(self, batch: Batch, *, acks_all: bool) -> asyncio.Future[Appended]:
+    def _enqueue(self, batch: Batch, callback: AppendCallback, *, acks_all: bool) -> None:
         """Have the records checked, and recompressed, off the loop."""
         if self._queue is None:
             shared = self._shared
@@ -228,7 +235,7 @@ class PartitionOwner:
             )
         config = self._writer.partition.config
         work = Work(config.rules, self._shared.clock.now_ms(), config.compression)
-        return self._queue.put(batch, work, acks_all=acks_all)
+        self._queue.put(batch, work, callback, acks_all=acks_all)
 
     # ------------------------------------------------------------------------------------------------------ reading
 

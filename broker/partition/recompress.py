@@ -15,8 +15,9 @@ from typing import Any
 from bmq.broker.partition.record_checks import Work
 from bmq.core.aio.byte_budget import Budget
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records.batch import CODEC_MASK, Appended, Batch
+from bmq.core.records.batch import CODEC_MASK, Batch
 from bmq.core.records.compression import Compression
+from bmq.endpoint.partitions import AppendCallback
 
 PARALLEL_MAX = 2
 """Batches worked on at once: each may take 256 MB while it is decompressed."""
@@ -50,13 +51,13 @@ def is_needed(batch: Batch, compression: Compression | None) -> bool:
 
 
 class _Job:
-    __slots__ = ("acks_all", "batch", "future", "work")
+    __slots__ = ("acks_all", "batch", "callback", "work")
 
-    def __init__(self, batch: Batch, work: Work, *, acks_all: bool) -> None:
+    def __init__(self, batch: Batch, work: Work, callback: AppendCallback, *, acks_all: bool) -> None:
         self.batch = batch
         self.work = work
         self.acks_all = acks_all
-        self.future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.callback = callback
 
     @property
     def is_abandoned(self) -> bool:
@@ -64,19 +65,20 @@ class _Job:
 
         With other acks the batch is stored all the same.
         """
-        return self.acks_all and self.future.cancelled()
+        return self.acks_all and self.callback.is_over
 
 
 class RecompressQueue:
     """The batches of one partition that wait for a check or recompression, and those behind them.
 
-    ``accept(batch, acks_all)`` numbers and queues a batch that is ready; ``process`` is the broker's byte budget.
+    ``accept(batch, callback, acks_all)`` numbers and queues a batch that is ready; ``process`` is the broker's byte
+    budget.
     """
 
     def __init__(
         self,
         recompressor: Recompressor,
-        accept: Callable[[Batch, bool], Appended | asyncio.Future[Appended]],
+        accept: Callable[[Batch, AppendCallback, bool], None],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         process: Budget,
         bytes_max: int,
@@ -91,15 +93,13 @@ class RecompressQueue:
     def __bool__(self) -> bool:
         return bool(self._jobs)
 
-    def put(self, batch: Batch, work: Work, *, acks_all: bool) -> asyncio.Future[Appended]:
-        """Queue a batch whose header was checked; return the future of its append."""
-        job = _Job(batch, work, acks_all=acks_all)
-        self._jobs.append(job)
+    def put(self, batch: Batch, work: Work, callback: AppendCallback, *, acks_all: bool) -> None:
+        """Queue a batch whose header was checked."""
+        self._jobs.append(_Job(batch, work, callback, acks_all=acks_all))
         self.budget.take(batch.size)
         self._process.take(batch.size)
         if len(self._jobs) == 1:
             self._spawn(self._run()).add_done_callback(self._ended)
-        return job.future
 
     async def _run(self) -> None:
         while self._jobs:
@@ -107,47 +107,25 @@ class RecompressQueue:
             if not job.is_abandoned:
                 done = await self._recompressor.do(job.batch, job.work)
                 if isinstance(done, RequestError):
-                    _fail(job.future, done)
+                    job.callback.on_failed(done)
                 else:
                     self._hand_on(done, job)
             self._leave()
 
     def _hand_on(self, batch: Batch, job: _Job) -> None:
         try:
-            _follow(self._accept(batch, job.acks_all), job.future)
+            self._accept(batch, job.callback, job.acks_all)
         except RequestError as error:
-            # Without its traceback, which refers to this frame and so back to the future: a cycle that holds the batch.
-            _fail(job.future, error.with_traceback(None))
+            job.callback.on_failed(error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Refuse the batches that are left if the task was cancelled: the partition is leaving this broker."""
         while self._jobs:
-            _fail(self._leave().future, RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is moving"))
+            error = RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is moving")
+            self._leave().callback.on_failed(error)
 
     def _leave(self) -> _Job:
         job = self._jobs.popleft()
         self.budget.give_back(job.batch.size)
         self._process.give_back(job.batch.size)
         return job
-
-
-def _follow(accepted: Appended | asyncio.Future[Appended], future: asyncio.Future[Appended]) -> None:
-    """End ``future`` as ``accepted`` ends."""
-    if isinstance(accepted, Appended):
-        if not future.done():
-            future.set_result(accepted)
-        return
-
-    def on_done(done: asyncio.Future[Appended]) -> None:
-        error = done.exception()
-        if error is not None:
-            _fail(future, error)
-        elif not future.done():
-            future.set_result(done.result())
-
-    accepted.add_done_callback(on_done)
-
-
-def _fail(future: asyncio.Future[Appended], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)

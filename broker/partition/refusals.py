@@ -9,10 +9,10 @@ NOT_LEADER_OR_FOLLOWER the batch is sent again, to the right broker.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.endpoint.partitions import AppendCallback
 from bmq.meta.kv import KvError
 
 
@@ -23,20 +23,18 @@ class Refusals:
 
     def __init__(self, writer: PartitionDriver) -> None:
         self._writer = writer
-        self._waiting: list[tuple[asyncio.Future[Any], RequestError]] = []
+        self._waiting: list[tuple[AppendCallback, RequestError]] = []
         self._task: asyncio.Task[None] | None = None
 
-    def prove(self, error: RequestError) -> asyncio.Future[Any]:
-        """Return a future that fails once the store was asked who owns the partition.
+    def prove(self, error: RequestError, callback: AppendCallback) -> None:
+        """Fail an append once the store was asked who owns the partition.
 
         It fails with ``error`` if this broker still does, else with a retriable error.
         """
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((future, error))
+        self._waiting.append((callback, error))
         if self._task is None:
             self._task = self._writer.spawn(self._prove())
             self._task.add_done_callback(self._ended)
-        return future
 
     async def _prove(self) -> None:
         """Ask the store until no refusal waits: a question that began before a refusal does not prove it."""
@@ -65,7 +63,6 @@ def _not_leader(why: str) -> RequestError:
     return RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
 
 
-def _refuse(waiting: list[tuple[asyncio.Future[Any], RequestError]], outcome: RequestError | None) -> None:
-    for future, error in waiting:
-        if not future.done():
-            future.set_exception(outcome or error)
+def _refuse(waiting: list[tuple[AppendCallback, RequestError]], outcome: RequestError | None) -> None:
+    for callback, error in waiting:
+        callback.on_failed(outcome or error)

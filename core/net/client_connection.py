@@ -19,13 +19,13 @@ import asyncio
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
 from bmq.core.aio.subscribers import Subscribers
 from bmq.core.config import NodeConfig
 from bmq.core.net.frames import FrameReader
-from bmq.core.net.request import Buffer, CloseConnection, Dispatch, Response
+from bmq.core.net.request import Buffer, CloseConnection, Dispatch, Outcome, PendingResponse, Response, outcome_of
 from bmq.core.net.request_budget import FRAME_BYTES, LEAST_RATE, STALL_S, STUCK_S, RequestBudget
 
 UNANSWERED_MAX = 256
@@ -70,17 +70,28 @@ class ConnectionOwner(Protocol):
 class Exchange:
     """A request that has begun, until its response is sent."""
 
-    __slots__ = ("bytes_held", "connection", "future", "response")
+    __slots__ = ("bytes_held", "connection", "response", "work")
 
     def __init__(self, connection: ClientConnection, bytes_held: int, response: Response | None) -> None:
         self.connection = connection
         self.bytes_held = bytes_held
         self.response = response
-        self.future: asyncio.Future[Response] | None = None
+        self.work: asyncio.Future[Response] | PendingResponse | None = None
 
-    def done(self, future: asyncio.Future[Response]) -> None:
-        """Pass the finished future to the connection."""
-        self.connection.on_response(self, future)
+    def begin(self, work: Awaitable[Response]) -> None:
+        """Have the connection get the outcome of ``work``, which has begun."""
+        if isinstance(work, PendingResponse):
+            self.work = work
+            work.on_over(self._resolved)
+        else:
+            self.work = asyncio.ensure_future(work)
+            self.work.add_done_callback(self._done)
+
+    def _done(self, future: asyncio.Future[Response]) -> None:
+        self.connection.on_response(self, outcome_of(future), in_turn=True)
+
+    def _resolved(self, outcome: Outcome) -> None:
+        self.connection.on_response(self, outcome, in_turn=False)
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -267,29 +278,47 @@ class ClientConnection(asyncio.BufferedProtocol):
         exchange = Exchange(self, len(frame) + FRAME_BYTES, None)
         self._bytes_held += exchange.bytes_held
         self._started.append(exchange)
-        exchange.future = asyncio.ensure_future(response)
-        exchange.future.add_done_callback(exchange.done)
+        exchange.begin(response)
 
-    def on_response(self, exchange: Exchange, future: asyncio.Future[Response]) -> None:
-        """Take the result of a request: its response, or the exception that closes the connection."""
-        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+    def on_response(self, exchange: Exchange, outcome: Outcome, *, in_turn: bool) -> None:
+        """Take the outcome of a request.
+
+        ``in_turn``: in a turn of the loop of its own.  If False, this is called in the middle of other work, so that
+        nothing is done but to write the response; all that it makes possible begins in the next turn.
+        """
         if self.is_closed:
-            if error is None:
-                _release(future.result())
-            elif not isinstance(error, CloseConnection | asyncio.CancelledError):
-                self._listener.bug(self, error)
+            if isinstance(outcome, Response):
+                _release(outcome)
+            elif not isinstance(outcome, CloseConnection | asyncio.CancelledError):
+                self._listener.bug(self, outcome)
             return
-        if error is not None:
-            self._close_failed(error)
+        exchange.work = None
+        if not isinstance(outcome, Response):
+            if in_turn:
+                self._close_failed(outcome)
+            else:
+                self._listener.loop.call_soon(self._close_failed, outcome)
             return
-        exchange.response = future.result()
-        exchange.future = None
+        exchange.response = outcome
         self._bytes_held -= exchange.bytes_held
         if exchange is not self._started[0]:
             return  # sent after the response before it
-        if len(self._started) == 1:
+        if self._shares_writes:  # responses of one turn of the loop go out in one write
+            self._go_on_later()
+        elif in_turn:
             self._go_on()
-        elif not self._is_write_due:  # responses of one turn of the loop go out in one write
+        else:
+            self._send_ready()
+            self._write_sent()
+            self._go_on_later()
+
+    @property
+    def _shares_writes(self) -> bool:
+        """True if other responses may come in this turn of the loop."""
+        return len(self._started) > 1
+
+    def _go_on_later(self) -> None:
+        if not self._is_write_due:
             self._is_write_due = True
             self._listener.loop.call_soon(self._go_on)
 
@@ -324,6 +353,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._out_size >= _WRITE_MAX:
             self._write()
 
+    def _write_sent(self) -> None:
+        """Write the responses that were sent in this turn, if there are any."""
+        if self._out or self._out_releases:
+            self._write()
+
     def _write(self) -> None:
         """Give everything to the transport, which passes it to the kernel at once or calls ``pause_writing``."""
         out = self._out
@@ -347,8 +381,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _settle(self, *, has_completed: bool = False) -> None:
         """End an event: write, update the budget, read on or pause.  The budget may call other connections."""
-        if self._out or self._out_releases:
-            self._write()
+        self._write_sent()
         held = self._bytes_held + self._frames.partial_bytes
         budget = self._listener.budget
         if held != self._counted or self._bytes_held != self._counted_complete or (has_completed and budget.is_tight):
@@ -482,6 +515,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.close()
 
     def _close_failed(self, error: BaseException) -> None:
+        if self.is_closed:
+            return  # by an earlier failure of this turn
         if isinstance(error, CloseConnection):
             self._close_malformed(str(error))
             return
@@ -497,8 +532,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._started.clear()
         self._waiting.clear()
         for exchange in started:
-            if exchange.future is not None:
-                exchange.future.cancel()  # a parked fetch must not linger; a produce goes on in its partition's owner
+            if exchange.work is not None:
+                exchange.work.cancel()  # a parked fetch must not linger; a produce goes on in its partition's owner
             elif exchange.response is not None:
                 _release(exchange.response)
         self._out.clear()

@@ -12,10 +12,8 @@ As towards clients, nothing begins and nothing is read while the other side does
 
 from __future__ import annotations
 
-import asyncio
-
 from bmq.core.net.client_connection import UNANSWERED_MAX, ClientConnection, ConnectionOwner, Exchange
-from bmq.core.net.request import Dispatch, Response
+from bmq.core.net.request import Dispatch, Outcome
 
 SHARE_BYTES = 1 << 20
 SILENCE_S = 60.0
@@ -45,18 +43,15 @@ class UnorderedConnection(ClientConnection):
         if self._started and self._started[-1].response is None:
             self._running[self._started.pop()] = None
 
-    def on_response(self, exchange: Exchange, future: asyncio.Future[Response]) -> None:
+    def on_response(self, exchange: Exchange, outcome: Outcome, *, in_turn: bool) -> None:
         if exchange in self._running:
             del self._running[exchange]
             self._started.append(exchange)
-        super().on_response(exchange, future)
+        super().on_response(exchange, outcome, in_turn=in_turn)
 
-    def _go_on(self) -> None:
-        if self._running and not self._is_write_due:  # other responses may come in this turn: one write for all
-            self._is_write_due = True
-            self._listener.loop.call_soon(self._go_on)
-        else:
-            super()._go_on()
+    @property
+    def _shares_writes(self) -> bool:
+        return bool(self._running) or super()._shares_writes
 
     # --------------------------------------------------------------------------------------------------- reading
 

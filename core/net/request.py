@@ -7,8 +7,9 @@ next frame is dispatched, so what is decided there (a produce's place in its par
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
@@ -80,6 +81,74 @@ NO_RESPONSE = Response(())
 """A response of no bytes, for a produce with acks=0."""
 
 
+Outcome = Response | BaseException
+"""The end of a request: its response, or the exception that closes its connection."""
+
+
+def outcome_of(future: asyncio.Future[Response]) -> Outcome:
+    """Return the outcome of a future that is done."""
+    if future.cancelled():
+        return asyncio.CancelledError()
+    return future.exception() or future.result()
+
+
+class PendingResponse:
+    """A response that is not known yet; unlike a future, it reaches the connection in the turn of the loop that has it.
+
+    Its callbacks run inside ``resolve``, in the order in which they were added: the endpoint counts the response, then
+    the connection writes it.  They begin nothing new, since the caller of ``resolve`` may be in the middle of an event.
+    """
+
+    __slots__ = ("_calls", "_outcome")
+
+    def __init__(self) -> None:
+        self._calls: list[Callable[[Outcome], None]] = []
+        self._outcome: Outcome | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True once it is resolved or cancelled."""
+        return self._outcome is not None
+
+    def on_over(self, call: Callable[[Outcome], None]) -> None:
+        """Call ``call`` with the outcome, once there is one."""
+        if self._outcome is not None:
+            call(self._outcome)
+        else:
+            self._calls.append(call)
+
+    def resolve(self, outcome: Outcome) -> None:
+        """Pass the outcome on.  No effect if there is one already."""
+        if self._outcome is not None:
+            return
+        self._outcome = outcome
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call(outcome)
+
+    def cancel(self) -> None:
+        """Resolve with CancelledError: the client has gone."""
+        self.resolve(asyncio.CancelledError())
+
+    def __await__(self) -> Generator[Any, None, Response]:
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def over(outcome: Outcome) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, Response):
+                future.set_result(outcome)
+            else:
+                future.set_exception(outcome)
+
+        self.on_over(over)
+        try:
+            return (yield from future)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
+
 class CloseConnection(Exception):
     """Bytes that are not a request: close the connection, with one log line that has ``str`` as its reason."""
 
@@ -87,7 +156,8 @@ class CloseConnection(Exception):
 class Dispatch(Protocol):
     """An endpoint: from a frame (without its size field) to a response.
 
-    Called, it returns a ``Response`` at once, or an awaitable of one that has run up to its first await already.
+    Called, it returns a ``Response`` at once, or an awaitable of one that has run up to its first await already (a
+    ``PendingResponse`` has no turn of its own: the connection gets it in a call).
     CloseConnection, raised or awaited, closes the connection; any other exception is a bug, which is logged and closes
     it too. ``is_pipelined`` returns, from the frame alone, whether this request may be dispatched while earlier ones of
     its connection have no response (Produce); all others are dispatched in turn, as in Kafka.

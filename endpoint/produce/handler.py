@@ -37,7 +37,7 @@ from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.metrics.counters import TopicCounters
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import NO_RESPONSE, CloseConnection, Request, Response
+from bmq.core.net.request import NO_RESPONSE, CloseConnection, Outcome, PendingResponse, Request, Response
 from bmq.core.records.batch import CODEC_MASK, CODECS, HEADER_BYTES, NO_PRODUCER_ID
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.primitives import TooManyPartitions
@@ -135,7 +135,7 @@ class Produce:
     so that the request's bytes are freed at once and do not wait for the cyclic garbage collector.
     """
 
-    __slots__ = ("_bucket", "_client", "_correlation_id", "_failure", "_forget", "_future", "_timeout_ms", "_topics",
+    __slots__ = ("_bucket", "_client", "_correlation_id", "_failure", "_forget", "_response", "_timeout_ms", "_topics",
                  "_version", "acks", "held_until", "left", "services")  # fmt: skip
 
     def __init__(self, services: Services, request: Request, asked: ProduceRequest) -> None:
@@ -152,21 +152,21 @@ class Produce:
         self._correlation_id = request.correlation_id
         self._topics: list[TopicAnswer] = []
         self._failure = ""  # the first one; its text only: an exception refers to the frames that it passed
-        self._future: asyncio.Future[Response] | None = None
+        self._response: PendingResponse | None = None
         self._bucket = -1
         self._forget = _nothing
 
     def start(self, asked: ProduceRequest) -> Response | Awaitable[Response]:
-        """Hand every part of ``asked`` to its owner or queue.  Return the response, or a future of it."""
+        """Hand every part of ``asked`` to its owner or queue.  Return the response, pending if parts are."""
         refusal = self._refusal(asked)
         for topic in asked.topics:
             self._topics.append(self._hand_out(topic, refusal))
         if not self.left:
             return self._answer()
-        self._future = asyncio.get_running_loop().create_future()
+        self._response = PendingResponse()
         self._bucket = self.services.holding.deadlines.add(self, self._timeout_ms / 1000)
         self._forget = self._client.on_close(self._drop)
-        return self._future
+        return self._response
 
     def _refusal(self, asked: ProduceRequest) -> RequestError | None:
         """Return the error of the request as a whole; None if its parts may be accepted."""
@@ -264,8 +264,8 @@ class Produce:
         if error is not None and not self._failure:
             self._failure = str(error)
         self.left -= 1
-        if not self.left and self._future is not None:
-            self._finish()
+        if not self.left and self._response is not None:
+            self._finish(self._response)
 
     def expire(self) -> None:
         """Fail all open parts with REQUEST_TIMED_OUT: ``timeout_ms`` has passed."""
@@ -286,18 +286,19 @@ class Produce:
             if isinstance(part, PartitionProduce) and not part.is_over
         ]
 
-    def _finish(self) -> None:
-        future, self._future = self._future, None  # a cancelled one refers to the frames that awaited it
-        assert future is not None
+    def _finish(self, response: PendingResponse) -> None:
+        self._response = None
         self.services.holding.deadlines.remove(self, self._bucket)
         self._forget()
-        if future.done():  # cancelled: the connection is closed
+        if response.is_over:  # cancelled: the connection is closed
             self._topics = []
             return
+        outcome: Outcome
         try:
-            future.set_result(self._answer())
-        except CloseConnection as error:
-            future.set_exception(error)
+            outcome = self._answer()
+        except Exception as error:  # noqa: BLE001  # a bug in a response ends its connection, not the owner's event
+            outcome = error
+        response.resolve(outcome)
 
     def _answer(self) -> Response:
         topics, self._topics = self._topics, []
@@ -399,12 +400,14 @@ def _encode_and_free(version: int, correlation_id: int, box: list[list[TopicAnsw
 
 
 class PartitionProduce(PartitionAnswer):
-    """One partition's records and their result; a ``endpoint.produce.queue.Waiting`` and a part of the response.
+    """One partition's records and their result, and a part of the response.
+
+    A ``endpoint.produce.queue.Waiting`` and a ``endpoint.partitions.AppendCallback``.
 
     It is over once it has a result or was dropped.
     """
 
-    __slots__ = ("_accepted", "_counters", "_produce", "_producer_id", "_sequence", "is_over", "key", "on_over",
+    __slots__ = ("_counters", "_produce", "_producer_id", "_sequence", "_take_back", "is_over", "key", "on_over",
                  "records", "topic")  # fmt: skip
     key: PartitionKey
     topic: str
@@ -415,7 +418,7 @@ class PartitionProduce(PartitionAnswer):
         super().__init__(index, ErrorCode.NONE)
         self._produce = produce
         self._counters = counters
-        self._accepted: asyncio.Future[Appended] | None = None  # the owner's, until it is done
+        self._take_back: Callable[[], None] | None = None  # the owner's, until there is a result
         self.records = records
         self.is_over = False
         self.on_over: Callable[[], None] = _nothing  # see ``endpoint.produce.queue.Waiting``
@@ -444,12 +447,11 @@ class PartitionProduce(PartitionAnswer):
         ):
             self.fail(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch of this producer was refused"))
             return
-        try:
-            accepted = owner.append(
-                records, acks_all=self._produce.acks == ACKS_ALL, held_until=self._produce.held_until
-            )
-        except RequestError as error:
-            self.fail(error)
+        acks_all, held_until = self._produce.acks == ACKS_ALL, self._produce.held_until
+        take_back = owner.append(records, self, acks_all=acks_all, held_until=held_until)
+        if not self.is_over:
+            self._take_back = take_back
+        elif self.error_code:
             return
         if self._counters is not None:
             count, size = _COUNT.unpack_from(records, _COUNT_AT)[0], len(records)
@@ -458,30 +460,22 @@ class PartitionProduce(PartitionAnswer):
             traffic = self._produce.services.metrics.traffic
             if traffic is not None:
                 traffic.wrote(self.topic, self.partition, count, size)
-        if isinstance(accepted, Appended):
-            self._succeed(accepted)
-        else:
-            self._accepted = accepted
-            accepted.add_done_callback(self._on_accepted)
 
-    def _on_accepted(self, future: asyncio.Future[Appended]) -> None:
-        self._accepted = None
-        if future.cancelled():
-            return
-        error = future.exception()  # also if this part is over: asyncio logs an exception that is not retrieved
+    def on_appended(self, appended: Appended) -> None:
+        """Take the result from the owner."""
         if self.is_over:
             return
-        if error is None:
-            self._succeed(future.result())
-        elif isinstance(error, RequestError):
-            self.fail(error)
-        else:
-            raise error
-
-    def _succeed(self, appended: Appended) -> None:
+        self._take_back = None
         self.base_offset, self.append_time, self.log_start = appended
         self.is_over = True
         self._produce.part_over(None)
+
+    def on_failed(self, error: RequestError) -> None:
+        """Take the error from the owner."""
+        if self.is_over:
+            return
+        self._take_back = None
+        self.fail(error)
 
     def fail(self, error: RequestError) -> None:
         """Set the error as this part's result.  To be called only while it has none."""
@@ -500,11 +494,12 @@ class PartitionProduce(PartitionAnswer):
         self._produce.part_over(None)
 
     def _end(self) -> None:
-        """Free the records, and cancel the append: a `RemoteOwner` that has not sent it yet then does not."""
+        """Free the records, and take the append back: a `RemoteOwner` that has not sent it yet then does not."""
         self.records, self.is_over = None, True
         self.on_over()
-        if self._accepted is not None:
-            self._accepted.cancel()
+        take_back, self._take_back = self._take_back, None
+        if take_back is not None:
+            take_back()
 
 
 def _unknown_key(name: str, partition: int) -> PartitionKey:

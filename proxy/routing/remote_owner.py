@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
 
 from bmq.core.aio.timeouts import Deadlines
 from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.records.batch import HEADER_BYTES, NO_PRODUCER_ID, Appended, Ends
+from bmq.core.records.batch import HEADER_BYTES, NO_PRODUCER_ID, Ends
 from bmq.core.rpc.messages import (
     ENDS_SETTLED,
     AskRequest,
@@ -21,6 +23,7 @@ from bmq.core.rpc.messages import (
     ProducersResponse,
     Question,
 )
+from bmq.endpoint.partitions import AppendCallback
 from bmq.proxy.routing.owner_queries import OwnerQueries
 from bmq.proxy.routing.produce_route import ProduceRoute, RouteState
 from bmq.proxy.routing.produce_route_events import (
@@ -43,24 +46,6 @@ TO_WATERMARK = -1
 _PRODUCER_ID = struct.Struct(">q")
 _PRODUCER_ID_AT = 43
 _NO_BUCKET = -1
-
-
-class ProduceFuture(asyncio.Future[Appended]):
-    """The result of one part.  If it is cancelled, a part that was not sent yet is not sent any more."""
-
-    __slots__ = ("_owner", "_part")
-
-    def __init__(self, owner: RemoteOwner, part: RoutedBatch) -> None:
-        super().__init__()
-        self._owner = owner
-        self._part = part
-
-    def cancel(self, msg: object = None) -> bool:
-        """Cancel the future, and drop the part if it was not sent yet."""
-        is_cancelled = super().cancel(msg)
-        if is_cancelled:
-            self._owner.handle(Expired(self._part))
-        return is_cancelled
 
 
 class _Late:
@@ -86,7 +71,6 @@ class RemoteOwner:
         "_is_armed_for",
         "_link",
         "_queries",
-        "_unnotified",
         "_waiters",
         "key",
         "route",
@@ -106,7 +90,6 @@ class RemoteOwner:
         self._deadlines = deadlines
         self._bucket = _NO_BUCKET  # of `deadlines`, that this object is in
         self._is_armed_for: RouteState | None = None
-        self._unnotified = 0  # parts whose error was set, and whose callbacks did not run yet
         self._waiters: list[asyncio.Future[None]] = []  # one for each queue or request that waits
 
     def __repr__(self) -> str:
@@ -127,7 +110,7 @@ class RemoteOwner:
     @property
     def is_settled(self) -> bool:
         """True if every part has its result: a batch that is appended elsewhere now comes behind all of them."""
-        return self.route.is_idle and not self._unnotified
+        return self.route.is_idle
 
     def assign(self, link: ProduceSender | None, *, is_ours: bool = False) -> None:
         """Assign the partition to the broker of ``link``; None: to none, or to this process if ``is_ours``."""
@@ -155,17 +138,9 @@ class RemoteOwner:
                 self._link.send(self, effect.parts)
             else:
                 _answer(effect)
-                if isinstance(effect, Fail):  # its callbacks run in the loop's next turn, and this one behind them
-                    self._unnotified += 1
-                    loop.call_soon(self._on_notified)
         if not route.is_open or self._bucket != _NO_BUCKET:
             self._arm()
         if self._waiters and not (was_open and route.is_open and not route.has_room):
-            self._wake()
-
-    def _on_notified(self) -> None:
-        self._unnotified -= 1
-        if self.is_settled:
             self._wake()
 
     def _arm(self) -> None:
@@ -229,15 +204,16 @@ class RemoteOwner:
         while self.is_open and not self.has_room:
             await self.changed()
 
-    def append(self, data: memoryview, *, acks_all: bool, held_until: float = math.inf) -> ProduceFuture:
-        """Send a batch now, or behind those that are kept.  The future has RequestError if it is refused."""
+    def append(
+        self, data: memoryview, callback: AppendCallback, *, acks_all: bool, held_until: float = math.inf
+    ) -> Callable[[], None]:
+        """Send a batch now, or behind those that are kept.  See ``Owner.append``."""
         producer_id = NO_PRODUCER_ID
         if len(data) >= HEADER_BYTES:
             (producer_id,) = _PRODUCER_ID.unpack_from(data, _PRODUCER_ID_AT)
-        part = RoutedBatch(data, producer_id, acks_all=acks_all, held_until=held_until)
-        handing = part.token = ProduceFuture(self, part)
+        part = RoutedBatch(data, producer_id, acks_all=acks_all, token=callback, held_until=held_until)
         self.handle(Submitted(part))
-        return handing
+        return partial(self.handle, Expired(part))
 
     # ---------------------------------------------------------------------------------------------------------- queries
 
@@ -291,12 +267,11 @@ class RemoteOwner:
 
 
 def _answer(effect: Done | Fail) -> None:
-    handing = effect.part.token
-    assert isinstance(handing, ProduceFuture)
+    callback = cast(AppendCallback, effect.part.token)
     if isinstance(effect, Done):
-        handing.set_result(effect.appended)
+        callback.on_appended(effect.appended)
     else:
-        handing.set_exception(RequestError(effect.code, effect.message))
+        callback.on_failed(RequestError(effect.code, effect.message))
 
 
 def _expect(answer: AskResponse, count: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.assignment.follower import AssignmentFollower
@@ -36,7 +36,7 @@ from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.unit.broker.world import RecordingTails
-from tests.unit.endpoint.serving import FakeCatalog
+from tests.unit.endpoint.serving import FakeCatalog, append
 
 _HEADER = struct.Struct(">hhihb")  # key, version, correlation id, no client id, no tagged fields
 _RESPONSE_HEADER_BYTES = 5
@@ -256,7 +256,7 @@ class Cluster:
     async def write(self, owner: str, key: PartitionKey, data: bytearray, timeout_s: float = 10.0) -> int:
         """The base offset."""
         found = await self.nodes[owner].assigned.wait(key, timeout_s)
-        return (await cast(Any, found.append(memoryview(data), acks_all=True))).base_offset  # type: ignore[no-any-return]
+        return (await append(found, data)).base_offset
 
 
 @asynccontextmanager

@@ -44,6 +44,7 @@ from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.unit.endpoint.serving import FakeCatalog
 
 MODULES = (produce, list_offsets, offset_for_leader_epoch, delete_records, describe_producers, describe_log_dirs)
+Parts = dict[tuple[str, int], bytes | bytearray | None]
 FIELDS = ("error_code", "base_offset", "log_append_time_ms", "log_start_offset")
 
 
@@ -182,19 +183,29 @@ class World:
     async def call(self, request: Any, response: Any, version: int) -> Any:
         return await answered(self.send(request, version), response, version)
 
-    def produce(
+    def produce(self, parts: Parts, **options: Any) -> asyncio.Future[list[Any]]:
+        """Send parts, and return a future of their answers in order.  The request is with the endpoint on return."""
+        version = options.setdefault("version", 11)
+        return asyncio.ensure_future(produced(self.send(self._produce_request(parts, **options), version), version))
+
+    def produce_frame(self, parts: Parts, **options: Any) -> bytes:
+        """The bytes of such a request, its size in front."""
+        request = self._produce_request(parts, **options)
+        self._correlation += 1
+        request.with_header(correlation_id=self._correlation, client_id="test")
+        return bytes(request.encode(version=options.get("version", 11), header=True, framed=True))
+
+    def _produce_request(
         self,
-        parts: dict[tuple[str, int], bytes | bytearray | None],
+        parts: Parts,
         *,
         version: int = 11,
         acks: int = -1,
         timeout_ms: int = 30_000,
         transactional_id: str | None = None,
         topic_id: uuid.UUID = uuid.UUID(int=1 << 90),  # noqa: B008
-    ) -> asyncio.Future[list[Any]]:
-        """Send parts, and return a future of their answers in order.  The request is with the endpoint on return.
-
-        ``topic_id`` names topics that the catalog does not have."""
+    ) -> Any:
+        """``topic_id`` names topics that the catalog does not have."""
         Data = ProduceRequest.TopicProduceData
         topics = []
         for (name, index), records in parts.items():
@@ -202,8 +213,7 @@ class World:
             named = {"name": name} if version < 13 else {"topic_id": known.topic_id if known else topic_id}
             piece = Data.PartitionProduceData(index=index, records=None if records is None else bytes(records))
             topics.append(Data(**named, partition_data=[piece]))
-        request = ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
-        return asyncio.ensure_future(produced(self.send(request, version), version))
+        return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
 
     async def produce_one(self, records: bytes | bytearray | None, partition: int = 0, **options: Any) -> Any:
         """The one partition's answer; base offset and error name first."""

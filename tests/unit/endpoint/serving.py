@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from bmq.core.records.batch import Batch, Ends, Record, build_batch, split_batch
 from bmq.endpoint.fetch.operation import FetchParams, FetchResult
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 from bmq.endpoint.fetch.service import FetchService
-from bmq.endpoint.partitions import Appended, Owner, PartitionView
+from bmq.endpoint.partitions import AppendCallback, Appended, Owner, PartitionView
 from bmq.meta.catalog import Topic, TopicChange
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.checkpoint import ProducerState
@@ -87,7 +88,7 @@ class FakeOwner:
     async def room(self) -> None:
         raise NotImplementedError
 
-    def append(self, data: memoryview, *, acks_all: bool, held_until: float = 0.0) -> Appended:
+    def append(self, data: memoryview, callback: AppendCallback, *, acks_all: bool, held_until: float = 0.0) -> None:
         raise NotImplementedError
 
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
@@ -116,6 +117,32 @@ class FakeOwner:
 
     async def log_bytes(self) -> int:
         raise NotImplementedError
+
+
+class AppendFuture:
+    """An ``AppendCallback`` whose result is awaited."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_over(self) -> bool:
+        return self.future.done()
+
+    def on_appended(self, appended: Appended) -> None:
+        assert not self.future.done()
+        self.future.set_result(appended)
+
+    def on_failed(self, error: RequestError) -> None:
+        assert not self.future.done()
+        self.future.set_exception(error)
+
+
+def append(owner: Owner, data: bytearray, *, held_until: float = math.inf) -> asyncio.Future[Appended]:
+    """Append with acks=all."""
+    callback = AppendFuture()
+    owner.append(memoryview(data), callback, acks_all=True, held_until=held_until)
+    return callback.future
 
 
 class FakeOwners:

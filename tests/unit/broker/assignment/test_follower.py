@@ -31,6 +31,7 @@ from bmq.storage.memory import Faults
 from tests.harness.loop import run
 from tests.unit.broker.cluster import Cluster, Node, cluster
 from tests.unit.broker.world import batch, idempotent, world
+from tests.unit.endpoint.serving import append
 from tests.unit.loop_stops import TurnCounter
 
 pytestmark = pytest.mark.slow
@@ -768,9 +769,7 @@ class Contradicted:
     def send(self, sequence: int) -> Awaitable[Any]:
         owner = self.c["a"].assigned.get(self.key)
         assert owner is not None, "nobody has told it"
-        sent = owner.append(memoryview(idempotent(sequence)), acks_all=True)
-        assert isinstance(sent, asyncio.Future)
-        return sent
+        return append(owner, idempotent(sequence))
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -58,7 +58,8 @@ async def test_random_mixtures_are_answered_in_order(seed: int) -> None:
     peer = world.peer(piece=rng.choice((1, 7, 64, 1 << 20)), room=rng.choice((0, 30, 1 << 30)))
     count = rng.randint(5, 60)
     slow = [number for number in range(count) if rng.random() < 0.6]
-    world.script.later(*slow)
+    for number in slow:
+        rng.choice((world.script.later, world.script.pending))(number)
     data = b"".join(frame(n, key=rng.choice((0, 18)), size=rng.choice((8, 300, 40_000))) for n in range(count))
     while data or slow or len(peer.answers()) < count:
         size = rng.randint(0, 50_000)
@@ -73,6 +74,61 @@ async def test_random_mixtures_are_answered_in_order(seed: int) -> None:
     assert peer.answers() == list(range(count))
     assert sorted(world.script.released) == list(range(count))
     assert world.metrics.request_bytes_held == 0
+
+
+async def test_a_pending_response_is_written_in_the_call_that_resolves_it_and_nothing_begins_there() -> None:
+    """The call may be in the middle of an event of the partition that the waiting request is for."""
+    world = World()
+    world.script.pending(1)
+    peer = world.peer()
+    peer.send(frames(1) + frames(2))
+    world.script.answer(1)
+    assert peer.answers() == [1]
+    assert world.script.begun == [1]
+    await turn()
+    assert peer.answers() == world.script.begun == [1, 2]
+    assert world.metrics.request_bytes_held == 0
+
+
+async def test_pending_responses_of_one_turn_share_a_write() -> None:
+    world = World()
+    world.script.pending(1, 2, 3, 4)
+    peer = world.peer()
+    peer.send(frames(1, 2, 3, 4, key=PRODUCE))
+    world.script.answer(3, 1, 2)
+    assert peer.answers() == []
+    await turn()
+    assert (peer.answers(), peer.writes) == ([1, 2, 3], 1)
+    world.script.answer(4)
+    assert (peer.answers(), peer.writes) == ([1, 2, 3, 4], 2)
+
+
+@pytest.mark.parametrize("error", [CloseConnection("failed"), ValueError("a bug")])
+async def test_a_pending_response_that_fails_closes_the_connection_behind_the_call(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    world.script.pending(1, 2)
+    peer = world.peer()
+    peer.send(frames(1, 2, key=PRODUCE))
+    for number in (1, 2):
+        world.script.answers[number].resolve(error)
+    assert not peer.is_gone
+    await turn()
+    assert peer.is_gone
+    assert not world.listener.connections
+    assert len(caplog.records) == 1
+
+
+async def test_a_pending_response_is_cancelled_with_its_connection() -> None:
+    world = World()
+    world.script.pending(1)
+    peer = world.peer()
+    peer.send(frames(1))
+    peer.leave()
+    assert world.script.answers[1].is_over
+    world.script.answer(1)  # without effect
+    assert peer.answers() == []
 
 
 async def test_no_answer_sends_nothing_and_keeps_the_order() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import ClientConnection, Listener
-from bmq.core.net.request import Client, Response
+from bmq.core.net.request import Client, PendingResponse, Response
 
 _HEADER = struct.Struct(">hhi")
 PRODUCE, OTHER = 0, 18
@@ -26,8 +26,8 @@ def reply(number: int, size: int = 4) -> Response:
 
 
 class Script:
-    """A Dispatch under the test's hands.  ``answers[number]`` says how a request is answered: an Answer, a future, an
-    exception; by default at once.  ``begun`` lists the requests in the order in which they began."""
+    """A Dispatch under the test's hands.  ``answers[number]`` says how a request is answered: an Answer, a future, a
+    pending response, an exception; by default at once.  ``begun`` lists the requests in their order."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -53,9 +53,17 @@ class Script:
         for number in numbers:
             self.answers[number] = asyncio.get_running_loop().create_future()
 
+    def pending(self, *numbers: int) -> None:
+        for number in numbers:
+            self.answers[number] = PendingResponse()
+
     def answer(self, *numbers: int, size: int = 4) -> None:
         for number in numbers:
-            self.answers[number].set_result(self.reply(number, size))
+            answer = self.answers[number]
+            if isinstance(answer, PendingResponse):
+                answer.resolve(self.reply(number, size))
+            else:
+                answer.set_result(self.reply(number, size))
 
     def reply(self, number: int, size: int = 4) -> Response:
         answer = reply(number, size)

@@ -24,6 +24,7 @@ from bmq.proxy.routing.produce_sender import NOTIFIED_A_TURN, PARTS_MAX, Produce
 from bmq.proxy.routing.remote_owner import RemoteOwner
 from bmq.proxy.routing.remote_tail import OwnerLink, RemoteTail
 from tests.harness.loop import run
+from tests.unit.endpoint.serving import append
 from tests.unit.loop_stops import STOP_MAX_S, LoopStops, loop_stops
 from tests.unit.proxy.cluster import Cluster, cluster, member
 
@@ -160,7 +161,7 @@ def test_a_connection_that_comes_and_goes_reaches_all() -> None:
 def test_one_request_has_so_many_parts() -> None:
     async def story(senders: Senders) -> None:
         for owner in senders.owners:
-            owner.append(memoryview(bytearray(61)), acks_all=True)
+            append(owner, bytearray(61))
         await asyncio.sleep(0)
         assert len(senders.peer.calls) == MANY / PARTS_MAX
 
@@ -173,7 +174,7 @@ def send(owners: Sequence[RemoteOwner], number: int) -> None:
         record = bytearray(61)
         record[43:51] = (7).to_bytes(8, "big")
         record[60] = number
-        owner.append(memoryview(record), acks_all=True)
+        append(owner, record)
 
 
 async def reconnect(senders: Senders) -> FakePeer:
@@ -235,7 +236,7 @@ def test_a_busy_connection_refuses_all_that_is_behind() -> None:
             for at, owner in enumerate(senders.owners):
                 record = bytearray(61)
                 record[60] = number
-                owner.append(memoryview(record), acks_all=True)
+                append(owner, record)
                 if at % NOTIFIED_A_TURN == 0:
                     await asyncio.sleep(0)
         peer.is_busy = False
@@ -257,7 +258,7 @@ def test_what_waits_for_the_same_moment_is_given_up_in_turns() -> None:
         for at, owner in enumerate(senders.owners):
             record = bytearray(61)
             record[43:51] = (7).to_bytes(8, "big")
-            sent.append(owner.append(memoryview(record), acks_all=True, held_until=until))
+            sent.append(append(owner, record, held_until=until))
             if at % NOTIFIED_A_TURN == 0:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)  # all are sent
@@ -299,7 +300,7 @@ def test_who_waits_for_an_owner_until_the_same_moment_gives_up_in_turns() -> Non
 def test_closing_answers_all() -> None:
     async def story(senders: Senders) -> None:
         plain = b"".ljust(43) + (-1).to_bytes(8, "big", signed=True) + bytes(10)  # without a producer id
-        sent = [owner.append(memoryview(bytearray(plain)), acks_all=True) for owner in senders.owners]
+        sent = [append(owner, bytearray(plain)) for owner in senders.owners]
         await asyncio.sleep(0)
         senders.peers.cut()
         await senders.link.close()

@@ -15,6 +15,7 @@ from bmq.core.rpc.messages import InternalKey
 from bmq.core.rpc.peers import ConnectionKind, PeerBusy
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
+from bmq.endpoint.partitions import AppendCallback
 from bmq.proxy.routing.remote_tail import RemoteTail
 from tests.harness.loop import run
 from tests.unit.proxy.cluster import Cluster, Connection, cluster, idempotent, plain
@@ -293,12 +294,13 @@ def test_what_follows_a_refused_batch_in_the_same_request_is_refused_too(monkeyp
         await world.send(plain())
         real, refused = PartitionOwner.append, 0
 
-        def append(self: PartitionOwner, data: memoryview, **options: Any) -> Any:
+        def append(self: PartitionOwner, data: memoryview, callback: AppendCallback, **options: Any) -> None:
             nonlocal refused
             refused += 1
             if refused == 1:
-                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not yet")
-            return real(self, data, **options)
+                callback.on_failed(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not yet"))
+            else:
+                real(self, data, callback, **options)
 
         monkeypatch.setattr(PartitionOwner, "append", append)
         parts = [(0, memoryview(idempotent(number))) for number in range(2)]

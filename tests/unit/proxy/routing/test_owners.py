@@ -28,6 +28,7 @@ from bmq.storage.checkpoint import ProducerState
 from bmq.storage.memory import Faults
 from tests.harness.loop import run
 from tests.unit.broker.world import FakeClient
+from tests.unit.endpoint.serving import append
 from tests.unit.loop_stops import TurnCounter
 from tests.unit.proxy.cluster import PING_S, Cluster, cluster, idempotent, plain
 
@@ -635,9 +636,7 @@ def test_the_end_of_what_was_acknowledged_is_told_through_the_proxy() -> None:
 
 
 async def _appended(owner: PartitionOwner) -> None:
-    accepted = owner.append(memoryview(plain()), acks_all=True)
-    assert isinstance(accepted, asyncio.Future)
-    await accepted
+    await append(owner, plain())
 
 
 def test_rule_2_an_owner_that_cannot_be_asked_says_nothing() -> None:
