@@ -229,7 +229,7 @@ class Broker:
     @property
     def under_replicated(self) -> int:
         """Partitions whose open segment has fewer copies than `replication`: Kafka's UnderReplicatedPartitions."""
-        return sum(writer.is_under_replicated for writer in self.shared.busy)
+        return sum(0 < len(each.nodes) < each.partition.config.replication for each in self.shared.busy)
 
     @property
     def waiting_for_store(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -46,18 +46,12 @@ class OpenPartition(Protocol):
         """True while the partition has a file open."""
 
     @property
-    def is_under_replicated(self) -> bool:
-        """True if the open segment has fewer datanodes than its replication factor."""
+    def nodes(self) -> Sequence[str]:
+        """The datanodes of the open segment's pipeline; none if no segment is open, or for a local folder."""
 
     @property
     def unflushed_bytes(self) -> int:
         """Bytes accepted and not yet acknowledged by storage."""
-
-    def has_node(self, nodes: Set[str]) -> bool:
-        """Return whether the open segment is on one of these datanodes, and may be rolled for slowness now."""
-
-    def leave_nodes(self, nodes: Sequence[str]) -> None:
-        """Give up the open pipeline if it waits for one of these datanodes, which are silent."""
 
     def leave_broken_files(self) -> StorageError | None:
         """Close the files whose idle pipelines have broken, and return a reason; None if there is none."""

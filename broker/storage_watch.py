@@ -210,7 +210,9 @@ class StorageWatch:
         if not slow:
             return
         for writer in sorted(self._shared.busy, key=lambda writer: str(writer.path)):
-            if writer.has_node(slow) and health.take_roll_token(now_ms):
+            if not writer.partition.may_leave_slow(now_ms) or slow.isdisjoint(writer.nodes):
+                continue
+            if health.take_roll_token(now_ms):
                 health.slow(sorted(slow), now_ms)
                 writer.post(ev.StorageSlow())
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Callable, Coroutine, Sequence, Set
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from bmq.broker import events as ev
 from bmq.broker.config import LogConfig
@@ -20,7 +19,8 @@ from bmq.broker.events import Effect, Event, Pending
 from bmq.broker.files.closing import Closing
 from bmq.broker.files.deferred_indexes import BEHIND_MS
 from bmq.broker.files.open_segments import OpenFiles
-from bmq.broker.files.segment_files import SegmentFiles, TooFewNodes, copies_of
+from bmq.broker.files.segment_files import SegmentFiles
+from bmq.broker.partition import record_effects, segment_effects, takeover_effects
 from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.copy_counter import CopyCounter
 from bmq.broker.partition.flushes import InFlightFlushes
@@ -29,22 +29,23 @@ from bmq.broker.partition.recovery import Takeover
 from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.broker.partition.slow_pipeline import check_slow_pipeline
 from bmq.broker.partition.states import TERMINAL, State
-from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.logging.fields import fields
-from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Appended, Batch, parse_batch
 from bmq.endpoint.partitions import AppendCallback
 from bmq.meta import ownership
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
-from bmq.storage.filesystem import CorruptData, PipelineFailed, StorageError
+from bmq.storage.filesystem import PipelineFailed, StorageError
 from bmq.storage.layout import PartitionPath
 
-_log = logging.getLogger("bmq.broker.partition.driver")
 ALARM_MS_MAX = 60_000
 """Longest time to a timer: a deadline that is farther away is checked again then, so that an outdated one is dropped
 soon.
 """
+E = TypeVar("E", bound=Effect)
+Work = Callable[["PartitionDriver", E], Coroutine[Any, Any, Event | None]]
+_Row = tuple[type[Any], Callable[["PartitionDriver", Any], None]]
 
 
 class _OffsetFuture:
@@ -72,22 +73,22 @@ class PartitionDriver:
     """One partition of this broker: ``start``, ``wait_open``, then ``append``; in the end ``move`` or ``abandon``."""
 
     def __init__(self, shared: BrokerContext, path: PartitionPath, key: PartitionKey, config: LogConfig) -> None:
-        self._shared = shared
+        self.shared = self._shared = shared
         self.path = path
         self.partition = PartitionMachine(key, shared.incarnation, config, shared.config)
-        self._segments = SegmentFiles(shared, path, is_synced=config.flush_sync, replication=config.replication)
-        self._takeover = Takeover(shared, self._segments, key, config.index_interval_bytes)
-        self._kv_key = ownership.partition_key(shared.cluster, key)
-        self._files = OpenFiles(shared, self._segments)
-        self._closing = Closing(shared, self._segments, self._files, self._is_ours)
+        self.segments = SegmentFiles(shared, path, is_synced=config.flush_sync, replication=config.replication)
+        self.takeover = Takeover(shared, self.segments, key, config.index_interval_bytes)
+        self.record_key = ownership.partition_key(shared.cluster, key)
+        self.files = OpenFiles(shared, self.segments)
+        self.closing = Closing(shared, self.segments, self.files, self.is_ours)
         self._flushes = InFlightFlushes(shared, self, self.post)
-        self._copy_counter: CopyCounter | None = None
+        self.copy_counter: CopyCounter | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._alarm_ms = -1
         self._durable_start = 0
         self._is_abandoned = False
-        self._found: tuple[PartitionRecord, int] | None = None
+        self.found_record: tuple[PartitionRecord, int] | None = None
         self._queued_ms = -1  # since when batches wait for a flush; -1: none waits
         self._is_announced = False  # the flush listener was notified that the partition is open
         self.on_end: Callable[[], None] | None = None
@@ -108,8 +109,8 @@ class PartitionDriver:
         ``found``: the partition's record and revision, if known; they may be outdated, since the claim compares the
         revision. ``handed``: the previous owner's release note.
         """
-        self._found = found
-        self._takeover.handed = handed
+        self.found_record = found
+        self.takeover.handed = handed
         self.post(ev.Start())
 
     async def wait_open(self) -> None:
@@ -229,17 +230,24 @@ class PartitionDriver:
 
         Raises KvError if the store does not respond, RequestError if this broker is not the owner any more.
         """
-        await self._is_ours()
+        await self.is_ours()
         if self.partition.state is not State.WRITE:
             raise self.partition.refusal()
 
     async def is_ours(self) -> bool:
-        """Return whether the metadata store names this broker as the owner. Raises KvError."""
-        return await self._is_ours()
+        """Ask the metadata store who owns the partition; end it if that is not this broker, or cannot be determined.
+
+        After False the partition is in a terminal state, so nothing waits for what the caller leaves undone. Raises
+        KvError.
+        """
+        ended = await record_effects.check_owner(self)
+        if ended is not None:
+            self.post(ended)
+        return ended is None
 
     async def is_in_place(self, entry: SegmentEntry) -> bool:
         """Return whether the segment's own file has its final name. Raises StorageError."""
-        return await self._segments.is_in_place(entry)
+        return await self.segments.is_in_place(entry)
 
     def reconfigure(self, config: LogConfig) -> None:
         """Apply other settings from now on.
@@ -248,7 +256,7 @@ class PartitionDriver:
         Accepted batches are not checked again, and never need more copies than before.
         """
         self.partition.reconfigure(config)
-        self._segments.is_synced = config.flush_sync
+        self.segments.is_synced = config.flush_sync
         self.post(ev.Tick(self._shared.clock.now_ms()))  # a deadline may be nearer now
 
     async def move(self, *, has_successor: bool = False) -> ReleaseNote:
@@ -258,24 +266,24 @@ class PartitionDriver:
         asked again and again whether it has: storage may never let this hand-over end, and clients send their requests
         to this broker until it responds.
         """
-        self._closing.has_successor = has_successor
-        self._closing.hurry()
+        self.closing.has_successor = has_successor
+        self.closing.hurry()
         if self.partition.state not in TERMINAL:
             self.post(ev.MoveRequested())
         config = self._shared.config
         while not await self._has_ended(max(config.handover_wait_ms, config.retry_ms.most) / 1000):
             with contextlib.suppress(KvError):  # without the store no broker can take the partition: ask again later
-                await self._is_ours()
+                await self.is_ours()
         await self.abandon()
         return self._release_note()
 
     def _release_note(self) -> ReleaseNote:
         """Return the release note: the record, and its last segment's index. Indexes left over are written later."""
-        left, record = self._closing.left, self.partition.record
+        left, record = self.closing.left, self.partition.record
         if not self.partition.is_released:
             return NOTHING  # the new owner took it and indexed what it found; or this broker never claimed it
         for name, (length, index) in left.items():
-            self._shared.late_indexes.add(self._segments, name, length, index, after_ms=BEHIND_MS)
+            self._shared.late_indexes.add(self.segments, name, length, index, after_ms=BEHIND_MS)
         _, index = left.get(record.segments[-1].name, (0, b"")) if record.segments else (0, b"")
         return ReleaseNote(record, self.partition.revision, index)
 
@@ -338,6 +346,16 @@ class PartitionDriver:
                 {"message": f"{self!r} failed", "exception": error, "task": task}
             )
 
+    def _run(self, work: Work[E], effect: E) -> None:
+        """Start a task that ends with the partition, and posts the event that ``work`` returns."""
+
+        async def report() -> None:
+            event = await work(self, effect)
+            if event is not None:
+                self.post(event)
+
+        self.spawn(report())
+
     def _notify(self) -> None:
         waiting, self._waiting = self._waiting, []
         for future in waiting:
@@ -367,14 +385,14 @@ class PartitionDriver:
         if self._is_abandoned:
             return False  # it was queued for a turn before it was abandoned
         segment = self.partition.current
-        if segment is not None and self._shared.health.has_silent(self._files[segment.entry.spare].nodes):
+        if segment is not None and self._shared.health.has_silent(self.files[segment.entry.spare].nodes):
             self.post(ev.SegmentFailed(segment.entry.name, "a node of its pipeline does not respond"))
             return False
         now_ms = self._shared.now_ms()
         taken, effects = self.partition.take(self._shared.config.flush_bytes, now_ms)
         if taken:
             assert segment is not None
-            appender, is_synced = self._files[segment.entry.spare], self.partition.config.flush_sync
+            appender, is_synced = self.files[segment.entry.spare], self.partition.config.flush_sync
             if self._queued_ms >= 0:
                 self._shared.queue_ms.observe(now_ms - self._queued_ms)
                 self._queued_ms = -1
@@ -385,7 +403,7 @@ class PartitionDriver:
 
     def _abort_files(self) -> None:
         self._flushes.give_up()
-        self._files.abort_all()
+        self.files.abort_all()
 
     # -------------------------------------------------------------------------------------- effects performed at once
 
@@ -451,34 +469,13 @@ class PartitionDriver:
         if partition.state in TERMINAL and self.on_end is not None:
             self.on_end()
 
-    def _do_suspect(self, effect: ev.Suspect) -> None:
+    @property
+    def nodes(self) -> Sequence[str]:
+        """The datanodes of the open segment's pipeline; none if no segment is open, or for a local folder."""
         segment = self.partition.current
-        assert segment is not None
-        nodes = self._files[segment.entry.spare].nodes
-
-        def age_ms() -> int | None:
-            current, inflight = self.partition.current, self.partition.batches.inflight
-            if current is None or current.entry.name != effect.name or not inflight:
-                return None
-            return self._shared.now_ms() - inflight[0].sent_ms
-
-        async def work() -> None:
-            failed = await check_slow_pipeline(self._shared, effect, nodes, age_ms)
-            if failed is not None:
-                self.post(failed)
-
-        self.spawn(work())
-
-    def leave_nodes(self, nodes: Sequence[str]) -> None:
-        """Give up the open pipeline if a flush of it waits for one of these silent nodes.
-
-        A pipeline without a flush in flight is given up when there is something to send.
-        """
-        segment = self.partition.current
-        if segment is None or not self.partition.batches.inflight:
-            return
-        if not set(nodes).isdisjoint(self._files[segment.entry.spare].nodes):
-            self.post(ev.SegmentFailed(segment.entry.name, f"silent: {', '.join(nodes)}"))
+        if segment is None or not self.files.has(segment.entry.spare):
+            return ()
+        return self.files[segment.entry.spare].nodes
 
     def leave_broken_files(self) -> StorageError | None:
         """Give up the open segment, or the spare, if its pipeline broke while no flush was in flight; return the error.
@@ -505,164 +502,32 @@ class PartitionDriver:
 
         New files avoid the nodes that caused the error.
         """
-        if not self._files.has(entry.spare):
+        if not self.files.has(entry.spare):
             return None  # fenced or abandoned
-        failure = self._files[entry.spare].failure
+        failure = self.files[entry.spare].failure
         if isinstance(failure, PipelineFailed):
             self._shared.health.failed(failure.suspects, self._shared.now_ms())
         return failure
 
-    def has_node(self, nodes: Set[str]) -> bool:
-        """Return whether the open pipeline includes one of ``nodes``, and was not rolled for slowness lately."""
-        segment = self.partition.current
-        if segment is None or not self.partition.may_leave_slow(self._shared.now_ms()):
-            return False
-        return not nodes.isdisjoint(self._files[segment.entry.spare].nodes)
-
-    @property
-    def is_under_replicated(self) -> bool:
-        """True if the open segment has fewer datanodes than its replication factor; never for a local folder."""
-        segment = self.partition.current
-        if segment is None or not self._files.has(segment.entry.spare):
-            return False
-        nodes = self._files[segment.entry.spare].nodes
-        return bool(nodes) and len(nodes) < self.partition.config.replication
-
     @property
     def has_files(self) -> bool:
         """True while the partition has an open file."""
-        return bool(self._files)
+        return bool(self.files)
+
+    def _do_seal_segment(self, effect: ev.SealSegment) -> None:
+        self._flushes.give_up(effect.entry.name)
+        self.files.abort(effect.entry)
+        self._run(segment_effects.seal_segment, effect)
 
     def _do_run_again(self, effect: ev.RunAgain) -> None:
-        self._later(effect.delay_ms, lambda: self._apply([effect.effect]))
-
-    def _later(self, delay_ms: int, call: Callable[[], None]) -> None:
         async def wait() -> None:
-            await asyncio.sleep(delay_ms / 1000)
+            await asyncio.sleep(effect.delay_ms / 1000)
             if self.partition.state not in TERMINAL:
-                call()
+                self._apply([effect.effect])
 
         self.spawn(wait())
 
-    # ------------------------------------------------------------------------------------------------- the record
-
-    def _do_read_record(self, effect: ev.ReadRecord) -> None:
-        async def work() -> None:
-            if self._found is not None:
-                self.post(ev.RecordRead(*self._found))
-                return
-            delay = self._shared.config.retry_ms.least / 1000
-            waits = self._shared.store_waits
-            waits.asked(self, self._shared.now_ms())
-            while True:
-                try:
-                    found = await ownership.read(self._shared.kv, self._kv_key)
-                except KvError as error:
-                    waits.failed(str(error))
-                    await asyncio.sleep(delay)
-                    continue
-                except FormatError as error:
-                    waits.answered(self)
-                    self._unreadable(error)
-                    return
-                waits.answered(self)
-                self.post(ev.RecordRead(*found))
-                return
-
-        self.spawn(work())
-
-    def _do_store_record(self, effect: ev.StoreRecord) -> None:
-        async def work() -> None:
-            waits = self._shared.store_waits
-            waits.asked(self, self._shared.now_ms())
-            try:
-                result = await ownership.store(self._shared.kv, self._kv_key, effect.record, effect.revision)
-            except KvError as error:
-                waits.failed(str(error))
-                self.post(ev.RecordUnknown(effect.record))
-                return
-            except FormatError as error:
-                waits.answered(self)
-                self._unreadable(error)
-                return
-            waits.answered(self)
-            if isinstance(result, ownership.Stored):
-                self.post(ev.RecordStored(effect.record, result.revision))
-            else:
-                self.post(ev.RecordRefused(result.record, result.revision))
-
-        self.spawn(work())
-
-    async def _is_ours(self) -> bool:
-        """Ask the metadata store who owns the partition; end it if that is not this broker, or cannot be determined.
-
-        After False the partition is in a terminal state, so nothing waits for what the caller leaves undone. Raises
-        KvError.
-        """
-        try:
-            record, _ = await ownership.read(self._shared.kv, self._kv_key)
-        except FormatError as error:
-            self._unreadable(error)
-            return False
-        if record.epoch == self.partition.epoch:
-            return True
-        self.post(ev.EpochChanged(record.epoch))
-        return False
-
-    def _unreadable(self, error: FormatError) -> None:
-        self.post(ev.RecordUnreadable(f"key {self._kv_key}: {error}"))
-
-    # ------------------------------------------------------------------------------------------ fencing and recovery
-
-    def _do_fence(self, effect: ev.FenceSegments) -> None:
-        async def work() -> None:
-            try:
-                fenced = await self._takeover.fence_all(effect.entries)
-            except StorageError as error:
-                self._delay_takeover(ev.FenceFailed(repr(error)))
-                return
-            self.post(ev.SegmentsFenced(fenced))
-
-        self.spawn(work())
-
-    def _do_recover(self, effect: ev.RecoverLog) -> None:
-        async def work() -> None:
-            try:
-                outcome = await self._recovered(effect)
-                is_sound = isinstance(outcome, ev.LogRecovered) and not self._takeover.losses
-                if not is_sound and not isinstance(outcome, ev.RecoveryFailed) and not await self._is_ours():
-                    return  # a later owner may have deleted the segments: that is no damage, and this one is fenced
-            except KvError as error:
-                outcome = ev.RecoveryFailed(f"cannot check whether a later owner has changed the log: {error!r}")
-            if isinstance(outcome, ev.RecoveryFailed):
-                self._delay_takeover(outcome)
-                return
-            for report in self._takeover.losses:
-                report()
-            self.post(outcome)
-
-        self.spawn(work())
-
-    def _delay_takeover(self, failure: ev.FenceFailed | ev.RecoveryFailed) -> None:
-        """Let the machine try the takeover again, and log what it waits for: a client only sees that it has to wait."""
-        self.takeover_trouble = failure.reason
-        text = "a partition is not taken over yet, trying again"
-        _log.warning(text, extra=fields(**self.path.log_fields, error=failure.reason))
-        self.post(failure)
-
-    async def _recovered(self, effect: ev.RecoverLog) -> Event:
-        """Recover the predecessor's log; return the outcome as an event."""
-        try:
-            return await self._takeover.recover(effect)
-        except CorruptData as error:
-            return ev.LogUnreadable(f"no replica gives right bytes: {error}")
-        except FormatError as error:
-            return ev.LogUnreadable(str(error))
-        except StorageError as error:
-            return ev.RecoveryFailed(repr(error))
-
-    def _do_write_indexes(self, effect: ev.WriteIndexes) -> None:
-        self.spawn(self._takeover.write_indexes(effect))
+    # --------------------------------------------------------------------------------------------------- checkpoints
 
     def _do_write_checkpoint(self, effect: ev.WriteCheckpoint) -> None:
         checkpoint = effect.checkpoint
@@ -680,107 +545,39 @@ class PartitionDriver:
         is_synced = self.partition.config.flush_sync and is_only_copy
         self._shared.journal.append(checkpoint, sync=is_synced).add_done_callback(covered)
 
-    # ------------------------------------------------------------------------------------------------- the segments
 
-    def _do_create_spare(self, effect: ev.CreateSpare) -> None:
-        async def work() -> None:
-            try:
-                appender = await self._files.create(effect)
-            except StorageError as error:
-                is_short = isinstance(error, TooFewNodes)
-                if is_short:
-                    self._shared.short.add(self)
-                self._shared.trouble = str(error)
-                self.post(ev.SpareFailed(repr(error), is_short))
-                return
-            lease = appender.lease
-            self._shared.busy.add(self)
-            unnamed = SegmentName(-1, effect.epoch, -1)
-            entry = SegmentEntry(name=unnamed, spare=lease.paths[0], holder=lease.holder, file_id=lease.file_id)
-            self.post(ev.SpareReady(entry, copies_of(appender)))
-
-        self.spawn(work())
-
-    def _do_drop_spare(self, effect: ev.DropSpare) -> None:
-        self.spawn(self._closing.drop(effect.entry))
-
-    def _do_name_segment(self, effect: ev.NameSegment) -> None:
-        async def work() -> None:
-            entry = effect.entry
-            try:
-                try:
-                    await self._segments.rename(entry, self.path.log(entry.name))
-                except StorageError:
-                    if await self._is_ours():  # if not, the successor's janitor may have removed the spare
-                        raise
-                    return
-            except (StorageError, KvError) as error:
-                self.post(ev.NamingFailed(entry.name, repr(error)))
-                return
-            self.post(ev.SegmentNamed(entry.name))
-
-        self.spawn(work())
-
-    def _do_close_segment(self, effect: ev.CloseSegment) -> None:
-        async def work() -> None:
-            self._closed(await self._closing.close(effect))
-
-        self.spawn(work())
-
-    def _do_seal_segment(self, effect: ev.SealSegment) -> None:
-        self._flushes.give_up(effect.entry.name)
-        self._files.abort(effect.entry)
-
-        async def work() -> None:
-            self._closed(await self._closing.seal(effect.entry, effect.checkpoint))
-
-        self.spawn(work())
-
-    def _do_delete_empty(self, effect: ev.DeleteEmpty) -> None:
-        async def work() -> None:
-            for name in effect.names:
-                try:
-                    await self._shared.fs.delete(self.path.log(name))
-                except StorageError:
-                    return  # retention deletes the rest once the log start has passed it
-
-        self.spawn(work())
-
-    def _do_count_copies(self, effect: ev.CountCopies) -> None:
-        counter = self._copy_counter = self._copy_counter or CopyCounter(self._shared.fs, self.path)
-
-        async def work() -> None:
-            self.post(await counter.count(effect))
-
-        self.spawn(work())
-
-    def _closed(self, entry: SegmentEntry | None) -> None:
-        if entry is not None:
-            self.post(ev.SegmentClosed(entry))
+def _at_once(effect: type[E], perform: Callable[[PartitionDriver, E], None]) -> _Row:
+    return effect, perform
 
 
-PERFORM: dict[type, Callable[[PartitionDriver, Any], None]] = {
-    ev.Wake: PartitionDriver._do_wake,
-    ev.Acknowledge: PartitionDriver._do_acknowledge,
-    ev.Reject: PartitionDriver._do_reject,
-    ev.LeaveUnacknowledged: PartitionDriver._do_leave_unacknowledged,
-    ev.ReadRecord: PartitionDriver._do_read_record,
-    ev.StoreRecord: PartitionDriver._do_store_record,
-    ev.FenceSegments: PartitionDriver._do_fence,
-    ev.RecoverLog: PartitionDriver._do_recover,
-    ev.WriteIndexes: PartitionDriver._do_write_indexes,
-    ev.WriteCheckpoint: PartitionDriver._do_write_checkpoint,
-    ev.CreateSpare: PartitionDriver._do_create_spare,
-    ev.NameSegment: PartitionDriver._do_name_segment,
-    ev.DropSpare: PartitionDriver._do_drop_spare,
-    ev.Suspect: PartitionDriver._do_suspect,
-    ev.CloseSegment: PartitionDriver._do_close_segment,
-    ev.SealSegment: PartitionDriver._do_seal_segment,
-    ev.DeleteEmpty: PartitionDriver._do_delete_empty,
-    ev.CountCopies: PartitionDriver._do_count_copies,
-    ev.RunAgain: PartitionDriver._do_run_again,
-    ev.Abort: PartitionDriver._do_abort,
-    ev.Alarm: PartitionDriver._do_alarm,
-    ev.StateChanged: PartitionDriver._do_state_changed,
-}
-"""The method that performs each type of effect."""
+def _awaited(effect: type[E], work: Work[E]) -> _Row:
+    return effect, lambda driver, each: driver._run(work, each)
+
+
+PERFORM = dict[type, Callable[[PartitionDriver, Any], None]](
+    (
+        _at_once(ev.Wake, PartitionDriver._do_wake),
+        _at_once(ev.Acknowledge, PartitionDriver._do_acknowledge),
+        _at_once(ev.Reject, PartitionDriver._do_reject),
+        _at_once(ev.LeaveUnacknowledged, PartitionDriver._do_leave_unacknowledged),
+        _awaited(ev.ReadRecord, record_effects.read_record),
+        _awaited(ev.StoreRecord, record_effects.store_record),
+        _awaited(ev.FenceSegments, takeover_effects.fence_segments),
+        _awaited(ev.RecoverLog, takeover_effects.recover_log),
+        _awaited(ev.WriteIndexes, takeover_effects.write_indexes),
+        _at_once(ev.WriteCheckpoint, PartitionDriver._do_write_checkpoint),
+        _awaited(ev.CreateSpare, segment_effects.create_spare),
+        _awaited(ev.NameSegment, segment_effects.name_segment),
+        _awaited(ev.DropSpare, segment_effects.drop_spare),
+        _awaited(ev.Suspect, check_slow_pipeline),
+        _awaited(ev.CloseSegment, segment_effects.close_segment),
+        _at_once(ev.SealSegment, PartitionDriver._do_seal_segment),
+        _awaited(ev.DeleteEmpty, segment_effects.delete_empty),
+        _awaited(ev.CountCopies, segment_effects.count_copies),
+        _at_once(ev.RunAgain, PartitionDriver._do_run_again),
+        _at_once(ev.Abort, PartitionDriver._do_abort),
+        _at_once(ev.Alarm, PartitionDriver._do_alarm),
+        _at_once(ev.StateChanged, PartitionDriver._do_state_changed),
+    )
+)
+"""The function that performs each type of effect."""

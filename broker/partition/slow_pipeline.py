@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from bmq.broker import events as ev
-from bmq.broker.context import BrokerContext
+from bmq.broker.context import BrokerContext, OpenPartition
+
+if TYPE_CHECKING:
+    from bmq.broker.partition.driver import PartitionDriver
 
 
-async def check_slow_pipeline(
-    shared: BrokerContext, suspect: ev.Suspect, nodes: tuple[str, ...], age_ms: Callable[[], int | None]
-) -> ev.SegmentFailed | None:
+async def check_slow_pipeline(driver: PartitionDriver, suspect: ev.Suspect) -> ev.SegmentFailed | None:
     """Return the event that gives the pipeline up; None if it is kept, or nothing waits for it any more.
 
     | finding                                                                  | the pipeline is given up |
@@ -23,37 +25,58 @@ async def check_slow_pipeline(
 
     A token (``broker.files.datanode_health``) bounds the new files that a disturbance of the whole cluster causes. A
     silent node stops every pipeline through it: it needs no token, and every pipeline that waits for it is given up.
-    ``age_ms`` returns the age of the pipeline's oldest flush in flight; None if there is none any more.
     """
+    shared, nodes = driver.shared, driver.nodes
     silent = await _silent(shared, nodes)
-    age = age_ms()
+    age = _age_ms(driver, suspect)
     if age is None:
         return None
     if silent:
         if len(silent) == len(nodes) and not shared.health.take_roll_token(shared.now_ms()):
             return None
         shared.health.silenced(silent, shared.now_ms())
-        for writer in list(shared.busy):
-            writer.leave_nodes(silent)
+        for each in list(shared.busy):
+            _leave_nodes(each, silent)
         return ev.SegmentFailed(suspect.name, f"no flush for {age} ms; silent: {', '.join(silent)}")
-    return await _check_slowness(shared, suspect, nodes, age_ms) if suspect.is_slow else None
+    return await _check_slowness(driver, suspect, nodes) if suspect.is_slow else None
 
 
-async def _silent(shared: BrokerContext, nodes: tuple[str, ...]) -> tuple[str, ...]:
+def _age_ms(driver: PartitionDriver, suspect: ev.Suspect) -> int | None:
+    """Return the age of the pipeline's oldest flush in flight; None if there is none any more."""
+    current, inflight = driver.partition.current, driver.partition.batches.inflight
+    if current is None or current.entry.name != suspect.name or not inflight:
+        return None
+    return driver.shared.now_ms() - inflight[0].sent_ms
+
+
+async def _silent(shared: BrokerContext, nodes: Sequence[str]) -> tuple[str, ...]:
     responses = await asyncio.gather(*(shared.fs.probe(node) for node in nodes))
     return tuple(node for node, is_up in zip(nodes, responses, strict=True) if not is_up)
 
 
+def _leave_nodes(partition: OpenPartition, silent: Sequence[str]) -> None:
+    """Give up the partition's open pipeline if a flush of it waits for one of these nodes.
+
+    A pipeline without a flush in flight is given up when there is something to send.
+    """
+    segment = partition.partition.current
+    if segment is None or not partition.partition.batches.inflight:
+        return
+    if not set(silent).isdisjoint(partition.nodes):
+        partition.post(ev.SegmentFailed(segment.entry.name, f"silent: {', '.join(silent)}"))
+
+
 async def _check_slowness(
-    shared: BrokerContext, suspect: ev.Suspect, nodes: tuple[str, ...], age_ms: Callable[[], int | None]
+    driver: PartitionDriver, suspect: ev.Suspect, nodes: Sequence[str]
 ) -> ev.SegmentFailed | None:
     """Decide about a pipeline whose nodes all respond to a probe."""
+    shared = driver.shared
     slow_ms = shared.config.slow_flush_ms
     outliers = shared.health.outliers(nodes)
     age = suspect.age_ms
     while not outliers and age < 2 * slow_ms:
         await asyncio.sleep((2 * slow_ms - age) / 1000)
-        now_old = age_ms()
+        now_old = _age_ms(driver, suspect)
         if now_old is None or now_old < slow_ms:
             return None
         age = now_old

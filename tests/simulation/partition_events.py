@@ -127,7 +127,7 @@ class Events:
         partition = process.writer.partition if process.writer is not None else None
         if partition is None or partition.current is None or process.writer is None:
             return ()
-        return process.writer._files[partition.current.entry.spare].nodes
+        return process.writer.files[partition.current.entry.spare].nodes
 
     def _up(self) -> list[str]:
         return [name for name, node in self._world.storage.datanodes.items() if node.is_up]

@@ -75,4 +75,4 @@ def nodes_of(process: Process) -> tuple[str, ...]:
     """The datanodes of the open segment."""
     writer = writer_of(process)
     assert writer.partition.current is not None
-    return writer._files[writer.partition.current.entry.spare].nodes
+    return writer.files[writer.partition.current.entry.spare].nodes

@@ -106,7 +106,7 @@ async def _life(world: World, process: Process) -> None:
     await asyncio.sleep(1)
     current = writer.partition.current
     if current is not None:
-        world.storage.kill_datanode(writer._files[current.entry.spare].nodes[0])
+        world.storage.kill_datanode(writer.files[current.entry.spare].nodes[0])
     await _write(world, process, 8, 4)
     world.judge.start_asked = 5
     await writer.delete_before(5)

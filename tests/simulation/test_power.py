@@ -18,7 +18,7 @@ SYNCED = replace(SMALL_LOG, flush_sync=True)
 def _appender(process: Process) -> MemoryAppender:
     segment = writer_of(process).partition.current
     assert segment is not None
-    appender = writer_of(process)._files[segment.entry.spare]
+    appender = writer_of(process).files[segment.entry.spare]
     assert isinstance(appender, MemoryAppender)
     return appender
 

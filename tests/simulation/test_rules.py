@@ -379,7 +379,7 @@ def test_rule_4_a_torn_last_batch_ends_the_log_logically() -> None:
         await write(process, range(3))
         segment = writer_of(process).partition.current
         assert segment is not None
-        appender = writer_of(process)._files[segment.entry.spare]
+        appender = writer_of(process).files[segment.entry.spare]
         appender.write(make(1, 3, pid=1, size=500)[:300])
         await appender.flush()
         process.crash()
@@ -567,7 +567,7 @@ def test_rule_8_an_idle_partition_has_no_task_and_no_timer() -> None:
         writer = writer_of(process)
         assert not writer._tasks
         assert writer.partition.deadline_ms() is None
-        assert not writer._files
+        assert not writer.files
         assert process.broker.shared.alarms._heap == []
 
     story(body)

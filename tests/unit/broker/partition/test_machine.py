@@ -14,6 +14,7 @@ from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.events import Effect, Event, Pending
 from bmq.broker.files.chunk_sizes import chunk_for
 from bmq.broker.partition.batches import Duplicate
+from bmq.broker.partition.driver import PERFORM
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.segment_roll import block_for
 from bmq.broker.partition.states import TERMINAL, State
@@ -153,6 +154,10 @@ def test_every_pair_of_state_and_event_has_a_cell() -> None:
     """No pair is missing, none is there twice, every event class of the union is in the table."""
     assert set(TABLE) == set(itertools.product(State, get_args(Event)))
     assert set(EVENTS) == set(get_args(Event))
+
+
+def test_every_effect_is_performed() -> None:
+    assert set(PERFORM) == set(get_args(Effect))
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(State, get_args(Event))))

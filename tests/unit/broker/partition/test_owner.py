@@ -607,8 +607,8 @@ def test_a_config_reaches_the_open_partition() -> None:
         assert owner.live is None, "a nearer deadline is kept"
         writer = w.broker.get(w.key())
         assert writer is not None
-        assert not writer._segments.is_synced
+        assert not writer.segments.is_synced
         w.assigned.assign(w.path(), w.key(), LogConfig(flush_sync=True))
-        assert writer._segments.is_synced, "an index is as durable as its records"
+        assert writer.segments.is_synced, "an index is as durable as its records"
 
     play(story)

@@ -1,0 +1,85 @@
+"""The driver's effects on the partition's segments; each returns the event that reports it, if one does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bmq.broker import events as ev
+from bmq.broker.events import Event
+from bmq.broker.files.segment_files import TooFewNodes, copies_of
+from bmq.broker.partition.copy_counter import CopyCounter
+from bmq.core.model import SegmentName
+from bmq.meta.kv import KvError
+from bmq.meta.ownership import SegmentEntry
+from bmq.storage.filesystem import StorageError
+
+if TYPE_CHECKING:
+    from bmq.broker.partition.driver import PartitionDriver
+
+
+async def create_spare(driver: PartitionDriver, effect: ev.CreateSpare) -> Event:
+    """Create an open file for the next segment."""
+    shared = driver.shared
+    try:
+        appender = await driver.files.create(effect)
+    except StorageError as error:
+        is_short = isinstance(error, TooFewNodes)
+        if is_short:
+            shared.short.add(driver)
+        shared.trouble = str(error)
+        return ev.SpareFailed(repr(error), is_short)
+    lease = appender.lease
+    shared.busy.add(driver)
+    unnamed = SegmentName(-1, effect.epoch, -1)
+    entry = SegmentEntry(name=unnamed, spare=lease.paths[0], holder=lease.holder, file_id=lease.file_id)
+    return ev.SpareReady(entry, copies_of(appender))
+
+
+async def drop_spare(driver: PartitionDriver, effect: ev.DropSpare) -> None:
+    """Close and delete the unused file."""
+    await driver.closing.drop(effect.entry)
+
+
+async def name_segment(driver: PartitionDriver, effect: ev.NameSegment) -> Event | None:
+    """Give the segment's file its final name. Returns None if another broker owns the partition."""
+    entry = effect.entry
+    try:
+        try:
+            await driver.segments.rename(entry, driver.path.log(entry.name))
+        except StorageError:
+            if await driver.is_ours():  # if not, the successor's janitor may have removed the spare
+                raise
+            return None
+    except (StorageError, KvError) as error:
+        return ev.NamingFailed(entry.name, repr(error))
+    return ev.SegmentNamed(entry.name)
+
+
+async def close_segment(driver: PartitionDriver, effect: ev.CloseSegment) -> Event | None:
+    """Close and index the segment. Returns None if another broker owns the partition."""
+    return _closed(await driver.closing.close(effect))
+
+
+async def seal_segment(driver: PartitionDriver, effect: ev.SealSegment) -> Event | None:
+    """Take over the segment, whose file was aborted. Returns None if another broker owns the partition."""
+    return _closed(await driver.closing.seal(effect.entry, effect.checkpoint))
+
+
+def _closed(entry: SegmentEntry | None) -> Event | None:
+    return None if entry is None else ev.SegmentClosed(entry)
+
+
+async def delete_empty(driver: PartitionDriver, effect: ev.DeleteEmpty) -> None:
+    """Delete files that hold nothing; what storage refuses to delete is left to retention."""
+    for name in effect.names:
+        try:
+            await driver.shared.fs.delete(driver.path.log(name))
+        except StorageError:
+            return  # retention deletes the rest once the log start has passed it
+
+
+async def count_copies(driver: PartitionDriver, effect: ev.CountCopies) -> Event:
+    """Count the copies of the file that holds a repeated batch."""
+    if driver.copy_counter is None:
+        driver.copy_counter = CopyCounter(driver.shared.fs, driver.path)
+    return await driver.copy_counter.count(effect)
