@@ -1,9 +1,9 @@
 """Calls between the processes of a cluster: one process's connections to all others.
 
-    peer = peers.get(member, ConnectionKind.PRODUCE)the connection that is up now, or None: one is being made
-    response = await peer.call(key, version, body)  PeerLost: there will be none
+    peer = peers.get(member, ConnectionKind.PRODUCE)  # the connection that is up now; None: one is being made
+    response = await peer.call(key, version, body)    # PeerLost: there will be none
     response = await peers.ask(member, AskRequest(...), InternalKey.ASK, AskResponse, timeout_s=5)
-    peer = await peers.open(member, timeout_s=1)    one for this caller alone
+    peer = await peers.open(member, timeout_s=1)      # one for this caller alone
 
 Connections are made on demand, three kinds to a member, and made again on demand after they broke: with pauses that
 double and are half random, so that a process that comes back is not met by all others at once.  Every connection begins

@@ -259,6 +259,7 @@ def test_an_open_segment_under_load_and_its_processes_killed(
                 driver.transcript.refresh()
                 agree(found, driver, is_all=False)
                 counts.append(len(found))
+                await driver.until_acks(1000)  # more bytes than lie between two checkpoints
             assert 0 < counts[0] < counts[1], "it goes on being written"
 
             segment = next(e for e in reversed(driver.transcript.of("created")) if "/.spare-" in e["path"])
