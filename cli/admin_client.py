@@ -198,7 +198,7 @@ def perform(arguments: argparse.Namespace, connect: Connect) -> int:
 
 @contextlib.contextmanager
 def explained(servers: str, timeout_s: float) -> Iterator[None]:
-    """Raise errors of kafka-python from within as Unreachable or Refused, with a text that says what to do."""
+    """Raise errors of kafka-python from within as ServerUnreachable or RequestRefused, whose text says what to do."""
     try:
         yield
     except (KafkaTimeoutError, KafkaConnectionError, RequestTimedOutError, TimeoutError) as error:
@@ -232,7 +232,7 @@ def _print_error(text: str, status: int) -> int:
 
 @contextlib.contextmanager
 def connect(servers: str, timeout_s: float) -> Iterator[AdminClient]:
-    """Yield a connection to the first of ``servers`` that responds.  Raises UsageError or Unreachable."""
+    """Yield a connection to the first of ``servers`` that responds.  Raises UsageError or ServerUnreachable."""
     admin = open_client(KafkaAdminClient, servers, timeout_s)
     try:
         yield admin
@@ -241,7 +241,7 @@ def connect(servers: str, timeout_s: float) -> Iterator[AdminClient]:
 
 
 def open_client(make: Callable[..., Client], servers: str, timeout_s: float, **configs: object) -> Client:
-    """Return a client of kafka-python that has reached one of `servers`.  Raises UsageError or Unreachable."""
+    """Return a client of kafka-python that has reached one of `servers`.  Raises UsageError or ServerUnreachable."""
     knock(servers, timeout_s)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # the errors below hold the useful part of its warnings
     timeout_ms = int(timeout_s * 1000)

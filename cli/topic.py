@@ -125,7 +125,7 @@ def _replication(topic: Mapping[str, Any]) -> int:
 
 
 def create(admin: AdminClient, arguments: argparse.Namespace) -> int:
-    """Create the topic, or only check that it could be.  Raises Refused if the server refuses it."""
+    """Create the topic, or only check that it could be.  Raises RequestRefused if the server refuses it."""
     wanted = {
         "num_partitions": arguments.partitions,
         "replication_factor": arguments.replication_factor,
@@ -307,7 +307,7 @@ def _print_json(topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]
 def alter(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Change configs and the number of partitions, configs first: they can be undone, partitions cannot.
 
-    Raises UsageError or Refused.
+    Raises UsageError or RequestRefused.
     """
     configs: dict[str, tuple[AlterConfigOp, str | None]] = {
         name: (AlterConfigOp.SET, value) for name, value in arguments.config

@@ -44,7 +44,7 @@ class Console:
         self._cluster_id: str | None = None
 
     def status(self, timeout_s: float | None = None) -> Mapping[str, Any]:
-        """Return the cluster's status.  Raises Unreachable if no console of the cluster responds within the time."""
+        """Return the cluster's status.  Raises ServerUnreachable if no console responds within the time."""
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         failed: ServerUnreachable | None = None
         for url in tuple(self._urls):
@@ -62,15 +62,18 @@ class Console:
         raise failed
 
     def act(self, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send an operator's request once, to one console, and return the response.  Raises Refused or Unreachable."""
+        """Send an operator's request once, to one console, and return the response.
+
+        Raises RequestRefused or ServerUnreachable.
+        """
         return _call(f"{self._urls[0]}/api/v1/cluster/{name}", body, self._timeout_s)
 
     def log_levels(self, member: str) -> Mapping[str, Any]:
-        """Return a member's loggers.  Raises Refused or Unreachable."""
+        """Return a member's loggers.  Raises RequestRefused or ServerUnreachable."""
         return _call(self._log_level(member), None, self._timeout_s)
 
     def set_log_level(self, member: str, logger: str, level: str) -> Mapping[str, Any]:
-        """Set the level of a member's logger, by one request.  Raises Refused or Unreachable."""
+        """Set the level of a member's logger, by one request.  Raises RequestRefused or ServerUnreachable."""
         body = {"logger": logger, "level": level}
         return _call(self._log_level(member), body, self._timeout_s, method="PUT")
 
@@ -99,8 +102,10 @@ class Console:
 
 
 def _call(url: str, body: Mapping[str, Any] | None, timeout_s: float, method: str | None = None) -> Mapping[str, Any]:
-    """GET, or send ``body`` by POST or `method`, and return the response.  Raises Refused with the server's text, or
-    Unreachable."""
+    """GET, or send ``body`` by POST or `method`, and return the response.
+
+    Raises RequestRefused with the server's text, or ServerUnreachable.
+    """
     data = None if body is None else json.dumps(body).encode()
     headers = {} if data is None else {"Content-Type": "application/json"}
     request = urllib.request.Request(url, data, headers, method=method)

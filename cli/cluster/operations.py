@@ -96,7 +96,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def balance(console: Console, arguments: argparse.Namespace) -> int:
-    """Start the moves that even out the brokers, and print their number.  Raises Refused or Unreachable."""
+    """Start the moves that even out the brokers, and print their number.
+
+    Raises RequestRefused or ServerUnreachable.
+    """
     moves = console.act("balance", {})["moves"]
     if arguments.json:
         print_json({"moves": moves})
@@ -108,7 +111,7 @@ def balance(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def move(console: Console, arguments: argparse.Namespace) -> int:
-    """Assign a partition to a broker.  Raises Refused or Unreachable."""
+    """Assign a partition to a broker.  Raises RequestRefused or ServerUnreachable."""
     wanted = {"topic": arguments.topic, "partition": arguments.partition, "member": arguments.member}
     done = console.act("move", wanted)
     if arguments.json:
@@ -119,7 +122,7 @@ def move(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def log_level(console: Console, arguments: argparse.Namespace) -> int:
-    """Print a process's log levels, or set one.  Raises Refused or Unreachable."""
+    """Print a process's log levels, or set one.  Raises RequestRefused or ServerUnreachable."""
     if arguments.level is not None:
         done = console.set_log_level(arguments.member, arguments.logger, arguments.level)
         if arguments.json:
@@ -152,7 +155,7 @@ def log_level(console: Console, arguments: argparse.Namespace) -> int:
 def drain(console: Console, arguments: argparse.Namespace) -> int:
     """Drain a member and wait for its end.
 
-    Returns 1 if partitions are left without an owner.  Raises Refused if it has not ended in time.
+    Returns 1 if partitions are left without an owner.  Raises RequestRefused if it has not ended in time.
     """
     deadline = time.monotonic() + arguments.timeout
     status = console.status()
@@ -197,8 +200,8 @@ def _check_others(name: str, members: Sequence[Mapping[str, Any]]) -> None:
 def _wait_gone(console: Console, name: str, deadline: float, on_left: Callable[[int], None]) -> int:
     """Wait until it is not a member, and return how many partitions have no owner then.
 
-    `on_left` is called with the number of partitions and shards that it still has.  Raises Refused if it is a member
-    when the time is over, Unreachable if no console responds then.
+    `on_left` is called with the number of partitions and shards that it still has.  Raises RequestRefused if it is a
+    member when the time is over, ServerUnreachable if no console responds then.
     """
     left: Mapping[str, Any] | None = None
     lost: ServerUnreachable | None = None

@@ -131,7 +131,7 @@ def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
 
 
 def _existing(admin: AdminClient, arguments: argparse.Namespace, group_id: str) -> Mapping[str, Any]:
-    """Return the coordinator's description of a group.  Raises Refused if the group does not exist.
+    """Return the coordinator's description of a group.  Raises RequestRefused if the group does not exist.
 
     Before version 6 of DescribeGroups there is no error for a group that does not exist: it is Dead then.
     """

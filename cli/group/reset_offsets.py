@@ -79,7 +79,7 @@ def _topic(text: str) -> tuple[str, list[int] | None]:
 def reset(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Set the offsets, or print what would be set.  Returns 1 if a partition's offset was not set; the others are.
 
-    Raises Refused or UsageError if nothing can be set.
+    Raises RequestRefused or UsageError if nothing can be set.
     """
     _check_empty(admin, arguments)
     committed = of_coordinator(arguments, admin.list_group_offsets, [arguments.group])[arguments.group]
@@ -107,7 +107,7 @@ def _check_empty(admin: AdminClient, arguments: argparse.Namespace) -> None:
 def _keys(
     admin: AdminClient, arguments: argparse.Namespace, committed: Mapping[TopicPartition, Any]
 ) -> list[TopicPartition]:
-    """Return the selected partitions, sorted.  Raises Refused if one does not exist."""
+    """Return the selected partitions, sorted.  Raises RequestRefused if one does not exist."""
     if arguments.all_topics:
         if not committed:
             raise RequestRefused(f"group {arguments.group} has committed nothing; name topics with --topic")

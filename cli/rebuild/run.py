@@ -75,8 +75,8 @@ async def rebuild(
     """Read ``fs`` and fill ``kv``.  ``on_partition`` is called with every partition.
 
     ``adopt``: topics that are wanted although no file names them, with the least number of their partitions.
-    Raises NotLost or Refused if the store or the root cannot be used, StorageError, KvError or FormatError if one of
-    them fails: run it again when that is mended.
+    Raises NotLost or RequestRefused if the store or the root cannot be used, StorageError, KvError or FormatError if
+    one of them fails: run it again when that is mended.
     """
     found = await read_cluster(fs)
     if found is None:

@@ -138,8 +138,10 @@ def _header(text: str) -> tuple[str, bytes]:
 
 
 def produce(admin: AdminClient, arguments: argparse.Namespace) -> int:
-    """Produce all records of the input.  Returns 1 if a record is not acknowledged.  Raises UsageError, Refused or
-    Unreachable."""
+    """Produce all records of the input.  Returns 1 if a record is not acknowledged.
+
+    Raises UsageError, RequestRefused or ServerUnreachable.
+    """
     reader = _reader(arguments)
     inputs = _inputs(arguments)
     if not arguments.allow_auto_create_topics:

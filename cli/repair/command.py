@@ -113,7 +113,7 @@ def _body(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _direct(arguments: argparse.Namespace) -> Mapping[str, Any]:
-    """Return the report of a repair without a server.  Raises UsageError or Refused."""
+    """Return the report of a repair without a server.  Raises UsageError or RequestRefused."""
     from bmq.broker.repair.repair import NotRepaired
     from bmq.cli.repair.direct import repair
     from bmq.meta.kv import KvError

@@ -61,7 +61,7 @@ class RpcConnection(asyncio.Protocol):
         client_id: bytes,
         timeout_s: float,
     ) -> RpcConnection:
-        """Open a connection.  Raises ConnectionLost if the server does not accept it within ``timeout_s``."""
+        """Open a connection.  Raises RpcConnectionLost if the server does not accept it within ``timeout_s``."""
         loop = asyncio.get_running_loop()
         name = f"{host}:{port}"
         try:
@@ -120,7 +120,7 @@ class RpcConnection(asyncio.Protocol):
             ) from error
 
     def close(self) -> None:
-        """Close the connection; calls that wait for a response raise ConnectionLost."""
+        """Close the connection; calls that wait for a response raise RpcConnectionLost."""
         self._fail(RpcConnectionLost(f"{self.name} was closed"))
 
     # ---- asyncio.Protocol

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import errno
 import os
 import shutil
 import stat
@@ -41,8 +39,8 @@ from bmq.storage.local.file import (
     raise_fence,
     take_lock,
     translate,
-    write_all,
 )
+from bmq.storage.local.system_calls import NOT_SUPPORTED, copy_bytes, remove_tree, rename_without_overwriting
 from bmq.storage.local.writer import LocalAppender, WriterThread
 from bmq.storage.paths import check_concat, join, split
 
@@ -50,17 +48,11 @@ T = TypeVar("T")
 
 LIST_PAGE = 1000  # names looked up at a time
 READ_INLINE_BYTES_MAX = 128 << 10  # copied from the page cache on the loop in 12 µs; a thread costs 50 µs
-REMOVALS_MAX = 100  # of one folder, while other processes put files into it
 FENCE_SCANS = 3  # of the names a file may have, while another process renames it
 
 _DEFAULT = CreateOptions()
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _WRITE = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-_AT_FDCWD = -100
-_RENAME_NOREPLACE = 1
-_NOT_HERE = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV}  # this kernel or file system lacks the call
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LocalFileSystem:
@@ -313,7 +305,7 @@ class LocalFileSystem:
             except BlockingIOError:
                 return None
             except OSError as error:
-                if error.errno in _NOT_HERE:
+                if error.errno in NOT_SUPPORTED:
                     return None
                 raise
             if count < length and position + count < os.fstat(fd).st_size:
@@ -359,7 +351,7 @@ class LocalFileSystem:
 
     def _rename(self, source: str, target: str) -> None:
         old, new = self._real(source), self._real(target)
-        _rename_without_overwriting(old, new)
+        rename_without_overwriting(old, new)
         self._folders.changed(os.path.dirname(old), os.path.dirname(new))
 
     def _replace(self, source: str, target: str) -> None:
@@ -377,7 +369,7 @@ class LocalFileSystem:
             if not stat.S_ISDIR(os.lstat(real).st_mode):
                 os.unlink(real)
             elif recursive:
-                _remove_tree(real)
+                remove_tree(real)
             else:
                 os.rmdir(real)
         except (FileNotFoundError, NotADirectoryError):
@@ -412,7 +404,7 @@ class LocalFileSystem:
             fd = _opened(stack, joined, (_WRITE | os.O_CREAT | os.O_EXCL) & ~os.O_APPEND, 0o644)
             try:
                 for part in parts:
-                    _copy(part, fd)
+                    copy_bytes(part, fd)
                 raise_fence(fd)
                 os.fsync(fd)
                 os.replace(joined, real)
@@ -488,26 +480,6 @@ def _opened_closed_file(stack: ExitStack, real: str, path: str) -> int:
     return fd
 
 
-def _remove_tree(real: str) -> None:
-    """Remove a folder with all its files, although other processes may add or remove some meanwhile.
-
-    HDFS does it in one step.  Here a file that another process adds makes the folder's removal fail, and one that it
-    removes first makes the file's removal fail: both are tried again.  Raises OSError if anything else fails, or if
-    files are still added after `REMOVALS_MAX` attempts.
-    """
-
-    def passed_over(_: Callable[..., object], __: str, what: tuple[type[BaseException], BaseException, object]) -> None:
-        error = what[1]
-        if not (isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ENOTEMPTY)):
-            raise error
-
-    for _ in range(REMOVALS_MAX):
-        shutil.rmtree(real, onerror=passed_over)
-        if not os.path.lexists(real):
-            return
-    raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), real)
-
-
 def _status(path: str, status: os.stat_result) -> FileStatus:
     is_dir = stat.S_ISDIR(status.st_mode)
     return FileStatus(
@@ -517,38 +489,3 @@ def _status(path: str, status: os.stat_result) -> FileStatus:
         modified_ms=status.st_mtime_ns // 1_000_000,
         file_id=status.st_ino,
     )
-
-
-def _rename_without_overwriting(source: str, target: str) -> None:
-    """Rename by renameat2 where the kernel has it, else by a link and an unlink.
-
-    A crash between these two leaves the file with both names.
-    """
-    renameat2 = getattr(_libc, "renameat2", None)
-    if renameat2 is not None:
-        if renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:
-            return
-        code = ctypes.get_errno()
-        if code not in _NOT_HERE:
-            raise OSError(code, os.strerror(code), source)
-    if stat.S_ISDIR(os.lstat(source).st_mode):
-        os.mkdir(target)  # claims the name; a folder may replace an empty one
-        os.rename(source, target)
-    else:
-        os.link(source, target, follow_symlinks=False)
-        os.unlink(source)
-
-
-def _copy(source: int, target: int) -> None:
-    """Append all bytes of ``source`` to ``target``.
-
-    The kernel does it if it can: file systems that share blocks then copy nothing.
-    """
-    try:
-        while os.copy_file_range(source, target, 1 << 30):
-            pass
-    except OSError as error:
-        if error.errno not in _NOT_HERE:
-            raise
-        while data := os.read(source, 4 << 20):
-            write_all(target, [memoryview(data)])

@@ -16,7 +16,7 @@ from kafka import TopicPartition
 from kafka.errors import CommitFailedError, KafkaError, KafkaTimeoutError, RebalanceInProgressError
 
 from bmq.cli.admin_client import ServerUnreachable
-from bmq.cli.records import consume
+from bmq.cli.records import consume, consume_loop
 from tests.unit.cli.fake_admin import FakeAdmin, FakeGroup, FakePartition
 from tests.unit.cli.fake_clients import OWN_ID, FakeConsumer, FakeRecord
 
@@ -204,7 +204,7 @@ def test_a_commit_that_may_succeed_later_is_tried_again(
 ) -> None:
     """No record comes meanwhile, and the failure is told once."""
     consumer.given = [ONE]
-    monkeypatch.setattr(consume, "COMMIT_S", 0.0)
+    monkeypatch.setattr(consume_loop, "COMMIT_S", 0.0)
 
     def poll(number: int) -> None:
         consumer.commit_error = error if number < 6 else None
@@ -267,13 +267,13 @@ def test_a_reader_that_has_gone() -> None:
     """A pipe is looked at also when there is nothing to write."""
     read, write = os.pipe()
     with os.fdopen(write, "wb") as output:
-        assert not consume.is_reader_gone(output)
+        assert not consume_loop.is_reader_gone(output)
         os.close(read)
-        assert consume.is_reader_gone(output)
+        assert consume_loop.is_reader_gone(output)
 
 
 def test_output_that_is_no_file() -> None:
-    assert not consume.is_reader_gone(sys.stdout.buffer)
+    assert not consume_loop.is_reader_gone(sys.stdout.buffer)
 
 
 class Clock:
@@ -287,7 +287,7 @@ class Clock:
 def clock(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Each poll takes four seconds."""
     clock = Clock()
-    monkeypatch.setattr(consume, "monotonic", clock)
+    monkeypatch.setattr(consume_loop, "monotonic", clock)
 
     def advance(poll: int) -> None:
         clock.now += 4
@@ -299,7 +299,7 @@ def clock(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_what_is_there_and_does_not_come(
     bmq: Run, consumer: FakeConsumer, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
-    monkeypatch.setattr(consume, "knock", lambda servers, timeout_s: None)
+    monkeypatch.setattr(consume_loop, "knock", lambda servers, timeout_s: None)
     consumer.logs[ONE] = records(ONE, 0, 1)
     assert bmq("consume", "orders", "--partition", "1", "--to", "latest") == 2
     assert "partition 1 of topic orders gave nothing for 10 s" in capsys.readouterr().err
@@ -309,7 +309,7 @@ def test_what_is_there_and_does_not_come(
 def test_what_is_still_to_come_is_waited_for(
     bmq: Run, consumer: FakeConsumer, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
-    monkeypatch.setattr(consume, "knock", lambda servers, timeout_s: None)
+    monkeypatch.setattr(consume_loop, "knock", lambda servers, timeout_s: None)
 
     def later(poll: int) -> None:
         clock.now += 4
@@ -329,7 +329,7 @@ def test_servers_that_do_not_answer(
     def nobody(servers: str, timeout_s: float) -> None:
         raise ServerUnreachable("cannot reach 127.0.0.1:9092")
 
-    monkeypatch.setattr(consume, "knock", nobody)
+    monkeypatch.setattr(consume_loop, "knock", nobody)
 
     def later(poll: int) -> None:
         clock.now += 4
@@ -416,7 +416,7 @@ def test_an_output_that_takes_a_part_at_a_time_is_given_all() -> None:
             return min(3, len(data))
 
     output = Part()
-    consume.write_whole(cast(BinaryIO, output), b"one\ntwo\n")
+    consume_loop.write_whole(cast(BinaryIO, output), b"one\ntwo\n")
     assert output.taken == b"one\ntwo\n"
 
 

@@ -32,7 +32,7 @@ from bmq.storage.filesystem import (
     write_once,
 )
 from bmq.storage.local import file as local_file
-from bmq.storage.local import filesystem
+from bmq.storage.local import filesystem, system_calls
 from bmq.storage.local import writer as local_writer
 from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.open import open_filesystem
@@ -607,7 +607,7 @@ def test_rename_where_the_kernel_cannot_refuse_to_overwrite(tmp_path: Path, monk
     class OldLibrary:
         pass
 
-    monkeypatch.setattr(filesystem, "_libc", OldLibrary())
+    monkeypatch.setattr(system_calls, "_libc", OldLibrary())
 
     async def body(fs: LocalFileSystem) -> None:
         await put(fs, "/d/one", b"1")
@@ -684,14 +684,14 @@ def test_a_concat_that_fails_before_it_replaced_anything_leaves_no_trace(
 
 def test_nobody_appends_to_a_file_that_is_being_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copying, go = threading.Event(), threading.Event()
-    copy = filesystem._copy
+    copy = system_calls.copy_bytes
 
     def slow(source: int, target: int) -> None:
         copying.set()
         assert go.wait(10)
         copy(source, target)
 
-    monkeypatch.setattr(filesystem, "_copy", slow)
+    monkeypatch.setattr(filesystem, "copy_bytes", slow)
 
     async def body(fs: LocalFileSystem) -> None:
         await put(fs, "/a", b"aa")
