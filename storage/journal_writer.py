@@ -67,6 +67,22 @@ def _block_bytes(roll_bytes: int) -> int:
     return max(_BLOCK_BYTES_MIN, 2 * -(-roll_bytes // megabyte) * megabyte)
 
 
+class _Opening(NamedTuple):
+    """A next file that is being created.  ``is_fuller``: it is wanted only if it has more copies than the open one."""
+
+    task: asyncio.Task[Appender]
+    options: CreateOptions
+    is_fuller: bool
+
+
+async def _give_up(opening: _Opening) -> None:
+    """Cancel the creation, and abort the file if it was created all the same."""
+    opening.task.cancel()
+    (created,) = await asyncio.gather(opening.task, return_exceptions=True)
+    if not isinstance(created, BaseException):
+        created.abort()
+
+
 class _Queued(NamedTuple):
     """A record to be written, or a checkpoint with so many producers that its record is encoded in turns."""
 
@@ -126,6 +142,7 @@ class JournalWriter:
         self._closing = False
         self._ended = False
         self._appender: Appender | None = None
+        self._opening: _Opening | None = None
         self._renewal: asyncio.Future[None] | None = None
         self._roll_at = 0.0  # no roll is tried before this time of the loop
         self._probe: asyncio.Future[None] | None = None
@@ -218,7 +235,8 @@ class JournalWriter:
         try:
             while not (self._closing and not self._queue):
                 if self._appender is None:
-                    await self._begin()
+                    opening, self._opening = self._opening or self._open_next(), None
+                    await self._begin(opening)
                     continue
                 await self._wake.wait()
                 self._wake.clear()
@@ -227,11 +245,16 @@ class JournalWriter:
                     continue
                 await self._write_queue()
                 await self._delete_old_files()
-                if self._appender is not None and self._is_roll_due(self._appender):
-                    await self._roll()
+                if self._appender is not None and self._opening is not None:
+                    if self._opening.task.done():
+                        await self._roll(self._appender, self._opening)
+                elif self._appender is not None and self._is_roll_due(self._appender):
+                    self._opening = self._open_next()
                 elif self._appender is not None and asyncio.get_running_loop().time() >= self._fuller_at:
                     self._plan_fuller_file()
-                    await self._roll(fuller=True)
+                    self._opening = self._open_next(is_fuller=True)
+            if self._opening is not None:
+                await self._discard(self._opening)
             if self._appender is not None:
                 await self._close_file(self._appender)
                 self._appender = None
@@ -240,6 +263,8 @@ class JournalWriter:
                 self._appender.abort()
             raise
         finally:
+            if self._opening is not None:
+                await _give_up(self._opening)
             self._ended = True
             for queued in self._queue:
                 queued.future.cancel()
@@ -345,25 +370,36 @@ class JournalWriter:
         with contextlib.suppress(StorageError):  # a probe only helps the choice of the next nodes
             await asyncio.gather(*(self._fs.probe(node) for node in late.nodes))
 
-    async def _begin(self, old: Appender | None = None) -> None:
-        """Open the next file and write a snapshot; on failure wait a little, and ``run`` tries again.
+    def _open_next(self, *, is_fuller: bool = False) -> _Opening:
+        """Begin to create the next file, beside the open one: without a NameNode that takes 15 s to fail.
 
-        The file has fewer copies if storage has had no room for all of them for a while.  ``old`` is the file that has
-        too few copies and is to be replaced; that is done only if the new one has more.
+        It has fewer copies if storage has had no room for all of them for a while.
         """
         self._n += 1
-        appender: Appender | None = None
-        size = self._snapshot_bytes
         now = asyncio.get_running_loop().time()
         is_patient = self._no_room_since is None or now - self._no_room_since < _COPIES_PATIENCE_S
-        all_copies = is_patient or old is not None
-        block_bytes = _block_bytes(max(self._roll_bytes, 4 * size))
+        options = CreateOptions(
+            block_bytes=_block_bytes(max(self._roll_bytes, 4 * self._snapshot_bytes)),
+            chunk_bytes=512,
+            all_copies=is_patient or is_fuller,
+        )
+        create = self._fs.create(layout.journal(self.incarnation, self._n), options)
+        task = asyncio.get_running_loop().create_task(create, name="journal's next file")
+        task.add_done_callback(lambda task: self._wake.set())
+        return _Opening(task, options, is_fuller)
+
+    async def _begin(self, opening: _Opening, old: Appender | None = None) -> bool:
+        """Write a snapshot to the next file, and go on in it.  Returns False if that failed, or it is not wanted.
+
+        ``old`` is the open file.
+        """
+        appender: Appender | None = None
+        now = asyncio.get_running_loop().time()
         try:
-            options = CreateOptions(block_bytes=block_bytes, chunk_bytes=512, all_copies=all_copies)
-            appender = await self._fs.create(layout.journal(self.incarnation, self._n), options)
-            if old is not None and len(old.nodes) >= max(1, len(appender.nodes)):
+            appender = await opening.task
+            if opening.is_fuller and old is not None and len(old.nodes) >= max(1, len(appender.nodes)):
                 await self._drop(appender)
-                return
+                return False
             # Taken when the file is open: data flushed from here on is covered by records that follow.
             records = [frame(SNAPSHOT_BEGIN, b""), *await self._snapshot_records(), frame(SNAPSHOT_END, b"")]
             size = self._snapshot_bytes = sum(map(len, records))
@@ -371,22 +407,23 @@ class JournalWriter:
                 appender.write(record)
             await self._in_time(appender, size, sync=self._is_synced)
         except AlreadyExists:
-            return  # a failed attempt has left a file of this number: take the next
+            return False  # a failed attempt has left a file of this number: take the next
         except StorageError as error:
             if appender is not None:
                 self._leave(appender)
-            if isinstance(error, OutOfSpace) and old is None:
+            if isinstance(error, OutOfSpace) and not opening.is_fuller:
                 self._report_no_room(str(error), now)
-            await self._pause()
-            return
+            if old is None:
+                await self._pause()
+            return False
         except BaseException:
-            if appender is not None:
-                appender.abort()
+            await _give_up(opening)
             raise
         self._appender = appender
         self._no_room_since = None
         copies = len(appender.nodes)  # 0 where storage has no datanodes
-        if copies >= options.replication or (all_copies and not copies):
+        options = opening.options
+        if copies >= options.replication or (options.all_copies and not copies):
             self._fuller_at, self._fuller_s = math.inf, _FULLER_S
         else:
             self._plan_fuller_file()
@@ -394,6 +431,7 @@ class JournalWriter:
         renewal, self._renewal = self._renewal, None
         if renewal is not None and not renewal.done():
             renewal.set_result(None)
+        return True
 
     def _plan_fuller_file(self) -> None:
         """Have the open file replaced by one with more copies after a while, also if nothing is written meanwhile."""
@@ -464,15 +502,12 @@ class JournalWriter:
             for lease in self._abandoned:
                 group.create_task(seal(lease))
 
-    async def _roll(self, *, fuller: bool = False) -> None:
-        """Go on in a new file; with ``fuller``, only if it has more copies."""
-        old, self._appender = self._appender, None
-        assert old is not None
+    async def _roll(self, old: Appender, opening: _Opening) -> None:
+        """Go on in the next file, which was created or could not be."""
+        self._opening = None
         has_all_copies = self._has_all_copies
         try:
-            await self._begin(old if fuller else None)
-            if self._appender is None:  # no new file now (the NameNode is down): go on in this one, and try again later
-                self._appender = old
+            if not await self._begin(opening, old):  # go on in this one, and try again later
                 self._roll_later()
                 if self._queue:
                     self._wake.set()
@@ -484,6 +519,12 @@ class JournalWriter:
             raise
         self._has_old_files = True
         await self._delete_old_files()
+
+    async def _discard(self, opening: _Opening) -> None:
+        """Delete the next file, which is not needed, once it was created."""
+        with contextlib.suppress(StorageError):
+            await self._drop(await opening.task)
+        self._opening = None
 
     async def _drop(self, appender: Appender) -> None:
         """Close an open file that is not needed, and delete it.

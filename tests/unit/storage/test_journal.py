@@ -700,12 +700,10 @@ def test_a_roll_waits_for_the_namenode_and_the_open_file_goes_on() -> None:
             for n in range(2, 30):
                 await asyncio.wait_for(world.append(delta(n)), 1.0)
             assert asyncio.get_running_loop().time() < 60.0
-            await asyncio.sleep(60.0)
-            assert await world.files() == [1]
-            await world.append(delta(30))
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(61.0)
             files = await world.files()
             assert (files[0], len(files)) == (1, 2)
+            await world.append(delta(30))
             await world.append(delta(31))
             assert (await world.read())[key()].end_offset == 31
             assert list(world.storage.open_files()) == [layout.journal(BROKER, files[1])]
@@ -1536,3 +1534,73 @@ def test_a_journal_with_few_copies_goes_on_while_there_are_no_more_datanodes() -
             assert (await world.read())[key()].end_offset == 305
 
     run(main())
+
+
+class SlowNameNode(MemoryFileSystem):
+    """Calls to the NameNode fail after their deadline while it is away, or take so long; open files go on."""
+
+    DEADLINE_S = 15.0
+
+    def __init__(self, storage: MemoryStorage) -> None:
+        super().__init__(storage, BROKER)
+        self.is_away = self.is_slow = False
+        self.creates = 0
+
+    async def create(self, path: str, options: CreateOptions = CreateOptions()) -> MemoryAppender:  # noqa: B008
+        self.creates += 1
+        if self.is_away:
+            await asyncio.sleep(self.DEADLINE_S)
+            raise StorageUnavailable("no NameNode responds")
+        if self.is_slow:
+            await asyncio.sleep(self.DEADLINE_S)
+        return await super().create(path, options)
+
+
+async def test_a_full_journal_is_written_while_its_next_file_waits_for_the_namenode() -> None:
+    world = World(roll_bytes=300)
+    world.fs = fs = SlowNameNode(world.storage)
+    world.journal._fs = fs
+    async with world.running():
+        await world.append(full(1))
+        fs.is_away = True
+        began = asyncio.get_running_loop().time()
+        number = 1
+        while asyncio.get_running_loop().time() < began + 100.0:
+            number += 1
+            await asyncio.wait_for(world.append(full(number)), 0.1)
+            await asyncio.wait_for(world.journal.probe(), 0.1)
+            await asyncio.sleep(0.1)
+        assert fs.creates <= 2 + 100 / fs.DEADLINE_S
+        fs.is_away = False
+        await asyncio.sleep(fs.DEADLINE_S + 2)
+        await asyncio.wait_for(world.append(full(number + 1)), 0.1)
+        files = await world.files()
+        assert files[0] == 1
+        assert list(world.storage.open_files()) == [layout.journal(BROKER, files[-1])] != [layout.journal(BROKER, 1)]
+        assert (await world.read())[key()].end_offset == number + 1
+
+
+@pytest.mark.parametrize("has_open_file", [False, True])
+@pytest.mark.parametrize("cancelled_after_s", [1.0, SlowNameNode.DEADLINE_S, None])
+async def test_a_journal_that_ends_while_its_next_file_is_created_leaves_none_open(
+    cancelled_after_s: float | None, has_open_file: bool
+) -> None:
+    world = World(roll_bytes=300)
+    world.journal._fs = fs = SlowNameNode(world.storage)
+    fs.is_slow = not has_open_file
+    task = asyncio.create_task(world.journal.run())
+    if has_open_file:
+        await world.append(full(1))
+        fs.is_slow = True
+        while fs.creates < 2:
+            await world.append(full(1))
+    else:
+        await asyncio.sleep(0)
+    if cancelled_after_s is None:
+        world.journal.close()
+        await task
+        assert await world.files() == [1]
+    else:
+        asyncio.get_running_loop().call_later(cancelled_after_s, task.cancel)
+        await asyncio.wait([task])
+    assert not world.storage.appenders
