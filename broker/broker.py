@@ -27,6 +27,7 @@ from bmq.broker.partition.states import TERMINAL
 from bmq.broker.storage_watch import StorageWatch
 from bmq.broker.store_waits import StoreWaits
 from bmq.core.aio.byte_budget import Budget
+from bmq.core.aio.subscribers import no_op
 from bmq.core.clock import Clock, SystemClock
 from bmq.core.logging.fields import Fields, fields, in_text
 from bmq.core.model import PartitionKey
@@ -95,7 +96,7 @@ class Broker:
         self.journal = JournalWriter(
             fs, incarnation, self._snapshot, no_room=lambda why: self.shared.places.lacks_room(why)
         )
-        self.on_failed: Callable[[str], None] = _ignore_failure
+        self.on_failed: Callable[[str], None] = no_op
         """Called with the reason when this broker cannot go on: its process should end and be started again."""
         self._partitions: dict[PartitionKey, PartitionDriver] = {}
         self._departed: dict[PartitionKey, Checkpoint] = {}  # no more than there are partitions in the cluster
@@ -517,7 +518,3 @@ class Broker:
 
 def _no_other_broker(incarnation: str) -> bool:
     return False
-
-
-def _ignore_failure(why: str) -> None:
-    """Do nothing: the failure was reported."""

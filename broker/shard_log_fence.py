@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 
@@ -48,19 +49,20 @@ class ShardFence:
         return len(self._opened)
 
     def open(
-        self, key: PartitionKey, epoch: int, ownership: int, holder: object, end: Callable[[], None] | None = None
+        self, key: PartitionKey, epoch: int, ownership: int, holder: object, end: Callable[[], None] = no_op
     ) -> None:
         """Make ``holder`` the only one that may append from here on.
 
-        ``end`` is called when another holder opens the log, or the partition has left this process.  Raises
-        RequestError NOT_COORDINATOR if the holder is stale.
+        ``end`` is called when another holder opens the log, or the partition has left this process; a holder that may
+        try to append then needs none, since that is refused.  Raises RequestError NOT_COORDINATOR if the holder is
+        stale.
         """
         earlier = self._opened.get(key)
         if earlier is not None:
             if earlier.epoch == epoch and ownership < earlier.ownership:
                 raise RequestError(ErrorCode.NOT_COORDINATOR, f"{key} was opened under ownership {earlier.ownership}")
             earlier.end()
-        self._opened[key] = _Opened(epoch, ownership, holder, end or _nothing)
+        self._opened[key] = _Opened(epoch, ownership, holder, end)
 
     def check(self, key: PartitionKey, epoch: int, ownership: int, holder: object) -> None:
         """Check that ``holder`` may append now; ``epoch`` is the partition's, as the append carries it.
@@ -87,7 +89,3 @@ class ShardFence:
         opened = self._opened.pop(key, None)
         if opened is not None:
             opened.end()
-
-
-def _nothing() -> None:
-    """Do nothing: a connection needs no notice, since its next append is refused."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from uuid import UUID
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import CloseConnection, Dispatch, Response
 from bmq.core.wire.api_keys import ApiKey
@@ -55,7 +56,7 @@ class _Console:
     client_software = ("", "")
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
-        return _nothing
+        return no_op  # it never disconnects
 
 
 class LocalRequests:
@@ -110,7 +111,3 @@ def check(code: int, message: str | None = "") -> None:
     """Raise RequestError unless `code` is 0."""
     if code:
         raise RequestError(ErrorCode(code), message or "")
-
-
-def _nothing() -> None:
-    """Do nothing: the client never disconnects, so nothing was subscribed."""

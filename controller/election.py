@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from bmq.controller.kv_commit import commit_settled
-from bmq.core.aio.subscribers import wait_for
+from bmq.core.aio.subscribers import no_op, wait_for
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
@@ -103,7 +103,7 @@ class Election:
         *,
         ttl_s: float = TTL_S,
         margin_s: float = MARGIN_S,
-        on_store: Callable[[bool], None] = lambda is_there: None,
+        on_store: Callable[[bool], None] = no_op,
     ) -> None:
         """``on_store`` is called after each call to the store, with whether it answered."""
         assert 0 < margin_s < ttl_s / 2, "there must be time left to act in after a renewal"

@@ -19,6 +19,7 @@ from bmq.controller.store_upkeep import MakeUpkeep, StoreUpkeep
 from bmq.controller.term import Term
 from bmq.controller.topics.deletion import TopicCleaner
 from bmq.controller.topics.topics import TopicAdmin
+from bmq.core.aio.subscribers import no_op
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import RequestError
@@ -56,7 +57,7 @@ class Controller:
         topics: Callable[[Guard], TopicAdmin],
         cleaner: Callable[[Guard], TopicCleaner],
         upkeep: MakeUpkeep | None = None,
-        on_failed: Callable[[str], None] | None = None,
+        on_failed: Callable[[str], None] = no_op,
         ttl_s: float = TTL_S,
     ) -> None:
         """``topics``, ``cleaner`` and ``upkeep`` make the objects of one term.
@@ -78,12 +79,12 @@ class Controller:
         self._make_topics = topics
         self._make_cleaner = cleaner
         self._make_upkeep = upkeep
-        self._on_failed = on_failed or _ignore_failure
+        self._on_failed = on_failed
         self._election = Election(kv, view, config.cluster, view.own, clock, ttl_s=ttl_s, on_store=self._on_store)
         self._is_store_there = True
         self._store_back_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
-        self._forget: Callable[[], None] = _nothing
+        self._forget: Callable[[], None] = no_op
 
     def __repr__(self) -> str:
         return f"<Controller of {self._view.own} {self.term!r}>"
@@ -97,7 +98,7 @@ class Controller:
 
     async def close(self) -> None:
         """Stop, and resign if this process leads.  A failure that has stopped it before is not raised again."""
-        forget, self._forget = self._forget, _nothing
+        forget, self._forget = self._forget, no_op
         forget()
         if self._task is not None:
             self._task.cancel()
@@ -223,11 +224,3 @@ class Controller:
     def _connection_broken(self, incarnation: str, why: str) -> None:
         if self.term is not None:
             self.term.queue.put(ConnectionBroken(incarnation))
-
-
-def _nothing() -> None:
-    """Do nothing: there is no subscription to end."""
-
-
-def _ignore_failure(why: str) -> None:
-    """Do nothing: the failure was logged."""

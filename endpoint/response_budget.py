@@ -11,6 +11,7 @@ count in ``endpoint.fetch.memory_budget.FetchBudget`` instead.
 
 from __future__ import annotations
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.net.request import Response
 from bmq.endpoint.fetch.memory_budget import MemoryPool, Reservation
 
@@ -22,7 +23,7 @@ class ResponseBudget:
     """One process's budget of ``limit`` bytes.  One response is always admitted, whatever its size."""
 
     def __init__(self, limit: int) -> None:
-        self._pool = MemoryPool(limit, _nothing)
+        self._pool = MemoryPool(limit, no_op)
 
     def __repr__(self) -> str:
         return f"<ResponseBudget {self._pool.used}/{self._pool.limit}, {self._pool.waiting} waiting>"
@@ -57,7 +58,3 @@ class ResponseBudget:
         reservation.resize(answer.size)
         answer.release = reservation.release
         return answer
-
-
-def _nothing() -> None:
-    """Do nothing: no other pool shares these bytes."""

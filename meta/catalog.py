@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import FormatError, RequestError
 from bmq.meta.kv import Changes, Compare, Entry, Event, KeyValue, Put
 from bmq.meta.prefix_watch import PrefixWatcher, patiently
@@ -243,7 +244,7 @@ class KvCatalog:
         self,
         kv: KeyValue,
         cluster: str,
-        on_failed: Callable[[str], None] | None = None,
+        on_failed: Callable[[str], None] = no_op,
         *,
         has_node_configs: bool = True,
     ) -> None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.steps import run_in_steps
+from bmq.core.aio.subscribers import no_op
 from bmq.core.logging.fields import fields
 from bmq.meta.kv import Changes, Compacted, Event, KeyValue, KvError, KvUnavailable, KvUnknown
 
@@ -45,7 +46,7 @@ class PrefixWatcher:
         apply: Callable[[Changes], None],
         *,
         what: str,
-        on_failed: Callable[[str], None] | None = None,
+        on_failed: Callable[[str], None] = no_op,
     ) -> None:
         """Create a watcher of ``prefix``; ``what`` names the view in log lines.
 
@@ -206,8 +207,7 @@ class PrefixWatcher:
                 exc_info=error,
                 extra=fields(key=self._prefix),
             )
-            if self._on_failed is not None:
-                self._on_failed(f"the view of {self._what} has stopped: {error!r}")
+            self._on_failed(f"the view of {self._what} has stopped: {error!r}")
         for _, _, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(error or KvUnavailable(f"the view of {self._what} is closed"))

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.rpc.peers import PROTOCOL, Peers
@@ -33,10 +34,10 @@ class ClusterMember:
         before_join: Callable[[], Awaitable[None]] | None = None, ttl_s: float = TTL_S,
     ) -> None:  # fmt: skip
         """``before_join``: see ``Membership``."""
-        self.on_lost: Callable[[], None] = _nothing
-        self.on_joined: Callable[[], None] = _nothing
-        self.on_failed: Callable[[str], None] = _nothing_more
-        self.on_id: Callable[[int], None] = _nothing_told
+        self.on_lost: Callable[[], None] = no_op
+        self.on_joined: Callable[[], None] = no_op
+        self.on_failed: Callable[[str], None] = no_op
+        self.on_id: Callable[[int], None] = no_op
         self.is_serving: Callable[[], bool] = _never
         self.view = KvClusterView(kv, config.cluster, incarnation, self._failed)
         self.peers = Peers(incarnation, config.cluster)
@@ -151,18 +152,6 @@ class ClusterMember:
 
 def _concerns(change: ViewChange) -> bool:
     return bool(change.members or change.partitions or change.shards or change.is_controller)
-
-
-def _nothing_told(node_id: int) -> None:
-    """Do nothing: no client has seen the earlier id."""
-
-
-def _nothing_more(why: str) -> None:
-    """Do nothing: the reason is in the log already."""
-
-
-def _nothing() -> None:
-    """Do nothing: the process owns nothing yet."""
 
 
 def _never() -> bool:

@@ -35,6 +35,7 @@ from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.server import Forwarding
 from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.remote_log import RemoteShardLogs, RoutedShardLogs
+from bmq.core.aio.subscribers import no_op
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
@@ -123,9 +124,9 @@ class Node:
         self.close_by: float | None = (
             None  # on the loop's clock: partitions not handed over by then are left as they are
         )
-        self.on_leave: Callable[[], None] = _nothing
+        self.on_leave: Callable[[], None] = no_op
         """Called when an operator drains the process, so that it ends."""
-        self.on_failed: Callable[[str], None] = _nothing_more
+        self.on_failed: Callable[[str], None] = no_op
         """Called with the reason when the process must end and be started again."""
         self.joined = joined
         self.fs = fs
@@ -409,7 +410,7 @@ class Node:
         """Return a proxy's reports of members that it cannot reach: to the leader, and in the store."""
         assert self.remote is not None, "a process of a cluster has remote owners"
         controller = self.controller
-        here = partial(_report, controller, joined.view.own) if controller is not None else None
+        here = partial(_report, controller, joined.view.own) if controller is not None else no_op
         reports = Reports(self.view, joined.peers, here)
         unreachable = UnreachableBrokers(
             self._kv, self.config.cluster, self.view, joined.peers,
@@ -573,11 +574,3 @@ class _ReadingListener:
 
     def closed(self, key: PartitionKey) -> None:
         self._node.reading.closed(key)
-
-
-def _nothing() -> None:
-    """Do nothing: the default of `Node.on_leave`."""
-
-
-def _nothing_more(why: str) -> None:
-    """Do nothing: the reason is in the log already."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from bmq.core.aio.steps import Steps, finish_steps, run_in_steps
+from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.turns import Turns
 from bmq.core.metrics.counters import Histogram
 from bmq.storage import layout
@@ -122,7 +123,7 @@ class JournalWriter:
         queue_bytes_max: int = 64 << 20,
         retry_s: float = 0.2,
         late_s: float = 0.3,
-        no_room: Callable[[str], None] | None = None,
+        no_room: Callable[[str], None] = no_op,
     ) -> None:
         self._fs = fs
         self._no_room = no_room
@@ -452,8 +453,7 @@ class JournalWriter:
     def _report_no_room(self, why: str, now: float) -> None:
         if self._no_room_since is None:
             self._no_room_since = now
-        if self._no_room is not None:
-            self._no_room(why)
+        self._no_room(why)
 
     async def _snapshot_records(self) -> list[bytes]:
         records, turns = [], Turns(SNAPSHOT_A_TURN)

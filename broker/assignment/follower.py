@@ -25,6 +25,7 @@ from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.config import LogConfig, log_config
 from bmq.broker.partition.release import ReleaseNote
 from bmq.core.aio.steps import run_in_steps
+from bmq.core.aio.subscribers import no_op
 from bmq.core.config import NodeConfig
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
@@ -92,7 +93,7 @@ class AssignmentFollower:
         self._reconfiguring: asyncio.Task[None] | None = None
         self._rest: deque[Generator[None, None, None]] = deque()  # remaining steps of large topics
         self._working: asyncio.Task[None] | None = None
-        self._forget: Callable[[], None] | None = None
+        self._forget: Callable[[], None] = no_op
 
     def __repr__(self) -> str:
         return f"<AssignmentFollower topics={len(self._held)} partitions={len(self)}>"
@@ -127,8 +128,7 @@ class AssignmentFollower:
         for task in (self._reconfiguring, self._working):
             if task is not None:
                 task.cancel()
-        if self._forget is not None:
-            self._forget()
+        self._forget()
 
     def reconfigure(self, config: NodeConfig) -> None:
         """Apply another config of the node: with another node id, other broker configs in the catalog hold."""

@@ -29,6 +29,7 @@ from bmq.broker.partition.recovery import Takeover
 from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.broker.partition.slow_pipeline import check_slow_pipeline
 from bmq.broker.partition.states import TERMINAL, State
+from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Appended, Batch, parse_batch
@@ -91,7 +92,7 @@ class PartitionDriver:
         self.found_record: tuple[PartitionRecord, int] | None = None
         self._queued_ms = -1  # since when batches wait for a flush; -1: none waits
         self._is_announced = False  # the flush listener was notified that the partition is open
-        self.on_end: Callable[[], None] | None = None
+        self.on_end: Callable[[], None] = no_op
         """Called once, in a terminal state."""
         self.is_queued = False
         self.in_flight = 0
@@ -466,7 +467,7 @@ class PartitionDriver:
         if partition.state is State.FENCED:
             self._shared.fenced.append(self)
         self._notify()
-        if partition.state in TERMINAL and self.on_end is not None:
+        if partition.state in TERMINAL:
             self.on_end()
 
     @property

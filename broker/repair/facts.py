@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
@@ -137,9 +138,7 @@ class Inspector:
             for segment in facts.segments
         ]
         try:
-            verdict = await recover(
-                self._fs, self._path, segments, facts.base, lambda batch: None, log_start=facts.log_start
-            )
+            verdict = await recover(self._fs, self._path, segments, facts.base, no_op, log_start=facts.log_start)
         except (CorruptData, FormatError) as error:
             return str(error)
         except StorageUnavailable as error:

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from bmq.broker.cleanup.retention import read_idx
 from bmq.broker.repair.rebuilt_record import SILENCE, PartitionFolder, Spoken, is_whole, record
+from bmq.core.aio.subscribers import no_op
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.ownership import PartitionRecord
@@ -104,7 +105,7 @@ def _parse_id(name: str) -> uuid.UUID | None:
     return topic_id if str(topic_id) == name else None
 
 
-async def read_all_journals(fs: FileSystem, on_read: Callable[[int], None] | None = None) -> dict[PartitionKey, Spoken]:
+async def read_all_journals(fs: FileSystem, on_read: Callable[[int], None] = no_op) -> dict[PartitionKey, Spoken]:
     """Return the facts of all journals about each partition.  Raises StorageError, FormatError.
 
     Reads one broker's journals at a time, since a journal is read whole.  `on_read` is called with the number of
@@ -120,8 +121,7 @@ async def read_all_journals(fs: FileSystem, on_read: Callable[[int], None] | Non
         for key, checkpoint in (await read_journals(fs, last)).items():
             spoken.setdefault(key, Spoken()).add(last, checkpoint)
         count += 1
-        if on_read is not None:
-            on_read(count)
+        on_read(count)
     return spoken
 
 

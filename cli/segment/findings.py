@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bmq.cli.output import print_json, printable
+from bmq.core.aio.subscribers import no_op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +44,9 @@ class Finding:
 class FindingsPrinter:
     """A printer of findings, which also counts them."""
 
-    def __init__(self, *, as_json: bool, before_line: Callable[[], None] | None = None) -> None:
+    def __init__(self, *, as_json: bool, before_line: Callable[[], None] = no_op) -> None:
         """Take `before_line`, which is called before each line, to clear progress from the terminal."""
-        self._before_line = before_line or _nothing
+        self._before_line = before_line
         self.as_json = as_json
         self.files = 0
         self.faults = 0
@@ -73,10 +74,6 @@ class FindingsPrinter:
             print_json({"kind": "summary", "files": self.files, "faults": self.faults, "notes": self.notes})
         else:
             print(f"{_count(self.files, 'file')}, {_count(self.faults, 'fault')}, {_count(self.notes, 'note')}")
-
-
-def _nothing() -> None:
-    pass
 
 
 def _count(number: int, noun: str) -> str:

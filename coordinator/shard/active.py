@@ -23,6 +23,7 @@ from bmq.coordinator.shard.freshness import Freshness
 from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.state import ShardState
 from bmq.coordinator.shard.writer import KeyValue, Writer
+from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -357,7 +358,7 @@ class ActiveShard:
         """Append without waiting: a failure is reported to the shard, and to operations that wait for later records."""
         for record in records:
             self.state.apply(record)
-        self.writer.write(encoded, group_id, _nobody_waits)
+        self.writer.write(encoded, group_id, no_op)
 
     def _append(
         self, records: Sequence[CoordinatorRecord], encoded: Sequence[KeyValue], group_id: str
@@ -433,10 +434,6 @@ class ActiveShard:
 
 def _now_of(clock: Clock) -> Now:
     return Now(int(clock.monotonic() * 1000), clock.now_ms())
-
-
-def _nobody_waits(error: RequestError | None) -> None:
-    """Ignore the outcome: a failing writer notifies its shard, and operations that wait for later records."""
 
 
 def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -30,6 +30,7 @@ from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.shard import Shard
+from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
@@ -66,7 +67,7 @@ class Shards:
         self._view = view
         self._count = 0  # partitions of the topic; 0 until the topic is known
         self._shards: dict[int, Shard] = {}
-        self._unsubscribe: Callable[[], None] | None = None
+        self._unsubscribe: Callable[[], None] = no_op
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closed = False
         self.is_draining = False
@@ -93,8 +94,7 @@ class Shards:
     def close(self) -> None:
         """Respond to parked requests, write no more, and cancel background work."""
         self._is_closed = True
-        if self._unsubscribe is not None:
-            self._unsubscribe()
+        self._unsubscribe()
         for shard in self._shards.values():
             shard.close()
         for task in list(self._tasks):

@@ -1,4 +1,4 @@
-"""Callbacks for events, and waiting for an event no longer than a time-out."""
+"""Callbacks for events, one that does nothing, and waiting for an event no longer than a time-out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Callable
 from typing import Generic, ParamSpec
 
 P = ParamSpec("P")
+
+
+def no_op(*_: object) -> None:
+    """Do nothing: a callback that nobody needs, or the end of a subscription that never began."""
 
 
 class Subscribers(Generic[P]):

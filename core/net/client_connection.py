@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
-from bmq.core.aio.subscribers import Subscribers
+from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.config import NodeConfig
 from bmq.core.net.frames import FrameReader
 from bmq.core.net.request import Buffer, CloseConnection, Dispatch, Outcome, PendingResponse, Response, outcome_of
@@ -152,7 +152,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Call ``call`` at the close: see ``core.net.request.Client``.  After the close it is called at once."""
         if self.is_closed:
             call()
-            return _nothing
+            return no_op
         return self._on_close.add(call)
 
     @property
@@ -561,10 +561,6 @@ def _call_all(releases: list[Callable[[], None]]) -> None:
     releases.clear()
     for call in calls:
         call()
-
-
-def _nothing() -> None:
-    """Do nothing: the unsubscribing function for a callback that was called at once."""
 
 
 def _names(peer: object) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
-from bmq.core.aio.subscribers import Subscribers
+from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.frames import FrameReader
 from bmq.core.net.request import Buffer
@@ -169,7 +169,7 @@ class Peer(asyncio.BufferedProtocol):
         """Call ``call`` once when the connection is lost, at once if it is.  Return a function that unsubscribes it."""
         if self.is_lost:
             call()
-            return _nothing
+            return no_op
         return self._on_lost.add(call)
 
     def close(self) -> None:
@@ -341,7 +341,3 @@ class Peer(asyncio.BufferedProtocol):
         self._pings -= 1
         if not ping.cancelled():
             ping.exception()
-
-
-def _nothing() -> None:
-    """Do nothing: the unsubscribing function for a callback that was called at once."""

@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Protocol
 
 from bmq.core.aio.steps import Steps, batched
+from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode
 from bmq.core.metrics.counters import Histogram, Metrics
@@ -92,10 +93,6 @@ class FetchResult:
         self.release = release
 
 
-def _nothing() -> None:
-    """Do nothing when a fetch parks."""
-
-
 class FetchReads(Protocol):
     """The partitions, the memory and the counters of one process (`FetchService`), as one fetch uses them."""
 
@@ -153,7 +150,7 @@ class FetchOperation:
         self._hurries = self._reads = self._is_first = False
         self._storage_deadline = 0.0
         self._time = FetchTime(0.0, 0.0)  # of ``run``
-        self._on_park = _nothing
+        self._on_park: Callable[[], None] = no_op
         self._parked_partitions = 0  # that count in ``FetchService.parked_partitions``
         self._has_checked = False
         if turn.session is not None:
@@ -194,7 +191,7 @@ class FetchOperation:
             self._watch.clear()
         return self._found(results, reservation)
 
-    async def run(self, on_park: Callable[[], None] = _nothing) -> FetchResult:
+    async def run(self, on_park: Callable[[], None] = no_op) -> FetchResult:
         """Return the response, once there is enough or the fetch's time is up.
 
         To be cancelled when the client has gone.  ``on_park`` is called before each wait for records.  A large fetch

@@ -32,6 +32,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from uuid import NAMESPACE_OID, UUID, uuid5
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.timeouts import LONGEST_S
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -154,7 +155,7 @@ class Produce:
         self._failure = ""  # the first one; its text only: an exception refers to the frames that it passed
         self._response: PendingResponse | None = None
         self._bucket = -1
-        self._forget = _nothing
+        self._forget: Callable[[], None] = no_op
 
     def start(self, asked: ProduceRequest) -> Response | Awaitable[Response]:
         """Hand every part of ``asked`` to its owner or queue.  Return the response, pending if parts are."""
@@ -421,7 +422,7 @@ class PartitionProduce(PartitionAnswer):
         self._take_back: Callable[[], None] | None = None  # the owner's, until there is a result
         self.records = records
         self.is_over = False
-        self.on_over: Callable[[], None] = _nothing  # see ``endpoint.produce.queue.Waiting``
+        self.on_over: Callable[[], None] = no_op  # see ``endpoint.produce.queue.Waiting``
         self._producer_id, self._sequence = NO_PRODUCER_ID, -1
         if records is not None and len(records) >= HEADER_BYTES:
             self._producer_id, _, self._sequence = _PRODUCER.unpack_from(records, _PRODUCER_AT)
@@ -525,10 +526,6 @@ def _fault(records: memoryview | None, version: int) -> RequestError | None:
     if version < ZSTD_SINCE and len(records) > _ATTRIBUTES_LOW and records[_ATTRIBUTES_LOW] & CODEC_MASK == _ZSTD:
         return RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd is allowed from version {ZSTD_SINCE} on")
     return None
-
-
-def _nothing() -> None:
-    """Do nothing when the part or the request is over."""
 
 
 APIS = (Api(ApiKey.PRODUCE, 3, 13, handle_raw=handle, is_pipelined=True, advertised_min=0),)

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.timeouts import GRAIN_S, Deadlines
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
@@ -248,7 +249,7 @@ class ProduceQueue:
 
     def _take(self, line: _Line, number: int) -> Waiting:
         part, size = line.parts.pop(number)
-        part.on_over = _nothing
+        part.on_over = no_op
         self.held_bytes -= size
         return part
 
@@ -263,7 +264,3 @@ class ProduceQueue:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"holding produces for {key} failed", "exception": task.exception(), "task": task}
             )
-
-
-def _nothing() -> None:
-    """Do nothing when a part that does not wait is over."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import chain, compress, repeat
 
-from bmq.core.aio.subscribers import Subscribers
+from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk, decode_chunk, decode_shards
@@ -28,7 +28,7 @@ class KvClusterView:
     Subscribers must not raise: an exception stops the view, as in ``meta.prefix_watch``.
     """
 
-    def __init__(self, kv: KeyValue, cluster: str, own: str, on_failed: Callable[[str], None] | None = None) -> None:
+    def __init__(self, kv: KeyValue, cluster: str, own: str, on_failed: Callable[[str], None] = no_op) -> None:
         """``on_failed``: see ``meta.prefix_watch``."""
         self.own = own
         self._prefix = cluster_prefix(cluster)

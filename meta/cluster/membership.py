@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Awaitable, Callable
 
 from bmq.core.aio.backoff import Backoff
-from bmq.core.aio.subscribers import wait_for
+from bmq.core.aio.subscribers import no_op, wait_for
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.message_fields import Unregistered
 from bmq.meta.cluster.keys import member_key, node_id_key, node_ids_prefix
@@ -69,9 +69,9 @@ class Membership:
         view: ClusterView,
         *,
         on_lost: Callable[[], None],
-        on_failed: Callable[[str], None] | None = None,
-        on_id: Callable[[int], None] | None = None,
-        on_joined: Callable[[], None] | None = None,
+        on_failed: Callable[[str], None] = no_op,
+        on_id: Callable[[int], None] = no_op,
+        on_joined: Callable[[], None] = no_op,
         before_join: Callable[[], Awaitable[None]] | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
@@ -92,9 +92,9 @@ class Membership:
         self._key = member_key(cluster, member.incarnation)
         self._view = view
         self._on_lost = on_lost
-        self._on_failed = on_failed or _nothing_more
-        self._on_id = on_id or _nobody_asks
-        self._on_joined = on_joined or _nothing
+        self._on_failed = on_failed
+        self._on_id = on_id
+        self._on_joined = on_joined
         self._before_join = before_join or _no_check
         self._chooses_id = member.node_id < 0 and member.has(PROXY)
         self._ttl_s = ttl_s
@@ -107,7 +107,7 @@ class Membership:
         self._is_due = asyncio.Event()  # something is to be written or checked before the next renewal
         self._written: Member | None = None
         self._task: asyncio.Task[None] | None = None
-        self._forget: Callable[[], None] = _nothing
+        self._forget: Callable[[], None] = no_op
 
     def __repr__(self) -> str:
         return f"<Membership {self.member.incarnation} revision={self._revision}>"
@@ -362,17 +362,5 @@ class Membership:
         self._is_due.set()
 
 
-def _nothing_more(why: str) -> None:
-    """Do nothing: the reason is in the log."""
-
-
-def _nobody_asks(node_id: int) -> None:
-    """Do nothing: ``Membership.member`` has the id."""
-
-
 async def _no_check() -> None:
     """Allow every process to join."""
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import RequestError
 from bmq.core.rpc.messages import InternalKey, ReportRequest, ReportResponse
 from bmq.core.rpc.peers import Peers
@@ -20,13 +21,13 @@ ASK_S = 2.0
 class Reports:
     """The reports of one process.  ``here`` is called with a report if the process itself is the controller."""
 
-    def __init__(self, view: ClusterView, peers: Peers, here: Callable[[str, str], None] | None = None) -> None:
+    def __init__(self, view: ClusterView, peers: Peers, here: Callable[[str, str], None] = no_op) -> None:
         self._view = view
         self._peers = peers
         self._here = here
         self._reported_at: dict[str, float] = {}  # by incarnation: when
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unsubscribe: Callable[[], None] | None = None
+        self._unsubscribe: Callable[[], None] = no_op
 
     def start(self) -> None:
         """Report connections that break from now on."""
@@ -34,8 +35,7 @@ class Reports:
 
     async def close(self) -> None:
         """Report nothing more, and cancel the reports under way."""
-        if self._unsubscribe is not None:
-            self._unsubscribe()
+        self._unsubscribe()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -51,8 +51,7 @@ class Reports:
             return  # the next controller checks all members itself
         self._reported_at[incarnation] = now
         if controller.incarnation == self._view.own:
-            if self._here is not None:
-                self._here(incarnation, why)
+            self._here(incarnation, why)
             return
         task = asyncio.get_running_loop().create_task(self._report(incarnation, why))
         self._tasks.add(task)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import FormatError
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.peers import ConnectionKind, Peers
@@ -115,7 +116,7 @@ class UnreachableBrokers:
         self._revision = 0  # of the key, as far as it is known
         self._published: tuple[int, frozenset[str]] | None = None  # under which lease, what
         self._task: asyncio.Task[None] | None = None
-        self._unsubscribe: Callable[[], None] | None = None
+        self._unsubscribe: Callable[[], None] = no_op
 
     def start(self) -> None:
         """Watch connections that break from now on."""
@@ -123,8 +124,7 @@ class UnreachableBrokers:
 
     async def close(self) -> None:
         """Watch and publish nothing more.  The list that is published ends with the lease."""
-        if self._unsubscribe is not None:
-            self._unsubscribe()
+        self._unsubscribe()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

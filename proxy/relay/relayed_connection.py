@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from bmq.core.aio.subscribers import Subscribers
+from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages import (
@@ -66,7 +66,7 @@ class RelayedConnection:
         self._calls = 0  # without a result yet
         self._is_over = False  # takes no more calls; closed once the last one has its result
         self._on_lost = Subscribers[[]]()
-        self.on_closed: Callable[[], None] = _nothing
+        self.on_closed: Callable[[], None] = no_op
         """Callback for the end of the connection to the relay."""
         peer.on_lost(self._broke)
 
@@ -114,7 +114,7 @@ class RelayedConnection:
         """
         if not self.is_up:
             call()
-            return _nothing
+            return no_op
         return self._on_lost.add(call)
 
     def close(self) -> None:
@@ -199,7 +199,3 @@ async def open_relayed(peers: Peers, to: Member, via: Member, timeout_s: float) 
     if not is_open:
         raise PeerLost(f"{to.incarnation}: {relayed.why}", was_sent=False)
     return relayed
-
-
-def _nothing() -> None:
-    """Do nothing: the default callback, and the unsubscribing of one that was called at once."""

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from bmq.core.aio.backoff import Backoff
+from bmq.core.aio.subscribers import no_op
 from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 from bmq.proxy.relay.pool import RELAY_AFTER_S, RelayPool
@@ -54,7 +55,7 @@ class BrokerLink:
         self._is_wanted = is_wanted
         self._on_up = on_up
         self._on_down = on_down
-        self._forget: Callable[[], None] | None = None
+        self._forget: Callable[[], None] = no_op
         self._connecting: asyncio.Task[None] | None = None  # as long as there is no direct one
         self._is_shut = False
         self._since = 0.0  # when it came up
@@ -167,8 +168,6 @@ class BrokerLink:
             self._begin()
 
     def _down(self) -> None:
-        assert self._forget is not None
         self._forget()
-        self._forget = None
         self._on_down()
         self.peer = None

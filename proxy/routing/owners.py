@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.timeouts import Deadlines
 from bmq.core.aio.turns import map_in_turns, run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
@@ -78,7 +79,7 @@ class RemoteOwners:
         self._tails = TailFetchers(self._tail_link, is_read)
         self._closing: set[asyncio.Task[object]] = set()
         self._sweeping: asyncio.Task[None] | None = None
-        self._unsubscribe: Callable[[], None] | None = None
+        self._unsubscribe: Callable[[], None] = no_op
         self._is_draining = False
         self._is_deserted = False
         self.route_ms = Histogram()
@@ -113,9 +114,7 @@ class RemoteOwners:
 
         Batches that were not sent get a retriable error; those under way end with their connection.
         """
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-            self._unsubscribe = None
+        self._unsubscribe()
         tasks = list(self._closing)
         if self._sweeping is not None:
             self._sweeping.cancel()

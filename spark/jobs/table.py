@@ -11,6 +11,7 @@ import re
 import uuid
 from collections.abc import Callable, Sequence
 
+from bmq.core.aio.subscribers import no_op
 from bmq.spark.jobs.manifest import (
     Append,
     Begin,
@@ -59,9 +60,6 @@ Step = Callable[[str], None]
 
 class RunFenced(Exception):
     """Another run has begun on this table; this one may not commit any more."""
-
-
-def _ignore(_: str) -> None: ...
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
@@ -121,7 +119,7 @@ class JobRun:
         self.state = state
 
     @classmethod
-    async def begin(cls, fs: FileSystem, identity: Identity, on_step: Step = _ignore) -> JobRun:
+    async def begin(cls, fs: FileSystem, identity: Identity, on_step: Step = no_op) -> JobRun:
         """Stop all earlier runs, finish the last commit, and remove files that were never committed.
 
         Raises ManifestError if the table is of another topic or form, Fenced if other runs begin all the time.

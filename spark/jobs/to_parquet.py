@@ -12,6 +12,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bmq.core.aio.subscribers import no_op
 from bmq.spark.jobs import JobError
 from bmq.spark.jobs.manifest import Append, FileRewrite, Identity, ManifestError, TableState
 from bmq.spark.jobs.merging import choose
@@ -101,7 +102,7 @@ def _size(text: str) -> int:
     return found
 
 
-def run(arguments: Namespace, on_step: Step = lambda step: None) -> int:
+def run(arguments: Namespace, on_step: Step = no_op) -> int:
     """Bring the table up to where the topic ends now and return the exit status.  Raises JobError.
 
     ``on_step`` is called at every point where a crash leaves something else behind.

@@ -17,6 +17,7 @@ from typing import Protocol, cast
 
 from google.protobuf.message import DecodeError
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.descriptors import FAILURES
 from bmq.storage.filesystem import Buffer, OutOfSpace, PipelineFailed, StorageError
 from bmq.storage.hdfs import messages_pb2 as pb
@@ -100,7 +101,7 @@ class Pipeline(asyncio.Protocol):
         self._window_bytes = settings.window_bytes
         self._window_packets = settings.window_packets
         self._watch = watch
-        self.on_failure: Callable[[StorageError], None] | None = None
+        self.on_failure: Callable[[StorageError], None] = no_op
         self._on_first_ack: Callable[[int], None] | None = None
         self._is_held = False
         self._loop = asyncio.get_running_loop()
@@ -253,8 +254,7 @@ class Pipeline(asyncio.Protocol):
         """End the pipeline with its first failure; later ones are consequences, and are ignored."""
         if self.failure is None:
             self._stop(failure)
-            if self.on_failure is not None:
-                self.on_failure(failure)
+            self.on_failure(failure)
 
     def heartbeat(self) -> None:
         """Send a packet that shows the datanodes that a silent client lives; its acknowledgement has the same seqno."""

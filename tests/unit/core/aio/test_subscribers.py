@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bmq.core.aio.subscribers import Subscribers, wait_for
+from bmq.core.aio.subscribers import Subscribers, no_op, wait_for
 
 
 def test_everybody_is_told_in_order_until_forgotten() -> None:
@@ -55,3 +55,8 @@ async def test_news_is_waited_for_no_longer_than_its_time() -> None:
     assert await wait_for(event, 2.0)
     assert loop.time() == 3.0
     assert await wait_for(event, None)
+
+
+def test_a_callback_that_nobody_needs_takes_what_it_is_given() -> None:
+    for arguments in ((), (1,), ("why", None)):
+        no_op(*arguments)
