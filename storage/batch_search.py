@@ -14,7 +14,15 @@ from crc32c import crc32c
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.records.batch import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, Batch, BatchRules
 from bmq.core.records.check import check_records, unpack
-from bmq.core.records.cursor import BATCH_BYTES_MAX, BatchCursor, Check, Offsets, Step, candidates, is_batch
+from bmq.core.records.cursor import (
+    BATCH_BYTES_MAX,
+    BatchCheck,
+    BatchCursor,
+    CursorStep,
+    OffsetOrder,
+    candidates,
+    is_batch,
+)
 
 READ_BYTES = 4 << 20
 _LENGTH = struct.Struct(">I")
@@ -70,11 +78,11 @@ class BlockReader:
             missing -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def step(self, cursor: BatchCursor) -> Step:
+    async def step(self, cursor: BatchCursor) -> CursorStep:
         """Step with the bytes that the cursor wants.  The result is never ``MORE`` if it knows ``length``."""
         at = cursor.position - self._start
         step = cursor.step(self._buffer, at if at >= 0 else len(self._buffer))
-        while step is Step.MORE:
+        while step is CursorStep.MORE:
             await self._load(cursor.position, cursor.wanted)
             step = cursor.step(self._buffer)
         return step
@@ -85,8 +93,8 @@ class BlockReader:
 
     async def is_batch(self, position: int) -> bool:
         """Return whether a whole, right batch of any base offset is at ``position``."""
-        cursor = BatchCursor(position, 0, check=Check.CRC, offsets=Offsets.ANY, length=self.length)
-        return await self.step(cursor) is Step.BATCH
+        cursor = BatchCursor(position, 0, check=BatchCheck.CRC, offsets=OffsetOrder.ANY, length=self.length)
+        return await self.step(cursor) is CursorStep.BATCH
 
     async def _load(self, position: int, size: int) -> None:
         data = await self.read(position, max(size, READ_BYTES))

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from bmq.core.aio.lru import LruCache
 from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import FormatError
-from bmq.core.records.batch import HEADER_BYTES
+from bmq.core.records.batch import HEADER_BYTES, Batch
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.index import ENTRY, SegmentIndex
@@ -105,11 +105,10 @@ class SegmentKnowledge:
     def _timestamp(self, at: int) -> int:
         return self.entries[at * ENTRY + 2]
 
-    def passed(self, base_offset: int, next_offset: int, position: int, size: int, max_timestamp: int) -> None:
-        """Add a flushed batch that a reader has stepped over: what is certain now includes it if it comes next."""
-        if self.is_ours and position == self.known_position:
-            self.index.add(base_offset, position, max_timestamp)
-            self.known_offset, self.known_position = next_offset, position + size
+    def extend(self, batch: Batch) -> None:
+        """Add the flushed batch at ``known_position``, which a reader has stepped over: what is certain includes it."""
+        self.index.add(batch.base_offset, self.known_position, batch.max_timestamp)
+        self.known_offset, self.known_position = batch.next_offset, self.known_position + batch.size
 
 
 # ----------------------------------------------------------------------------------------------------- the cache

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from bmq.core.records.batch import HEADER_BYTES, Batch
-from bmq.core.records.cursor import BatchCursor, Check, Offsets, Step
+from bmq.core.records.cursor import BatchCheck, BatchCursor, CursorStep, OffsetOrder
 from bmq.storage import journal
 from bmq.storage.batch_search import READ_BYTES, BlockReader, Reads, due_header, next_batch, with_right_length
 
@@ -66,9 +66,9 @@ async def walk_batches(
     ``offset`` is the one due at ``position``; it only guides the search behind damage.
     """
     reader = BlockReader(fs, path, length)
-    cursor = BatchCursor(position, offset, check=Check.CRC, offsets=Offsets.ANY, length=length)
-    while (step := await reader.step(cursor)) is not Step.END:
-        if step is Step.BATCH:
+    cursor = BatchCursor(position, offset, check=BatchCheck.CRC, offsets=OffsetOrder.ANY, length=length)
+    while (step := await reader.step(cursor)) is not CursorStep.END:
+        if step is CursorStep.BATCH:
             yield FoundBatch(cursor.start, reader.batch(cursor))
             continue
         damage = await _damage(reader, cursor)

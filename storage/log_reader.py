@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from typing import NamedTuple
 from bmq.core.aio.lru import LruCache
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
-from bmq.core.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, LOG_APPEND_TIME, MAGIC, Batch
-from bmq.core.records.cursor import BATCH_BYTES_MAX
+from bmq.core.records.batch import HEADER_BYTES, LOG_APPEND_TIME, Batch
+from bmq.core.records.cursor import BatchCheck, BatchCursor, CursorStep
 from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, SegmentKnowledge
 from bmq.storage.filesystem import CorruptData, NoSuchFile
@@ -34,7 +33,6 @@ from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import Extent, LogSegments
 
-_HEAD = struct.Struct(">qiibIhiqq")  # base offset ... max timestamp: see core.records.batch
 _STREAMS_MAX = 64
 REFRESHES_MAX = 2
 """Listings after which one read tries again: the segment that the first one shows may be joined or deleted as well."""
@@ -88,61 +86,71 @@ class SegmentCursor:
 
     ``start`` is (offset, position) of the first batch.  ``stop`` is the first offset that must not be shown;
     ``watermark`` is the high watermark of the caller, under which reads of uncertain bytes are shared.  After a
-    ``step`` the fields describe the batch at ``position``.
+    ``step`` the current batch is [``position``, ``end``).
     """
 
     def __init__(
         self, pool: BlockCache, path: str, facts: SegmentKnowledge, start: tuple[int, int], stop: int, watermark: int
     ):
         self.facts = facts
-        self.next_offset, self.position = start
-        self.size = 0
-        self.base_offset = self.max_timestamp = self.base_timestamp = -1
-        self.attributes = 0
-        self.kept_from: int | None = None  # bytes from here on stay in the buffer; None: from ``position``
+        self.kept_from: int | None = None  # bytes from here on stay in the buffer; None: from the batch's beginning
+        self._cursor = BatchCursor(start[1], start[0], check=BatchCheck.HEADER, stop=stop)
         self._pool = pool
         self._path = path
         self._stop = stop
         self._watermark = watermark
         self._pieces: deque[tuple[int, memoryview]] = deque()  # of blocks, in order and without gaps
-        self._reached = self.position  # where the last piece ends
+        self._reached = start[1]  # where the last piece ends
         self._opened: dict[int, bytes] = {}
+        self._data, self._data_at = memoryview(b""), 0  # the current batch's header
+
+    @property
+    def header(self) -> Batch:
+        """The current batch's header: a view of that alone."""
+        return Batch(self._data[self._data_at : self._data_at + HEADER_BYTES])
+
+    @property
+    def position(self) -> int:
+        """The position of the current batch."""
+        return self._cursor.start
 
     @property
     def end(self) -> int:
         """The position behind the current batch."""
-        return self.position + self.size
+        return self._cursor.position
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the current batch."""
+        return self._cursor.next_offset
 
     async def step(self) -> bool:
         """Step to the next batch that lies wholly below ``stop``; return False if there is none.
 
         Raises CorruptData if no right header stands there, MissingRecords if the file ends first.
         """
-        if self.next_offset >= self._stop:
+        cursor = self._cursor
+        data, at = self._at(cursor.position)
+        while (step := cursor.step(data, at)) is CursorStep.MORE:
+            await self._fill(cursor.position, cursor.wanted)
+            data, at = self._at(cursor.position)
+        if step is CursorStep.DAMAGED:
+            raise CorruptData(f"{self._path} at {cursor.position}, offset {cursor.next_offset}: {cursor.fault}")
+        if step is CursorStep.END or cursor.next_offset > self._stop:
             return False
-        position = self.end
-        await self._fill(position, HEADER_BYTES)
-        head = _HEAD.unpack_from(*self._at(position))
-        base_offset, length, _, magic, _, attributes, last_delta, base_timestamp, max_timestamp = head
-        size = length + LENGTH_OVERHEAD
-        if base_offset != self.next_offset or magic != MAGIC or not HEADER_BYTES <= size <= BATCH_BYTES_MAX:
-            raise CorruptData(
-                f"{self._path} at {position}: expected a batch at offset {self.next_offset}, found offset"
-                f" {base_offset}, {size} bytes, magic {magic}"
-            )
-        if last_delta < 0:
-            raise CorruptData(f"{self._path} at {position}: a batch whose last offset delta is {last_delta}")
-        if base_offset + last_delta >= self._stop:
-            return False
-        self.position, self.size = position, size
-        self.base_offset, self.next_offset = base_offset, base_offset + last_delta + 1
-        self.base_timestamp, self.max_timestamp, self.attributes = base_timestamp, max_timestamp, attributes
-        self.facts.passed(base_offset, self.next_offset, position, size, max_timestamp)
+        self._data, self._data_at = data, at
+        if cursor.start == self.facts.known_position and self.facts.is_ours:
+            self.facts.extend(self.header)
         return True
 
+    @property
+    def is_loaded(self) -> bool:
+        """True if the whole current batch was read, not only its header."""
+        return self._cursor.position <= self._reached
+
     async def load(self) -> None:
-        """Read the whole current batch, not only its header."""
-        await self._fill(self.position, self.size)
+        """Read the whole current batch."""
+        await self._fill(self.position, self._cursor.size)
 
     def copy(self, start: int, end: int) -> bytes:
         """Return the bytes of [start, end), which must have been loaded and kept."""
@@ -161,14 +169,14 @@ class SegmentCursor:
                 self._pool.keep(self._path, number, data if certain >= len(data) else data[:certain])
         self._pool.keep_facts(self._path, self.facts)
 
-    def _at(self, position: int) -> tuple[memoryview | bytes, int]:
-        """Return the header that `_fill` has read at ``position``, as (bytes, position in these)."""
+    def _at(self, position: int) -> tuple[memoryview, int]:
+        """Return the header at ``position``, as far as `_fill` has read it, as (bytes, position in these)."""
         for at, piece in reversed(self._pieces):
             if at <= position:
                 if position + HEADER_BYTES <= at + len(piece):
                     return piece, position - at
                 break
-        return self.copy(position, position + HEADER_BYTES), 0
+        return memoryview(self.copy(position, position + HEADER_BYTES)), 0
 
     async def _fill(self, position: int, length: int) -> None:
         """Read the pieces of [position, position + length), and drop those before the kept bytes."""
@@ -267,7 +275,8 @@ class LogReader:
         end = walk.end
         with contextlib.suppress(CorruptData):  # the batches before the damage are returned; the next read raises
             while end - start + HEADER_BYTES <= max_bytes and await walk.step() and walk.end - start <= max_bytes:
-                await walk.load()
+                if not walk.is_loaded:
+                    await walk.load()
                 end = walk.end
         self._streams.put((extent.name, end), None)
         if is_next:
@@ -374,7 +383,7 @@ class LogReader:
         walk = self._walk(extent, facts, start, end_offset)
         try:
             while await walk.step():
-                if walk.max_timestamp >= timestamp and walk.next_offset > start_offset:
+                if walk.next_offset > start_offset and walk.header.max_timestamp >= timestamp:
                     found = await _refine(walk, timestamp, start_offset)
                     if found is not None:
                         return found
@@ -385,9 +394,10 @@ class LogReader:
 
 async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
     """Search the current batch for the record; None if it has none.  See ``offset_for_timestamp``."""
-    if walk.base_timestamp >= timestamp and walk.base_offset >= start_offset and not walk.attributes & LOG_APPEND_TIME:
-        return TimestampAndOffset(walk.base_offset, walk.base_timestamp)
-    if walk.size <= REFINE_BYTES_MAX:
+    head = walk.header
+    if head.base_timestamp >= timestamp and head.base_offset >= start_offset and not head.attributes & LOG_APPEND_TIME:
+        return TimestampAndOffset(head.base_offset, head.base_timestamp)
+    if head.size <= REFINE_BYTES_MAX:
         await walk.load()
         batch = Batch(memoryview(walk.copy(walk.position, walk.end)))
         try:
@@ -395,6 +405,6 @@ async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> Tim
             hits = (record for record in records if record.timestamp >= timestamp and record.offset >= start_offset)
             hit = next(hits, None)
         except FormatError:  # too large when inflated, or not as Kafka writes them: the batch itself is the result
-            return TimestampAndOffset(max(walk.base_offset, start_offset), walk.max_timestamp)
+            return TimestampAndOffset(max(head.base_offset, start_offset), head.max_timestamp)
         return TimestampAndOffset(hit.offset, hit.timestamp) if hit is not None else None
-    return TimestampAndOffset(max(walk.base_offset, start_offset), walk.max_timestamp)
+    return TimestampAndOffset(max(head.base_offset, start_offset), head.max_timestamp)

@@ -23,7 +23,7 @@ from crc32c import crc32c
 from bmq.core.aio.steps import Steps, finish_steps
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import HEADER_BYTES, Batch
-from bmq.core.records.cursor import BATCH_BYTES_MAX, BatchCursor, Check, Step
+from bmq.core.records.cursor import BATCH_BYTES_MAX, BatchCheck, BatchCursor, CursorStep
 from bmq.storage.batch_search import BlockReader, due_header, next_batch, with_right_length
 from bmq.storage.checkpoint import Checkpoint, decode_steps, encode_steps
 from bmq.storage.filesystem import FileSystem
@@ -103,10 +103,10 @@ async def scan(
     is larger.  Raises FormatError if the file is shorter than ``length``, and what ``fs.read`` raises.
     """
     reader = BlockReader(fs, path, length)
-    cursor = BatchCursor(position, next_offset, check=Check.CRC, stop=offset_limit, length=length)
-    while (step := await reader.step(cursor)) is Step.BATCH:
+    cursor = BatchCursor(position, next_offset, check=BatchCheck.CRC, stop=offset_limit, length=length)
+    while (step := await reader.step(cursor)) is CursorStep.BATCH:
         on_batch(cursor.start, reader.batch(cursor))
-    if step is Step.DAMAGED:
+    if step is CursorStep.DAMAGED:
         return await _judge(reader, cursor)
     return ScanResult(cursor.position, cursor.next_offset, Tail.CLEAN)
 

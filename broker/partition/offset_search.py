@@ -122,7 +122,7 @@ class SearchedLog:
         largest = -1
         while await walk.step():
             if walk.next_offset > start:
-                largest = max(largest, walk.max_timestamp)
+                largest = max(largest, walk.header.max_timestamp)
         return largest
 
 

@@ -3,8 +3,8 @@
 Every walk over batches is a ``BatchCursor``, so that all agree on where a batch ends and what is damage.  The caller
 holds the bytes and shows a window of them at each step; nothing is copied here::
 
-    cursor = BatchCursor(position, offset, check=Check.CRC, length=length)
-    while (step := cursor.step(window, cursor.position - start)) is not Step.END:
+    cursor = BatchCursor(position, offset, check=BatchCheck.CRC, length=length)
+    while (step := cursor.step(window, cursor.position - start)) is not CursorStep.END:
         BATCH    the bytes [cursor.start, cursor.position) are a batch
         MORE     show at least ``cursor.wanted`` bytes from ``cursor.position`` on, and step again
         DAMAGED  ``cursor.fault`` says why no batch can be passed at ``cursor.position``; ``seek`` to go on elsewhere
@@ -38,7 +38,7 @@ _MAGIC_BYTE = bytes([MAGIC])
 _UNBOUNDED = (1 << 63) - 1
 
 
-class Step(Enum):
+class CursorStep(Enum):
     """The result of one step."""
 
     BATCH = "a batch was passed"
@@ -47,7 +47,7 @@ class Step(Enum):
     END = "the walk's end is reached: its length, or its offset"
 
 
-class Check(Enum):
+class BatchCheck(Enum):
     """The part of a batch that is checked, and must be in the window."""
 
     HEADER = "its header alone"
@@ -55,7 +55,7 @@ class Check(Enum):
     CRC = "its header and its CRC"
 
 
-class Offsets(Enum):
+class OffsetOrder(Enum):
     """The base offsets that are right."""
 
     DENSE = "each batch begins where the one before ends"
@@ -63,7 +63,7 @@ class Offsets(Enum):
     ANY = "offsets are not judged"
 
 
-_BATCH, _MORE, _DAMAGED, _END = Step.BATCH, Step.MORE, Step.DAMAGED, Step.END
+_BATCH, _MORE, _DAMAGED, _END = CursorStep.BATCH, CursorStep.MORE, CursorStep.DAMAGED, CursorStep.END
 
 
 class BatchCursor:
@@ -100,8 +100,8 @@ class BatchCursor:
         position: int,
         next_offset: int,
         *,
-        check: Check,
-        offsets: Offsets = Offsets.DENSE,
+        check: BatchCheck,
+        offsets: OffsetOrder = OffsetOrder.DENSE,
         stop: int | None = None,
         limit: int | None = None,
         length: int | None = None,
@@ -112,10 +112,10 @@ class BatchCursor:
         self.wanted = 0
         self.fault = ""
         self.is_misplaced = False
-        self._checks_crc = check is Check.CRC
-        self._wants_all = check is not Check.HEADER
-        self._judges_offsets = offsets is not Offsets.ANY
-        self._is_dense = offsets is Offsets.DENSE
+        self._checks_crc = check is BatchCheck.CRC
+        self._wants_all = check is not BatchCheck.HEADER
+        self._judges_offsets = offsets is not OffsetOrder.ANY
+        self._is_dense = offsets is OffsetOrder.DENSE
         self._stop = _UNBOUNDED if stop is None else stop
         self._limit = _UNBOUNDED if limit is None else limit
         self._length = _UNBOUNDED if length is None else length
@@ -126,7 +126,7 @@ class BatchCursor:
         self.next_offset = self.base_offset = next_offset
         self.size = 0
 
-    def step(self, data: memoryview | bytes | bytearray, at: int = 0) -> Step:
+    def step(self, data: memoryview | bytes | bytearray, at: int = 0) -> CursorStep:
         """Pass the batch at ``data[at]``, which is the byte at ``position``.  See the module for the results."""
         due, position = self.next_offset, self.position
         if due >= self._stop or position >= self._length:
@@ -159,7 +159,7 @@ class BatchCursor:
         self.position, self.next_offset = position + size, following
         return _BATCH
 
-    def _need(self, size: int) -> Step:
+    def _need(self, size: int) -> CursorStep:
         left = self._length - self.position
         if size <= left:
             self.wanted = size
@@ -168,11 +168,11 @@ class BatchCursor:
             return self._damaged(f"the bytes end in a batch's header: {left} bytes")
         return self._damaged(f"the bytes end in a batch: it has {size} bytes, {left} are here")
 
-    def _damaged(self, fault: str, *, is_misplaced: bool = False) -> Step:
+    def _damaged(self, fault: str, *, is_misplaced: bool = False) -> CursorStep:
         self.fault, self.is_misplaced = fault, is_misplaced
         return _DAMAGED
 
-    def _misplaced(self, base: int, last_delta: int) -> Step:
+    def _misplaced(self, base: int, last_delta: int) -> CursorStep:
         due = self.next_offset
         if last_delta < 0:
             return self._damaged(f"the batch's last offset delta is {last_delta}")
@@ -187,7 +187,7 @@ def read_batches(data: memoryview) -> Iterator[Batch]:
 
     Raises RequestError CORRUPT_MESSAGE if they do not fill it.
     """
-    cursor = BatchCursor(0, 0, check=Check.WHOLE, offsets=Offsets.ANY, length=len(data))
+    cursor = BatchCursor(0, 0, check=BatchCheck.WHOLE, offsets=OffsetOrder.ANY, length=len(data))
     while (step := cursor.step(data, cursor.position)) is _BATCH:
         yield Batch(data[cursor.start : cursor.position])
     if step is _DAMAGED:
@@ -199,7 +199,7 @@ def read_batches(data: memoryview) -> Iterator[Batch]:
 
 def is_batch(data: memoryview) -> bool:
     """Return whether ``data`` begins with a whole, right batch of any base offset."""
-    cursor = BatchCursor(0, 0, check=Check.CRC, offsets=Offsets.ANY, length=len(data))
+    cursor = BatchCursor(0, 0, check=BatchCheck.CRC, offsets=OffsetOrder.ANY, length=len(data))
     return cursor.step(data) is _BATCH
 
 

@@ -10,16 +10,15 @@ the one before ends; only compaction leaves holes.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bmq.core.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
-from bmq.core.records.cursor import BATCH_BYTES_MAX, find_batch
+from bmq.core.records.batch import HEADER_BYTES, MAGIC, Batch
+from bmq.core.records.cursor import BatchCheck, BatchCursor, CursorStep, OffsetOrder, find_batch
 
 _KEPT_BYTES = 2 << 20  # of damaged data: Kafka's batches are 1 MB at most by default
 _OFFSET_MAX = 2**63 - 1
-_HEAD = struct.Struct(">qiiBIhi")  # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
+_OFFSET_BYTES = 8
 
 
 class BatchRun(NamedTuple):
@@ -51,18 +50,14 @@ class Framer:
     """
 
     __slots__ = (
-        "_goes_on",
+        "_cursor",
         "_is_behind_hole",
-        "_is_dense",
-        "_is_past",
         "_limit",
         "_rest",
         "_start",
         "_stop",
         "is_done",
         "is_lost",
-        "next_offset",
-        "position",
         "skipped_bytes",
     )
 
@@ -76,19 +71,33 @@ class Framer:
         limit: int | None = None,
         is_dense: bool = False,
     ) -> None:
-        self.position = position  # of the next batch
-        self.next_offset = next_offset
-        self.skipped_bytes = 0
+        goes_on = limit is not None and not is_dense
+        self._cursor = BatchCursor(
+            position,
+            next_offset,
+            check=BatchCheck.WHOLE,
+            offsets=OffsetOrder.DENSE if is_dense else OffsetOrder.RISING,
+            stop=None if goes_on else stop,
+            limit=limit,
+        )
         self._start = start
         self._stop = stop
         self._limit = _OFFSET_MAX if limit is None else limit
-        self._is_dense = is_dense
-        self._goes_on = limit is not None and not is_dense
-        self._is_past = False  # the batch passed last begins at or past ``stop``
         self._rest = bytearray()  # of a batch that has begun at ``position``
+        self.skipped_bytes = 0
         self.is_lost = False  # searching for a batch to continue from
         self._is_behind_hole = False  # the data kept begins with that batch
-        self.is_done = next_offset >= stop and not self._goes_on
+        self.is_done = next_offset >= stop and not goes_on
+
+    @property
+    def position(self) -> int:
+        """The position of the next batch."""
+        return self._cursor.position
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that is due there."""
+        return self._cursor.next_offset
 
     @property
     def pending(self) -> int:
@@ -100,120 +109,76 @@ class Framer:
         view = memoryview(chunk)
         if self.is_lost:
             view = self._find(view)
-        elif self._rest:
-            view = self._fill(view)
-            rest = memoryview(self._rest)
-            try:
-                size = self._step(rest, 0)
-            except Misframed:
-                self._rest = self._rest + view
-                raise
-            if not size:
+            if self.is_lost:
                 return
-            self._rest = bytearray()
-            if self.next_offset > self._start and not self._is_past:
-                yield BatchRun(self.position - size, rest)
-        if not self.is_done and not self.is_lost:
-            yield from self._runs(view)
+        elif self._rest:
+            step, view = self._complete(view)
+            if step is CursorStep.MORE:
+                return
+            rest, self._rest = self._rest, bytearray()
+            if step is CursorStep.DAMAGED:
+                self._rest = rest + view
+                raise self._misframed()
+            if step is CursorStep.BATCH and self._is_wanted:
+                yield BatchRun(self._cursor.start, memoryview(rest))
+        yield from self._runs(view)
 
-    def _fill(self, view: memoryview) -> memoryview:
+    def _complete(self, view: memoryview) -> tuple[CursorStep, memoryview]:
         """Complete the batch that has begun, as far as ``view`` reaches, and return the rest of ``view``."""
-        for wanted in (HEADER_BYTES, 0):
-            size = wanted or self._size(memoryview(self._rest))
-            missing = size - len(self._rest)
-            self._rest += view[: max(0, missing)]
-            view = view[max(0, missing) :]
-            if len(self._rest) < size:
-                break
-        return view
-
-    def _size(self, data: memoryview) -> int:
-        """Return the size of the batch whose header is complete; HEADER_BYTES if its length is invalid, which ``_step``
-        finds."""
-        size = int(_HEAD.unpack_from(data)[1]) + LENGTH_OVERHEAD
-        return size if HEADER_BYTES <= size <= BATCH_BYTES_MAX else HEADER_BYTES
+        cursor = self._cursor
+        while (step := cursor.step(self._rest)) is CursorStep.MORE and view:
+            missing = cursor.wanted - len(self._rest)
+            self._rest += view[:missing]
+            view = view[missing:]
+        return step, view
 
     def _runs(self, view: memoryview) -> Iterator[BatchRun]:
+        cursor, origin = self._cursor, self._cursor.position
         at = begin = end = 0
-        origin = self.position
-        while not self.is_done:
-            try:
-                size = self._step(view, at)
-            except Misframed:
-                if begin < end:
-                    yield BatchRun(origin + begin, view[begin:end])  # the batches before the fault are right
-                self._rest = bytearray(view[at:])
-                raise
-            if not size:
-                break
-            at += size
-            if self.next_offset <= self._start:
+        while (step := cursor.step(view, at)) is CursorStep.BATCH:
+            at += cursor.size
+            if cursor.next_offset <= self._start:
                 begin = end = at
-            elif not self._is_past:
+            elif cursor.base_offset < self._stop:
                 end = at
         if begin < end:
-            yield BatchRun(origin + begin, view[begin:end])
+            yield BatchRun(origin + begin, view[begin:end])  # also before damage: these are right
+        self.is_done = step is CursorStep.END
         if not self.is_done:
             self._rest = bytearray(view[at:])
+        if step is CursorStep.DAMAGED:
+            raise self._misframed()
 
-    def _step(self, data: memoryview, at: int) -> int:
-        """Pass the batch at ``at`` and return its size; 0 if it is not complete or not wanted (``is_done``).  Raises
-        Misframed."""
-        if len(data) - at < HEADER_BYTES:
-            return 0
-        base, length, _, magic, _, _, last_delta = _HEAD.unpack_from(data, at)
-        size = int(length) + LENGTH_OVERHEAD
-        fault = self._fault(base, size, magic, last_delta)
-        if fault:
-            raise Misframed(self.position, self.next_offset, fault)
-        if base >= self._stop and not self._goes_on:
-            self.is_done = True
-            return 0
-        if size > len(data) - at:
-            return 0
-        self.position += size
-        self.next_offset = int(base + last_delta + 1)
-        self._is_past = base >= self._stop
-        self.is_done = self.next_offset >= self._stop and not self._goes_on
-        return size
+    @property
+    def _is_wanted(self) -> bool:
+        """True if the batch passed last has wanted offsets."""
+        return self._cursor.next_offset > self._start and self._cursor.base_offset < self._stop
 
-    def _fault(self, base: int, size: int, magic: int, last_delta: int) -> str:
-        if magic != MAGIC:
-            return f"magic {magic}"
-        if not HEADER_BYTES <= size <= BATCH_BYTES_MAX:
-            return f"a batch of {size} bytes"
-        if last_delta < 0:
-            return f"last offset delta {last_delta}"
-        if base < self.next_offset or (self._is_dense and base > self.next_offset):
-            return f"a batch at offset {base}, but {self.next_offset} is due"
-        if base + last_delta >= self._limit:
-            return f"a batch of offsets {base} to {base + last_delta}, but {self._limit} is due after these bytes"
-        return ""
+    def _misframed(self) -> Misframed:
+        return Misframed(self.position, self.next_offset, self._cursor.fault)
 
     def skip(self) -> None:
         """Begin, after Misframed, to skip bytes up to the next right batch.  Continue with ``feed(b"")``."""
         self.is_lost = True
-        self._is_behind_hole = self._fits(self._rest)
+        self._is_behind_hole = self._fits(memoryview(self._rest))
         if not self._is_behind_hole:
             self._drop(1)
 
-    def _fits(self, data: bytearray) -> bool:
+    def _fits(self, data: memoryview) -> bool:
         """Return whether a batch whose offset was not due is right, because the next batch continues from it.
 
         Then the batches before it are missing.  Otherwise its own offset is wrong.
         """
         if len(data) < HEADER_BYTES:
             return False
-        base, length, _, magic, _, _, last_delta = _HEAD.unpack_from(data)
-        size, behind = length + LENGTH_OVERHEAD, base + last_delta + 1
-        if magic != MAGIC or last_delta < 0 or not HEADER_BYTES <= size <= len(data):
+        batch = Batch(data)
+        if batch.magic != MAGIC or batch.last_offset_delta < 0 or not HEADER_BYTES <= batch.size <= len(data):
             return False
-        if not self.next_offset < base or behind > self._limit:
+        if not self.next_offset < batch.base_offset or batch.next_offset > self._limit:
             return False
-        follower = data[size : size + _HEAD.size]
-        if len(follower) < _HEAD.size:
-            return bool(behind == self._limit)
-        return bool(_HEAD.unpack(follower)[0] == behind)
+        follower = data[batch.size : batch.size + _OFFSET_BYTES]
+        is_cut = len(follower) < _OFFSET_BYTES
+        return batch.next_offset == (self._limit if is_cut else int.from_bytes(follower, "big", signed=True))
 
     def _find(self, view: memoryview) -> memoryview:
         """Return the bytes from the next right batch on.  Without one, keep the end, in which one may begin."""
@@ -224,7 +189,7 @@ class Framer:
             self._drop(max(0, len(data) - _KEPT_BYTES))
             return memoryview(b"")
         self._drop(found)
-        self.next_offset = int(_HEAD.unpack_from(data, found)[0])
+        self._cursor.seek(self.position, Batch(data[found:]).base_offset)
         self._rest, self.is_lost, self._is_behind_hole = bytearray(), False, False
         return data[found:]
 
@@ -233,13 +198,12 @@ class Framer:
         at = 0
         while (found := find_batch(data[at:], self.next_offset)) is not None:
             at += found
-            base, _, _, _, _, _, last_delta = _HEAD.unpack_from(data, at)
-            if base + last_delta < self._limit:
+            if Batch(data[at:]).last_offset < self._limit:
                 return at
             at += 1
         return None
 
     def _drop(self, count: int) -> None:
         self._rest = self._rest[count:]
-        self.position += count
+        self._cursor.seek(self.position + count, self.next_offset)
         self.skipped_bytes += count

@@ -244,9 +244,9 @@ def test_an_offset_below_the_first_segment_is_told_with_the_first_offset() -> No
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (0, struct.pack(">q", 99), "found offset 99"),
+        (0, struct.pack(">q", 99), "a batch at offset 99, but 3 is due"),
         (8, struct.pack(">i", -5), "7 bytes"),
-        (8, struct.pack(">i", 0x7FFFFFFF), "bytes, magic 2"),
+        (8, struct.pack(">i", 0x7FFFFFFF), "its length field says 2147483659 bytes"),
         (16, b"\x01", "magic 1"),
         (23, struct.pack(">i", -1), "last offset delta is -1"),
     ],

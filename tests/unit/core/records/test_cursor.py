@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, Record, build_batch, build_gap
-from bmq.core.records.cursor import BATCH_BYTES_MAX, BatchCursor, Check, Offsets, Step, find_batch, read_batches
+from bmq.core.records.cursor import (
+    BATCH_BYTES_MAX,
+    BatchCheck,
+    BatchCursor,
+    CursorStep,
+    OffsetOrder,
+    find_batch,
+    read_batches,
+)
 
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
-CHECKS = pytest.mark.parametrize("check", list(Check))
+CHECKS = pytest.mark.parametrize("check", list(BatchCheck))
 
 
 def batch(base: int, count: int = 1, size: int = 10) -> bytes:
@@ -37,18 +45,18 @@ END = 5 + 2 * len(PARTS)
 
 def walk(
     cursor: BatchCursor, data: memoryview, windows: Iterator[int] | None = None
-) -> tuple[list[tuple[int, int, int]], Step]:
+) -> tuple[list[tuple[int, int, int]], CursorStep]:
     """The batches passed, and the step that ended the walk.  Each window is as large as it must be, and a bit more."""
     found: list[tuple[int, int, int]] = []
     start = end = 0
     while True:
         step = cursor.step(data[start:end], cursor.position - start)
-        if step is Step.MORE:
+        if step is CursorStep.MORE:
             assert cursor.wanted > end - cursor.position, "no step asks for what it has"
             if cursor.position + cursor.wanted > len(data):
                 return found, step
             start, end = cursor.position, min(cursor.position + cursor.wanted + next(windows or iter([0])), len(data))
-        elif step is Step.BATCH:
+        elif step is CursorStep.BATCH:
             assert cursor.position == cursor.start + cursor.size
             found.append((cursor.base_offset, cursor.start, cursor.size))
         else:
@@ -60,20 +68,20 @@ def walk(
 
 @CHECKS
 @given(extra=st.lists(st.integers(0, 700), min_size=40, max_size=40))
-def test_any_windows_give_the_same_batches(check: Check, extra: list[int]) -> None:
+def test_any_windows_give_the_same_batches(check: BatchCheck, extra: list[int]) -> None:
     cursor = BatchCursor(0, 5, check=check, length=len(DATA))
-    assert walk(cursor, DATA, iter(extra)) == (PLACES, Step.END)
+    assert walk(cursor, DATA, iter(extra)) == (PLACES, CursorStep.END)
     assert (cursor.position, cursor.next_offset) == (len(DATA), END)
 
 
 @CHECKS
-@pytest.mark.parametrize("offsets", list(Offsets))
-def test_one_window_gives_them_all(check: Check, offsets: Offsets) -> None:
-    assert walk(BatchCursor(0, 5, check=check, offsets=offsets, length=len(DATA)), DATA) == (PLACES, Step.END)
+@pytest.mark.parametrize("offsets", list(OffsetOrder))
+def test_one_window_gives_them_all(check: BatchCheck, offsets: OffsetOrder) -> None:
+    assert walk(BatchCursor(0, 5, check=check, offsets=offsets, length=len(DATA)), DATA) == (PLACES, CursorStep.END)
 
 
 @CHECKS
-def test_bytes_cut_anywhere_end_in_a_torn_batch(check: Check) -> None:
+def test_bytes_cut_anywhere_end_in_a_torn_batch(check: BatchCheck) -> None:
     """At a batch's end the walk is over; anywhere else the last batch is damage that says how much of it is there."""
     ends = {0} | {at + size for _, at, size in PLACES}
     for keep in range(len(DATA)):
@@ -82,10 +90,10 @@ def test_bytes_cut_anywhere_end_in_a_torn_batch(check: Check) -> None:
         whole = [place for place in PLACES if place[1] + place[2] <= keep]
         assert found == whole, keep
         if keep in ends:
-            assert step is Step.END, keep
+            assert step is CursorStep.END, keep
             continue
         left = keep - cursor.position
-        assert step is Step.DAMAGED, keep
+        assert step is CursorStep.DAMAGED, keep
         size = PLACES[len(whole)][2]
         torn = f"the bytes end in a batch: it has {size} bytes, {left} are here"
         assert cursor.fault == (torn if left >= HEADER_BYTES else f"the bytes end in a batch's header: {left} bytes")
@@ -93,34 +101,34 @@ def test_bytes_cut_anywhere_end_in_a_torn_batch(check: Check) -> None:
 
 
 @CHECKS
-def test_without_a_length_more_bytes_are_wanted(check: Check) -> None:
+def test_without_a_length_more_bytes_are_wanted(check: BatchCheck) -> None:
     """The header first, then the batch: never less than is needed, never more."""
     for keep in range(len(PARTS[3])):
         cursor = BatchCursor(100, 11, check=check)
         step = cursor.step(PARTS[3][:keep])
-        if keep >= HEADER_BYTES and check is Check.HEADER:
-            assert (step, cursor.position) == (Step.BATCH, 100 + len(PARTS[3]))
+        if keep >= HEADER_BYTES and check is BatchCheck.HEADER:
+            assert (step, cursor.position) == (CursorStep.BATCH, 100 + len(PARTS[3]))
         else:
-            assert (step, cursor.position, cursor.next_offset) == (Step.MORE, 100, 11)
+            assert (step, cursor.position, cursor.next_offset) == (CursorStep.MORE, 100, 11)
             assert cursor.wanted == (HEADER_BYTES if keep < HEADER_BYTES else len(PARTS[3]))
 
 
 def test_a_header_is_enough_to_go_on_behind_the_batch() -> None:
-    cursor = BatchCursor(0, 5, check=Check.HEADER)
+    cursor = BatchCursor(0, 5, check=BatchCheck.HEADER)
     for base, at, size in PLACES:
-        assert cursor.step(DATA[at : at + HEADER_BYTES]) is Step.BATCH
+        assert cursor.step(DATA[at : at + HEADER_BYTES]) is CursorStep.BATCH
         assert (cursor.base_offset, cursor.start, cursor.size) == (base, at, size)
     assert cursor.position == len(DATA)
 
 
-@given(st.binary(max_size=200), st.integers(0, 200), I64, st.sampled_from(Check), st.sampled_from(Offsets))
+@given(st.binary(max_size=200), st.integers(0, 200), I64, st.sampled_from(BatchCheck), st.sampled_from(OffsetOrder))
 def test_any_bytes_have_a_verdict_that_more_bytes_do_not_change(
-    data: bytes, keep: int, due: int, check: Check, offsets: Offsets
+    data: bytes, keep: int, due: int, check: BatchCheck, offsets: OffsetOrder
 ) -> None:
     whole = BatchCursor(0, due, check=check, offsets=offsets)
     part = BatchCursor(0, due, check=check, offsets=offsets)
     steps = whole.step(data), part.step(data[:keep])
-    if steps[1] is not Step.MORE:
+    if steps[1] is not CursorStep.MORE:
         assert steps[0] is steps[1]
         assert (whole.fault, whole.position) == (part.fault, part.position)
 
@@ -146,8 +154,8 @@ def test_any_bytes_have_a_verdict_that_more_bytes_do_not_change(
 def test_the_fault_is_named(at: int, form: str, value: int, fault: str) -> None:
     data = bytearray(PARTS[0])
     struct.pack_into(form, data, at, value)
-    cursor = BatchCursor(0, 5, check=Check.CRC, length=len(data))
-    assert (cursor.step(data), cursor.fault) == (Step.DAMAGED, fault)
+    cursor = BatchCursor(0, 5, check=BatchCheck.CRC, length=len(data))
+    assert (cursor.step(data), cursor.fault) == (CursorStep.DAMAGED, fault)
     assert (cursor.position, cursor.next_offset) == (0, 5)
     assert cursor.is_misplaced == (at == 0)
 
@@ -156,42 +164,42 @@ def test_the_fault_is_named(at: int, form: str, value: int, fault: str) -> None:
 def test_the_crc_shows_every_flipped_byte_but_those_of_the_epoch(at: int) -> None:
     """The base offset and the length, which it does not cover, show by the offset due and by the CRC's place."""
     data = damaged(PARTS[0], at)
-    cursor = BatchCursor(0, 5, check=Check.CRC, length=len(data))
-    assert cursor.step(data) is (Step.BATCH if 12 <= at < 16 else Step.DAMAGED)
+    cursor = BatchCursor(0, 5, check=BatchCheck.CRC, length=len(data))
+    assert cursor.step(data) is (CursorStep.BATCH if 12 <= at < 16 else CursorStep.DAMAGED)
     assert cursor.is_misplaced == (at < 8)
 
 
-@pytest.mark.parametrize("check", [Check.HEADER, Check.WHOLE])
+@pytest.mark.parametrize("check", [BatchCheck.HEADER, BatchCheck.WHOLE])
 @pytest.mark.parametrize("at", range(len(PARTS[0])))
-def test_a_walk_by_headers_sees_what_it_goes_by(check: Check, at: int) -> None:
+def test_a_walk_by_headers_sees_what_it_goes_by(check: BatchCheck, at: int) -> None:
     """Base offset and magic.  A wrong length leads it to another place, where no batch is due."""
     data = memoryview(damaged(PARTS[0], at) + PARTS[1])
     found, step = walk(BatchCursor(0, 5, check=check, length=len(data)), data)
     if at < 12 or at == 16:
-        assert step is Step.DAMAGED
+        assert step is CursorStep.DAMAGED
         assert len(found) <= (8 <= at < 12)
     elif not 23 <= at < 27:
-        assert (found, step) == (PLACES[:2], Step.END)
+        assert (found, step) == (PLACES[:2], CursorStep.END)
     else:
-        assert (found, step) == (PLACES[:1], Step.DAMAGED), "the next batch is not at the offset due"
+        assert (found, step) == (PLACES[:1], CursorStep.DAMAGED), "the next batch is not at the offset due"
 
 
 @CHECKS
-def test_zeros_behind_the_batches_are_damage(check: Check) -> None:
+def test_zeros_behind_the_batches_are_damage(check: BatchCheck) -> None:
     """A file's end that a crash left filled with zeros."""
     data = memoryview(bytes(DATA) + bytes(1000))
     cursor = BatchCursor(0, 5, check=check, length=len(data))
-    assert walk(cursor, data) == (PLACES, Step.DAMAGED)
+    assert walk(cursor, data) == (PLACES, CursorStep.DAMAGED)
     assert (cursor.position, cursor.fault) == (len(DATA), "no batch begins here: magic 0, not 2")
 
 
 def test_the_walk_goes_on_where_it_is_told_to() -> None:
     data = memoryview(PARTS[0] + bytes(100) + b"".join(PARTS[2:]))
-    cursor = BatchCursor(0, 5, check=Check.CRC, length=len(data))
-    assert walk(cursor, data) == (PLACES[:1], Step.DAMAGED)
+    cursor = BatchCursor(0, 5, check=BatchCheck.CRC, length=len(data))
+    assert walk(cursor, data) == (PLACES[:1], CursorStep.DAMAGED)
     cursor.seek(len(PARTS[0]) + 100, 9)
     shift = 100 - len(PARTS[1])
-    assert walk(cursor, data) == ([(base, at + shift, size) for base, at, size in PLACES[2:]], Step.END)
+    assert walk(cursor, data) == ([(base, at + shift, size) for base, at, size in PLACES[2:]], CursorStep.END)
 
 
 # ------------------------------------------------------------------------------------------------- offsets
@@ -200,58 +208,58 @@ def test_the_walk_goes_on_where_it_is_told_to() -> None:
 @pytest.mark.parametrize(
     ("offsets", "due", "step"),
     [
-        (Offsets.DENSE, 4, Step.DAMAGED),
-        (Offsets.DENSE, 5, Step.BATCH),
-        (Offsets.DENSE, 6, Step.DAMAGED),
-        (Offsets.RISING, 4, Step.BATCH),
-        (Offsets.RISING, 6, Step.DAMAGED),
-        (Offsets.ANY, 4, Step.BATCH),
-        (Offsets.ANY, 6, Step.BATCH),
+        (OffsetOrder.DENSE, 4, CursorStep.DAMAGED),
+        (OffsetOrder.DENSE, 5, CursorStep.BATCH),
+        (OffsetOrder.DENSE, 6, CursorStep.DAMAGED),
+        (OffsetOrder.RISING, 4, CursorStep.BATCH),
+        (OffsetOrder.RISING, 6, CursorStep.DAMAGED),
+        (OffsetOrder.ANY, 4, CursorStep.BATCH),
+        (OffsetOrder.ANY, 6, CursorStep.BATCH),
     ],
 )
-def test_base_offsets(offsets: Offsets, due: int, step: Step) -> None:
-    cursor = BatchCursor(0, due, check=Check.CRC, offsets=offsets)
+def test_base_offsets(offsets: OffsetOrder, due: int, step: CursorStep) -> None:
+    cursor = BatchCursor(0, due, check=BatchCheck.CRC, offsets=offsets)
     assert cursor.step(DATA) is step
-    assert cursor.is_misplaced == (step is Step.DAMAGED)
-    assert cursor.next_offset == (7 if step is Step.BATCH else due)
+    assert cursor.is_misplaced == (step is CursorStep.DAMAGED)
+    assert cursor.next_offset == (7 if step is CursorStep.BATCH else due)
 
 
 def test_a_batch_of_less_than_no_offsets_is_damage() -> None:
     empty = build_batch([], base_offset=5)  # its last offset is 4
-    cursor = BatchCursor(0, 5, check=Check.CRC)
-    assert (cursor.step(empty), cursor.fault) == (Step.DAMAGED, "the batch's last offset delta is -1")
-    assert BatchCursor(0, 5, check=Check.CRC, offsets=Offsets.ANY).step(empty) is Step.BATCH
+    cursor = BatchCursor(0, 5, check=BatchCheck.CRC)
+    assert (cursor.step(empty), cursor.fault) == (CursorStep.DAMAGED, "the batch's last offset delta is -1")
+    assert BatchCursor(0, 5, check=BatchCheck.CRC, offsets=OffsetOrder.ANY).step(empty) is CursorStep.BATCH
 
 
 def test_a_gap_is_a_batch_of_its_offsets() -> None:
     (gap,) = build_gap(5, 40, 1)
-    cursor = BatchCursor(0, 5, check=Check.CRC)
-    assert cursor.step(gap) is Step.BATCH
+    cursor = BatchCursor(0, 5, check=BatchCheck.CRC)
+    assert cursor.step(gap) is CursorStep.BATCH
     assert cursor.next_offset == 40
 
 
 @CHECKS
 @pytest.mark.parametrize("stop", range(4, END + 2))
-def test_the_walk_ends_before_a_batch_past_its_stop(check: Check, stop: int) -> None:
+def test_the_walk_ends_before_a_batch_past_its_stop(check: BatchCheck, stop: int) -> None:
     found, step = walk(BatchCursor(0, 5, check=check, stop=stop, length=len(DATA)), DATA)
-    assert step is Step.END
+    assert step is CursorStep.END
     assert found == [place for place in PLACES if place[0] < stop]
 
 
 def test_a_hole_may_hide_the_stop() -> None:
     """The batch behind the hole is not passed, and is not asked for."""
     data = PARTS[0] + batch(50, 1, 5000)
-    cursor = BatchCursor(0, 5, check=Check.WHOLE, offsets=Offsets.RISING, stop=20)
-    assert cursor.step(data) is Step.BATCH
-    assert cursor.step(data[: len(PARTS[0]) + HEADER_BYTES], len(PARTS[0])) is Step.END
-    assert cursor.step(b"") is Step.END, "it stays there"
+    cursor = BatchCursor(0, 5, check=BatchCheck.WHOLE, offsets=OffsetOrder.RISING, stop=20)
+    assert cursor.step(data) is CursorStep.BATCH
+    assert cursor.step(data[: len(PARTS[0]) + HEADER_BYTES], len(PARTS[0])) is CursorStep.END
+    assert cursor.step(b"") is CursorStep.END, "it stays there"
 
 
 @pytest.mark.parametrize("limit", range(6, 9))
 def test_no_batch_may_reach_past_the_limit(limit: int) -> None:
-    cursor = BatchCursor(0, 5, check=Check.WHOLE, limit=limit)
+    cursor = BatchCursor(0, 5, check=BatchCheck.WHOLE, limit=limit)
     step = cursor.step(PARTS[0])
-    assert step is (Step.BATCH if limit >= 7 else Step.DAMAGED)
+    assert step is (CursorStep.BATCH if limit >= 7 else CursorStep.DAMAGED)
     if limit < 7:
         assert cursor.fault == "a batch of offsets 5 to 6, but 6 is due after these bytes"
         assert not cursor.is_misplaced

@@ -64,11 +64,14 @@ def test_a_batch_that_does_not_end() -> None:
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [
-        (lambda bad: bad[:16] + b"\x01" + bad[17:], "magic 1"),
-        (lambda bad: bad[:8] + b"\0\0\0\1" + bad[12:], "a batch of 13 bytes"),
-        (lambda bad: bad[:8] + b"\x7f\xff\xff\xff" + bad[12:], "a batch of 2147483659 bytes"),
+        (lambda bad: bad[:16] + b"\x01" + bad[17:], "no batch begins here: magic 1, not 2"),
+        (lambda bad: bad[:8] + b"\0\0\0\1" + bad[12:], "no batch begins here: its length field says 13 bytes"),
+        (
+            lambda bad: bad[:8] + b"\x7f\xff\xff\xff" + bad[12:],
+            "no batch begins here: its length field says 2147483659 bytes",
+        ),
         (lambda bad: b"\0" * 8 + bad[8:], "a batch at offset 0, but 20 is due"),
-        (lambda bad: bad[:23] + b"\xff\xff\xff\xff" + bad[27:], "last offset delta -1"),
+        (lambda bad: bad[:23] + b"\xff\xff\xff\xff" + bad[27:], "the batch's last offset delta is -1"),
     ],
 )
 @pytest.mark.parametrize("chunk", [1, 50, 333, 1 << 20])
