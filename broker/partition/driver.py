@@ -20,14 +20,14 @@ from bmq.broker.files.closing import Closing
 from bmq.broker.files.deferred_indexes import BEHIND_MS
 from bmq.broker.files.open_segments import OpenFiles
 from bmq.broker.files.segment_files import SegmentFiles
-from bmq.broker.partition import record_effects, segment_effects, takeover_effects
+from bmq.broker.partition import record_effects
 from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.copy_counter import CopyCounter
+from bmq.broker.partition.effects import PERFORM
 from bmq.broker.partition.flushes import InFlightFlushes
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.recovery import Takeover
 from bmq.broker.partition.release import NOTHING, ReleaseNote
-from bmq.broker.partition.slow_pipeline import check_slow_pipeline
 from bmq.broker.partition.states import TERMINAL, State
 from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import ErrorCode, RequestError
@@ -45,8 +45,6 @@ ALARM_MS_MAX = 60_000
 soon.
 """
 E = TypeVar("E", bound=Effect)
-Work = Callable[["PartitionDriver", E], Coroutine[Any, Any, Event | None]]
-_Row = tuple[type[Any], Callable[["PartitionDriver", Any], None]]
 
 
 class _OffsetFuture:
@@ -74,7 +72,7 @@ class PartitionDriver:
     """One partition of this broker: ``start``, ``wait_open``, then ``append``; in the end ``move`` or ``abandon``."""
 
     def __init__(self, shared: BrokerContext, path: PartitionPath, key: PartitionKey, config: LogConfig) -> None:
-        self.shared = self._shared = shared
+        self.shared = shared
         self.path = path
         self.partition = PartitionMachine(key, shared.incarnation, config, shared.config)
         self.segments = SegmentFiles(shared, path, is_synced=config.flush_sync, replication=config.replication)
@@ -82,16 +80,20 @@ class PartitionDriver:
         self.record_key = ownership.partition_key(shared.cluster, key)
         self.files = OpenFiles(shared, self.segments)
         self.closing = Closing(shared, self.segments, self.files, self.is_ours)
-        self._flushes = InFlightFlushes(shared, self, self.post)
+        self.flushes = InFlightFlushes(shared, self, self.post)
         self.copy_counter: CopyCounter | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._alarm_ms = -1
-        self._durable_start = 0
+        self.durable_start = 0
+        """The highest log start that a durable checkpoint holds."""
         self._is_abandoned = False
         self.found_record: tuple[PartitionRecord, int] | None = None
-        self._queued_ms = -1  # since when batches wait for a flush; -1: none waits
-        self._is_announced = False  # the flush listener was notified that the partition is open
+        """The record and its revision, if the caller of `start` knew them."""
+        self.queued_ms = -1
+        """Monotonic time since when batches wait for a flush; -1: none waits."""
+        self.is_announced = False
+        """True once the flush listener was notified that the partition is open, until it is closed."""
         self.on_end: Callable[[], None] = no_op
         """Called once, in a terminal state."""
         self.is_queued = False
@@ -147,11 +149,11 @@ class PartitionDriver:
 
     def check(self, batch: Batch) -> None:
         """Check the header of a client's batch. Raises RequestError if it is refused."""
-        self.partition.check(batch, self._shared.clock.now_ms())
+        self.partition.check(batch, self.shared.clock.now_ms())
 
     def accept(self, batch: Batch, *, acks_all: bool = True) -> Pending | Duplicate:
         """Give one batch that was checked its offsets, and queue it. Raises RequestError if it is refused."""
-        shared, partition = self._shared, self.partition
+        shared, partition = self.shared, self.partition
         try:
             accepted = partition.accept(batch, shared.clock.now_ms(), partition.config.min_insync if acks_all else 1)
         except RequestError as error:
@@ -161,7 +163,7 @@ class PartitionDriver:
         if isinstance(accepted, Pending):
             shared.budget.take(batch.size)
             if not self.is_queued or self.partition.current is None:  # else its turn comes anyway
-                self._apply(self.partition.after_append(shared.now_ms()))
+                self.apply(self.partition.after_append(shared.now_ms()))
         return accepted
 
     def when_flushed(self, accepted: Pending | Duplicate, callback: AppendCallback) -> None:
@@ -191,7 +193,7 @@ class PartitionDriver:
 
         A partition that cannot flush keeps its share and gets no more: it must not stop the others.
         """
-        shared, buffered = self._shared, self.partition.batches.buffered_bytes
+        shared, buffered = self.shared, self.partition.batches.buffered_bytes
         if not buffered:
             return shared.budget.has_room
         return buffered < min(shared.config.buffer_bytes, shared.budget.share)
@@ -206,7 +208,7 @@ class PartitionDriver:
             await self.wait(
                 lambda: self.has_room or not partition.batches.buffered_bytes or partition.state is not State.WRITE
             )
-            await self._shared.budget.room()
+            await self.shared.budget.room()
 
     async def delete_before(self, offset: int) -> None:
         """Raise the log start; wait until that is durable and the ownership was proven after it (rule 10).
@@ -221,9 +223,9 @@ class PartitionDriver:
             )
         before = partition.log_start
         self.post(ev.LogStartRaised(offset))
-        if partition.log_start != before and self._shared.tails is not None:
-            self._shared.tails.log_start_moved(partition.key, partition.log_start)
-        await self.wait(lambda: self._durable_start >= offset or partition.state is not State.WRITE)
+        if partition.log_start != before and self.shared.tails is not None:
+            self.shared.tails.log_start_moved(partition.key, partition.log_start)
+        await self.wait(lambda: self.durable_start >= offset or partition.state is not State.WRITE)
         await self.prove()
 
     async def prove(self) -> None:
@@ -258,7 +260,7 @@ class PartitionDriver:
         """
         self.partition.reconfigure(config)
         self.segments.is_synced = config.flush_sync
-        self.post(ev.Tick(self._shared.clock.now_ms()))  # a deadline may be nearer now
+        self.post(ev.Tick(self.shared.clock.now_ms()))  # a deadline may be nearer now
 
     async def move(self, *, has_successor: bool = False) -> ReleaseNote:
         """Hand the partition over: flush, close, checkpoint, release. Returns the release note, in a terminal state.
@@ -271,7 +273,7 @@ class PartitionDriver:
         self.closing.hurry()
         if self.partition.state not in TERMINAL:
             self.post(ev.MoveRequested())
-        config = self._shared.config
+        config = self.shared.config
         while not await self._has_ended(max(config.handover_wait_ms, config.retry_ms.most) / 1000):
             with contextlib.suppress(KvError):  # without the store no broker can take the partition: ask again later
                 await self.is_ours()
@@ -284,7 +286,7 @@ class PartitionDriver:
         if not self.partition.is_released:
             return NOTHING  # the new owner took it and indexed what it found; or this broker never claimed it
         for name, (length, index) in left.items():
-            self._shared.late_indexes.add(self.segments, name, length, index, after_ms=BEHIND_MS)
+            self.shared.late_indexes.add(self.segments, name, length, index, after_ms=BEHIND_MS)
         _, index = left.get(record.segments[-1].name, (0, b"")) if record.segments else (0, b"")
         return ReleaseNote(record, self.partition.revision, index)
 
@@ -297,12 +299,9 @@ class PartitionDriver:
     async def abandon(self) -> None:
         """End everything at once without a call to storage or store: the process ends, or the partition is lost."""
         self._is_abandoned = True
-        self._abort_files()
-        self._shared.store_waits.forget([self])
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self.abort_files()
+        self.shared.store_waits.forget([self])
+        await asyncio.gather(*self.cancel_tasks(), return_exceptions=True)
 
     # ------------------------------------------------------------------------------------------------------ the loop
 
@@ -310,8 +309,8 @@ class PartitionDriver:
         """Pass an event to the machine and perform the effects; do nothing once abandoned."""
         if self._is_abandoned:
             return
-        now_ms = self._shared.now_ms()
-        self._apply(self.partition.handle(event, now_ms))
+        now_ms = self.shared.now_ms()
+        self.apply(self.partition.handle(event, now_ms))
         deadline = self.partition.deadline_ms()
         if deadline is None:
             return
@@ -321,13 +320,14 @@ class PartitionDriver:
     def _ring_by(self, deadline_ms: int) -> None:
         if self._alarm_ms < 0 or deadline_ms < self._alarm_ms:
             self._alarm_ms = deadline_ms
-            self._shared.alarms.at(deadline_ms, self._ring)
+            self.shared.alarms.at(deadline_ms, self._ring)
 
     def _ring(self) -> None:
         self._alarm_ms = -1
-        self.post(ev.Tick(self._shared.clock.now_ms()))
+        self.post(ev.Tick(self.shared.clock.now_ms()))
 
-    def _apply(self, effects: list[Effect]) -> None:
+    def apply(self, effects: list[Effect]) -> None:
+        """Perform the effects, in order."""
         for effect in effects:
             PERFORM[type(effect)](self, effect)
 
@@ -338,16 +338,23 @@ class PartitionDriver:
         task.add_done_callback(self._ended)
         return task
 
+    def cancel_tasks(self) -> list[asyncio.Task[None]]:
+        """Cancel all tasks but the one that calls this; return them."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        return tasks
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             error = task.exception()
-            self._shared.report("bug: a task of a partition failed", **self.path.log_fields, error=repr(error))
+            self.shared.report("bug: a task of a partition failed", **self.path.log_fields, error=repr(error))
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"{self!r} failed", "exception": error, "task": task}
             )
 
-    def _run(self, work: Work[E], effect: E) -> None:
+    def run(self, work: Callable[[PartitionDriver, E], Coroutine[Any, Any, Event | None]], effect: E) -> None:
         """Start a task that ends with the partition, and posts the event that ``work`` returns."""
 
         async def report() -> None:
@@ -357,7 +364,10 @@ class PartitionDriver:
 
         self.spawn(report())
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """Let those who `wait` check their conditions again."""
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             if not future.done():
@@ -379,96 +389,35 @@ class PartitionDriver:
     @property
     def unsent_bytes(self) -> int:
         """Bytes of accepted batches that are not in flight."""
-        return self.partition.batches.buffered_bytes - self._flushes.bytes
+        return self.partition.batches.buffered_bytes - self.flushes.bytes
 
     def send(self) -> bool:
         """Send one flush of the queued batches, in a turn of the scheduler; return whether one was sent."""
         if self._is_abandoned:
             return False  # it was queued for a turn before it was abandoned
         segment = self.partition.current
-        if segment is not None and self._shared.health.has_silent(self.files[segment.entry.spare].nodes):
+        if segment is not None and self.shared.health.has_silent(self.files[segment.entry.spare].nodes):
             self.post(ev.SegmentFailed(segment.entry.name, "a node of its pipeline does not respond"))
             return False
-        now_ms = self._shared.now_ms()
-        taken, effects = self.partition.take(self._shared.config.flush_bytes, now_ms)
+        now_ms = self.shared.now_ms()
+        taken, effects = self.partition.take(self.shared.config.flush_bytes, now_ms)
         if taken:
             assert segment is not None
             appender, is_synced = self.files[segment.entry.spare], self.partition.config.flush_sync
-            if self._queued_ms >= 0:
-                self._shared.queue_ms.observe(now_ms - self._queued_ms)
-                self._queued_ms = -1
-            self._flushes.send(segment.entry.name, appender, taken, now_ms, sync=is_synced)
-            self._ring_by(now_ms + self._shared.config.silent_flush_ms)  # a flush that hangs causes no event
-        self._apply(effects)
+            if self.queued_ms >= 0:
+                self.shared.queue_ms.observe(now_ms - self.queued_ms)
+                self.queued_ms = -1
+            self.flushes.send(segment.entry.name, appender, taken, now_ms, sync=is_synced)
+            self._ring_by(now_ms + self.shared.config.silent_flush_ms)  # a flush that hangs causes no event
+        self.apply(effects)
         return bool(taken)
 
-    def _abort_files(self) -> None:
-        self._flushes.give_up()
+    def abort_files(self) -> None:
+        """Abort the open files without a call to storage; flushes in flight are given up."""
+        self.flushes.give_up()
         self.files.abort_all()
 
     # -------------------------------------------------------------------------------------- effects performed at once
-
-    def _do_wake(self, effect: ev.Wake) -> None:
-        if self._queued_ms < 0:
-            self._queued_ms = self._shared.now_ms()
-        self._shared.scheduler.want(self)
-
-    def _do_acknowledge(self, effect: ev.Acknowledge) -> None:
-        budget = self._shared.budget
-        for pending in effect.batches:
-            budget.give_back(pending.batch.size)
-        if self._is_announced:
-            assert self._shared.tails is not None
-            batches = [pending.batch for pending in effect.batches]
-            self._shared.tails.flushed(self.partition.key, batches, self.partition.high_watermark)
-        if self._waiting:
-            self._notify()
-        for pending in effect.batches:
-            batch = pending.batch
-            for callback in pending.token or ():  # type: ignore[attr-defined]
-                callback.on_appended(self.appended(batch.base_offset, batch.max_timestamp))
-
-    def _do_reject(self, effect: ev.Reject) -> None:
-        for pending in effect.batches:
-            self._shared.budget.give_back(pending.batch.size)
-            for callback in pending.token or ():  # type: ignore[attr-defined]
-                callback.on_failed(RequestError(effect.code, effect.reason))
-        self._notify()  # there is room for other batches
-
-    def _do_leave_unacknowledged(self, effect: ev.LeaveUnacknowledged) -> None:
-        for pending in effect.batches:
-            waiting, pending.token = pending.token or (), None
-            for callback in waiting:  # type: ignore[attr-defined]
-                callback.on_failed(RequestError(effect.code, effect.reason))
-
-    def _do_abort(self, effect: ev.Abort) -> None:
-        self._abort_files()
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
-
-    def _do_alarm(self, effect: ev.Alarm) -> None:
-        text = "a partition is OFFLINE; `bmq segment repair TOPIC PARTITION` shows what is damaged, and the ways on"
-        epoch = self.partition.epoch
-        self._shared.report(text, **self.path.log_fields, epoch=epoch, error=effect.reason)
-
-    def _do_state_changed(self, effect: ev.StateChanged) -> None:
-        partition, tails = self.partition, self._shared.tails
-        if partition.state is State.WRITE:
-            self.takeover_trouble = ""
-        if partition.state is State.WRITE and tails is not None:
-            self._is_announced = True
-            tails.opened(partition.key, partition.epoch, partition.log_start, partition.high_watermark)
-        elif self._is_announced and tails is not None:
-            self._is_announced = False
-            tails.closed(partition.key)
-        if partition.state in TERMINAL:
-            self._shared.store_waits.forget([self])
-        if partition.state is State.FENCED:
-            self._shared.fenced.append(self)
-        self._notify()
-        if partition.state in TERMINAL:
-            self.on_end()
 
     @property
     def nodes(self) -> Sequence[str]:
@@ -507,7 +456,7 @@ class PartitionDriver:
             return None  # fenced or abandoned
         failure = self.files[entry.spare].failure
         if isinstance(failure, PipelineFailed):
-            self._shared.health.failed(failure.suspects, self._shared.now_ms())
+            self.shared.health.failed(failure.suspects, self.shared.now_ms())
         return failure
 
     @property
@@ -515,70 +464,4 @@ class PartitionDriver:
         """True while the partition has an open file."""
         return bool(self.files)
 
-    def _do_seal_segment(self, effect: ev.SealSegment) -> None:
-        self._flushes.give_up(effect.entry.name)
-        self.files.abort(effect.entry)
-        self._run(segment_effects.seal_segment, effect)
-
-    def _do_run_again(self, effect: ev.RunAgain) -> None:
-        async def wait() -> None:
-            await asyncio.sleep(effect.delay_ms / 1000)
-            if self.partition.state not in TERMINAL:
-                self._apply([effect.effect])
-
-        self.spawn(wait())
-
     # --------------------------------------------------------------------------------------------------- checkpoints
-
-    def _do_write_checkpoint(self, effect: ev.WriteCheckpoint) -> None:
-        checkpoint = effect.checkpoint
-
-        def covered(future: asyncio.Future[None]) -> None:
-            if future.cancelled() or self.partition.state in TERMINAL:
-                return
-            self._durable_start = max(self._durable_start, checkpoint.log_start)
-            self.post(ev.CheckpointWritten(checkpoint.end_offset, checkpoint.log_start))
-            self._notify()
-
-        # A new log start is stored nowhere else, nor are the producers that a takeover found: the record will not list
-        # their segments for long.  Everything else can be read again from the segments and the newest closed index.
-        is_only_copy = self.partition.state is State.RECOVER or checkpoint.log_start > self._durable_start
-        is_synced = self.partition.config.flush_sync and is_only_copy
-        self._shared.journal.append(checkpoint, sync=is_synced).add_done_callback(covered)
-
-
-def _at_once(effect: type[E], perform: Callable[[PartitionDriver, E], None]) -> _Row:
-    return effect, perform
-
-
-def _awaited(effect: type[E], work: Work[E]) -> _Row:
-    return effect, lambda driver, each: driver._run(work, each)
-
-
-PERFORM = dict[type, Callable[[PartitionDriver, Any], None]](
-    (
-        _at_once(ev.Wake, PartitionDriver._do_wake),
-        _at_once(ev.Acknowledge, PartitionDriver._do_acknowledge),
-        _at_once(ev.Reject, PartitionDriver._do_reject),
-        _at_once(ev.LeaveUnacknowledged, PartitionDriver._do_leave_unacknowledged),
-        _awaited(ev.ReadRecord, record_effects.read_record),
-        _awaited(ev.StoreRecord, record_effects.store_record),
-        _awaited(ev.FenceSegments, takeover_effects.fence_segments),
-        _awaited(ev.RecoverLog, takeover_effects.recover_log),
-        _awaited(ev.WriteIndexes, takeover_effects.write_indexes),
-        _at_once(ev.WriteCheckpoint, PartitionDriver._do_write_checkpoint),
-        _awaited(ev.CreateSpare, segment_effects.create_spare),
-        _awaited(ev.NameSegment, segment_effects.name_segment),
-        _awaited(ev.DropSpare, segment_effects.drop_spare),
-        _awaited(ev.Suspect, check_slow_pipeline),
-        _awaited(ev.CloseSegment, segment_effects.close_segment),
-        _at_once(ev.SealSegment, PartitionDriver._do_seal_segment),
-        _awaited(ev.DeleteEmpty, segment_effects.delete_empty),
-        _awaited(ev.CountCopies, segment_effects.count_copies),
-        _at_once(ev.RunAgain, PartitionDriver._do_run_again),
-        _at_once(ev.Abort, PartitionDriver._do_abort),
-        _at_once(ev.Alarm, PartitionDriver._do_alarm),
-        _at_once(ev.StateChanged, PartitionDriver._do_state_changed),
-    )
-)
-"""The function that performs each type of effect."""

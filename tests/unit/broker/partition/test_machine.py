@@ -14,7 +14,7 @@ from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.events import Effect, Event, Pending
 from bmq.broker.files.chunk_sizes import chunk_for
 from bmq.broker.partition.batches import Duplicate
-from bmq.broker.partition.driver import PERFORM
+from bmq.broker.partition.effects import PERFORM
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.segment_roll import block_for
 from bmq.broker.partition.states import TERMINAL, State

@@ -1,0 +1,123 @@
+"""The driver's effects that are performed at once, without awaiting."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bmq.broker import events as ev
+from bmq.broker.partition import segment_effects
+from bmq.broker.partition.states import TERMINAL, State
+from bmq.core.errors import RequestError
+
+if TYPE_CHECKING:
+    from bmq.broker.partition.driver import PartitionDriver
+
+
+def wake(driver: PartitionDriver, effect: ev.Wake) -> None:
+    """Ask the scheduler for a turn to flush."""
+    if driver.queued_ms < 0:
+        driver.queued_ms = driver.shared.now_ms()
+    driver.shared.scheduler.want(driver)
+
+
+def acknowledge(driver: PartitionDriver, effect: ev.Acknowledge) -> None:
+    """Acknowledge the batches: their memory is free, readers see them, their callbacks are called."""
+    budget = driver.shared.budget
+    for pending in effect.batches:
+        budget.give_back(pending.batch.size)
+    if driver.is_announced:
+        assert driver.shared.tails is not None
+        batches = [pending.batch for pending in effect.batches]
+        driver.shared.tails.flushed(driver.partition.key, batches, driver.partition.high_watermark)
+    driver.notify()
+    for pending in effect.batches:
+        batch = pending.batch
+        for callback in pending.token or ():  # type: ignore[attr-defined]
+            callback.on_appended(driver.appended(batch.base_offset, batch.max_timestamp))
+
+
+def reject(driver: PartitionDriver, effect: ev.Reject) -> None:
+    """Refuse the batches, whose memory is free."""
+    for pending in effect.batches:
+        driver.shared.budget.give_back(pending.batch.size)
+        for callback in pending.token or ():  # type: ignore[attr-defined]
+            callback.on_failed(RequestError(effect.code, effect.reason))
+    driver.notify()  # there is room for other batches
+
+
+def leave_unacknowledged(driver: PartitionDriver, effect: ev.LeaveUnacknowledged) -> None:
+    """Refuse the requests of the batches, which stay in the log."""
+    for pending in effect.batches:
+        waiting, pending.token = pending.token or (), None
+        for callback in waiting:  # type: ignore[attr-defined]
+            callback.on_failed(RequestError(effect.code, effect.reason))
+
+
+def abort(driver: PartitionDriver, effect: ev.Abort) -> None:
+    """Abort the files without a call to storage, and end the tasks."""
+    driver.abort_files()
+    driver.cancel_tasks()
+
+
+def alarm(driver: PartitionDriver, effect: ev.Alarm) -> None:
+    """Report that the partition is OFFLINE."""
+    text = "a partition is OFFLINE; `bmq segment repair TOPIC PARTITION` shows what is damaged, and the ways on"
+    epoch = driver.partition.epoch
+    driver.shared.report(text, **driver.path.log_fields, epoch=epoch, error=effect.reason)
+
+
+def state_changed(driver: PartitionDriver, effect: ev.StateChanged) -> None:
+    """Notify those who follow the partition of its state."""
+    partition, tails = driver.partition, driver.shared.tails
+    if partition.state is State.WRITE:
+        driver.takeover_trouble = ""
+    if partition.state is State.WRITE and tails is not None:
+        driver.is_announced = True
+        tails.opened(partition.key, partition.epoch, partition.log_start, partition.high_watermark)
+    elif driver.is_announced and tails is not None:
+        driver.is_announced = False
+        tails.closed(partition.key)
+    if partition.state in TERMINAL:
+        driver.shared.store_waits.forget([driver])
+    if partition.state is State.FENCED:
+        driver.shared.fenced.append(driver)
+    driver.notify()
+    if partition.state in TERMINAL:
+        driver.on_end()
+
+
+def seal_segment(driver: PartitionDriver, effect: ev.SealSegment) -> None:
+    """Abort the file at once, then take the segment over."""
+    driver.flushes.give_up(effect.entry.name)
+    driver.files.abort(effect.entry)
+    driver.run(segment_effects.seal_segment, effect)
+
+
+def run_again(driver: PartitionDriver, effect: ev.RunAgain) -> None:
+    """Perform the effect later, unless the partition has ended by then."""
+
+    async def wait() -> None:
+        await asyncio.sleep(effect.delay_ms / 1000)
+        if driver.partition.state not in TERMINAL:
+            driver.apply([effect.effect])
+
+    driver.spawn(wait())
+
+
+def write_checkpoint(driver: PartitionDriver, effect: ev.WriteCheckpoint) -> None:
+    """Append the checkpoint to the journal."""
+    checkpoint = effect.checkpoint
+
+    def covered(future: asyncio.Future[None]) -> None:
+        if future.cancelled() or driver.partition.state in TERMINAL:
+            return
+        driver.durable_start = max(driver.durable_start, checkpoint.log_start)
+        driver.post(ev.CheckpointWritten(checkpoint.end_offset, checkpoint.log_start))
+        driver.notify()
+
+    # A new log start is stored nowhere else, nor are the producers that a takeover found: the record will not list
+    # their segments for long.  Everything else can be read again from the segments and the newest closed index.
+    is_only_copy = driver.partition.state is State.RECOVER or checkpoint.log_start > driver.durable_start
+    is_synced = driver.partition.config.flush_sync and is_only_copy
+    driver.shared.journal.append(checkpoint, sync=is_synced).add_done_callback(covered)
