@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from bmq.controller.member_client import MemberClient
 from bmq.core.clock import Clock
+from bmq.core.logging.fields import fields
 from bmq.core.rpc.peers import Evidence
 from bmq.meta.cluster.member import Member
+
+_log = logging.getLogger(__name__)
 
 WITNESSES = 9
 """Other members that are probed at once, at most, before one that does not respond is declared dead."""
@@ -42,6 +46,7 @@ class Prober:
         self._polling = asyncio.Lock()
         self._polled_at = float("-inf")
         self._was_isolated = False
+        self._has_warned = False
 
     def __repr__(self) -> str:
         return f"<Prober of {self._own} polled_at={self._polled_at:.3f}{' isolated' if self._was_isolated else ''}>"
@@ -61,8 +66,17 @@ class Prober:
         if not await self._is_isolated(member, evidence, began):
             return False
         if self._clock.monotonic() < self._last_resort_until:
+            self._warn()
             return evidence is Evidence.SILENCE
         raise Isolated(f"{member.incarnation} does not respond, and neither do most of the others that were probed")
+
+    def _warn(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "this process is cut off and leads as no other does: silent members are dead when their leases end",
+                extra=fields(member=self._own),
+            )
 
     async def _is_isolated(self, suspect: Member, evidence: Evidence, since: float) -> bool:
         """Return whether this leader is cut off, by a poll that ended after ``since``: of many suspects, one asks."""

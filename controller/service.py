@@ -133,11 +133,6 @@ class Controller:
         while True:
             leadership = await self._election.campaign()
             _log.info("this process leads the cluster", extra=fields(member=self._view.own))
-            if is_last_resort:
-                _log.warning(
-                    "this process is cut off and leads as no other does: silent members are dead when their leases end",
-                    extra=fields(member=self._view.own),
-                )
             is_isolated = False
             try:
                 await self._lead(leadership, is_last_resort)

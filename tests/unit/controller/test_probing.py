@@ -101,13 +101,24 @@ async def test_as_soon_as_enough_respond_the_others_are_not_waited_for() -> None
     assert one.under_way == 0
 
 
-async def test_the_last_resort_believes_a_host_that_refuses_and_no_silence_for_a_while() -> None:
+async def test_the_last_resort_believes_a_host_that_refuses_and_no_silence_for_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     one = Leader({"a": SILENCE, "b": REFUSED, "c": SILENCE}, is_last_resort=True)
     assert await one.is_alive("a")
     assert not await one.is_alive("b")
     await asyncio.sleep(LAST_RESORT_S)
     with pytest.raises(Isolated):
         await one.is_alive("a")
+    assert len(caplog.records) == 1, "once a term"
+
+
+async def test_a_last_resort_that_is_not_cut_off_any_more_is_a_leader_like_any_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = Leader({"a": SILENCE, "b": LIFE, "c": LIFE}, is_last_resort=True)
+    assert not await one.is_alive("a")
+    assert not caplog.records
 
 
 async def test_of_many_suspects_one_asks_the_witnesses() -> None:
