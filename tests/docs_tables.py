@@ -29,6 +29,7 @@ from bmq.cli.serve import default_text
 from bmq.core.config import OPTIONS, environment_name, option_name
 from bmq.core.logging.fields import FIELDS
 from bmq.core.transitions import Cell
+from bmq.meta import topic_configs
 from bmq.proxy.apis import ALL_APIS
 from bmq.storage import recovery
 from tests import drawn_files
@@ -199,6 +200,15 @@ def _settings(*, is_kafka: bool) -> str:
     return table(["key", "flag", "environment", "default", "is"], rows)
 
 
+def topic_config_rows() -> str:
+    """All configs of a topic, by name."""
+    rows = []
+    for key in topic_configs.TABLE.values():
+        shown = f"`{key.default}`" if key.default else ""
+        rows.append([f"`{key.name}`", shown, f"`{key.server}`" if key.server else "", key.doc])
+    return table(["config", "default", "the default's broker config", "is"], rows)
+
+
 # ------------------------------------------------------------------------------------------------- the command line
 
 
@@ -314,7 +324,11 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "cli.md": {"commands": commands, "options of many commands": common_options, "options": command_options},
     "design/mutations.md": {"mutations": mutations},
     "logging.md": {"fields": log_fields, "events": log_events},
-    "configuration.md": {"own settings": own_settings, "Kafka's settings": kafka_settings},
+    "configuration.md": {
+        "own settings": own_settings,
+        "Kafka's settings": kafka_settings,
+        "topic configs": topic_config_rows,
+    },
 }
 
 if __name__ == "__main__":
