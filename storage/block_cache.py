@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -21,7 +20,7 @@ from bmq.core.errors import FormatError
 from bmq.core.records.batch import HEADER_BYTES, Batch
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile
-from bmq.storage.index import ENTRY, SegmentIndex
+from bmq.storage.index import SegmentIndex
 from bmq.storage.read_progress import ReadProgress
 from bmq.storage.segment import decode_idx_steps
 
@@ -85,7 +84,7 @@ class SegmentKnowledge:
         """
         if offset >= self.known_offset:
             return self.known_offset, self.known_position
-        return self._entry(bisect_right(range(len(self.index)), offset, key=self._offset) - 1, base)
+        return self.index.place_of(offset, base)
 
     def start_for_timestamp(self, timestamp: int, base: int) -> tuple[int, int]:
         """Return (offset, position) at or before the first batch whose largest timestamp is at least ``timestamp``.
@@ -94,16 +93,7 @@ class SegmentKnowledge:
         """
         if self.index.max_timestamp < timestamp:
             return self.known_offset, self.known_position
-        return self._entry(bisect_left(range(len(self.index)), timestamp, key=self._timestamp) - 1, base)
-
-    def _entry(self, at: int, base: int) -> tuple[int, int]:
-        return (base, 0) if at < 0 else (self.entries[at * ENTRY], self.entries[at * ENTRY + 1])
-
-    def _offset(self, at: int) -> int:
-        return self.entries[at * ENTRY]
-
-    def _timestamp(self, at: int) -> int:
-        return self.entries[at * ENTRY + 2]
+        return self.index.place_of_timestamp(timestamp, base)
 
     def extend(self, batch: Batch) -> None:
         """Add the flushed batch at ``known_position``, which a reader has stepped over: what is certain includes it."""

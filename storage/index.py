@@ -8,9 +8,12 @@ gain nothing, since storage is read in blocks anyway).
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 
 ENTRY = 3
 """Numbers of an entry in ``SegmentIndex.entries``."""
+OFFSET, POSITION, TIMESTAMP = range(ENTRY)
+"""The columns of an entry."""
 
 
 class SegmentIndex:
@@ -41,27 +44,22 @@ class SegmentIndex:
     def __len__(self) -> int:
         return len(self.entries) // ENTRY
 
-    def position_of(self, offset: int) -> int:
-        """Return the position at which to begin reading for ``offset``: at or before the batch that holds it."""
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self.entries[middle * ENTRY] <= offset:
-                low = middle + 1
-            else:
-                high = middle
-        return 0 if low == 0 else self.entries[(low - 1) * ENTRY + 1]
+    def count_up_to(self, value: int, column: int = OFFSET) -> int:
+        """Return how many entries have at most ``value`` in ``column``: the first ones, since all columns ascend."""
+        entries = self.entries
+        return bisect_right(range(len(self)), value, key=lambda at: entries[at * ENTRY + column])
 
-    def position_of_timestamp(self, timestamp: int) -> int:
-        """Return the position at which to begin a search for a timestamp.
+    def entry_before(self, count: int, base: int) -> tuple[int, int]:
+        """Return (offset, position) of the last of the first ``count`` entries, (``base``, 0) if that is none.
 
-        It is at or before the first batch whose largest timestamp is at least ``timestamp``.
+        ``base`` is the segment's first offset.
         """
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self.entries[middle * ENTRY + 2] < timestamp:
-                low = middle + 1
-            else:
-                high = middle
-        return 0 if low == 0 else self.entries[(low - 1) * ENTRY + 1]
+        return (self.entries[(count - 1) * ENTRY], self.entries[(count - 1) * ENTRY + POSITION]) if count else (base, 0)
+
+    def place_of(self, offset: int, base: int) -> tuple[int, int]:
+        """Return (offset, position) of a batch at or before the one that holds ``offset``: reading begins there."""
+        return self.entry_before(self.count_up_to(offset), base)
+
+    def place_of_timestamp(self, timestamp: int, base: int) -> tuple[int, int]:
+        """Return (offset, position) at or before the first batch whose largest timestamp is at least ``timestamp``."""
+        return self.entry_before(self.count_up_to(timestamp - 1, TIMESTAMP), base)

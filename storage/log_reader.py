@@ -19,14 +19,12 @@ from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
 
 from bmq.core.aio.lru import LruCache
-from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import HEADER_BYTES, LOG_APPEND_TIME, Batch
 from bmq.core.records.cursor import BatchCheck, BatchCursor, CursorStep
-from bmq.core.records.reader import read_records
+from bmq.core.records.reader import TimestampAndOffset, first_not_older
 from bmq.storage.block_cache import BlockCache, SegmentKnowledge
 from bmq.storage.filesystem import CorruptData, NoSuchFile
 from bmq.storage.index import SegmentIndex
@@ -69,13 +67,6 @@ class LiveSegment:
     position: int
     end_offset: int
     index: SegmentIndex
-
-
-class TimestampAndOffset(NamedTuple):
-    """The result of a search by timestamp: an offset, and the timestamp there (milliseconds)."""
-
-    offset: int
-    timestamp: int
 
 
 # ---------------------------------------------------------------------------------------------------- one segment
@@ -397,14 +388,8 @@ async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> Tim
     head = walk.header
     if head.base_timestamp >= timestamp and head.base_offset >= start_offset and not head.attributes & LOG_APPEND_TIME:
         return TimestampAndOffset(head.base_offset, head.base_timestamp)
-    if head.size <= REFINE_BYTES_MAX:
-        await walk.load()
-        batch = Batch(memoryview(walk.copy(walk.position, walk.end)))
-        try:
-            records = read_records(batch, bytes_max=REFINE_INFLATED_MAX)
-            hits = (record for record in records if record.timestamp >= timestamp and record.offset >= start_offset)
-            hit = next(hits, None)
-        except FormatError:  # too large when inflated, or not as Kafka writes them: the batch itself is the result
-            return TimestampAndOffset(max(head.base_offset, start_offset), head.max_timestamp)
-        return TimestampAndOffset(hit.offset, hit.timestamp) if hit is not None else None
-    return TimestampAndOffset(max(head.base_offset, start_offset), head.max_timestamp)
+    if head.size > REFINE_BYTES_MAX:
+        return TimestampAndOffset(max(head.base_offset, start_offset), head.max_timestamp)
+    await walk.load()
+    batch = Batch(memoryview(walk.copy(walk.position, walk.end)))
+    return first_not_older(batch, timestamp, start_offset, bytes_max=REFINE_INFLATED_MAX)

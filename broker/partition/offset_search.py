@@ -11,11 +11,12 @@ from itertools import islice
 
 from bmq.core.aio.lru import LruCache
 from bmq.core.model import PartitionKey
+from bmq.core.records.reader import TimestampAndOffset
 from bmq.storage.block_cache import BlockCache, SegmentKnowledge
 from bmq.storage.filesystem import NoSuchFile
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import REFRESHES_MAX, LiveSegment, LogReader, SegmentCursor, TimestampAndOffset
+from bmq.storage.log_reader import REFRESHES_MAX, LiveSegment, LogReader, SegmentCursor
 from bmq.storage.log_segments import Extent
 
 LOGS_MAX = 1_000

@@ -65,9 +65,8 @@ def _misses(segment: TargetSegment, wanted: _Wanted) -> bool:
 
 async def _cat_segment(fs: FileSystem, files: PartitionFiles, segment: TargetSegment, wanted: _Wanted) -> None:
     length = await fs.visible_length(segment.log)
-    start = await _start(fs, segment, wanted.offset)
+    due, start = await _start(fs, segment, wanted.offset)
     read = batch_reader(length - start, wanted.bytes_max)
-    due = segment.name.base
     async with aclosing(walk_batches(fs, segment.log, start, length, due)) as items:
         async for item in items:
             if wanted.is_done or (segment.limit is not None and due >= segment.limit):
@@ -82,15 +81,16 @@ async def _cat_segment(fs: FileSystem, files: PartitionFiles, segment: TargetSeg
                 _print_batch(files, segment, item, read, wanted)
 
 
-async def _start(fs: FileSystem, segment: TargetSegment, offset: int) -> int:
-    """Return the position at which to begin reading; without an index, or with a bad one, the file's beginning."""
-    if offset <= segment.name.base or not segment.has_idx:
-        return 0
+async def _start(fs: FileSystem, segment: TargetSegment, offset: int) -> tuple[int, int]:
+    """Return (offset, position) of the batch at which to begin: the segment's first one if no index tells more."""
+    base = segment.name.base
+    if offset <= base or not segment.has_idx:
+        return base, 0
     try:
         checkpoint = decode_idx(await read_index_file(fs, segment.idx))
     except FormatError:
-        return 0
-    return SegmentIndex(entries=checkpoint.index).position_of(offset)
+        return base, 0
+    return SegmentIndex(entries=checkpoint.index).place_of(offset, base)
 
 
 def _complain(segment: TargetSegment, damage: DamagedPart, wanted: _Wanted) -> None:

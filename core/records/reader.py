@@ -60,6 +60,13 @@ class StoredRecord(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
+class TimestampAndOffset(NamedTuple):
+    """The result of a search by timestamp: an offset, and the timestamp there (milliseconds)."""
+
+    offset: int
+    timestamp: int
+
+
 def read_records(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[StoredRecord]:
     """Yield the batch's records in order.
 
@@ -85,6 +92,21 @@ def read_records(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterato
         yield StoredRecord(batch.base_offset + delta, timestamp, key, value, headers)
     if at != len(data):
         raise FormatError(f"{len(data) - at} bytes follow the last of {batch.count} records")
+
+
+def first_not_older(batch: Batch, timestamp: int, start_offset: int, *, bytes_max: int) -> TimestampAndOffset | None:
+    """Return the first record at or past ``start_offset`` that is not older than ``timestamp``; None if all are older.
+
+    If the batch cannot be decoded, or is larger than ``bytes_max`` once decompressed, it is the batch's first offset at
+    or past ``start_offset`` with the batch's largest timestamp: at or before the right record, so nothing is skipped.
+    """
+    try:
+        for record in read_records(batch, bytes_max=bytes_max):
+            if record.timestamp >= timestamp and record.offset >= start_offset:
+                return TimestampAndOffset(record.offset, record.timestamp)
+    except FormatError:
+        return TimestampAndOffset(max(batch.base_offset, start_offset), batch.max_timestamp)
+    return None
 
 
 def _read_record(

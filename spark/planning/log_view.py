@@ -18,10 +18,11 @@ from typing import TypeVar
 
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import Batch, split_batches
+from bmq.core.records.reader import first_not_older
 from bmq.spark.decoding.framing import Framer, Misframed
 from bmq.spark.options import LATEST, ByOffset, ByTimestamp, Edge, OffsetLimit, OptionError, ReadOptions
 from bmq.spark.planning.index_cache import IndexCache
-from bmq.spark.planning.segment_scan import Scan, facts_of, first_in, place_for_timestamp, shortened
+from bmq.spark.planning.segment_scan import Scan, facts_of, place_for_timestamp, shortened
 from bmq.spark.planning.slices import (
     OFFSET_MAX,
     IndexedSegment,
@@ -45,6 +46,8 @@ DISORDER = 8
 DISORDER_ROUNDS = 4
 SCAN_BYTES = 1 << 20
 _IDX_READ_BYTES = 256 << 10
+REFINE_INFLATED_MAX = 64 << 20
+"""Largest batch, in bytes once decompressed, that is searched record by record for a timestamp."""
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -312,9 +315,10 @@ class LogView:
         offset, position = place_for_timestamp(facts, timestamp, self.log.start)
         try:
             async for batch, _ in self._batches(segment, offset, position, facts.position):
-                found = first_in(batch, timestamp, self.log.start) if batch.max_timestamp >= timestamp else None
-                if found is not None:
-                    return found
+                if batch.max_timestamp >= timestamp:
+                    hit = first_not_older(batch, timestamp, self.log.start, bytes_max=REFINE_INFLATED_MAX)
+                    if hit is not None:
+                        return hit.offset
         except Misframed as error:  # damaged: the read that follows fails there, or skips it
             return max(error.offset, self.log.start)
         return None

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from dataclasses import replace
 
-from bmq.core.errors import FormatError
 from bmq.core.records.batch import Batch
-from bmq.core.records.reader import read_records
 from bmq.spark.decoding.isolation import Marker, marker_of
 from bmq.spark.planning.slices import IndexedSegment, Segment
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
-from bmq.storage.index import SegmentIndex
-
-REFINE_INFLATED_MAX = 64 << 20
-"""Largest batch, in bytes once decompressed, that is searched record by record for a timestamp."""
+from bmq.storage.index import ENTRY, POSITION, SegmentIndex
 
 
 class Scan:
@@ -86,14 +80,13 @@ def facts_of(segment: Segment, checkpoint: Checkpoint) -> IndexedSegment:
 def shortened(facts: IndexedSegment, length: int) -> IndexedSegment:
     """Return the facts that ``length`` bytes of the segment hold: a scan continues from the last entry there."""
     index = SegmentIndex(entries=facts.entries)
-    count = sum(position <= length for _, position in _pairs(facts.entries))
-    offset, position = index.entries[(count - 1) * 3 : count * 3 - 1] if count else (facts.segment.name.base, 0)
-    largest = index.entries[count * 3 - 1] if count else None
+    count = index.count_up_to(length, POSITION)
+    offset, position = index.entry_before(count, facts.segment.name.base)
     return replace(
         facts,
-        entries=facts.entries[: count * 3],
+        entries=facts.entries[: count * ENTRY],
         position=None,
-        max_timestamp=largest,
+        max_timestamp=facts.entries[count * ENTRY - 1] if count else None,
         known_position=position,
         known_offset=offset,
     )
@@ -101,26 +94,5 @@ def shortened(facts: IndexedSegment, length: int) -> IndexedSegment:
 
 def place_for_timestamp(facts: IndexedSegment, timestamp: int, start: int) -> tuple[int, int]:
     """Return (offset, position) of the batch at which the search for ``timestamp`` in [start, ...) begins."""
-    index = SegmentIndex(entries=facts.entries)
-    position = max(index.position_of_timestamp(timestamp), index.position_of(start))
-    offset = max((offset for offset, at in _pairs(facts.entries) if at <= position), default=facts.segment.name.base)
-    return offset, position
-
-
-def first_in(batch: Batch, timestamp: int, start: int) -> int | None:
-    """Return the offset of the batch's first record at or past ``start`` that is not older than ``timestamp``.
-
-    None if all are older.  If the batch cannot be decoded, or is too large once decompressed, it is the batch's first
-    offset at or past ``start``.
-    """
-    try:
-        for record in read_records(batch, bytes_max=REFINE_INFLATED_MAX):
-            if record.timestamp >= timestamp and record.offset >= start:
-                return record.offset
-    except FormatError:
-        return max(int(batch.base_offset), start)
-    return None
-
-
-def _pairs(entries: array[int]) -> Iterable[tuple[int, int]]:
-    return zip(entries[::3], entries[1::3], strict=True)
+    index, base = SegmentIndex(entries=facts.entries), facts.segment.name.base
+    return max(index.place_of_timestamp(timestamp, base), index.place_of(start, base))

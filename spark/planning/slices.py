@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from bmq.core.model import SegmentName
 from bmq.spark.options import EARLIEST, LATEST
 from bmq.storage.checkpoint import AbortedTransaction
-from bmq.storage.index import ENTRY, SegmentIndex
+from bmq.storage.index import SegmentIndex
 
 _log = logging.getLogger("bmq.spark")
 OFFSET_MAX = 2**63 - 1
@@ -206,23 +206,20 @@ def slices(
 
 def _slice(log: PartitionLog, wanted: Range, facts: IndexedSegment, spacing: int) -> Slice | None:
     assert facts.position is not None
-    segment, entries = facts.segment, facts.entries
-    index = SegmentIndex(entries=entries)
+    segment, index = facts.segment, SegmentIndex(entries=facts.entries)
     start, end = max(wanted.start, segment.name.base), min(wanted.end, segment.end)
-    position = index.position_of(start)
-    after = bisect_left(range(len(index)), end, key=lambda i: entries[i * ENTRY])
+    offset, position = index.place_of(start, segment.name.base)
+    after = index.count_up_to(end - 1)
     # All that is wanted lies before the first entry at or past the end.
     end_position, limit = facts.position, max(segment.end, facts.known_offset)
     if after < len(index):
-        limit, end_position = entries[after * ENTRY], entries[after * ENTRY + 1]
+        limit, end_position = index.entry_before(after + 1, segment.name.base)
     if start >= end or position >= end_position:
         return None
-    offset, last, cuts = segment.name.base, position, array("q")
-    for i in range(after):
-        entry_offset, entry_position = entries[i * ENTRY], entries[i * ENTRY + 1]
-        if entry_position <= position:
-            offset = entry_offset
-        elif entry_position - last >= spacing and entry_position < end_position:
+    last, cuts = position, array("q")
+    for i in range(index.count_up_to(start), after):
+        entry_offset, entry_position = index.entry_before(i + 1, segment.name.base)
+        if entry_position - last >= spacing and entry_position < end_position:
             cuts.extend((entry_offset, entry_position))
             last = entry_position
     return Slice(
@@ -232,7 +229,7 @@ def _slice(log: PartitionLog, wanted: Range, facts: IndexedSegment, spacing: int
         segment=segment.name,
         start=start,
         end=end,
-        offset=offset if position else segment.name.base,
+        offset=offset,
         position=position,
         end_position=end_position,
         limit=limit,

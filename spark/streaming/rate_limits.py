@@ -8,14 +8,13 @@ may exceed its limit by so much for each partition.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bmq.spark.options import OptionError, byte_count, positive
 from bmq.spark.planning.slices import IndexedSegment
 from bmq.spark.streaming.offsets import Offsets, TopicPartition
-from bmq.storage.index import ENTRY, SegmentIndex
+from bmq.storage.index import POSITION, SegmentIndex
 
 LIMITS = {
     "maxOffsetsPerTrigger": "records to a micro-batch at most, over all partitions",
@@ -100,7 +99,7 @@ def position_at(facts: IndexedSegment, offset: int) -> int:
     assert facts.position is not None
     if offset >= facts.segment.end:
         return facts.position
-    return SegmentIndex(entries=facts.entries).position_of(offset)
+    return SegmentIndex(entries=facts.entries).place_of(offset, facts.segment.name.base)[1]
 
 
 def cut_within(facts: IndexedSegment, start: int, end: int, budget: int, *, must_advance: bool) -> int:
@@ -108,12 +107,11 @@ def cut_within(facts: IndexedSegment, start: int, end: int, budget: int, *, must
 
     Without one: ``start``, or the next entry or ``end`` if it ``must_advance``.
     """
-    entries = facts.entries
-    count = len(entries) // ENTRY
-    after = bisect_right(range(count), start, key=lambda i: entries[i * ENTRY])
-    reached = bisect_right(range(count), position_at(facts, start) + budget, key=lambda i: entries[i * ENTRY + 1])
+    index, base = SegmentIndex(entries=facts.entries), facts.segment.name.base
+    after = index.count_up_to(start)
+    reached = index.count_up_to(position_at(facts, start) + budget, POSITION)
     if reached > after:
-        return min(end, entries[(reached - 1) * ENTRY])
+        return min(end, index.entry_before(reached, base)[0])
     if not must_advance:
         return start
-    return min(end, entries[after * ENTRY]) if after < count else end
+    return min(end, index.entry_before(after + 1, base)[0]) if after < len(index) else end

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.storage.index import SegmentIndex
+from bmq.storage.index import ENTRY, OFFSET, POSITION, TIMESTAMP, SegmentIndex
 
+BASE = 1000
 # (records, bytes, largest timestamp) of each batch
 BATCHES = st.lists(st.tuples(st.integers(1, 5), st.integers(61, 400), st.integers(-1, 50)), max_size=40)
 Placed = list[tuple[int, int, int, int]]  # base offset, next offset, position, largest timestamp
 
 
-def build(batches: list[tuple[int, int, int]], interval: int, base: int = 1000) -> tuple[SegmentIndex, Placed]:
-    index, placed, offset, position = SegmentIndex(interval), [], base, 0
+def build(batches: list[tuple[int, int, int]], interval: int) -> tuple[SegmentIndex, Placed]:
+    index, placed, offset, position = SegmentIndex(interval), [], BASE, 0
     for count, size, timestamp in batches:
         index.add(offset, position, timestamp)
         placed.append((offset, offset + count, position, timestamp))
@@ -33,18 +34,18 @@ def test_position_of_is_a_floor_and_not_far_off(batches: list[tuple[int, int, in
     index, placed = build(batches, interval)
     for base, following, position, _ in placed:
         for offset in range(base, following):
-            found = index.position_of(offset)
+            due, found = index.place_of(offset, BASE)
             assert found <= position
-            assert found in {p for _, _, p, _ in placed}
+            assert (due, found) in {(o, p) for o, _, p, _ in placed}
             assert position - found < max(interval, 1)
 
 
 @given(BATCHES, st.integers(0, 1000))
 def test_offsets_outside_go_to_the_ends(batches: list[tuple[int, int, int]], interval: int) -> None:
     index, placed = build(batches, interval)
-    assert index.position_of(-1) == index.position_of(999) == 0
+    assert index.place_of(-1, BASE) == index.place_of(BASE - 1, BASE) == (BASE, 0)
     last = index.entries[-2] if len(index) else 0
-    assert index.position_of(1 << 62) == last
+    assert index.place_of(1 << 62, BASE)[1] == last
     assert last <= (placed[-1][2] if placed else 0)
 
 
@@ -54,7 +55,8 @@ def test_no_batch_before_the_timestamps_position_is_late_enough(
 ) -> None:
     """Looking from there on finds the first batch that brute force finds, and starts no entry earlier than needed."""
     index, placed = build(batches, interval)
-    start = index.position_of_timestamp(timestamp)
+    due, start = index.place_of_timestamp(timestamp, BASE)
+    assert (due, start) in {(BASE, 0), *((offset, position) for offset, _, position, _ in placed)}
     wanted = next((position for _, _, position, largest in placed if largest >= timestamp), None)
     if wanted is not None:
         assert start <= wanted
@@ -78,10 +80,21 @@ def test_entries_are_sparse_and_say_what_lies_before(batches: list[tuple[int, in
     assert all(later[1] > earlier[1] for earlier, later in pairwise(entries))
 
 
+@given(BATCHES, st.integers(0, 300), st.sampled_from([OFFSET, POSITION, TIMESTAMP]), st.data())
+def test_one_search_in_every_column(
+    batches: list[tuple[int, int, int]], interval: int, column: int, data: st.DataObject
+) -> None:
+    """Against a count of the entries one by one, at and beside each value."""
+    index, _ = build(batches, interval)
+    values = index.entries[column::ENTRY].tolist()
+    value = data.draw(st.sampled_from([each + by for each in [*values, 0] for by in (-1, 0, 1)]))
+    assert index.count_up_to(value, column) == sum(each <= value for each in values)
+
+
 def test_an_entry_comes_after_exactly_an_interval() -> None:
     index, _ = build([(1, 100, 5)] * 7, 200)
     assert index.entries.tolist() == [1002, 200, 5, 1004, 400, 5, 1006, 600, 5]
-    assert [index.position_of(offset) for offset in range(1000, 1007)] == [0, 0, 200, 200, 400, 400, 600]
+    assert [index.place_of(offset, BASE)[1] for offset in range(BASE, BASE + 7)] == [0, 0, 200, 200, 400, 400, 600]
 
 
 @given(BATCHES)

@@ -13,12 +13,13 @@ from crc32c import crc32c
 
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch, build_gap, split_batches
+from bmq.core.records.reader import TimestampAndOffset
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageUnavailable, write_once
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import LiveSegment, LogReader, OffsetNotFound, TimestampAndOffset
+from bmq.storage.log_reader import LiveSegment, LogReader, OffsetNotFound
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import encode_idx
 from tests.harness.loop import run
