@@ -51,9 +51,12 @@ class Refusals:
                 self._waiting = asked + self._waiting
                 raise
             _refuse(asked, outcome)
+        self._task = None  # not later: the next refusal may come in this turn of the loop, and begins a task of its own
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Refuse those that are left if the partition has ended meanwhile, and the question with it."""
+        if task is not self._task:
+            return
         self._task = None
         left, self._waiting = self._waiting, []
         _refuse(left, _not_leader("the partition has left this broker"))
