@@ -46,6 +46,8 @@ Nothing waits for it, the block has room for more, and each try is a file of the
 """
 _IDLE_RETRY_S = 1.0
 """The time from a next file that storage did not serve to the next try, while no checkpoint waits for it."""
+_DELETE_AGAIN_S = 1.0
+"""The time from a deletion of old files that storage did not serve to the next try."""
 _FULLER_S = 5.0
 _FULLER_MAX_S = 60.0
 """The time from a file with fewer copies to the next try to replace it, at first and at most.
@@ -153,6 +155,7 @@ class JournalWriter:
         self._fuller_s = _FULLER_S
         self._snapshot_bytes = 0
         self._has_old_files = False  # there may be files that are to be deleted
+        self._deletion: asyncio.Task[None] | None = None
         self._closed = ""  # the last file that was closed in order, with all its copies
         self._abandoned: list[Lease] = []
         self._left = asyncio.Event()  # a file was left while no other waited to be sealed
@@ -245,7 +248,7 @@ class JournalWriter:
                     await self._leave_failed(self._appender)
                     continue
                 await self._write_queue()
-                await self._delete_old_files()
+                self._delete_old_files()
                 if self._appender is not None and self._opening is not None:
                     if self._opening.task.done():
                         await self._roll(self._appender, self._opening)
@@ -266,6 +269,9 @@ class JournalWriter:
         finally:
             if self._opening is not None:
                 await _give_up(self._opening)
+            if self._deletion is not None:
+                self._deletion.cancel()
+                await asyncio.wait([self._deletion])
             self._ended = True
             for queued in self._queue:
                 queued.future.cancel()
@@ -518,7 +524,7 @@ class JournalWriter:
             old.abort()
             raise
         self._has_old_files = True
-        await self._delete_old_files()
+        self._delete_old_files()
 
     async def _discard(self, opening: _Opening) -> None:
         """Delete the next file, which is not needed, once it was created."""
@@ -552,18 +558,24 @@ class JournalWriter:
         """True if the open file has as many copies as it is to have."""
         return self._fuller_at == math.inf
 
-    async def _delete_old_files(self) -> None:
-        """Delete the files before the open one, except the newest: it may be being read.
+    def _delete_old_files(self) -> None:
+        """Begin to delete the files before the open one, except the newest: it may be being read.
 
         Once the open file has all its copies, only a file that was closed in order, with all of its own, is kept.
         Another may be on dead datanodes alone: it cannot be read then, and takeovers would wait for facts that the open
         file repeats.  Files after the open one are left from failed attempts: the next file that is begun repeats their
         content, and they are deleted with it.
         """
-        if not self._has_old_files or self._appender is None:
-            return
-        self._has_old_files = False
-        path = self._appender.lease.paths[0]
+        if self._deletion is not None and self._deletion.done():
+            self._deletion.result()
+            self._deletion = None
+        if self._has_old_files and self._appender is not None and self._deletion is None:
+            self._has_old_files = False
+            self._deletion = asyncio.get_running_loop().create_task(
+                self._delete_before(self._appender.lease.paths[0]), name="deletion of old journal files"
+            )
+
+    async def _delete_before(self, path: str) -> None:
         try:
             numbers = await journal_numbers(self._fs, self.incarnation)
             older = [old for n in numbers if (old := layout.journal(self.incarnation, n)) < path]
@@ -572,4 +584,7 @@ class JournalWriter:
                 if old != kept:
                     await self._fs.delete(old)
         except StorageError:
-            return  # tried again after the next roll, or the next file that is left
+            await asyncio.sleep(_DELETE_AGAIN_S)
+            self._has_old_files = True
+        finally:
+            self._wake.set()

@@ -1543,8 +1543,8 @@ class SlowNameNode(MemoryFileSystem):
 
     def __init__(self, storage: MemoryStorage) -> None:
         super().__init__(storage, BROKER)
-        self.is_away = self.is_slow = False
-        self.creates = 0
+        self.is_away = self.is_slow = self.is_readonly = False
+        self.creates = self.deletes = 0
 
     async def create(self, path: str, options: CreateOptions = CreateOptions()) -> MemoryAppender:  # noqa: B008
         self.creates += 1
@@ -1554,6 +1554,13 @@ class SlowNameNode(MemoryFileSystem):
         if self.is_slow:
             await asyncio.sleep(self.DEADLINE_S)
         return await super().create(path, options)
+
+    async def delete(self, path: str, *, recursive: bool = False) -> bool:
+        self.deletes += 1
+        if self.is_readonly:
+            await asyncio.sleep(self.DEADLINE_S)
+            raise StorageUnavailable("no NameNode responds")
+        return await super().delete(path, recursive=recursive)
 
 
 async def test_a_full_journal_is_written_while_its_next_file_waits_for_the_namenode() -> None:
@@ -1604,3 +1611,24 @@ async def test_a_journal_that_ends_while_its_next_file_is_created_leaves_none_op
         asyncio.get_running_loop().call_later(cancelled_after_s, task.cancel)
         await asyncio.wait([task])
     assert not world.storage.appenders
+
+
+async def test_old_files_that_could_not_be_deleted_go_later_and_hold_up_nothing() -> None:
+    world = World(roll_bytes=300)
+    world.journal._fs = fs = SlowNameNode(world.storage)
+    async with world.running():
+        await world.append(full(1))
+        fs.is_readonly = True
+        number = 1
+        while fs.creates < 4:
+            number += 1
+            await asyncio.wait_for(world.append(full(number)), 0.1)
+            await asyncio.sleep(0.1)
+        for _ in range(300):
+            await asyncio.wait_for(world.journal.probe(), 0.1)
+            await asyncio.sleep(0.1)
+        assert len(await world.files()) == fs.creates
+        assert fs.deletes <= 2 + 40 / fs.DEADLINE_S
+        fs.is_readonly = False
+        await asyncio.sleep(fs.DEADLINE_S + 2.0)
+        assert len(await world.files()) == 2, "the open one, and the one before it"
