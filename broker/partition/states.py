@@ -15,7 +15,7 @@ class State(Enum):
     MOVE = "flushing what was accepted, then handing over"
     FENCED = "another broker owns the partition; nothing may be acknowledged"
     CLOSED = "handed over"
-    OFFLINE = "acknowledged data is missing or damaged; waits for an operator"
+    OFFLINE = "acknowledged data is missing or damaged, or the record cannot be read; waits for an operator"
 
 
 TERMINAL = frozenset({State.FENCED, State.CLOSED, State.OFFLINE})
