@@ -9,7 +9,6 @@ its response (``core.rpc.server``).
 from __future__ import annotations
 
 import time
-from typing import Protocol
 from uuid import UUID
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
@@ -22,8 +21,7 @@ from bmq.core.aio.turns import map_in_turns, run_in_turns
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.message_fields import PartitionLoad
-from bmq.core.rpc.messages import (
+from bmq.core.rpc.messages.broker import (
     QUESTIONS_MAX,
     AskPartitionsRequest,
     AskPartitionsResponse,
@@ -33,17 +31,17 @@ from bmq.core.rpc.messages import (
     HandedOverResponse,
     HighWatermarksRequest,
     HighWatermarksResponse,
-    InternalKey,
     LiveSegmentRequest,
     LiveSegmentResponse,
     LoadRequest,
     LoadResponse,
     OpenFilesRequest,
     OpenFilesResponse,
+    PartitionLoad,
     ProducersRequest,
     ProducersResponse,
 )
-from bmq.core.rpc.server import Handler, InternalCall
+from bmq.core.rpc.server import InternalCall, InternalEndpoint
 from bmq.meta.cluster.member import BROKER, CONTROLLER
 from bmq.storage.checkpoint import big_endian, encode_producers
 from bmq.storage.index import ENTRY
@@ -52,13 +50,6 @@ SHARE_MAX_S = 60.0
 """Seconds that a share of open files is in force at most, whatever the leader sends."""
 OPENING_WAIT_S = 5.0
 """Seconds that a question waits for its partition to be opened: as long as a produce is held."""
-
-
-class Registry(Protocol):
-    """The part of ``core.rpc.server.InternalEndpoint`` that handlers need."""
-
-    def register(self, api_key: int, handler: Handler, versions: tuple[int, int] = (0, 0), *, role: str = "") -> None:
-        """Serve `api_key` in these versions with `handler`; `role`: the only one that may call it, "" for any."""
 
 
 class BrokerApi:
@@ -70,16 +61,16 @@ class BrokerApi:
         self._places = places
         self._cpu_ms: dict[str, int] = {}  # by caller of Load, the process's CPU time when it last called
 
-    def register(self, endpoint: Registry) -> None:
+    def register(self, endpoint: InternalEndpoint) -> None:
         """Register all handlers with the process's internal endpoint."""
-        endpoint.register(InternalKey.ASK, self.ask)
-        endpoint.register(InternalKey.ASK_PARTITIONS, self.ask_partitions)
-        endpoint.register(InternalKey.PRODUCERS, self.producers)
-        endpoint.register(InternalKey.LIVE_SEGMENT, self.live_segment)
-        endpoint.register(InternalKey.HIGH_WATERMARKS, self.high_watermarks)
-        endpoint.register(InternalKey.HANDED_OVER, self.handed_over, role=BROKER)
-        endpoint.register(InternalKey.LOAD, self.report_load, role=CONTROLLER)
-        endpoint.register(InternalKey.OPEN_FILES, self.open_files, role=CONTROLLER)
+        endpoint.register(AskRequest, self.ask)
+        endpoint.register(AskPartitionsRequest, self.ask_partitions)
+        endpoint.register(ProducersRequest, self.producers)
+        endpoint.register(LiveSegmentRequest, self.live_segment)
+        endpoint.register(HighWatermarksRequest, self.high_watermarks)
+        endpoint.register(HandedOverRequest, self.handed_over, role=BROKER)
+        endpoint.register(LoadRequest, self.report_load, role=CONTROLLER)
+        endpoint.register(OpenFilesRequest, self.open_files, role=CONTROLLER)
 
     # ---------------------------------------------------------------------------------------------------- questions
 

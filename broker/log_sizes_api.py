@@ -8,7 +8,7 @@ from uuid import UUID
 
 from bmq.broker.log_sizes import LogSizes
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.messages import LogSizesRequest, LogSizesResponse
+from bmq.core.rpc.messages.broker import LogSizesRequest, LogSizesResponse
 from bmq.core.rpc.server import InternalCall
 from bmq.meta.catalog import Catalog
 

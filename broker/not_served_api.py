@@ -8,8 +8,7 @@ from typing import NamedTuple
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.broker import Broker
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.message_fields import NotServedPartition
-from bmq.core.rpc.messages import PartitionsNotServedRequest, PartitionsNotServedResponse
+from bmq.core.rpc.messages.broker import NotServedPartition, PartitionsNotServedRequest, PartitionsNotServedResponse
 from bmq.core.rpc.server import InternalCall
 
 NAMED_MAX = 100

@@ -10,8 +10,7 @@ from bmq.broker.partition.owner import PartitionOwner
 from bmq.core.aio.eager import start
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc.message_fields import OwnerAnswer, PartitionQuestion
-from bmq.core.rpc.messages import ASKED_TOGETHER, ENDS_SETTLED, Question
+from bmq.core.rpc.messages.broker import ASKED_TOGETHER, ENDS_SETTLED, OwnerAnswer, PartitionQuestion, Question
 
 ANSWERED_A_TURN = 200
 """Questions begun in one turn of the event loop, at 10 to 20 us for one that needs no storage."""

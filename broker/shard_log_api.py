@@ -10,14 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
-from bmq.broker.internal_api import OPENING_WAIT_S, Registry
+from bmq.broker.internal_api import OPENING_WAIT_S
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Client
-from bmq.core.rpc.messages import (
-    InternalKey,
+from bmq.core.rpc.messages.broker import (
     ShardAppendRequest,
     ShardAppendResponse,
     ShardConfirmRequest,
@@ -25,7 +24,7 @@ from bmq.core.rpc.messages import (
     ShardOpenRequest,
     ShardOpenResponse,
 )
-from bmq.core.rpc.server import InternalCall
+from bmq.core.rpc.server import InternalCall, InternalEndpoint
 from bmq.meta.cluster.member import COORDINATOR
 
 CheckOwnership = Callable[[PartitionKey, int, str], Awaitable[None]]
@@ -41,11 +40,11 @@ class ShardLogApi:
         self._fence = fence
         self._check = check
 
-    def register(self, endpoint: Registry) -> None:
+    def register(self, endpoint: InternalEndpoint) -> None:
         """Register the handlers, for coordinators only, with the process's internal endpoint."""
-        endpoint.register(InternalKey.SHARD_OPEN, self.open, role=COORDINATOR)
-        endpoint.register(InternalKey.SHARD_APPEND, self.append, role=COORDINATOR)
-        endpoint.register(InternalKey.SHARD_CONFIRM, self.confirm, role=COORDINATOR)
+        endpoint.register(ShardOpenRequest, self.open, role=COORDINATOR)
+        endpoint.register(ShardAppendRequest, self.append, role=COORDINATOR)
+        endpoint.register(ShardConfirmRequest, self.confirm, role=COORDINATOR)
 
     async def open(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Make the calling connection the log's holder, and return the log's epoch and ends.

@@ -10,17 +10,8 @@ from bmq.controller.planning.partition_load import Measured
 from bmq.core.aio.held_up import HeldUp
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc.messages import (
-    InternalKey,
-    LeaveRequest,
-    LeaveResponse,
-    LoadRequest,
-    LoadResponse,
-    OpenFilesRequest,
-    OpenFilesResponse,
-    PingRequest,
-    PingResponse,
-)
+from bmq.core.rpc.messages.broker import LoadRequest, OpenFilesRequest
+from bmq.core.rpc.messages.member import LeaveRequest, PingRequest
 from bmq.core.rpc.peers import ConnectionKind, Evidence, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 
@@ -114,7 +105,7 @@ class PeerMemberClient(MemberClient):
 
     async def load(self, member: Member) -> list[Measured] | None:
         try:
-            response = await self._peers.ask(member, LoadRequest(), InternalKey.LOAD, LoadResponse, LOAD_TIMEOUT_S)
+            response = await self._peers.ask(member, LoadRequest(), LOAD_TIMEOUT_S)
         except (RequestError, PeerLost, TimeoutError):
             return None
         return [
@@ -126,9 +117,7 @@ class PeerMemberClient(MemberClient):
         """Send the member its share, unless that is None, and return its report; None if it does not respond."""
         request = OpenFilesRequest() if share is None else OpenFilesRequest(share, int(SHARE_S * 1000))
         try:
-            response = await self._peers.ask(
-                member, request, InternalKey.OPEN_FILES, OpenFilesResponse, OPEN_FILES_TIMEOUT_S
-            )
+            response = await self._peers.ask(member, request, OPEN_FILES_TIMEOUT_S)
         except (RequestError, PeerLost, TimeoutError):
             return None
         return OpenFileReport(response.held, response.closing, response.waiting, response.refused, response.limit_max)
@@ -139,7 +128,7 @@ class PeerMemberClient(MemberClient):
         A missing response there does not count against the member: a probe decides.
         """
         try:
-            response = await self._peers.ask(member, PingRequest(), InternalKey.PING, PingResponse, SERVING_TIMEOUT_S)
+            response = await self._peers.ask(member, PingRequest(), SERVING_TIMEOUT_S)
         except (RequestError, PeerLost, TimeoutError):
             return None
         return response.is_serving
@@ -147,7 +136,7 @@ class PeerMemberClient(MemberClient):
     async def leave(self, member: Member) -> None:
         """Have the member drain and end.  Raises RequestError BROKER_NOT_AVAILABLE if it does not respond."""
         try:
-            await self._peers.ask(member, LeaveRequest(), InternalKey.LEAVE, LeaveResponse, LEAVE_TIMEOUT_S)
+            await self._peers.ask(member, LeaveRequest(), LEAVE_TIMEOUT_S)
         except (PeerLost, TimeoutError) as error:
             text = f"{member.incarnation} does not answer: {error}"
             raise RequestError(ErrorCode.BROKER_NOT_AVAILABLE, text) from error

@@ -25,7 +25,12 @@ from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.routing import ROUTED
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.messages import ForwardRequest, ForwardResponse, ShardsNotLoadedRequest, ShardsNotLoadedResponse
+from bmq.core.rpc.messages.coordinator import (
+    ForwardRequest,
+    ForwardResponse,
+    ShardsNotLoadedRequest,
+    ShardsNotLoadedResponse,
+)
 from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request

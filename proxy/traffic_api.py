@@ -9,8 +9,7 @@ from uuid import UUID
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.metrics.traffic import Counts, TrafficMeter, Window
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.message_fields import PartitionTraffic
-from bmq.core.rpc.messages import TrafficRequest, TrafficResponse
+from bmq.core.rpc.messages.proxy import PartitionTraffic, TrafficRequest, TrafficResponse
 from bmq.core.rpc.server import InternalCall
 from bmq.meta.catalog import Catalog
 

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.files.open_file_limit import OpenFileLimit
-from bmq.broker.internal_api import BrokerApi, Registry
+from bmq.broker.internal_api import BrokerApi
 from bmq.broker.shard_log_api import CheckOwnership, ShardLogApi
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.broker.traffic import TrafficCounters
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
+from bmq.core.rpc.server import InternalEndpoint
 from bmq.endpoint.api import Api, Services
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch import handler as fetch
@@ -79,7 +80,7 @@ def internal_dispatch(services: Services) -> Endpoint:
 
 
 def register_broker(
-    endpoint: Registry,
+    endpoint: InternalEndpoint,
     assigned: AssignedPartitions,
     load: TrafficCounters,
     places: OpenFileLimit,

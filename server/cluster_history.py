@@ -27,7 +27,7 @@ from bmq.console.history import (
 )
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.messages import HistoryRequest, HistoryResponse, InternalKey
+from bmq.core.rpc.messages.member import HistoryRequest, HistoryResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.api_keys import ApiKey
@@ -56,7 +56,7 @@ class ClusterHistory:
     def start(self) -> None:
         """Begin to sample, and register the internal API by which other members read the samples.  Call it once."""
         if self._node.joined is not None:
-            self._node.joined.endpoint.register(InternalKey.HISTORY, self._answer)
+            self._node.joined.endpoint.register(HistoryRequest, self._answer)
         self._arm()
         self.sample()
 
@@ -98,10 +98,9 @@ class ClusterHistory:
     async def _ask(self, member: Member, after_ms: int, turns: asyncio.Semaphore) -> bytes | str:
         """Return the rows of `member`, still encoded, or the reason why there are none."""
         assert self._node.joined is not None
-        request, key = HistoryRequest(after_ms=after_ms), InternalKey.HISTORY
         async with turns:
             try:
-                response = await self._node.joined.peers.ask(member, request, key, HistoryResponse, ANSWER_S)
+                response = await self._node.joined.peers.ask(member, HistoryRequest(after_ms), ANSWER_S)
                 return response.rows if response.layout == LAYOUT else _OTHER_VERSION
             except TimeoutError:
                 return f"it did not answer within {ANSWER_S:g} s"

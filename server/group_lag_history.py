@@ -19,7 +19,7 @@ from bmq.console.lag_history import (
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.metrics.counters import OTHER_TOPICS
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.messages import GroupLagRequest, GroupLagResponse, InternalKey
+from bmq.core.rpc.messages.coordinator import GroupLagRequest, GroupLagResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.rpc.server import InternalCall
 from bmq.meta.catalog import OFFSETS_TOPIC
@@ -47,7 +47,7 @@ class GroupLagHistory:
     def register(self) -> None:
         """Register the internal API by which other members read the samples.  To be called once."""
         if self._node.joined is not None and self._node.own_coordinator is not None:
-            self._node.joined.endpoint.register(InternalKey.GROUP_LAG, self._answer)
+            self._node.joined.endpoint.register(GroupLagRequest, self._answer)
 
     async def run(self) -> None:
         """Sample the groups of this process until it is cancelled; return at once in one without a coordinator."""
@@ -97,9 +97,8 @@ class GroupLagHistory:
         member = node.view.members.get(owner)
         if member is None:
             return (), "no coordinator is known for the group's shard"
-        request, key = GroupLagRequest(group_id=group_id, after_ms=after_ms), InternalKey.GROUP_LAG
         try:
-            response = await node.joined.peers.ask(member, request, key, GroupLagResponse, ANSWER_S)
+            response = await node.joined.peers.ask(member, GroupLagRequest(group_id, after_ms), ANSWER_S)
             return decode_samples(response.rows), "" if response.is_counted else _OFF
         except TimeoutError:
             return (), f"{owner} did not answer within {ANSWER_S:g} s"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.levels import LoggerLevel, LogLevelError, LogLevels
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.messages import InternalKey, LogLevelsRequest, LogLevelsResponse
+from bmq.core.rpc.messages.member import LogLevelsRequest, LogLevelsResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.rpc.server import InternalCall
 from bmq.meta.cluster.member import Member
@@ -58,7 +58,7 @@ async def log_levels(
         return local_levels(own, logger, level)
     request = LogLevelsRequest(logger, level)
     try:
-        response = await joined.peers.ask(member, request, InternalKey.LOG_LEVELS, LogLevelsResponse, ANSWER_S)
+        response = await joined.peers.ask(member, request, ANSWER_S)
     except (PeerLost, TimeoutError) as error:
         why = str(error) or f"no response within {ANSWER_S:g} s"
         raise RequestError(ErrorCode.BROKER_NOT_AVAILABLE, f"{member.incarnation}: {why}") from None

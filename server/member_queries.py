@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import TypeVar
 
 from bmq.core.errors import RequestError
-from bmq.core.rpc.message_fields import Message
-from bmq.core.rpc.messages import InternalKey
-from bmq.core.rpc.peers import PeerLost, Response
+from bmq.core.rpc.message_fields import InternalRequest, R
+from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import Member
 from bmq.server.node import Node
 
@@ -17,7 +15,6 @@ ANSWER_S = 2.0
 """Time-out of the request to one process."""
 PARALLEL = 16
 """Most requests at the same time."""
-R = TypeVar("R", bound=Response)
 
 
 def others_with(node: Node, role: str) -> list[Member]:
@@ -31,9 +28,7 @@ def others_with(node: Node, role: str) -> list[Member]:
     ]
 
 
-async def ask_members(
-    node: Node, members: Collection[Member], request: Message, key: InternalKey, response: type[R]
-) -> dict[str, R]:
+async def ask_members(node: Node, members: Collection[Member], request: InternalRequest[R]) -> dict[str, R]:
     """Return the responses by incarnation.
 
     Processes that do not respond in time, or are of an earlier version without the request, are left out.
@@ -44,7 +39,7 @@ async def ask_members(
         assert node.joined is not None, "a process without a cluster has no other members"
         async with turns:
             try:
-                return await node.joined.peers.ask(member, request, key, response, ANSWER_S)
+                return await node.joined.peers.ask(member, request, ANSWER_S)
             except (RequestError, PeerLost, TimeoutError):
                 return None
 

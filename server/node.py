@@ -46,7 +46,10 @@ from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Dispatch
 from bmq.core.records.batch import Batch
-from bmq.core.rpc.messages import InternalKey, LeaveResponse
+from bmq.core.rpc.messages.broker import LogSizesRequest, PartitionsNotServedRequest
+from bmq.core.rpc.messages.coordinator import ForwardRequest, ShardsNotLoadedRequest
+from bmq.core.rpc.messages.member import LeaveRequest, LeaveResponse, LogLevelsRequest
+from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
 from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
 from bmq.endpoint.dispatch import Endpoint
@@ -421,8 +424,8 @@ class Node:
     def _serve_inside(self, joined: ClusterMember) -> None:
         """Register the internal APIs of this process, by its roles, and the callbacks of its membership."""
         endpoint = joined.endpoint
-        endpoint.register(InternalKey.LEAVE, self._asked_to_leave, role=CONTROLLER)
-        endpoint.register(InternalKey.LOG_LEVELS, LogLevelsApi(self.log_levels).handle)
+        endpoint.register(LeaveRequest, self._asked_to_leave, role=CONTROLLER)
+        endpoint.register(LogLevelsRequest, LogLevelsApi(self.log_levels).handle)
         joined.on_failed = self._failed
         joined.on_id = self._renumbered
         joined.is_serving = self._may_be_asked
@@ -442,18 +445,18 @@ class Node:
                 inside if self._tracing is None else self._tracing.of_processes(inside, services, INTERNAL_APIS)
             )
             not_served = NotServedApi(self.broker.broker, self.broker.assigned)
-            endpoint.register(InternalKey.PARTITIONS_NOT_SERVED, not_served.handle)
+            endpoint.register(PartitionsNotServedRequest, not_served.handle)
             sizes = LogSizesApi(self.collected.count_log_sizes, self.catalog)
-            endpoint.register(InternalKey.LOG_SIZES, sizes.handle)
+            endpoint.register(LogSizesRequest, sizes.handle)
         if PROXY in self.config.roles:
             self._relay = Relay(joined.view, joined.peers)
-            endpoint.register(InternalKey.RELAY, self._relay.handle)
+            endpoint.register(RelayRequest, self._relay.handle)
         if self.traffic is not None:
-            endpoint.register(InternalKey.TRAFFIC, TrafficApi(self.traffic, self.catalog).handle)
+            endpoint.register(TrafficRequest, TrafficApi(self.traffic, self.catalog).handle)
         if self.own_coordinator is not None:
             forwarding = self._forwarding = Forwarding(self.own_coordinator, self.view)
-            endpoint.register(InternalKey.FORWARD, forwarding.handle)
-            endpoint.register(InternalKey.SHARDS_NOT_LOADED, forwarding.list_not_loaded)
+            endpoint.register(ForwardRequest, forwarding.handle)
+            endpoint.register(ShardsNotLoadedRequest, forwarding.list_not_loaded)
 
     def quarantined(self) -> Mapping[str, str]:
         """Return the store's keys and the topics that this process cannot use, each with the reason.

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from bmq.broker.not_served_api import NotServed, not_served
 from bmq.console.operations import NAMED_MAX, NotServedFacts
-from bmq.core.rpc.message_fields import NotServedPartition
-from bmq.core.rpc.messages import InternalKey, PartitionsNotServedRequest, PartitionsNotServedResponse
+from bmq.core.rpc.messages.broker import NotServedPartition, PartitionsNotServedRequest
 from bmq.meta.cluster.member import BROKER
 from bmq.server.member_queries import ask_members, others_with
 from bmq.server.node import Node
@@ -29,8 +28,7 @@ async def partitions_not_served(node: Node) -> ClusterNotServed:
     """Return the partitions that their brokers cannot serve, by topic and number."""
     total, named, trouble = 0, list[tuple[NotServedPartition, str]](), dict[str, str]()
     others = others_with(node, BROKER)
-    key = InternalKey.PARTITIONS_NOT_SERVED
-    responses = await ask_members(node, others, PartitionsNotServedRequest(), key, PartitionsNotServedResponse)
+    responses = await ask_members(node, others, PartitionsNotServedRequest())
     found = {name: NotServed(each.storage_trouble, each.total, each.partitions) for name, each in responses.items()}
     if node.broker is not None:
         found[node.view.own] = not_served(node.broker.broker, node.broker.assigned)

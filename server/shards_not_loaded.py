@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bmq.console.operations import NotLoadedFacts
-from bmq.core.rpc.messages import InternalKey, ShardsNotLoadedRequest, ShardsNotLoadedResponse
+from bmq.core.rpc.messages.coordinator import ShardsNotLoadedRequest
 from bmq.meta.cluster.member import COORDINATOR
 from bmq.server.member_queries import ask_members, others_with
 from bmq.server.node import Node
@@ -16,10 +16,7 @@ async def shards_not_loaded(node: Node) -> list[NotLoadedFacts]:
     """
     own = node.own_coordinator.shards_not_loaded() if node.own_coordinator is not None else {}
     found = [(number, node.view.own, why) for number, why in own.items()]
-    key = InternalKey.SHARDS_NOT_LOADED
-    responses = await ask_members(
-        node, others_with(node, COORDINATOR), ShardsNotLoadedRequest(), key, ShardsNotLoadedResponse
-    )
+    responses = await ask_members(node, others_with(node, COORDINATOR), ShardsNotLoadedRequest())
     for name, response in responses.items():
         found += [(number, name, why) for number, why in response.shards]
     return [NotLoadedFacts(shard=number, coordinator=name, why=why) for number, name, why in sorted(found)]

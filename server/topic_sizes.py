@@ -7,7 +7,7 @@ from collections import Counter
 from bmq.broker.log_sizes_api import log_sizes
 from bmq.console.state import TopicSizes
 from bmq.core.aio.memoized import Memoized
-from bmq.core.rpc.messages import InternalKey, LogSizesRequest, LogSizesResponse
+from bmq.core.rpc.messages.broker import LogSizesRequest
 from bmq.meta.cluster.member import BROKER
 from bmq.server.member_queries import ask_members, others_with
 from bmq.server.node import Node
@@ -26,7 +26,7 @@ class ClusterTopicSizes:
     async def _ask(self) -> TopicSizes:
         node = self._node
         others = others_with(node, BROKER)
-        found = await ask_members(node, others, LogSizesRequest(), InternalKey.LOG_SIZES, LogSizesResponse)
+        found = await ask_members(node, others, LogSizesRequest())
         silent = sorted(member.incarnation for member in others if member.incarnation not in found)
         if node.broker is not None:
             found[node.view.own] = log_sizes(await node.collected.count_log_sizes(), node.catalog)

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from bmq.console.operations import RateFacts
-from bmq.core.rpc.message_fields import PartitionTraffic
-from bmq.core.rpc.messages import InternalKey, TrafficRequest, TrafficResponse
+from bmq.core.rpc.messages.proxy import PartitionTraffic, TrafficRequest, TrafficResponse
 from bmq.meta.cluster.member import PROXY
 from bmq.proxy.traffic_api import WHOLE_TOPIC, TrafficScope, traffic_of
 from bmq.server.member_queries import ask_members, others_with
@@ -57,7 +56,7 @@ async def cluster_traffic(node: Node, asked: Sequence[tuple[str, int]]) -> Clust
     names = {topics[name].topic_id: name for name, _ in asked if name in topics}
     others = others_with(node, PROXY)
     request = TrafficRequest(partitions=tuple(wanted))
-    responses = await ask_members(node, others, request, InternalKey.TRAFFIC, TrafficResponse)
+    responses = await ask_members(node, others, request)
     if node.metrics.traffic is not None:
         responses[node.view.own] = await traffic_of(node.metrics.traffic, node.catalog, wanted)
     silent = sorted(member.incarnation for member in others if member.incarnation not in responses)

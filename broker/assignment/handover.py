@@ -16,8 +16,7 @@ from bmq.broker.partition.release import ReleaseNote
 from bmq.core.errors import RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
-from bmq.core.rpc.message_fields import Release
-from bmq.core.rpc.messages import HandedOverRequest, HandedOverResponse, InternalKey
+from bmq.core.rpc.messages.broker import HandedOverRequest, Release
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ClusterView
@@ -35,7 +34,7 @@ _log = logging.getLogger(__name__)
 class Asks(Protocol):
     """The part of ``core.rpc.peers.Peers`` that is needed here."""
 
-    async def ask(self, member: Member, message: Any, api_key: int, response_type: Any, timeout_s: float) -> Any:
+    async def ask(self, member: Member, request: HandedOverRequest, timeout_s: float) -> Any:
         """Send a request and return its response.  Raises PeerLost, TimeoutError, RequestError."""
 
 
@@ -109,9 +108,7 @@ class HandoverNotifier:
             if member is None:
                 return
             try:
-                await self._peers.ask(
-                    member, request, InternalKey.HANDED_OVER, HandedOverResponse, self._timeout_s / TRIES
-                )
+                await self._peers.ask(member, request, self._timeout_s / TRIES)
             except (PeerLost, TimeoutError, RequestError) as error:
                 _log.info(
                     "could not notify a broker of %d partitions that are handed over to it",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bmq.core.rpc.message_fields import Release
+from bmq.core.rpc.messages.broker import Release
 from bmq.meta import ownership
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint

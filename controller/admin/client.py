@@ -26,7 +26,7 @@ from bmq.controller.admin.server import AdminService
 from bmq.core.aio.subscribers import wait_for
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.rpc.messages import AdminRequest, AdminResponse, InternalKey
+from bmq.core.rpc.messages.controller import AdminRequest, AdminResponse
 from bmq.core.rpc.peers import PeerLost, Peers
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.member import Member
@@ -257,7 +257,7 @@ class RemoteAdmin:
 
             forget = self._view.subscribe(changed)
             try:
-                return await self._peers.ask(leader, request, InternalKey.ADMIN, AdminResponse, timeout_s)
+                return await self._peers.ask(leader, request, timeout_s)
             finally:
                 forget()
 

@@ -25,7 +25,7 @@ from bmq.controller.service import Controller
 from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.messages import AdminRequest, AdminResponse, InternalKey, ReportRequest, ReportResponse
+from bmq.core.rpc.messages.controller import AdminRequest, AdminResponse, ReportRequest, ReportResponse
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.member import PROXY
 from bmq.meta.cluster.view import ClusterView
@@ -150,8 +150,8 @@ class AdminService:
 
     def register(self, endpoint: InternalEndpoint) -> None:
         """Register the handlers with the process's internal endpoint."""
-        endpoint.register(InternalKey.ADMIN, self.admin)
-        endpoint.register(InternalKey.REPORT, self.report, role=PROXY)
+        endpoint.register(AdminRequest, self.admin)
+        endpoint.register(ReportRequest, self.report, role=PROXY)
 
     async def admin(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Carry the request out, and return the encoded result.

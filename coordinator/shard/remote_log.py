@@ -22,15 +22,13 @@ from bmq.coordinator.shard.log import ShardLog, ShardLogs
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.messages import (
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.messages.broker import (
     AskRequest,
-    AskResponse,
-    InternalKey,
     Question,
     ShardAppendRequest,
     ShardAppendResponse,
     ShardConfirmRequest,
-    ShardConfirmResponse,
     ShardOpenRequest,
     ShardOpenResponse,
 )
@@ -131,7 +129,7 @@ class RemoteShardLog:
     async def confirm(self) -> None:
         self._check()
         request = ShardConfirmRequest(self._key.topic_id, self._key.partition, self.epoch, self._ownership)
-        asking = ask_peer(self._peer, request, InternalKey.SHARD_CONFIRM, ShardConfirmResponse)
+        asking = ask_peer(self._peer, request)
         try:
             await _in_time(self._peer, asking, CONFIRM_TIMEOUT_S)
         except RequestError as error:
@@ -149,7 +147,7 @@ class RemoteShardLog:
         """
         self._check()
         request = AskRequest(self._key.topic_id, self._key.partition, Question.DELETE_BEFORE, offset)
-        asking = ask_peer(self._peer, request, InternalKey.ASK, AskResponse)
+        asking = ask_peer(self._peer, request)
         await _in_time(self._peer, asking, CALL_TIMEOUT_S)
         self._advance(offset, self.high_watermark)
 
@@ -230,7 +228,7 @@ class RemoteShardLogs:
         except PeerLost as error:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key}: {error}") from error
         request = ShardOpenRequest(key.topic_id, key.partition, ownership)
-        opened = await _in_time(peer, ask_peer(peer, request, InternalKey.SHARD_OPEN, ShardOpenResponse), timeout_s)
+        opened = await _in_time(peer, ask_peer(peer, request), timeout_s)
         if not peer.is_up:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key}: the connection was lost at once")
         return RemoteShardLog(peer, key, ownership, opened, closed)

@@ -11,13 +11,14 @@ slice of the body where the type says ``Slice``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import fields
-from typing import Annotated, Any, NamedTuple, Protocol, Self, get_type_hints
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args, get_type_hints
 from uuid import UUID
 
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.net.request import Buffer
+from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.wire.primitives import (
     CUT_SHORT,
     ELEMENTS_MAX,
@@ -32,6 +33,8 @@ from bmq.core.wire.primitives import (
 
 APART_LEAST = 4 << 10
 """Bytes from this size on stay a buffer of their own: below, a copy costs less than one more element of a write."""
+
+_ERROR = struct.Struct(">h")
 
 
 class Out:
@@ -56,7 +59,13 @@ class Out:
 
 
 class Field(Protocol):
-    """One type of field.  ``read`` returns the value and the position behind it, or raises FormatError or CUT_SHORT."""
+    """One type of field.  ``read`` returns the value and the position behind it, or raises FormatError or CUT_SHORT.
+
+    ``least`` is the least number of bytes of a value.
+    """
+
+    @property
+    def least(self) -> int: ...
 
     def write(self, out: Out, value: Any) -> None: ...
 
@@ -67,7 +76,10 @@ class Fixed:
     """A number of one size; ``make`` converts it to the message's type, and raises ValueError for an illegal value."""
 
     def __init__(self, layout: str, make: Callable[[int], Any] = int) -> None:
+        self.layout = layout
+        self.is_plain = make is int
         self._struct = struct.Struct(">" + layout)
+        self.least = self._struct.size
         self._make = make
 
     def write(self, out: Out, value: int) -> None:
@@ -84,6 +96,7 @@ class Fixed:
 class _Pair:
     """A least and a most number."""
 
+    least = 4
     _struct = struct.Struct(">hh")
 
     def write(self, out: Out, value: tuple[int, int]) -> None:
@@ -94,6 +107,8 @@ class _Pair:
 
 
 class _Id:
+    least = 16
+
     def write(self, out: Out, value: UUID) -> None:
         out.small += value.bytes
 
@@ -102,6 +117,8 @@ class _Id:
 
 
 class _Text:
+    least = 1
+
     def write(self, out: Out, value: str) -> None:
         out.small += string(value, flexible=True)
 
@@ -111,6 +128,8 @@ class _Text:
 
 class _Slice:
     """Bytes that stay where they arrived: they keep the frame alive, and their receiver may write into them."""
+
+    least = 1
 
     def write(self, out: Out, value: Buffer) -> None:
         out.small += uvarint(len(value) + 1)
@@ -135,6 +154,8 @@ _SLICE = _Slice()
 class _Pieces:
     """Bytes that are written from several buffers, none of them joined; read, they are one."""
 
+    least = 1
+
     def write(self, out: Out, value: Sequence[Buffer]) -> None:
         out.small += uvarint(sum(map(len, value)) + 1)
         for piece in value:
@@ -145,27 +166,82 @@ class _Pieces:
         return (value,), pos
 
 
+class Row:
+    """Fields one after another, as a tuple that ``make`` converts.  They end without tagged fields."""
+
+    def __init__(self, *types: Any, make: Callable[[tuple[Any, ...]], Any] = tuple) -> None:
+        self._fields: list[Field] = [each.__metadata__[0] for each in types]
+        self.least = sum(field.least for field in self._fields)
+        self.make = make
+
+    @classmethod
+    def of(cls, kind: type[Any]) -> Self:
+        """Return the row that is the named tuple ``kind``, whose fields have the types of messages' fields."""
+        return cls(*get_type_hints(kind, include_extras=True).values(), make=kind._make)
+
+    @property
+    def layout(self) -> struct.Struct | None:
+        """The row as numbers after at most one uuid of 16 bytes; None if it is anything else."""
+        numbers = self._fields[self.has_id :]
+        layouts = [each.layout for each in numbers if isinstance(each, Fixed) and each.is_plain]
+        return struct.Struct(">" + "16s" * self.has_id + "".join(layouts)) if len(layouts) == len(numbers) else None
+
+    @property
+    def has_id(self) -> bool:
+        """True if the first field is a uuid."""
+        return isinstance(self._fields[0], _Id)
+
+    def write(self, out: Out, value: tuple[Any, ...]) -> None:
+        for field, each in zip(self._fields, value, strict=True):
+            field.write(out, each)
+
+    def read(self, data: memoryview, pos: int) -> tuple[Any, int]:
+        values = []
+        for field in self._fields:
+            value, pos = field.read(data, pos)
+            values.append(value)
+        return self.make(tuple(values)), pos
+
+
+class Array:
+    """An array of elements of one type."""
+
+    least = 1
+
+    def __init__(self, element: Field) -> None:
+        self._element = element
+
+    def write(self, out: Out, value: Collection[Any]) -> None:
+        out.small += _count(value)
+        for each in value:
+            self._element.write(out, each)
+
+    def read(self, data: memoryview, pos: int) -> tuple[Any, int]:
+        count, pos = _read_count(data, pos, self._element.least)
+        found = []
+        for _ in range(count):
+            each, pos = self._element.read(data, pos)
+            found.append(each)
+        return tuple(found), pos
+
+
 class Rows:
-    """An array of rows of one size; ``make`` converts each from its numbers.  A first column ``16s`` is a uuid."""
+    """An array of rows of one size, which are packed and unpacked at once; encoded as ``Array`` does."""
 
-    def __init__(self, layout: str, make: Callable[[tuple[Any, ...]], Any] = tuple) -> None:
-        self._struct = struct.Struct(">" + layout)
-        self._has_id = layout.startswith("16s")
-        self._make = make
+    least = 1
 
-    def write(self, out: Out, value: Sequence[Any]) -> None:
-        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: ask for fewer at a time"
-        out.small += uvarint(len(value) + 1)
+    def __init__(self, row: Row) -> None:
+        assert row.layout is not None, "its rows have different sizes"
+        self._struct, self._has_id, self._make = row.layout, row.has_id, row.make
+
+    def write(self, out: Out, value: Collection[Any]) -> None:
+        out.small += _count(value)
         pack = self._struct.pack
-        if self._make is _only:
-            value = [(each,) for each in value]
         for row in value:
             out.small += pack(row[0].bytes, *row[1:]) if self._has_id else pack(*row)
 
     def read(self, data: memoryview, pos: int) -> tuple[tuple[Any, ...], int]:
-        count, pos = read_count(data, pos, self._struct.size, flexible=True)
-        if count > ELEMENTS_MAX:
-            raise FormatError(f"{count} elements, more than {ELEMENTS_MAX}")
+        count, pos = _read_count(data, pos, self._struct.size)
         end = pos + count * self._struct.size
         rows = self._struct.iter_unpack(data[pos:end])
         make = self._make
@@ -174,181 +250,36 @@ class Rows:
         return tuple(map(make, rows)), end
 
 
-class PartitionLoad(NamedTuple):
-    """A partition's load since the last request for it."""
+class _TextSet(Array):
+    """Texts in any order, none of them twice."""
 
-    topic_id: UUID
-    partition: int
-    bytes_in: int
-    bytes_out: int
-    requests: int
+    def __init__(self) -> None:
+        super().__init__(_Text())
 
+    def write(self, out: Out, value: Collection[str]) -> None:
+        super().write(out, sorted(value))
 
-class PartitionQuestion(NamedTuple):
-    """A question about a partition: a ``core.rpc.messages.Question``, or one of a later version."""
-
-    topic_id: UUID
-    partition: int
-    question: int
-    argument: int
+    def read(self, data: memoryview, pos: int) -> tuple[frozenset[str], int]:
+        texts, pos = super().read(data, pos)
+        return frozenset(texts), pos
 
 
-class OwnerAnswer(NamedTuple):
-    """An answer: an error, or the first ``size`` numbers; ``size`` is -1 if there was no answer in time."""
-
-    error: int
-    size: int
-    first: int = 0
-    second: int = 0
-    third: int = 0
-    fourth: int = 0
-
-    @property
-    def is_answered(self) -> bool:
-        """False if the owner gave no answer in time."""
-        return self.size >= 0
-
-    @property
-    def values(self) -> tuple[int, ...]:
-        """The numbers of the answer; none if it is an error, or missing."""
-        return self[2 : 2 + self.size]
+def _count(value: Collection[Any]) -> bytes:
+    assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: send fewer at a time"
+    return uvarint(len(value) + 1)
 
 
-class NotServedPartition(NamedTuple):
-    """A partition that its broker cannot serve, with the reason."""
-
-    topic: str
-    partition: int
-    why: str
-
-
-class PartitionTraffic(NamedTuple):
-    """The traffic of one partition in a window; of a whole topic if `partition` is -1."""
-
-    topic_id: UUID
-    partition: int
-    records_in: int
-    bytes_in: int
-    bytes_out: int
-
-
-def _only(row: tuple[Any, ...]) -> Any:
-    return row[0]
-
-
-class Release(NamedTuple):
-    """Release note: what the outgoing owner of a partition sends to its successor.
-
-    The partition's record and its revision in the store, and the last segment's index, empty if storage has it.
-    """
-
-    revision: int
-    record: bytes
-    last_index: bytes
-
-
-class _Releases:
-    _revision = struct.Struct(">q")
-    _copy = _Copy()
-
-    def write(self, out: Out, value: Sequence[Release]) -> None:
-        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: send fewer at a time"
-        out.small += uvarint(len(value) + 1)
-        for each in value:
-            out.small += self._revision.pack(each.revision)
-            self._copy.write(out, each.record)
-            self._copy.write(out, each.last_index)
-
-    def read(self, data: memoryview, pos: int) -> tuple[tuple[Release, ...], int]:
-        count, pos = read_count(data, pos, self._revision.size + 2, flexible=True)
-        found = []
-        for _ in range(count):
-            (revision,) = self._revision.unpack_from(data, pos)
-            record, pos = self._copy.read(data, pos + self._revision.size)
-            index, pos = self._copy.read(data, pos)
-            found.append(Release(revision, record, index))
-        return tuple(found), pos
-
-
-class _Reasons:
-    """Numbers, each with a text."""
-
-    _number = struct.Struct(">i")
-    _text = _Text()
-
-    def write(self, out: Out, value: Sequence[tuple[int, str]]) -> None:
-        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: send fewer at a time"
-        out.small += uvarint(len(value) + 1)
-        for number, text in value:
-            out.small += self._number.pack(number)
-            self._text.write(out, text)
-
-    def read(self, data: memoryview, pos: int) -> tuple[tuple[tuple[int, str], ...], int]:
-        count, pos = read_count(data, pos, self._number.size + 1, flexible=True)
-        found = []
-        for _ in range(count):
-            (number,) = self._number.unpack_from(data, pos)
-            text, pos = self._text.read(data, pos + self._number.size)
-            found.append((number, text))
-        return tuple(found), pos
-
-
-class _NotServed:
-    """Partitions by the names of their topics, each with a text."""
-
-    _number = struct.Struct(">i")
-    _text = _Text()
-
-    def write(self, out: Out, value: Sequence[NotServedPartition]) -> None:
-        assert len(value) <= ELEMENTS_MAX, f"{len(value)} elements: send fewer at a time"
-        out.small += uvarint(len(value) + 1)
-        for topic, partition, why in value:
-            self._text.write(out, topic)
-            out.small += self._number.pack(partition)
-            self._text.write(out, why)
-
-    def read(self, data: memoryview, pos: int) -> tuple[tuple[NotServedPartition, ...], int]:
-        count, pos = read_count(data, pos, self._number.size + 2, flexible=True)
-        found = []
-        for _ in range(count):
-            topic, pos = self._text.read(data, pos)
-            (partition,) = self._number.unpack_from(data, pos)
-            why, pos = self._text.read(data, pos + self._number.size)
-            found.append(NotServedPartition(topic, partition, why))
-        return tuple(found), pos
-
-
-class Unregistered(NamedTuple):
-    """A finding that a process has no member key in the store, at ``revision`` or later.
-
-    ``roles``: those of the members that work may be assigned to, as the finder's view shows them.
-    """
-
-    revision: int
-    roles: frozenset[str]
-
-
-class _Unregistered:
-    _revision = struct.Struct(">q")
-    _text = _Text()
-
-    def write(self, out: Out, value: Unregistered) -> None:
-        out.small += self._revision.pack(value.revision) + uvarint(len(value.roles) + 1)
-        for role in sorted(value.roles):
-            self._text.write(out, role)
-
-    def read(self, data: memoryview, pos: int) -> tuple[Unregistered, int]:
-        (revision,) = self._revision.unpack_from(data, pos)
-        count, pos = read_count(data, pos + self._revision.size, 1, flexible=True)
-        roles = []
-        for _ in range(count):
-            role, pos = self._text.read(data, pos)
-            roles.append(role)
-        return Unregistered(revision, frozenset(roles)), pos
+def _read_count(data: memoryview, pos: int, least: int) -> tuple[int, int]:
+    count, pos = read_count(data, pos, least, flexible=True)
+    if count > ELEMENTS_MAX:
+        raise FormatError(f"{count} elements, more than {ELEMENTS_MAX}")
+    return count, pos
 
 
 class Added:
     """A field that an earlier version does not have: tagged, last in its message, and absent when it is empty."""
+
+    least = 0
 
     def __init__(self, tag: int, field: Field, empty: Any = ()) -> None:
         self.tag = tag
@@ -371,6 +302,7 @@ class Added:
 
 
 Bool = Annotated[bool, Fixed("b", bool)]
+Int8 = Annotated[int, Fixed("b")]
 Int16 = Annotated[int, Fixed("h")]
 Int32 = Annotated[int, Fixed("i")]
 Int64 = Annotated[int, Fixed("q")]
@@ -381,19 +313,11 @@ Bytes = Annotated[bytes, _Copy()]
 Slice = Annotated[Buffer, _Slice()]
 Pieces = Annotated[Sequence[Buffer], _Pieces()]
 Range = Annotated[tuple[int, int], _Pair()]
-Int64s = Annotated[tuple[int, ...], Rows("q", _only)]
-Numbers = Annotated[tuple[tuple[int, int], ...], Rows("iq")]
-Partitions = Annotated[tuple[tuple[UUID, int], ...], Rows("16si")]
-Loads = Annotated[tuple[PartitionLoad, ...], Rows("16siqqq", PartitionLoad._make)]
-PartitionQuestions = Annotated[Sequence[PartitionQuestion], Rows("16sibq", PartitionQuestion._make)]
-OwnerAnswers = Annotated[Sequence[OwnerAnswer], Rows("hb4q", OwnerAnswer._make)]
-Traffics = Annotated[tuple[PartitionTraffic, ...], Rows("16siqqq", PartitionTraffic._make)]
-TopicSizes = Annotated[tuple[tuple[UUID, int], ...], Rows("16sq")]
-"""Bytes by the topic's id."""
-NotServedPartitions = Annotated[tuple[NotServedPartition, ...], _NotServed()]
-Reasons = Annotated[tuple[tuple[int, str], ...], _Reasons()]
-Releases = Annotated[tuple[Release, ...], Added(0, _Releases())]
-UnregisteredCaller = Annotated[Unregistered | None, Added(0, _Unregistered(), None)]
+TextSet = Annotated[frozenset[str], _TextSet()]
+Int64s = Annotated[tuple[int, ...], Array(Fixed("q"))]
+Numbers = Annotated[tuple[tuple[int, int], ...], Rows(Row(Int32, Int64))]
+Partitions = Annotated[tuple[tuple[UUID, int], ...], Rows(Row(Id, Int32))]
+Reasons = Annotated[tuple[tuple[int, str], ...], Array(Row(Int32, Text))]
 
 
 class Message:
@@ -404,42 +328,86 @@ class Message:
     def encode(self) -> list[Buffer]:
         """Return the body, in buffers to be sent one after another."""
         out = Out()
-        added: list[tuple[Added, Any]] = []
-        for name, field in _fields(type(self)):
-            value = getattr(self, name)
-            if not isinstance(field, Added):
-                field.write(out, value)
-            elif value != field.empty:
-                added.append((field, value))
-        out.small += uvarint(len(added))
-        for tagged, value in added:
-            tagged.write(out, value)
+        _write(out, self)
         return out.buffers()
 
     @classmethod
     def decode(cls, body: memoryview) -> Self:
         """Parse ``body``.  Raises FormatError if it is not such a message."""
         try:
-            pos = 0
-            values: list[Any] = []
-            added: dict[int, tuple[int, Added]] = {}
-            for _, field in _fields(cls):
-                if isinstance(field, Added):
-                    added[field.tag] = (len(values), field)
-                    values.append(field.empty)
-                else:
-                    value, pos = field.read(body, pos)
-                    values.append(value)
-            tags, end = read_tags(body, pos)
-            for tag, at, tag_end in tags:
-                if tag in added:
-                    index, tagged = added[tag]
-                    values[index], _ = tagged.read(body[:tag_end], at)
+            message, end = _read(cls, body, 0)
         except (*CUT_SHORT, FormatError) as error:
             raise FormatError(f"{cls.__name__}: {error}") from None
         if end != len(body):
             raise FormatError(f"{cls.__name__}: {len(body) - end} bytes behind its end")
-        return cls(*values)
+        return message
+
+
+@dataclass(frozen=True, slots=True)
+class InternalResponse(Message):
+    """A response.  If ``error`` is not NONE, no other field means anything but ``message``, which has the reason."""
+
+    error: Code = ErrorCode.NONE
+
+
+def leading_error(body: memoryview) -> ErrorCode:
+    """Return the error of a response that cannot be parsed further; NONE if it has none, or an unknown one."""
+    try:
+        return ErrorCode(_ERROR.unpack_from(body)[0])
+    except (struct.error, ValueError):
+        return ErrorCode.NONE
+
+
+R = TypeVar("R", bound=InternalResponse)
+
+
+class InternalRequest(Message, Generic[R]):
+    """A request of the API ``KEY``.  The response to it is an R, which ``RESPONSE`` is at run time."""
+
+    __slots__ = ()
+
+    KEY: ClassVar[InternalKey]
+    RESPONSE: ClassVar[type[InternalResponse]]
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
+    """The versions that are served, least and most."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        (cls.RESPONSE,) = get_args(cls.__dict__["__orig_bases__"][0])
+
+
+M = TypeVar("M", bound=Message)
+
+
+def _write(out: Out, message: Message) -> None:
+    added: list[tuple[Added, Any]] = []
+    for name, field in _fields(type(message)):
+        value = getattr(message, name)
+        if not isinstance(field, Added):
+            field.write(out, value)
+        elif value != field.empty:
+            added.append((field, value))
+    out.small += uvarint(len(added))
+    for tagged, value in added:
+        tagged.write(out, value)
+
+
+def _read(kind: type[M], data: memoryview, pos: int) -> tuple[M, int]:
+    values: list[Any] = []
+    added: dict[int, tuple[int, Added]] = {}
+    for _, field in _fields(kind):
+        if isinstance(field, Added):
+            added[field.tag] = (len(values), field)
+            values.append(field.empty)
+        else:
+            value, pos = field.read(data, pos)
+            values.append(value)
+    tags, end = read_tags(data, pos)
+    for tag, at, tag_end in tags:
+        if tag in added:
+            index, tagged = added[tag]
+            values[index], _ = tagged.read(data[:tag_end], at)
+    return kind(*values), end
 
 
 _Fields = tuple[tuple[str, Field], ...]

@@ -24,9 +24,9 @@ from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.frames import FrameReader
 from bmq.core.net.request import Buffer
+from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.liveness import Liveness, LivenessVerdict
-from bmq.core.rpc.message_fields import Unregistered
-from bmq.core.rpc.messages import HelloRequest, HelloResponse, InternalKey, PingRequest
+from bmq.core.rpc.messages.member import HelloRequest, HelloResponse, PingRequest, Unregistered
 from bmq.core.wire.header import response_is_flexible
 from bmq.core.wire.primitives import CUT_SHORT, skip_tags
 

@@ -2,7 +2,7 @@
 
     peer = peers.get(member, ConnectionKind.PRODUCE)  # the connection that is up now; None: one is being made
     response = await peer.call(key, version, body)    # PeerLost: there will be none
-    response = await peers.ask(member, AskRequest(...), InternalKey.ASK, AskResponse, timeout_s=5)
+    response = await peers.ask(member, AskRequest(...), timeout_s=5)
     peer = await peers.open(member, timeout_s=1)      # one for this caller alone
 
 Connections are made on demand, three kinds to a member, and made again on demand after they broke: with pauses that
@@ -20,7 +20,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, cast
 
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.lru import LruCache
@@ -30,8 +30,8 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.net.frames import SHARED_BYTES
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.message_fields import Message, Unregistered
-from bmq.core.rpc.messages import InternalKey, PingRequest, PingResponse, leading_error
+from bmq.core.rpc.message_fields import InternalRequest, R, leading_error
+from bmq.core.rpc.messages.member import PingRequest, PingResponse, Unregistered
 from bmq.core.rpc.name_lookup import LookupFailed, look_up
 from bmq.core.rpc.peer import ConnectionKind, Evidence, Peer, PeerBusy, PeerLost, PeerSettings
 
@@ -81,17 +81,6 @@ class MemberLike(Protocol):
     def internal(self) -> Host: ...
 
 
-class Response(Protocol):
-    """An internal response."""
-
-    @property
-    def error(self) -> ErrorCode: ...
-
-    @classmethod
-    def decode(cls, body: memoryview) -> Self: ...
-
-
-R = TypeVar("R", bound=Response)
 Broken = Callable[[str, str], None]
 
 
@@ -104,22 +93,22 @@ class Callee(Protocol):
     def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]: ...
 
 
-async def ask_peer(peer: Callee, message: Message, api_key: int, response_type: type[R]) -> R:
-    """Send ``message`` and return the response to it.
+async def ask_peer(peer: Callee, request: InternalRequest[R]) -> R:
+    """Send ``request`` and return the response to it.
 
     Raises RequestError if the response carries an error, PeerLost if there is none.
     """
-    body = await peer.call(api_key, _VERSION, message.encode())
+    body = await peer.call(request.KEY, _VERSION, request.encode())
     try:
-        response = response_type.decode(body)
+        response = request.RESPONSE.decode(body)
     except FormatError as error:
         code = leading_error(body)
         if code is not ErrorCode.NONE:  # of an API that the other side does not serve, nothing follows
-            raise RequestError(code, f"{peer.incarnation} does not serve API {api_key}") from None
+            raise RequestError(code, f"{peer.incarnation} does not serve API {request.KEY}") from None
         raise PeerLost(f"{peer.incarnation}: {error}", was_sent=True) from None
     if response.error is not ErrorCode.NONE:
         raise RequestError(response.error, getattr(response, "message", "") or f"as {peer.incarnation} says")
-    return response
+    return cast("R", response)
 
 
 async def _connect(make: Callable[[], Peer], addresses: Sequence[str], port: int) -> Peer:
@@ -220,10 +209,8 @@ class Peers:
         finally:
             link.waiters.remove(waiter)
 
-    async def ask(
-        self, member: MemberLike, message: Message, api_key: int, response_type: type[R], timeout_s: float
-    ) -> R:
-        """Return the response to ``message`` on the control connection.
+    async def ask(self, member: MemberLike, request: InternalRequest[R], timeout_s: float) -> R:
+        """Return the response to ``request`` on the control connection.
 
         Raises RequestError if it carries an error, PeerLost if there is none, TimeoutError if it was sent and there is
         no response within ``timeout_s`` seconds.
@@ -231,7 +218,7 @@ class Peers:
         deadline = asyncio.get_running_loop().time() + timeout_s
         peer = await self.reach(member, ConnectionKind.CONTROL, timeout_s)
         async with asyncio.timeout_at(deadline):
-            return await ask_peer(peer, message, api_key, response_type)
+            return await ask_peer(peer, request)
 
     async def open(self, member: MemberLike, timeout_s: float) -> Peer:
         """Open a connection for the caller alone, beside the others: tried once, pinged, and the caller's to close.
@@ -261,7 +248,7 @@ class Peers:
         peer = await self._open(member, ConnectionKind.CONTROL, timeout_s)
         try:
             async with asyncio.timeout_at(deadline):
-                return PingResponse.decode(await peer.call(InternalKey.PING, _VERSION, PingRequest().encode()))
+                return PingResponse.decode(await peer.call(PingRequest.KEY, _VERSION, PingRequest().encode()))
         except TimeoutError:
             raise PeerLost(f"{member.incarnation}: no response to a ping", was_sent=True) from None
         except FormatError as error:  # of a process that has accepted Hello

@@ -22,8 +22,16 @@ from bmq.core.aio.eager import start
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.request import Buffer, Client, CloseConnection, Dispatch, Response
-from bmq.core.rpc.message_fields import Unregistered
-from bmq.core.rpc.messages import RESPONSES, HelloRequest, HelloResponse, InternalKey, PingResponse, Refusal
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.message_fields import InternalRequest, InternalResponse
+from bmq.core.rpc.messages.member import (
+    ErrorResponse,
+    HelloRequest,
+    HelloResponse,
+    PingRequest,
+    PingResponse,
+    Unregistered,
+)
 from bmq.core.rpc.peers import PROTOCOL
 from bmq.core.wire.primitives import CUT_SHORT, read_nullable_string, skip_tags
 
@@ -73,6 +81,15 @@ Handler = Callable[[memoryview, InternalCall], "Body | Response | Awaitable[Body
 next request of its connection is dispatched."""
 
 
+class _Api(NamedTuple):
+    """``role``: the one whose members may use the API; "" for all."""
+
+    handler: Handler
+    response: type[InternalResponse]
+    versions: tuple[int, int]
+    role: str
+
+
 class InternalEndpoint:
     """A ``Dispatch`` for a listener with ``in_order=False``.  It serves Hello and Ping itself."""
 
@@ -97,22 +114,18 @@ class InternalEndpoint:
         self._protocols = protocols
         self._kafka: Dispatch | None = None
         self._admit = admit or _admit_anybody
-        self._handlers: dict[int, tuple[Handler, int, int]] = {}
-        self._roles: dict[int, str] = {}  # the one role that may use an API
+        self._apis: dict[int, _Api] = {}
         self._callers: dict[Client, _Caller] = {}  # connections that have said Hello
-        self.register(InternalKey.PING, self._ping)
+        self.register(PingRequest, self._ping)
 
     def __repr__(self) -> str:
-        return f"<InternalEndpoint {self._own} APIs={len(self._handlers)} callers={len(self._callers)}>"
+        return f"<InternalEndpoint {self._own} APIs={len(self._apis)} callers={len(self._callers)}>"
 
-    def register(self, api_key: int, handler: Handler, versions: tuple[int, int] = (0, 0), *, role: str = "") -> None:
+    def register(self, request: type[InternalRequest[Any]], handler: Handler, *, role: str = "") -> None:
         """Register the handler of an API, once for each.  ``role``: only members with it may use the API."""
-        assert api_key not in self._handlers, f"API {api_key} is registered twice"
-        assert api_key in RESPONSES, f"API {api_key} has no response"
-        assert api_key != InternalKey.HELLO, "Hello has its own handler"
-        self._handlers[api_key] = (handler, *versions)
-        if role:
-            self._roles[api_key] = role
+        assert request.KEY not in self._apis, f"API {request.KEY} is registered twice"
+        assert request is not HelloRequest, "Hello has its own handler"
+        self._apis[request.KEY] = _Api(handler, request.RESPONSE, request.VERSIONS, role)
 
     def register_kafka(self, dispatch: Dispatch) -> None:
         """Pass requests of Kafka's own APIs to `dispatch`; without one they close the connection."""
@@ -142,23 +155,22 @@ class InternalEndpoint:
             return _respond(correlation_id, hello)
         if caller is None:
             raise CloseConnection(f"API {key} before Hello")
-        role = self._roles.get(key)
-        if role is not None and caller.roles is not None and role not in caller.roles:
-            raise CloseConnection(f"API {key} of {caller.incarnation}, which does not have the role {role}")
+        api = self._apis.get(key)
+        if api is not None and api.role and caller.roles is not None and api.role not in caller.roles:
+            raise CloseConnection(f"API {key} of {caller.incarnation}, which does not have the role {api.role}")
         call = InternalCall(version, client, client_id, correlation_id, self._now(), caller.incarnation)
-        return self._call(key, body, call)
+        if api is None or not api.versions[0] <= version <= api.versions[1]:
+            refused = RequestError(ErrorCode.UNSUPPORTED_VERSION, f"API {key} version {version} is not served here")
+            return _refusal(ErrorResponse if api is None else api.response, call, refused)
+        return self._call(key, api, body, call)
 
-    def _call(self, key: int, body: memoryview, call: InternalCall) -> Response | Awaitable[Response]:
-        handler, least, most = self._handlers.get(key, _NOBODY)
-        if not least <= call.version <= most:
-            error = RequestError(ErrorCode.UNSUPPORTED_VERSION, f"API {key} version {call.version} is not served here")
-            return _refusal(key, call, error)
+    def _call(self, key: int, api: _Api, body: memoryview, call: InternalCall) -> Response | Awaitable[Response]:
         try:
-            result = handler(body, call)
+            result = api.handler(body, call)
             if isinstance(result, Awaitable):
-                return start(_finish(key, call, result))
+                return start(_finish(key, api, call, result))
         except (RequestError, FormatError) as error:
-            return _refusal(key, call, error)
+            return _refusal(api.response, call, error)
         except CloseConnection:
             raise
         except Exception as error:
@@ -238,11 +250,11 @@ async def _later(correlation_id: int, work: Awaitable[Body]) -> Response:
     return _respond(correlation_id, await work)
 
 
-async def _finish(key: int, call: InternalCall, work: Awaitable[Body | Response]) -> Response:
+async def _finish(key: int, api: _Api, call: InternalCall, work: Awaitable[Body | Response]) -> Response:
     try:
         return _respond(call.correlation_id, await work)
     except (RequestError, FormatError) as error:
-        return _refusal(key, call, error)
+        return _refusal(api.response, call, error)
     except CloseConnection:
         raise
     except Exception as error:
@@ -256,25 +268,20 @@ def _respond(correlation_id: int, result: Body | Response) -> Response:
     return Response([_HEAD.pack(correlation_id, 0), *result])
 
 
-def _refusal(key: int, call: InternalCall, error: RequestError | FormatError) -> Response:
+def _refusal(response: type[InternalResponse], call: InternalCall, error: RequestError | FormatError) -> Response:
     """Return the API's response with an error.
 
     Every response begins with its error: so does the response to an API that only later versions serve, which must not
     cost the caller its connection.
     """
     code, text = (error.code, error.message) if isinstance(error, RequestError) else (_UNREADABLE, str(error))
-    response: Any = RESPONSES.get(key, Refusal)
-    fields = {"message": text} if "message" in response.__dataclass_fields__ else {}
-    return _respond(call.correlation_id, response(error=code, **fields).encode())
+    make: Any = response
+    fields = {"message": text} if "message" in make.__dataclass_fields__ else {}
+    return _respond(call.correlation_id, make(error=code, **fields).encode())
 
 
 def _whose(key: int, call: InternalCall) -> str:
     return f"answering API {key} of {call.caller} ({call.client.peer})"
 
 
-def _nobody(body: memoryview, call: InternalCall) -> Body:
-    raise AssertionError("its versions are none")
-
-
-_NOBODY: tuple[Handler, int, int] = (_nobody, 0, -1)
 _UNREADABLE = ErrorCode.INVALID_REQUEST

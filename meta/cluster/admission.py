@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
-from bmq.core.rpc.message_fields import Unregistered
+from bmq.core.rpc.messages.member import Unregistered
 from bmq.core.rpc.server import ANYBODY, Admission
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
 from bmq.meta.cluster.assignment import decode_shards

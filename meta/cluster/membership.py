@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.subscribers import no_op, wait_for
 from bmq.core.logging.fields import fields
-from bmq.core.rpc.message_fields import Unregistered
+from bmq.core.rpc.messages.member import Unregistered
 from bmq.meta.cluster.keys import member_key, node_id_key, node_ids_prefix
 from bmq.meta.cluster.member import PROXY, Member, encode_member
 from bmq.meta.cluster.unregistered import FindingVerdict, judge

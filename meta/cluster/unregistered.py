@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterator, Set
 from enum import Enum
 
 from bmq.core.logging.fields import fields
-from bmq.core.rpc.message_fields import Unregistered
+from bmq.core.rpc.messages.member import Unregistered
 from bmq.core.rpc.peer import PeerLost
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Member
 from bmq.meta.cluster.view import ClusterView

@@ -12,7 +12,8 @@ from bmq.coordinator.api import ClientInfo, LocalCoordinator
 from bmq.coordinator.routing import GroupApi
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.messages import ForwardRequest, ForwardResponse, InternalKey
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.messages.coordinator import ForwardRequest, ForwardResponse
 from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import RequestError
-from bmq.core.rpc.messages import InternalKey, ReportRequest, ReportResponse
+from bmq.core.rpc.messages.controller import ReportRequest
 from bmq.core.rpc.peers import Peers
 from bmq.meta.cluster.view import ClusterView
 from bmq.proxy.routing.batched_queries import ask_member
@@ -63,6 +63,6 @@ class Reports:
             return
         request = ReportRequest(incarnation, why)
         try:
-            await ask_member(self._peers, controller, request, InternalKey.REPORT, ReportResponse, ASK_S)
+            await ask_member(self._peers, controller, request, ASK_S)
         except RequestError:
             self._reported_at.pop(incarnation, None)  # the next failure is reported without a pause

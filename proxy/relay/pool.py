@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Set
 
 from bmq.core.logging.fields import fields
-from bmq.core.rpc.message_fields import Message
-from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers, R, ask_peer
+from bmq.core.rpc.message_fields import InternalRequest, R
+from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers, ask_peer
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.kv import KvError
@@ -148,7 +148,7 @@ class RelayPool:
 
     # ---------------------------------------------------------------------------------------------------------- queries
 
-    async def ask(self, member: Member, message: Message, api_key: int, response_type: type[R], timeout_s: float) -> R:
+    async def ask(self, member: Member, request: InternalRequest[R], timeout_s: float) -> R:
         """Send a query to ``member``, directly or through a relay, and return its response.  See ``Peers.ask``.
 
         Queries have no order.  Raises PeerLost or TimeoutError.
@@ -161,7 +161,7 @@ class RelayPool:
             relayed.retire()
         callee = callee or relayed or await self._reach(member, deadline)
         async with asyncio.timeout_at(deadline):
-            return await ask_peer(callee, message, api_key, response_type)
+            return await ask_peer(callee, request)
 
     async def _reach(self, member: Member, deadline: float) -> Connection:
         loop = asyncio.get_running_loop()

@@ -17,7 +17,9 @@ from collections.abc import Awaitable
 
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.net.request import Buffer, Client
-from bmq.core.rpc.messages import InternalKey, PingRequest, RelayRequest, RelayResponse
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.messages.member import PingRequest
+from bmq.core.rpc.messages.proxy import RelayRequest, RelayResponse
 from bmq.core.rpc.peers import Peer, PeerLost, Peers
 from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.api_keys import ApiKey

@@ -22,22 +22,22 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from bmq.core.aio.steps import batched
 from bmq.core.aio.turns import next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc.message_fields import Message, OwnerAnswer, PartitionQuestion
-from bmq.core.rpc.messages import (
+from bmq.core.rpc.message_fields import InternalRequest, R
+from bmq.core.rpc.messages.broker import (
     ASKED_TOGETHER,
     QUESTIONS_MAX,
     AskPartitionsRequest,
-    AskPartitionsResponse,
     AskRequest,
     AskResponse,
-    InternalKey,
+    OwnerAnswer,
+    PartitionQuestion,
 )
-from bmq.core.rpc.peers import PeerLost, Response
+from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import Member
 
 WAIT_S = 0.1
@@ -53,13 +53,11 @@ LOST_S = 5.0
 RESUMED_A_TURN = 200
 """Callers that get their results in one turn of the loop: each may work for up to 50 us on its own."""
 
-R = TypeVar("R", bound=Response)
-
 
 class Asker(Protocol):
     """Sender of requests: ``core.rpc.peers.Peers``, or ``proxy.relay.pool.RelayPool`` over them."""
 
-    async def ask(self, member: Member, message: Message, api_key: int, response_type: type[R], timeout_s: float) -> R:
+    async def ask(self, member: Member, request: InternalRequest[R], timeout_s: float) -> R:
         """Return the response.  Raises RequestError with the member's error, PeerLost or TimeoutError."""
         ...
 
@@ -74,20 +72,18 @@ class BatchedQueries:
     def __repr__(self) -> str:
         return f"<BatchedQueries {list(self._brokers.values())}>"
 
-    async def ask(
-        self, member: Member, message: Message, api_key: InternalKey, response: type[R], timeout_s: float
-    ) -> R:
+    async def ask(self, member: Member, request: InternalRequest[R], timeout_s: float) -> R:
         """Return the response of ``member``; a query of ``ASKED_TOGETHER`` may go out with others.
 
         Raises RequestError with the member's error, or a retriable one if there is no response within ``timeout_s``.
         """
-        if not isinstance(message, AskRequest) or message.question not in ASKED_TOGETHER:
-            return await ask_member(self._asker, member, message, api_key, response, timeout_s)
+        if not isinstance(request, AskRequest) or request.question not in ASKED_TOGETHER:
+            return await ask_member(self._asker, member, request, timeout_s)
         broker = self._brokers.get(member.incarnation)
         if broker is None:
             broker = self._brokers[member.incarnation] = _Broker(self._asker, member)
         broker.member = member
-        asked = _Asked(message, asyncio.get_running_loop().time() + timeout_s)
+        asked = _Asked(request, asyncio.get_running_loop().time() + timeout_s)
         broker.put(asked)
         try:
             async with asyncio.timeout(timeout_s):
@@ -181,9 +177,7 @@ class _Broker:
     async def _ask_single(self, asked: _Asked) -> None:
         left_s = asked.deadline - self._loop_time()
         try:
-            asked.succeed(
-                await ask_member(self._asker, self.member, asked.message, InternalKey.ASK, AskResponse, left_s)
-            )
+            asked.succeed(await ask_member(self._asker, self.member, asked.message, left_s))
         except RequestError as error:
             asked.fail(error.code, error.message)
         finally:
@@ -212,9 +206,7 @@ class _Broker:
         request = AskPartitionsRequest(int(WAIT_S * 1000), [_row(each.message) for each in asked])
         left_s = max(each.deadline for each in asked) - self._loop_time()
         try:
-            found = await self._asker.ask(
-                self.member, request, InternalKey.ASK_PARTITIONS, AskPartitionsResponse, left_s
-            )
+            found = await self._asker.ask(self.member, request, left_s)
             if len(found.answers) == len(asked):
                 return found.answers
             text = f"{self.member.incarnation} returned {len(found.answers)} answers to {len(asked)} queries"
@@ -269,16 +261,14 @@ class _Broker:
         return asyncio.get_running_loop().time()
 
 
-async def ask_member(
-    asker: Asker, member: Member, message: Message, api_key: InternalKey, response: type[R], timeout_s: float
-) -> R:
+async def ask_member(asker: Asker, member: Member, request: InternalRequest[R], timeout_s: float) -> R:
     """Send one query over the control connection, and return its response.
 
     Raises RequestError with the member's error, or a retriable one if the connection is lost or there is no response
     within ``timeout_s``.
     """
     try:
-        return await asker.ask(member, message, api_key, response, timeout_s)
+        return await asker.ask(member, request, timeout_s)
     except PeerLost as error:
         raise _connection_lost(member, error) from error
     except TimeoutError as error:

@@ -10,7 +10,7 @@ from bmq.core.aio.steps import batched
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc.messages import HighWatermarksRequest, HighWatermarksResponse, InternalKey
+from bmq.core.rpc.messages.broker import HighWatermarksRequest
 from bmq.core.rpc.peers import PeerLost
 from bmq.endpoint.partitions import PartitionView
 from bmq.meta.cluster.member import BROKER, Member
@@ -76,9 +76,7 @@ class HighWatermarks:
         request = HighWatermarksRequest(tuple((key.topic_id, key.partition) for key in keys))
         async with limit:
             try:
-                response = await asker.ask(
-                    member, request, InternalKey.HIGH_WATERMARKS, HighWatermarksResponse, ANSWER_S
-                )
+                response = await asker.ask(member, request, ANSWER_S)
             except (RequestError, PeerLost, TimeoutError):
                 return {}  # its partitions are counted as unknown
         if len(response.watermarks) != len(keys):

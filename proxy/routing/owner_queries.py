@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc.message_fields import Message
-from bmq.core.rpc.messages import InternalKey
-from bmq.core.rpc.peers import Response
+from bmq.core.rpc.message_fields import InternalRequest, R
 from bmq.meta.cluster.member import Member
 from bmq.proxy.routing.batched_queries import BatchedQueries
 from bmq.proxy.routing.produce_route import REFUSALS
 
 PAUSE_S = 0.05
 """Pause between a query that failed and the next try."""
-
-R = TypeVar("R", bound=Response)
 
 
 class OwnerQueries:
@@ -44,7 +39,7 @@ class OwnerQueries:
         self.is_deserted = False
         """True once this process is leaving and no broker is left to own partitions: queries do not wait then."""
 
-    async def ask(self, key: PartitionKey, message: Message, api_key: InternalKey, response: type[R]) -> R:
+    async def ask(self, key: PartitionKey, request: InternalRequest[R]) -> R:
         """Return the owner's response.
 
         Raises RequestError with the owner's error, or a retriable one if there was no response in time.
@@ -56,7 +51,7 @@ class OwnerQueries:
                 member = self._member_of(key)
                 if member is None:
                     raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} has no owner now")
-                return await self._queries.ask(member, message, api_key, response, deadline - loop.time())
+                return await self._queries.ask(member, request, deadline - loop.time())
             except RequestError as error:
                 may_pass = error.code in REFUSALS or error.code is ErrorCode.REQUEST_TIMED_OUT
                 if not may_pass or self.is_deserted or loop.time() + PAUSE_S >= deadline:

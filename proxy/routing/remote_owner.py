@@ -14,13 +14,11 @@ from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import HEADER_BYTES, NO_PRODUCER_ID, Ends
-from bmq.core.rpc.messages import (
+from bmq.core.rpc.messages.broker import (
     ENDS_SETTLED,
     AskRequest,
     AskResponse,
-    InternalKey,
     ProducersRequest,
-    ProducersResponse,
     Question,
 )
 from bmq.endpoint.partitions import AppendCallback
@@ -240,7 +238,7 @@ class RemoteOwner:
 
     async def producers(self) -> Sequence[ProducerState]:
         request = ProducersRequest(self.key.topic_id, self.key.partition)
-        found = await self._queries.ask(self.key, request, InternalKey.PRODUCERS, ProducersResponse)
+        found = await self._queries.ask(self.key, request)
         return await run_in_turns(decode_producers(memoryview(found.states)))
 
     async def delete_before(self, offset: int) -> int:
@@ -263,7 +261,7 @@ class RemoteOwner:
 
     async def _answer_to(self, question: Question, argument: int) -> AskResponse:
         message = AskRequest(self.key.topic_id, self.key.partition, question, argument)
-        return await self._queries.ask(self.key, message, InternalKey.ASK, AskResponse)
+        return await self._queries.ask(self.key, message)
 
 
 def _answer(effect: Done | Fail) -> None:

@@ -10,21 +10,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Ends
-from bmq.core.rpc.message_fields import Message
-from bmq.core.rpc.messages import (
-    AskRequest,
-    AskResponse,
-    InternalKey,
-    LiveSegmentRequest,
-    LiveSegmentResponse,
-    Question,
-)
-from bmq.core.rpc.peers import Response
+from bmq.core.rpc.message_fields import InternalRequest, R
+from bmq.core.rpc.messages.broker import AskRequest, AskResponse, LiveSegmentRequest, LiveSegmentResponse, Question
 from bmq.storage.checkpoint import INDEX_ENTRY_BYTES, from_big_endian
 from bmq.storage.index import SegmentIndex
 from bmq.storage.log_reader import LiveSegment
@@ -38,13 +30,11 @@ once."""
 CONFIRM_AGAIN_S = 1.0
 """Pause after such a query without a response, before the waiting readers are notified."""
 
-R = TypeVar("R", bound=Response)
-
 
 class OwnerLink(Protocol):
     """The link to a tail's owner: a `TailFetcher`."""
 
-    async def ask(self, key: PartitionKey, message: Message, api_key: InternalKey, response: type[R]) -> R:
+    async def ask(self, key: PartitionKey, request: InternalRequest[R]) -> R:
         """Return the owner's response.  Raises RequestError if there is none in time."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -150,7 +140,7 @@ class RemoteTail:
         try:
             await asyncio.sleep(self._confirmed_at + CONFIRM_EVERY_S - loop.time())
             query = AskRequest(self.key.topic_id, self.key.partition, Question.CONFIRM_END)
-            ends = ends_of(await link.ask(self.key, query, InternalKey.ASK, AskResponse))
+            ends = ends_of(await link.ask(self.key, query))
         except RequestError:
             await asyncio.sleep(CONFIRM_AGAIN_S)
         finally:
@@ -193,7 +183,7 @@ class RemoteTail:
         query = LiveSegmentRequest(self.key.topic_id, self.key.partition, base, epoch, n, known)
         error = RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the owner of {self.key} was lost")
         try:
-            answer = await link.ask(self.key, query, InternalKey.LIVE_SEGMENT, LiveSegmentResponse)
+            answer = await link.ask(self.key, query)
             if answer.epoch != self.epoch:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is in epoch {answer.epoch} by now")
             self.live = _live_of(answer, live)

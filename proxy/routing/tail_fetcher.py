@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.steps import Steps
@@ -23,9 +23,9 @@ from bmq.core.aio.turns import StepQueue, Turns
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch, split_batches
-from bmq.core.rpc.message_fields import Message
-from bmq.core.rpc.messages import AskRequest, AskResponse, InternalKey, Question
-from bmq.core.rpc.peers import ConnectionKind, PeerBusy, PeerLost, Peers, Response
+from bmq.core.rpc.message_fields import InternalRequest, R
+from bmq.core.rpc.messages.broker import AskRequest, Question
+from bmq.core.rpc.peers import ConnectionKind, PeerBusy, PeerLost, Peers
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
 from bmq.core.wire.fetch_client import (
@@ -59,8 +59,6 @@ _SESSION_LOST = (
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-
-R = TypeVar("R", bound=Response)
 
 
 class TailFetcher:
@@ -189,7 +187,7 @@ class TailFetcher:
         ends = None
         try:
             query = AskRequest(key.topic_id, key.partition, Question.ENDS)
-            ends = ends_of(await self.ask(key, query, InternalKey.ASK, AskResponse))
+            ends = ends_of(await self.ask(key, query))
         except RequestError:
             tail.failures += 1
         finally:
@@ -218,9 +216,9 @@ class TailFetcher:
 
     # ---------------------------------------------------------------------------------------------------- for the tails
 
-    async def ask(self, key: PartitionKey, message: Message, api_key: InternalKey, response: type[R]) -> R:
+    async def ask(self, key: PartitionKey, request: InternalRequest[R]) -> R:
         """Return the broker's response.  Raises RequestError if there is none within ASK_S."""
-        return await self._queries.ask(self.link.member, message, api_key, response, ASK_S)
+        return await self._queries.ask(self.link.member, request, ASK_S)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` in a task, which is cancelled when the fetcher is shut."""

@@ -9,7 +9,7 @@ from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import Listener
-from bmq.core.rpc.messages import InternalKey, LoadResponse
+from bmq.core.rpc.messages.broker import LoadRequest, LoadResponse
 from bmq.core.rpc.peers import PROTOCOL
 from bmq.core.rpc.server import Body, InternalCall, InternalEndpoint
 from bmq.meta.cluster.keys import member_key
@@ -28,7 +28,7 @@ class StubBroker:
         self._kv = kv
         self._cluster = cluster
         endpoint = InternalEndpoint(name, cluster, SystemClock(), is_serving=lambda: True)
-        endpoint.register(InternalKey.LOAD, _load)
+        endpoint.register(LoadRequest, _load)
         self._listener = Listener(endpoint, NodeConfig(), Metrics(), in_order=False)
         self._lease = 0
         self._renewing: asyncio.Task[None] | None = None

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from bmq.core.errors import FormatError
 from bmq.core.net.request import Buffer
+from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message_fields import Message
-from bmq.core.rpc.messages import ENDS_SETTLED, AskRequest, HandedOverRequest, HelloResponse, InternalKey, Question
+from bmq.core.rpc.messages.broker import ENDS_SETTLED, AskRequest, HandedOverRequest, Question
+from bmq.core.rpc.messages.member import HelloResponse
 from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.primitives import uvarint
 from tests.harness.loop import PROCESS
@@ -79,9 +81,9 @@ def speak(process: Process) -> None:
             endpoint._protocols = joined.peers._protocols = (1, 2)
         case Version.EARLIER:
             for key in LATER_APIS:
-                endpoint._handlers.pop(key, None)
-            if (ask := endpoint._handlers.get(InternalKey.ASK)) is not None:
-                endpoint._handlers[InternalKey.ASK] = (_earlier_ask(ask[0]), *ask[1:])
+                endpoint._apis.pop(key, None)
+            if (ask := endpoint._apis.get(InternalKey.ASK)) is not None:
+                endpoint._apis[InternalKey.ASK] = ask._replace(handler=_earlier_ask(ask.handler))
 
 
 def _earlier_ask(ask: Any) -> Any:

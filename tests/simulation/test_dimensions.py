@@ -13,8 +13,8 @@ import pytest
 
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import Batch
-from bmq.core.rpc.message_fields import Release
-from bmq.core.rpc.messages import HandedOverRequest, PingRequest
+from bmq.core.rpc.messages.broker import HandedOverRequest, Release
+from bmq.core.rpc.messages.member import PingRequest
 from bmq.meta import ownership
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, SegmentEntry

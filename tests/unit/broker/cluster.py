@@ -12,7 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.assignment.follower import AssignmentFollower
@@ -27,7 +27,9 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Response
-from bmq.core.rpc.messages import HelloRequest, HelloResponse, InternalKey
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.message_fields import InternalRequest, R, leading_error
+from bmq.core.rpc.messages.member import HelloRequest, HelloResponse
 from bmq.core.rpc.peers import PROTOCOL, PeerLost
 from bmq.core.rpc.server import InternalEndpoint
 from bmq.meta.catalog import Topic
@@ -105,16 +107,16 @@ class Wire:
         self.asked: list[tuple[str, Any]] = []
         self.has_asked = asyncio.Event()
 
-    async def ask(self, member: Member, message: Any, api_key: int, response_type: Any, timeout_s: float) -> Any:
+    async def ask(self, member: Member, message: Any, timeout_s: float) -> Any:
         self.asked.append((member.incarnation, message))
         self.has_asked.set()
         await asyncio.sleep(self._cluster.wire_s)
         if self.is_cut or member.incarnation not in self._cluster.nodes:
             raise PeerLost("cut", was_sent=False)
-        response = await self._cluster.nodes[member.incarnation].caller(self._own).ask(api_key, message, response_type)
-        if response.error is not ErrorCode.NONE:
-            raise RequestError(response.error, "")
-        return response
+        body = await self._cluster.nodes[member.incarnation].caller(self._own).body(message.KEY, message)
+        if (error := leading_error(body)) is not ErrorCode.NONE:
+            raise RequestError(error, "")
+        return message.RESPONSE.decode(body)
 
 
 class Caller:
@@ -143,8 +145,8 @@ class Caller:
         frame = bytearray(_HEADER.pack(api_key, 0, 1, -1, 0) + b"".join(message.encode()))
         return self._node.endpoint(memoryview(frame), self)
 
-    async def ask(self, api_key: int, message: Any, response_type: Any) -> Any:
-        return response_type.decode(await self.body(api_key, message))
+    async def ask(self, request: InternalRequest[R]) -> R:
+        return cast("R", request.RESPONSE.decode(await self.body(request.KEY, request)))
 
     async def body(self, api_key: int, message: Any) -> memoryview:
         answer = self.send(api_key, message)

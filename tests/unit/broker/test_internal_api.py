@@ -19,33 +19,28 @@ from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Record, build_batch
-from bmq.core.rpc.message_fields import PartitionQuestion
-from bmq.core.rpc.messages import (
+from bmq.core.rpc.message_fields import InternalRequest
+from bmq.core.rpc.messages.broker import (
     ENDS_SETTLED,
     QUESTIONS_MAX,
     AskPartitionsRequest,
-    AskPartitionsResponse,
     AskRequest,
     AskResponse,
     HighWatermarksRequest,
     HighWatermarksResponse,
-    InternalKey,
     LiveSegmentRequest,
     LiveSegmentResponse,
     LoadRequest,
-    LoadResponse,
     OpenFilesRequest,
     OpenFilesResponse,
-    PingRequest,
-    PingResponse,
+    PartitionQuestion,
     ProducersRequest,
-    ProducersResponse,
     Question,
     ShardAppendRequest,
     ShardAppendResponse,
     ShardOpenRequest,
-    ShardOpenResponse,
 )
+from bmq.core.rpc.messages.member import PingRequest
 from bmq.storage import checkpoint
 from bmq.storage.checkpoint import ProducerState, decode_producers, from_big_endian
 from tests.harness.loop import run
@@ -75,9 +70,7 @@ async def owned(c: Cluster, owner: str = "a") -> PartitionKey:
 
 async def ask(caller: Caller, key: PartitionKey, question: Question, argument: int = 0) -> AskResponse:
     request = AskRequest(key.topic_id, key.partition, question, argument)
-    answer = await caller.ask(InternalKey.ASK, request, AskResponse)
-    assert isinstance(answer, AskResponse)
-    return answer
+    return await caller.ask(request)
 
 
 # ----------------------------------------------------------------------------------------------------------- questions
@@ -153,13 +146,14 @@ def test_a_question_to_the_wrong_broker_is_refused_at_once() -> None:
         caller = Caller(c["b"])
         began = asyncio.get_running_loop().time()
         assert (await ask(caller, key, Question.ENDS)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        for api_key, request, response in (
-            (InternalKey.PRODUCERS, ProducersRequest(key.topic_id, 0), ProducersResponse),
-            (InternalKey.LIVE_SEGMENT, LiveSegmentRequest(key.topic_id, 0), LiveSegmentResponse),
-            (InternalKey.SHARD_OPEN, ShardOpenRequest(key.topic_id, 0, 1), ShardOpenResponse),
-            (InternalKey.SHARD_APPEND, ShardAppendRequest(key.topic_id, 0, 1, 1, batch()), ShardAppendResponse),
-        ):
-            answer = await caller.ask(api_key, request, response)
+        requests: tuple[InternalRequest[Any], ...] = (
+            ProducersRequest(key.topic_id, 0),
+            LiveSegmentRequest(key.topic_id, 0),
+            ShardOpenRequest(key.topic_id, 0, 1),
+            ShardAppendRequest(key.topic_id, 0, 1, 1, batch()),
+        )
+        for request in requests:
+            answer = await caller.ask(request)
             assert answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert asyncio.get_running_loop().time() == began
 
@@ -182,9 +176,7 @@ async def alone(caller: Caller, key: PartitionKey) -> AskResponse:
 
 async def ask_together(caller: Caller, *questions: PartitionQuestion, wait_ms: int = 100) -> list[tuple[int, Any]]:
     """Return of each question the error, and the values or None if it was not answered in time."""
-    response = await caller.ask(
-        InternalKey.ASK_PARTITIONS, AskPartitionsRequest(wait_ms, questions), AskPartitionsResponse
-    )
+    response = await caller.ask(AskPartitionsRequest(wait_ms, questions))
     assert response.error is ErrorCode.NONE
     return [(each.error, each.values if each.is_answered else None) for each in response.answers]
 
@@ -262,9 +254,7 @@ def test_too_many_questions_are_refused() -> None:
     async def story(c: Cluster) -> None:
         key = await owned(c)
         questions = (QUESTIONS_MAX + 1) * [PartitionQuestion(key.topic_id, 0, Question.ENDS, 0)]
-        answer = await Caller(c["a"]).ask(
-            InternalKey.ASK_PARTITIONS, AskPartitionsRequest(100, questions), AskPartitionsResponse
-        )
+        answer = await Caller(c["a"]).ask(AskPartitionsRequest(100, questions))
         assert answer.error is ErrorCode.INVALID_REQUEST
 
     play(story)
@@ -289,7 +279,7 @@ def test_producers() -> None:
         for sequence in range(3):
             await c.write("a", key, idempotent(sequence))
         request = ProducersRequest(key.topic_id, key.partition)
-        answer = await Caller(c["a"]).ask(InternalKey.PRODUCERS, request, ProducersResponse)
+        answer = await Caller(c["a"]).ask(request)
         owner = await c["a"].assigned.wait(key, 1.0)
         assert finish_steps(decode_producers(memoryview(answer.states))) == list(await owner.producers())
 
@@ -310,7 +300,7 @@ def test_many_producers_are_encoded_in_turns_of_the_loop(monkeypatch: pytest.Mon
         monkeypatch.setattr(checkpoint, "PRODUCERS_A_STEP", 2)
         monkeypatch.setattr(checkpoint, "_put_producer", counted)
         request = ProducersRequest(key.topic_id, key.partition)
-        answer = await Caller(c["a"]).ask(InternalKey.PRODUCERS, request, ProducersResponse)
+        answer = await Caller(c["a"]).ask(request)
         assert turns.take() == [2, 2, 2, 1]
         assert [state.producer_id for state in finish_steps(decode_producers(memoryview(answer.states)))] == [
             *range(1, 8)
@@ -328,7 +318,7 @@ def test_a_live_segments_index_comes_piece_by_piece() -> None:
 
         async def live(*known: int) -> LiveSegmentResponse:
             request = LiveSegmentRequest(key.topic_id, key.partition, *known)
-            answer = await caller.ask(InternalKey.LIVE_SEGMENT, request, LiveSegmentResponse)
+            answer = await caller.ask(request)
             assert isinstance(answer, LiveSegmentResponse)
             return answer
 
@@ -360,9 +350,9 @@ def test_a_live_segments_index_comes_piece_by_piece() -> None:
 def test_ping_says_whether_the_broker_serves() -> None:
     async def story(c: Cluster) -> None:
         caller = Caller(c["a"])
-        assert (await caller.ask(InternalKey.PING, PingRequest(), PingResponse)).is_serving
+        assert (await caller.ask(PingRequest())).is_serving
         c["a"].membership.is_member = False
-        assert not (await caller.ask(InternalKey.PING, PingRequest(), PingResponse)).is_serving
+        assert not (await caller.ask(PingRequest())).is_serving
 
     play(story)
 
@@ -378,7 +368,7 @@ def test_load_since_the_callers_last_question() -> None:
 
         async def loads(name: str) -> Sequence[Any]:
             caller = c["a"].caller(name)
-            return (await caller.ask(InternalKey.LOAD, LoadRequest(), LoadResponse)).partitions  # type: ignore[no-any-return]
+            return (await caller.ask(LoadRequest())).partitions
 
         await c.write("a", keys[3], batch())
         assert await loads("first") == (), "nobody knows since when"
@@ -405,7 +395,7 @@ def test_high_watermarks_of_many_partitions_at_once_and_none_is_opened_for_it() 
             await c.write("a", keys[1], batch())
         await c["a"].assigned.wait(keys[0], 5.0)
         request = HighWatermarksRequest(tuple((key.topic_id, key.partition) for key in reversed(keys)))
-        found = await Caller(c["a"]).ask(InternalKey.HIGH_WATERMARKS, request, HighWatermarksResponse)
+        found = await Caller(c["a"]).ask(request)
         assert found == HighWatermarksResponse(ErrorCode.NONE, (-1, 2, 0))
 
     play(story)
@@ -422,7 +412,7 @@ def test_open_files_are_reported_and_the_share_is_taken() -> None:
         caller = c["a"].caller("leader")
 
         async def ask(*share: int) -> OpenFilesResponse:
-            return await caller.ask(InternalKey.OPEN_FILES, OpenFilesRequest(*share), OpenFilesResponse)  # type: ignore[no-any-return]
+            return await caller.ask(OpenFilesRequest(*share))
 
         assert await ask() == OpenFilesResponse(ErrorCode.NONE, held=2, limit_max=places.limit_max)
         assert places.limit == places.limit_max
@@ -509,20 +499,20 @@ class Coordinator:
 
     async def open(self) -> ErrorCode:
         request = ShardOpenRequest(self._key.topic_id, self._key.partition, self._ownership)
-        answer = await self._caller.ask(InternalKey.SHARD_OPEN, request, ShardOpenResponse)
+        answer = await self._caller.ask(request)
         if answer.error is ErrorCode.NONE:
             self.epoch = answer.epoch
-        return answer.error  # type: ignore[no-any-return]
+        return answer.error
 
-    def send(self, value: bytes = b"v") -> asyncio.Future[Any]:
+    def send(self, value: bytes = b"v") -> asyncio.Future[ShardAppendResponse]:
         """Its place in the log is decided when this returns."""
         key = self._key
         request = ShardAppendRequest(key.topic_id, key.partition, self.epoch, self._ownership, records(value))
-        return asyncio.ensure_future(self._caller.ask(InternalKey.SHARD_APPEND, request, ShardAppendResponse))
+        return asyncio.ensure_future(self._caller.ask(request))
 
     async def append(self, value: bytes = b"v") -> ErrorCode | int:
         answer = await self.send(value)
-        return answer.base_offset if answer.error is ErrorCode.NONE else answer.error  # type: ignore[no-any-return]
+        return answer.base_offset if answer.error is ErrorCode.NONE else answer.error
 
 
 def test_a_shard_is_opened_and_written() -> None:

@@ -15,15 +15,9 @@ from bmq.controller.member_client import PINGS, PINGS_MAX, SHARE_S, PeerMemberCl
 from bmq.controller.planning.partition_load import Measured
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc.message_fields import PartitionLoad
-from bmq.core.rpc.messages import (
-    InternalKey,
-    LeaveResponse,
-    LoadResponse,
-    OpenFilesRequest,
-    OpenFilesResponse,
-    PingResponse,
-)
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.messages.broker import LoadResponse, OpenFilesRequest, OpenFilesResponse, PartitionLoad
+from bmq.core.rpc.messages.member import LeaveResponse, PingResponse
 from bmq.core.rpc.peers import Evidence, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 
@@ -45,9 +39,9 @@ class FakePeers:
     async def probe(self, member: Member, timeout_s: float) -> object:
         return self._next(InternalKey.PING)
 
-    async def ask(self, member: Member, message: Any, api_key: int, response_type: Any, timeout_s: float) -> object:
+    async def ask(self, member: Member, message: Any, timeout_s: float) -> object:
         self.messages.append(message)
-        return self._next(api_key)
+        return self._next(message.KEY)
 
     def _next(self, api_key: int) -> object:
         self.keys.append(api_key)

@@ -28,7 +28,9 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Client, Response
-from bmq.core.rpc.messages import HelloRequest, HelloResponse, InternalKey
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.messages.coordinator import ForwardRequest
+from bmq.core.rpc.messages.member import HelloRequest, HelloResponse
 from bmq.core.rpc.peers import PROTOCOL, ConnectionKind, PeerLost, Peers
 from bmq.core.rpc.server import InternalEndpoint
 from bmq.core.wire import messages as m
@@ -315,7 +317,7 @@ class CoordinatorProcess:
     async def start(self) -> None:
         await self.coordinator.start()
         self.forwarding = Forwarding(self.coordinator, self.view)
-        self.endpoint.register(InternalKey.FORWARD, self.forwarding.handle)
+        self.endpoint.register(ForwardRequest, self.forwarding.handle)
 
     async def close(self) -> None:
         self.forwarding.close()

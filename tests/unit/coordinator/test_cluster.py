@@ -19,7 +19,7 @@ from bmq.coordinator.shard.remote_log import RemoteShardLog, RoutedShardLogs
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.messages import ShardOpenResponse
+from bmq.core.rpc.messages.broker import ShardOpenResponse
 from bmq.core.rpc.peers import Peer, Peers
 from bmq.core.wire import messages as m
 from bmq.meta.cluster.view import ShardOwner

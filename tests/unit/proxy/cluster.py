@@ -21,14 +21,16 @@ from bmq.broker.shard_log_fence import ShardFence
 from bmq.broker.traffic import TrafficCounters
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
-from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Client, Request, Response
 from bmq.core.records.batch import Record, build_batch
-from bmq.core.rpc.messages import HelloRequest, InternalKey
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.message_fields import InternalRequest
+from bmq.core.rpc.messages.member import HelloRequest
+from bmq.core.rpc.messages.proxy import RelayRequest
 from bmq.core.rpc.peer import NO_TAGS
-from bmq.core.rpc.peers import PROTOCOL, ConnectionKind, PeerLost, Peers
+from bmq.core.rpc.peers import PROTOCOL, ConnectionKind, PeerLost, Peers, ask_peer
 from bmq.core.rpc.server import InternalEndpoint
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
@@ -253,14 +255,11 @@ class Network:
         self.apart.append(Connection(process, ConnectionKind.CONTROL))
         return self.apart[-1]
 
-    async def ask(self, member: Member, message: Any, api_key: int, response_type: type[Any], timeout_s: float) -> Any:
-        self.asked[api_key] += 1
+    async def ask(self, member: Member, request: InternalRequest[Any], timeout_s: float) -> Any:
+        self.asked[request.KEY] += 1
         async with asyncio.timeout(timeout_s):
             link = await self.reach(member, ConnectionKind.CONTROL, timeout_s)
-            response = response_type.decode(await link.call(api_key, 0, message.encode()))
-        if response.error is not ErrorCode.NONE:
-            raise RequestError(response.error, response.message)
-        return response
+            return await ask_peer(link, request)
 
     def subscribe_broken(self, call: Callable[[str, str], None]) -> Callable[[], None]:
         self._broken.append(call)
@@ -331,7 +330,7 @@ class ProxyProcess:
         view.members = world.view.members
         self.relay = Relay(view, cast(Peers, self.network))
         self.endpoint = InternalEndpoint(name, CLUSTER, LoopClock(), is_serving=lambda: True)
-        self.endpoint.register(InternalKey.RELAY, self.relay.handle)
+        self.endpoint.register(RelayRequest, self.relay.handle)
 
 
 class Cluster:

@@ -18,15 +18,11 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.levels import LogLevels
 from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
-from bmq.core.rpc.message_fields import NotServedPartition
-from bmq.core.rpc.messages import (
-    InternalKey,
-    LogLevelsRequest,
-    LogLevelsResponse,
-    PartitionsNotServedResponse,
-    ShardsNotLoadedResponse,
-    TrafficResponse,
-)
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.messages.broker import NotServedPartition, PartitionsNotServedResponse
+from bmq.core.rpc.messages.coordinator import ShardsNotLoadedResponse
+from bmq.core.rpc.messages.member import LogLevelsRequest, LogLevelsResponse
+from bmq.core.rpc.messages.proxy import TrafficResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
 from bmq.meta.cluster.one_view import OneView
@@ -106,7 +102,7 @@ class Leader:
 class Peers:
     """One coordinator, broker or proxy of several does not answer."""
 
-    async def ask(self, member: Member, message: object, api_key: int, response_type: object, timeout_s: float) -> Any:
+    async def ask(self, member: Member, message: Any, timeout_s: float) -> Any:
         if member.incarnation in ("coordinator-2", "broker-1b"):
             raise PeerLost("it stands still", was_sent=True)
         return {
@@ -117,7 +113,7 @@ class Peers:
                 partitions=(NotServedPartition("orders", 1, "offline: it ends at 7"),),
             ),
             InternalKey.TRAFFIC: TrafficResponse(window_ms=10_000, records_in=20, bytes_in=1000, bytes_out=30),
-        }[InternalKey(api_key)]
+        }[message.KEY]
 
 
 PEERS = Peers()
@@ -346,8 +342,8 @@ class LogPeers:
         self.respond = respond
         self.asked: list[tuple[str, object]] = []
 
-    async def ask(self, member: Member, message: Any, api_key: int, response_type: object, timeout_s: float) -> Any:
-        assert api_key == InternalKey.LOG_LEVELS
+    async def ask(self, member: Member, message: Any, timeout_s: float) -> Any:
+        assert isinstance(message, LogLevelsRequest)
         self.asked.append((member.incarnation, message))
         return self.respond(message)
 

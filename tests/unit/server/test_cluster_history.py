@@ -9,7 +9,7 @@ from typing import Any
 from bmq.console.history import INTERVAL_MS, LAYOUT, HistoryRow, Totals, encode_rows
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Histogram, Metrics
-from bmq.core.rpc.messages import HistoryRequest, HistoryResponse, InternalKey
+from bmq.core.rpc.messages.member import HistoryRequest, HistoryResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.wire.api_keys import ApiKey
 from bmq.server.cluster_history import ANSWER_S, ClusterHistory, totals
@@ -19,9 +19,9 @@ START_MS = 1_000 * INTERVAL_MS
 
 class Endpoint:
     def __init__(self) -> None:
-        self.handlers: dict[int, Any] = {}
+        self.handlers: dict[Any, Any] = {}
 
-    def register(self, key: int, handler: Any) -> None:
+    def register(self, key: Any, handler: Any) -> None:
         self.handlers[key] = handler
 
 
@@ -31,8 +31,8 @@ class Peers:
     def __init__(self, answers: dict[str, Any]) -> None:
         self._answers = answers
 
-    async def ask(self, member: Any, request: HistoryRequest, key: int, kind: Any, timeout_s: float) -> Any:
-        assert (key, kind, timeout_s) == (InternalKey.HISTORY, HistoryResponse, ANSWER_S)
+    async def ask(self, member: Any, request: HistoryRequest, timeout_s: float) -> Any:
+        assert timeout_s == ANSWER_S
         answer = self._answers[member.incarnation]
         if isinstance(answer, Exception):
             raise answer
@@ -124,9 +124,7 @@ def test_a_member_answers_with_what_is_newer() -> None:
             history.sample()
         history.stop()
         (body,) = HistoryRequest(after_ms=1001 * INTERVAL_MS).encode()
-        told = HistoryResponse.decode(
-            memoryview(b"".join(of.joined.endpoint.handlers[InternalKey.HISTORY](body, None)))
-        )
+        told = HistoryResponse.decode(memoryview(b"".join(of.joined.endpoint.handlers[HistoryRequest](body, None))))
         assert (told.layout, told.rows) == (LAYOUT, encode_rows([HistoryRow(1002, Totals())]))
 
     asyncio.run(story())

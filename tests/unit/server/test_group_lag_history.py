@@ -12,7 +12,7 @@ from bmq.console.lag_history import LagSample, encode_samples
 from bmq.coordinator.offsets.lag import LagReport, PairLag
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import OTHER_TOPICS
-from bmq.core.rpc.messages import GroupLagRequest, GroupLagResponse, InternalKey
+from bmq.core.rpc.messages.coordinator import GroupLagRequest, GroupLagResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.server.group_lag_history import GroupLagHistory
@@ -35,8 +35,8 @@ class Peers:
     def __init__(self, answer: Any) -> None:
         self.answer = answer
 
-    async def ask(self, member: Any, request: GroupLagRequest, key: int, kind: Any, timeout_s: float) -> Any:
-        assert (member.incarnation, key, kind) == ("coordinator-1", InternalKey.GROUP_LAG, GroupLagResponse)
+    async def ask(self, member: Any, request: GroupLagRequest, timeout_s: float) -> Any:
+        assert member.incarnation == "coordinator-1"
         assert request.group_id == "billing"
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -49,7 +49,7 @@ def node(*, coordinator: str | None = "own", answer: Any = None, interval_ms: in
         PairLag("partial", "orders", 10, 5), PairLag("partial", "payments", 10, 3),
         PairLag(OTHER_TOPICS, OTHER_TOPICS, 1, 900),
     )  # fmt: skip
-    handlers: dict[int, Any] = {}
+    handlers: dict[Any, Any] = {}
     members = {name: SimpleNamespace(incarnation=name) for name in ("own", "coordinator-1")}
     shards = {0: SimpleNamespace(incarnation=coordinator)} if coordinator is not None else {}
     return SimpleNamespace(
@@ -75,7 +75,7 @@ def test_a_coordinator_samples_its_groups_over_all_topics() -> None:
         assert (await history.facts(OTHER_TOPICS, 0))["samples"] == []
         assert (await history.facts("partial", 0))["samples"] == []
         (body,) = GroupLagRequest(group_id="audit", after_ms=0).encode()
-        answer = GroupLagResponse.decode(memoryview(b"".join(of.handlers[InternalKey.GROUP_LAG](body, None))))
+        answer = GroupLagResponse.decode(memoryview(b"".join(of.handlers[GroupLagRequest](body, None))))
         assert (answer.is_counted, answer.rows) == (True, encode_samples([LagSample(NOW_MS, 0)]))
 
     asyncio.run(story())

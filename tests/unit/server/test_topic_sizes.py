@@ -12,7 +12,7 @@ from bmq.broker import log_sizes_api
 from bmq.broker.log_sizes import LogSizes
 from bmq.broker.log_sizes_api import LogSizesApi
 from bmq.console.state import TopicSizes
-from bmq.core.rpc.messages import InternalKey, LogSizesResponse
+from bmq.core.rpc.messages.broker import LogSizesRequest, LogSizesResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, PROXY, Address, Member
 from bmq.server import topic_sizes
@@ -44,8 +44,8 @@ class Peers:
         self.brokers = brokers
         self.asked: list[str] = []
 
-    async def ask(self, to: Member, request: Any, key: int, kind: Any, timeout_s: float) -> LogSizesResponse:
-        assert (key, kind) == (InternalKey.LOG_SIZES, LogSizesResponse)
+    async def ask(self, to: Member, request: Any, timeout_s: float) -> LogSizesResponse:
+        assert isinstance(request, LogSizesRequest)
         self.asked.append(to.incarnation)
         if to.incarnation not in self.brokers:
             raise PeerLost("it stands still", was_sent=True)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from bmq.core.metrics.traffic import TrafficMeter
-from bmq.core.rpc.messages import InternalKey, TrafficResponse
+from bmq.core.rpc.messages.proxy import TrafficRequest, TrafficResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.rpc.server import InternalCall
 from bmq.meta.cluster.member import BROKER, PROXY, Address, Member
@@ -31,8 +31,8 @@ class Peers:
     def __init__(self, **meters: TrafficMeter) -> None:
         self.meters = meters
 
-    async def ask(self, member: Member, message: Any, api_key: int, response_type: object, timeout_s: float) -> Any:
-        assert api_key == InternalKey.TRAFFIC
+    async def ask(self, member: Member, message: Any, timeout_s: float) -> Any:
+        assert isinstance(message, TrafficRequest)
         meter = self.meters.get(member.incarnation)
         if meter is None:
             raise PeerLost("it stands still", was_sent=True)

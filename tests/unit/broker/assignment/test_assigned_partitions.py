@@ -14,7 +14,7 @@ from bmq.broker.config import BrokerConfig, LogConfig, log_config
 from bmq.broker.not_served_api import NotServedApi
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import BatchRules
-from bmq.core.rpc.messages import PartitionsNotServedRequest, PartitionsNotServedResponse
+from bmq.core.rpc.messages.broker import PartitionsNotServedRequest, PartitionsNotServedResponse
 from bmq.meta import ownership
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import KvFaults

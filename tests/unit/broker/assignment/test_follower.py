@@ -19,7 +19,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields_of
 from bmq.core.records.batch import Batch, split_batches
 from bmq.core.records.reader import read_records
-from bmq.core.rpc.messages import HandedOverRequest, HandedOverResponse, InternalKey
+from bmq.core.rpc.messages.broker import HandedOverRequest
 from bmq.meta import ownership
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.one_view import OneView
@@ -1160,7 +1160,7 @@ def test_told_of_what_it_does_not_know() -> None:
         c.give("a", keys[0])
         owner = await c["a"].assigned.wait(keys[0], 5.0)
         told = HandedOverRequest(((topic.topic_id, 0), (topic.topic_id, 1), (topic.topic_id, 9)))
-        await c["b"].wire.ask(c["b"].view.members["a"], told, InternalKey.HANDED_OVER, HandedOverResponse, 1.0)
+        await c["b"].wire.ask(c["b"].view.members["a"], told, 1.0)
         await asyncio.sleep(5)
         assert owner.is_open
         assert len(c["a"].assigned) == 1

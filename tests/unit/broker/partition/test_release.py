@@ -21,8 +21,7 @@ from bmq.broker.files.precreated import PrecreatedSegments
 from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc.message_fields import Release
-from bmq.core.rpc.messages import HandedOverRequest, HandedOverResponse, InternalKey
+from bmq.core.rpc.messages.broker import HandedOverRequest, Release
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, OutOfSpace, PipelineFailed, StorageError
@@ -291,7 +290,7 @@ def test_a_word_that_is_wrong_costs_time_and_nothing_else(spoil: str) -> None:
         else:
             wrong = NOTHING
         told = HandedOverRequest(message.partitions, (wrong.release(),))
-        await c["a"].wire.ask(c["a"].view.members["b"], told, InternalKey.HANDED_OVER, HandedOverResponse, 1.0)
+        await c["a"].wire.ask(c["a"].view.members["b"], told, 1.0)
         assert await c.write("b", key, idempotent(1)) == 1
         assert await c.write("b", key, idempotent(2)) == 2
 
@@ -308,7 +307,7 @@ def test_a_word_from_an_earlier_version_has_no_releases() -> None:
         await later(BEHIND_MS * 2)
         plain = HandedOverRequest(((key.topic_id, key.partition),))
         began = now()
-        await c["a"].wire.ask(c["a"].view.members["b"], plain, InternalKey.HANDED_OVER, HandedOverResponse, 1.0)
+        await c["a"].wire.ask(c["a"].view.members["b"], plain, 1.0)
         assert await c.write("b", key, idempotent(1)) == 1
         assert now() - began < 1.0
 
@@ -321,7 +320,7 @@ def test_a_word_that_is_none_is_refused(releases: tuple[Release, ...]) -> None:
         topic = c.topic(2)
         told = HandedOverRequest(((topic.topic_id, 0), (topic.topic_id, 1)), releases)
         with pytest.raises((RequestError, FormatError)):
-            await c["b"].wire.ask(c["b"].view.members["a"], told, InternalKey.HANDED_OVER, HandedOverResponse, 1.0)
+            await c["b"].wire.ask(c["b"].view.members["a"], told, 1.0)
 
     play(story)
 

@@ -18,7 +18,7 @@ from bmq.controller.admin.server import AdminService
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.request import Client
-from bmq.core.rpc.messages import AdminRequest, InternalKey, ReportRequest, ReportResponse
+from bmq.core.rpc.messages.controller import AdminRequest, ReportRequest, ReportResponse
 from bmq.core.rpc.peers import PeerLost, Peers
 from bmq.core.rpc.server import InternalCall
 from bmq.meta.catalog import KvCatalog, Topic
@@ -49,8 +49,8 @@ class FakePeers:
             cluster = LeaderAdmin(one.controller, one.catalog, w.members, "c")
             self.services[one.name] = AdminService(one.controller, one.view, cluster)
 
-    async def ask(self, member: Member, message: Any, api_key: int, response_type: Any, timeout_s: float) -> Any:
-        assert api_key == InternalKey.ADMIN
+    async def ask(self, member: Member, message: Any, timeout_s: float) -> Any:
+        assert isinstance(message, AdminRequest)
         self.calls += 1
         fate = self.fates.pop(0) if self.fates else Fate.ANSWERED
         await asyncio.sleep(0.01)
@@ -67,7 +67,7 @@ class FakePeers:
         finally:
             if fate is Fate.ANSWER_LOST:
                 raise PeerLost("reset", was_sent=True)
-        return response_type.decode(memoryview(b"".join(answer)))
+        return message.RESPONSE.decode(memoryview(b"".join(answer)))
 
 
 CALL = InternalCall(0, cast(Client, None), "proxy", 1, 0.0, "proxy")
@@ -216,7 +216,7 @@ async def test_who_does_not_lead_says_who_does(w: World, one: Remote) -> None:
     leader = w.led_by()
     other = next(each for each in w.standbys if each is not leader)
     hint = await refused(
-        one.peers.ask(one.view.members[other.name], AdminRequest("status", b"{}"), InternalKey.ADMIN, None, 1.0),
+        one.peers.ask(one.view.members[other.name], AdminRequest("status", b"{}"), 1.0),
         ErrorCode.NOT_CONTROLLER,
     )
     assert hint == leader.name

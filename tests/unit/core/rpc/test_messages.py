@@ -11,25 +11,36 @@ from hypothesis import strategies as st
 
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.rpc import message_fields
-from bmq.core.rpc import messages as internal
-from bmq.core.rpc.message_fields import (
-    APART_LEAST,
-    Message,
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.message_fields import APART_LEAST, InternalRequest, InternalResponse, Message
+from bmq.core.rpc.messages import broker, controller, coordinator, member, proxy
+from bmq.core.rpc.messages.broker import (
+    AskRequest,
+    AskResponse,
+    HandedOverRequest,
     NotServedPartition,
     OwnerAnswer,
     PartitionLoad,
     PartitionQuestion,
-    PartitionTraffic,
+    Question,
     Release,
-    Unregistered,
+    ShardAppendRequest,
 )
-from bmq.core.rpc.messages import InternalKey, Question
+from bmq.core.rpc.messages.member import ErrorResponse, PingRequest, PingResponse, Unregistered
+from bmq.core.rpc.messages.proxy import PartitionTraffic
 from bmq.core.wire.primitives import ELEMENTS_MAX, uvarint
 from tests.unit.core.wire.profile import examples
 
 ONE = uuid.UUID(int=1)
-MESSAGES = [each for each in vars(internal).values() if isinstance(each, type) and issubclass(each, Message)]
-MESSAGES.remove(Message)
+MODULES = (member, broker, proxy, coordinator, controller)
+MESSAGES = [
+    each
+    for module in MODULES
+    for each in vars(module).values()
+    if isinstance(each, type) and issubclass(each, Message) and each.__module__ == module.__name__
+]
+REQUESTS: list[type[InternalRequest[Any]]] = [each for each in MESSAGES if issubclass(each, InternalRequest)]
+RESPONSES = [each for each in MESSAGES if issubclass(each, InternalResponse)]
 
 int16, int32, int64 = (st.integers(-(1 << bits), (1 << bits) - 1) for bits in (15, 31, 63))
 buffers = st.binary(max_size=300) | st.just(b"x" * APART_LEAST) | st.just(b"y" * (3 * APART_LEAST))
@@ -48,25 +59,25 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     message_fields.Int64s: st.lists(int64, max_size=200).map(tuple),
     message_fields.Numbers: st.lists(st.tuples(int32, int64), max_size=5).map(tuple),
     message_fields.Partitions: st.lists(st.tuples(st.uuids(), int32), max_size=5).map(tuple),
-    message_fields.Loads: st.lists(st.builds(PartitionLoad, st.uuids(), int32, int64, int64, int64)).map(tuple),
-    message_fields.Traffics: st.lists(
-        st.builds(PartitionTraffic, st.uuids(), int32, int64, int64, int64), max_size=5
-    ).map(tuple),
-    message_fields.TopicSizes: st.lists(st.tuples(st.uuids(), int64), max_size=5).map(tuple),
-    message_fields.NotServedPartitions: st.lists(
-        st.builds(NotServedPartition, st.text(), int32, st.text()), max_size=5
-    ).map(tuple),
+    broker.Loads: st.lists(st.builds(PartitionLoad, st.uuids(), int32, int64, int64, int64)).map(tuple),
+    proxy.Traffics: st.lists(st.builds(PartitionTraffic, st.uuids(), int32, int64, int64, int64), max_size=5).map(
+        tuple
+    ),
+    broker.TopicSizes: st.lists(st.tuples(st.uuids(), int64), max_size=5).map(tuple),
+    broker.NotServedPartitions: st.lists(st.builds(NotServedPartition, st.text(), int32, st.text()), max_size=5).map(
+        tuple
+    ),
     message_fields.Reasons: st.lists(st.tuples(int32, st.text()), max_size=5).map(tuple),
-    message_fields.Releases: st.lists(st.builds(Release, int64, buffers, buffers), max_size=5).map(tuple),
-    message_fields.UnregisteredCaller: st.none()
+    broker.Releases: st.lists(st.builds(Release, int64, buffers, buffers), max_size=5).map(tuple),
+    member.UnregisteredCaller: st.none()
     | st.builds(Unregistered, int64, st.frozensets(st.text(max_size=20), max_size=4)),
-    message_fields.PartitionQuestions: st.lists(
+    broker.PartitionQuestions: st.lists(
         st.builds(PartitionQuestion, st.uuids(), int32, st.integers(-128, 127), int64), max_size=5
     ).map(tuple),
-    message_fields.OwnerAnswers: st.lists(
+    broker.OwnerAnswers: st.lists(
         st.builds(OwnerAnswer, int16, st.integers(-1, 4), int64, int64, int64, int64), max_size=5
     ).map(tuple),
-    internal.Asked: st.sampled_from(Question),
+    broker.Asked: st.sampled_from(Question),
 }
 
 
@@ -106,82 +117,80 @@ def test_any_bytes_are_a_message_or_refused(kind: type[Message], data: bytes) ->
     assert kind.decode(bytes_of(message)) == message
 
 
-def test_every_api_has_its_two_messages() -> None:
+def test_every_api_has_one_request_of_its_name_and_a_response() -> None:
     names = {key: "".join(word.capitalize() for word in key.name.split("_")) for key in InternalKey}
-    messages = {f"{name}{side}" for name in names.values() for side in ("Request", "Response")}
-    assert {kind.__name__ for kind in MESSAGES} == messages | {"Refusal"}  # which answers what is not known
-    assert {key: kind.__name__ for key, kind in internal.RESPONSES.items()} == {
-        key: f"{name}Response" for key, name in names.items()
-    }
+    assert {kind.KEY: kind.__name__ for kind in REQUESTS} == {key: f"{name}Request" for key, name in names.items()}
+    assert len(REQUESTS) == len(InternalKey)
+    assert {kind.RESPONSE for kind in REQUESTS} | {ErrorResponse} == set(RESPONSES)
     assert sorted(InternalKey) == list(range(10_000, 10_025))
 
 
 def test_responses_begin_with_their_error() -> None:
     """So that any can be answered as a failure, and a failure be read by who knows no more of it."""
-    for kind in internal.RESPONSES.values():
-        refused: Any = kind(ErrorCode.NOT_CONTROLLER)  # type: ignore[call-arg]
+    for kind in RESPONSES:
+        refused = kind(ErrorCode.NOT_CONTROLLER)
         assert refused.error is ErrorCode.NOT_CONTROLLER
         assert bytes(bytes_of(refused)[:2]) == b"\0\x29"
 
 
 def test_tagged_fields_of_later_versions_are_passed_over() -> None:
-    data = bytes_of(internal.PingResponse(is_serving=True))
+    data = bytes_of(PingResponse(is_serving=True))
     later = bytes(data[:-1]) + b"\x02" + b"\x07\x03abc" + b"\x08\0"
-    assert internal.PingResponse.decode(memoryview(later)) == internal.PingResponse(is_serving=True)
+    assert PingResponse.decode(memoryview(later)) == PingResponse(is_serving=True)
 
 
 def test_what_was_added_costs_an_earlier_version_nothing() -> None:
-    plain = internal.HandedOverRequest(((ONE, 3),))
-    told = internal.HandedOverRequest(((ONE, 3),), (Release(7, b"record", b"index"),))
+    plain = HandedOverRequest(((ONE, 3),))
+    told = HandedOverRequest(((ONE, 3),), (Release(7, b"record", b"index"),))
     assert bytes(bytes_of(told)).startswith(bytes(bytes_of(plain)[:-1])), "the fields of before lie as before"
-    assert internal.HandedOverRequest.decode(bytes_of(plain)).releases == ()
+    assert HandedOverRequest.decode(bytes_of(plain)).releases == ()
 
 
 def test_an_added_field_that_does_not_fill_its_tag_is_refused() -> None:
-    told = internal.HandedOverRequest((), (Release(7, b"record", b"index"),))
+    told = HandedOverRequest((), (Release(7, b"record", b"index"),))
     data = bytes(bytes_of(told))
     longer = data[:2] + bytes((data[2], data[3] + 1)) + data[4:] + b"x"
     with pytest.raises(FormatError, match="tag 0: 1 bytes behind its end"):
-        internal.HandedOverRequest.decode(memoryview(longer))
+        HandedOverRequest.decode(memoryview(longer))
 
 
 def test_bytes_behind_the_end_are_refused() -> None:
     with pytest.raises(FormatError, match="1 bytes behind its end"):
-        internal.PingRequest.decode(memoryview(b"\0\0"))
+        PingRequest.decode(memoryview(b"\0\0"))
 
 
 @pytest.mark.parametrize("count", [1, 200, 1 << 34])
 def test_claimed_elements_are_refused_before_they_are_made(count: int) -> None:
     with pytest.raises(FormatError, match=f"{count} elements in 0 bytes"):
-        internal.HandedOverRequest.decode(memoryview(uvarint(count + 1)))
+        HandedOverRequest.decode(memoryview(uvarint(count + 1)))
 
 
 def test_more_elements_than_a_message_may_have() -> None:
     count = ELEMENTS_MAX + 1
     data = bytes(3) + uvarint(count + 1) + bytes(8 * count) + b"\0"
     with pytest.raises(FormatError, match=f"{count} elements, more than {ELEMENTS_MAX}"):
-        internal.AskResponse.decode(memoryview(b"\0\0\x01" + data[3:]))
+        AskResponse.decode(memoryview(b"\0\0\x01" + data[3:]))
 
 
 @pytest.mark.parametrize("data", [b"\x7f\xff\x01\x01\0", b"\0\0\x02\xff\x01\0"])
 def test_unknown_errors_and_texts_that_are_none(data: bytes) -> None:
     with pytest.raises(FormatError, match="AskResponse"):
-        internal.AskResponse.decode(memoryview(data))
+        AskResponse.decode(memoryview(data))
 
 
 def test_unknown_questions() -> None:
-    data = bytes_of(internal.AskRequest(ONE, 3, Question.ENDS))
+    data = bytes_of(AskRequest(ONE, 3, Question.ENDS))
     data[20] = 99
     with pytest.raises(FormatError, match="99 is not a valid Question"):
-        internal.AskRequest.decode(data)
+        AskRequest.decode(data)
 
 
 def test_large_bytes_are_neither_joined_nor_copied() -> None:
     records = memoryview(bytearray(1 << 20))
-    request = internal.ShardAppendRequest(ONE, 1, 2, 3, records)
+    request = ShardAppendRequest(ONE, 1, 2, 3, records)
     assert any(buffer is records for buffer in request.encode())
     frame = bytearray(b"".join(request.encode()))
-    read = internal.ShardAppendRequest.decode(memoryview(frame))
+    read = ShardAppendRequest.decode(memoryview(frame))
     assert isinstance(read.records, memoryview)
     read.records[0] = 7  # batches are numbered where they arrived
     assert 7 in frame

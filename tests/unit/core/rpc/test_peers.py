@@ -6,30 +6,32 @@ import asyncio
 import errno
 import os
 import socket
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc.message_fields import Unregistered
-from bmq.core.rpc.messages import (
-    AdminRequest,
-    AdminResponse,
-    ForwardResponse,
-    InternalKey,
-    LoadRequest,
-    PingRequest,
-    PingResponse,
-    ReportRequest,
-    ReportResponse,
-)
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.message_fields import InternalRequest
+from bmq.core.rpc.messages.controller import ReportRequest
+from bmq.core.rpc.messages.member import PingResponse, Unregistered
 from bmq.core.rpc.peer import PeerSettings
 from bmq.core.rpc.peers import PAUSE_S, WANTED_S, ConnectionKind, Evidence, Peer, PeerBusy, PeerLost, Peers
 from bmq.core.rpc.server import Admission
-from tests.unit.core.rpc.world import KERNEL_BYTES, FakeMember, Kafka, World, admin, result
+from tests.unit.core.rpc.world import (
+    ECHO,
+    KERNEL_BYTES,
+    EchoRequest,
+    EchoResponse,
+    FakeMember,
+    Kafka,
+    World,
+    echo,
+    result,
+)
 
-ADMIN = InternalKey.ADMIN
 B = FakeMember()
 
 
@@ -54,7 +56,7 @@ async def test_answers_in_any_order() -> None:
     async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("1", "2", "3")
-        calls = [peer.call(ADMIN, 0, admin(method)) for method in ("1", "2", "3")]
+        calls = [peer.call(ECHO, 0, echo(method)) for method in ("1", "2", "3")]
         assert peer.bytes_under_way > 0
         await asyncio.sleep(1)
         assert world.begun == ["1", "2", "3"]
@@ -68,11 +70,11 @@ async def test_one_held_request_holds_up_nothing() -> None:
     async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("held")
-        held = peer.call(ADMIN, 0, admin("held", 8 << 20))
+        held = peer.call(ECHO, 0, echo("held", 8 << 20))
         for number in range(300):  # more than a client's connection may have unanswered
             world.later(f"held {number}")
-            peer.call(ADMIN, 0, admin(f"held {number}")).add_done_callback(lambda future: future.exception())
-        assert result(await peer.call(ADMIN, 0, admin("quick"))) == "quick"
+            peer.call(ECHO, 0, echo(f"held {number}")).add_done_callback(lambda future: future.exception())
+        assert result(await peer.call(ECHO, 0, echo("quick"))) == "quick"
         assert not held.done()
         await asyncio.sleep(60)  # nor is a connection idle or dead that waits for an answer
         world.answer("held")
@@ -83,7 +85,7 @@ async def test_calls_go_out_in_their_order_however_large() -> None:
     async with World(PeerSettings()) as world:
         peer = await up(world)
         sizes = [0, 300_000, 5, 70_000, 1, 2_000_000, 3, 4, 100_000] * 3
-        calls = [peer.call(ADMIN, 0, admin(str(number), size)) for number, size in enumerate(sizes)]
+        calls = [peer.call(ECHO, 0, echo(str(number), size)) for number, size in enumerate(sizes)]
         assert [result(await call) for call in calls] == [str(number) for number in range(len(sizes))]
         assert world.begun == [str(number) for number in range(len(sizes))]
 
@@ -92,13 +94,13 @@ async def test_who_no_longer_waits_is_passed_over() -> None:
     async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("1")
-        call = peer.call(ADMIN, 0, admin("1"))
+        call = peer.call(ECHO, 0, echo("1"))
         await asyncio.sleep(1)
         call.cancel()
         world.answer("1")
         await asyncio.sleep(1)
         assert peer.bytes_under_way == 0
-        assert result(await peer.call(ADMIN, 0, admin("2"))) == "2"
+        assert result(await peer.call(ECHO, 0, echo("2"))) == "2"
 
 
 @pytest.mark.parametrize("bound", [{"calls_max": 2}, {"bytes_max": 900}], ids=["calls", "bytes"])
@@ -106,14 +108,14 @@ async def test_bounds_fail_the_call_and_not_the_connection(bound: dict[str, int]
     async with World(PeerSettings(**bound)) as world:
         peer = await up(world)
         world.later("1", "2", "3", "4")
-        calls = [peer.call(ADMIN, 0, admin("1")), peer.call(ADMIN, 0, admin("2", 900))]
+        calls = [peer.call(ECHO, 0, echo("1")), peer.call(ECHO, 0, echo("2", 900))]
         for method in ("3", "4"):
-            error = await lost(peer.call(ADMIN, 0, admin(method)))
+            error = await lost(peer.call(ECHO, 0, echo(method)))
             assert isinstance(error, PeerBusy)
             assert not error.was_sent
         world.answer("2")
         await calls[1]
-        calls[1] = peer.call(ADMIN, 0, admin("3"))
+        calls[1] = peer.call(ECHO, 0, echo("3"))
         await asyncio.sleep(1)
         world.answer("1", "3")
         await asyncio.gather(*calls)
@@ -130,8 +132,8 @@ async def test_what_was_sent_and_what_certainly_was_not() -> None:
         peer.on_lost(lambda: seen.append("lost"))
         peer.on_lost(lambda: seen.append("never"))()
         world.network.stop("b")
-        sent = [peer.call(ADMIN, 0, admin("1")), peer.call(ADMIN, 0, admin("2", 2 * KERNEL_BYTES))]
-        unsent = [peer.call(ADMIN, 0, admin("3")), peer.call(ADMIN, 0, admin("4"))]
+        sent = [peer.call(ECHO, 0, echo("1")), peer.call(ECHO, 0, echo("2", 2 * KERNEL_BYTES))]
+        unsent = [peer.call(ECHO, 0, echo("3")), peer.call(ECHO, 0, echo("4"))]
         world.network.cut()
         assert [(await lost(call)).was_sent for call in sent + unsent] == [True, True, False, False]
         assert seen == ["lost"]
@@ -139,7 +141,7 @@ async def test_what_was_sent_and_what_certainly_was_not() -> None:
         assert [incarnation for incarnation, _ in world.broken] == ["b-1"]
         peer.on_lost(lambda: seen.append("at once"))
         assert seen == ["lost", "at once"]
-        assert not (await lost(peer.call(ADMIN, 0, admin("5")))).was_sent
+        assert not (await lost(peer.call(ECHO, 0, echo("5")))).was_sent
 
 
 @pytest.mark.parametrize("busy", ["quiet", "waiting", "blocked"])
@@ -151,7 +153,7 @@ async def test_a_stopped_process_is_noticed(busy: str) -> None:
         began = now()
         world.network.stop("b")
         if busy != "quiet":
-            call = peer.call(ADMIN, 0, admin("1", 4 * KERNEL_BYTES if busy == "blocked" else 0))
+            call = peer.call(ECHO, 0, echo("1", 4 * KERNEL_BYTES if busy == "blocked" else 0))
             call.add_done_callback(lambda future: future.exception())
         gone = asyncio.Event()
         peer.on_lost(gone.set)
@@ -166,7 +168,7 @@ async def test_a_short_stop_is_not() -> None:
         peer = await up(world)
         await asyncio.sleep(10)
         world.network.stop("b")
-        call = peer.call(ADMIN, 0, admin("1", 4 * KERNEL_BYTES))
+        call = peer.call(ECHO, 0, echo("1", 4 * KERNEL_BYTES))
         await asyncio.sleep(1.8)
         world.network.resume("b")
         assert result(await call) == "1"
@@ -185,7 +187,7 @@ async def test_a_process_with_much_to_do_is_not_dead(opened_apart: bool) -> None
     async with World(queued_max_request_bytes=2 << 20, socket_request_max_bytes=2 << 20) as world:
         peer = await (world.peers.open(B, 5) if opened_apart else up(world, ConnectionKind.PRODUCE))
         world.later(*BUSY)
-        calls = [peer.call(ADMIN, 0, admin(each, BUSY_BYTES)) for each in BUSY]
+        calls = [peer.call(ECHO, 0, echo(each, BUSY_BYTES)) for each in BUSY]
         await asyncio.sleep(50)
         assert peer.is_up
         assert len(world.begun) < len(BUSY), "the rest is not read"
@@ -198,7 +200,7 @@ async def test_a_process_with_much_to_do_that_stops_is_noticed() -> None:
     async with World(queued_max_request_bytes=2 << 20, socket_request_max_bytes=2 << 20) as world:
         peer = await up(world, ConnectionKind.PRODUCE)
         world.later(*BUSY)
-        calls = [peer.call(ADMIN, 0, admin(each, BUSY_BYTES)) for each in BUSY]
+        calls = [peer.call(ECHO, 0, echo(each, BUSY_BYTES)) for each in BUSY]
         await asyncio.sleep(10)
         began, gone = now(), asyncio.Event()
         peer.on_lost(gone.set)
@@ -230,7 +232,7 @@ async def test_what_is_no_answer_ends_the_connection(answer: bytes) -> None:
     async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("1")
-        call = peer.call(ADMIN, 0, admin("1"))
+        call = peer.call(ECHO, 0, echo("1"))
         world.network.ends[-1].write(answer)
         assert (await lost(call)).was_sent
         assert not peer.is_up
@@ -441,7 +443,7 @@ async def test_forgotten_members_are_never_reached_again() -> None:
     async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("1")
-        call = peer.call(ADMIN, 0, admin("1"))
+        call = peer.call(ECHO, 0, echo("1"))
         world.network.stop("b")
         waiting = asyncio.create_task(world.peers.reach(B, ConnectionKind.TAIL, 60))
         await asyncio.sleep(0.1)
@@ -462,7 +464,7 @@ async def test_close_ends_what_is_under_way() -> None:
     async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("1")
-        call = peer.call(ADMIN, 0, admin("1"))
+        call = peer.call(ECHO, 0, echo("1"))
         world.network.stop("b")
         world.peers.get(B, ConnectionKind.TAIL)
         await asyncio.sleep(0.1)
@@ -477,8 +479,7 @@ async def test_close_ends_what_is_under_way() -> None:
 
 
 async def ask(world: World, method: str, timeout_s: float = 5) -> str:
-    answer = await world.peers.ask(B, AdminRequest(method, b"{}"), ADMIN, AdminResponse, timeout_s)
-    return answer.result.decode()
+    return (await world.peers.ask(B, EchoRequest(method), timeout_s)).result
 
 
 async def test_questions_and_their_errors() -> None:
@@ -517,12 +518,26 @@ async def test_an_answer_that_cannot_be_read() -> None:
         assert caught.value.was_sent
 
 
+@dataclass(frozen=True, slots=True)
+class EmptyEchoRequest(InternalRequest[EchoResponse]):
+    """An Echo without its fields."""
+
+    KEY = ECHO
+
+
+@dataclass(frozen=True, slots=True)
+class LaterRequest(InternalRequest[EchoResponse]):
+    """A request of an API that only a later version serves."""
+
+    KEY = cast(InternalKey, 10_999)
+
+
 async def test_requests_that_are_not_served() -> None:
     async with World(PeerSettings()) as world:
-        with pytest.raises(RequestError, match="UNSUPPORTED_VERSION: as b-1 says"):
-            await world.peers.ask(B, ReportRequest("c", "why"), InternalKey.REPORT, ReportResponse, 5)
-        with pytest.raises(RequestError, match="INVALID_REQUEST: AdminRequest"):
-            await world.peers.ask(B, LoadRequest(), ADMIN, AdminResponse, 5)
+        with pytest.raises(RequestError, match="UNSUPPORTED_VERSION: b-1 does not serve API 10009"):
+            await world.peers.ask(B, ReportRequest("c", "why"), 5)
+        with pytest.raises(RequestError, match="INVALID_REQUEST: EchoRequest"):
+            await world.peers.ask(B, EmptyEchoRequest(), 5)
         assert await ask(world, "1") == "1"
 
 
@@ -563,7 +578,7 @@ async def test_a_connection_of_its_callers_own() -> None:
         peer = await world.peers.open(B, 2)
         assert peer is not await up(world)
         assert peer is not await world.peers.open(B, 2)
-        assert result(await peer.call(ADMIN, 0, admin("1"))) == "1"
+        assert result(await peer.call(ECHO, 0, echo("1"))) == "1"
         world.network.stop("b")
         began, gone = now(), asyncio.Event()
         peer.on_lost(gone.set)
@@ -602,7 +617,7 @@ async def test_an_api_of_a_later_version_is_refused_and_costs_no_connection() ->
     async with World(PeerSettings()) as world:
         peer = await up(world, ConnectionKind.CONTROL)
         with pytest.raises(RequestError) as refused:
-            await world.peers.ask(B, PingRequest(), 10_999, ForwardResponse, 2)
+            await world.peers.ask(B, LaterRequest(), 2)
         assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
         assert peer.is_up
         await ask(world, "1")
@@ -653,9 +668,9 @@ async def test_a_bug_ends_the_connection_and_is_told() -> None:
     async with World(PeerSettings()) as world:
         peer = await up(world)
         world.answers["1"] = ZeroDivisionError("a bug")
-        assert (await lost(peer.call(ADMIN, 0, admin("1")))).was_sent
+        assert (await lost(peer.call(ECHO, 0, echo("1")))).was_sent
         world.later("2")
-        call = (await up(world)).call(ADMIN, 0, admin("2"))
+        call = (await up(world)).call(ECHO, 0, echo("2"))
         await asyncio.sleep(1)
         world.answers["2"].set_exception(ZeroDivisionError("another"))
         assert (await lost(call)).was_sent

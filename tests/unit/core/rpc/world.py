@@ -13,7 +13,8 @@ from bmq.core.errors import ErrorCode
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import Listener
 from bmq.core.net.request import Buffer, Client, Response
-from bmq.core.rpc.messages import AdminRequest, AdminResponse, InternalKey
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.message_fields import Bytes, InternalRequest, InternalResponse, Text
 from bmq.core.rpc.peer import PeerSettings
 from bmq.core.rpc.peers import Peers
 from bmq.core.rpc.server import InternalCall, InternalEndpoint
@@ -22,6 +23,8 @@ KERNEL_BYTES = 256 << 10
 """What one side's kernel keeps of bytes that its process has not read."""
 LATENCY_S = 0.001
 PORT = 9093
+ECHO = InternalKey.LOG_LEVELS
+"""The key of the API of these tests: any that the process does not serve by itself."""
 
 
 @dataclass(frozen=True)
@@ -181,10 +184,26 @@ class Network:
             end.close()
 
 
+@dataclass(frozen=True, slots=True)
+class EchoResponse(InternalResponse):
+    message: Text = ""
+    result: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EchoRequest(InternalRequest[EchoResponse]):
+    """A request of a size."""
+
+    KEY = ECHO
+
+    method: Text
+    padding: Bytes = b""
+
+
 class World:
     """Process ``b``, and the connections of process ``a``.
 
-    ADMIN is answered as ``answers[method]`` says: at once with the method's name, or by a future, or by an error.
+    Echo is answered as ``answers[method]`` says: at once with the method's name, or by a future, or by an error.
     """
 
     def __init__(self, settings: PeerSettings | None = None, own: str = "b-1", **config: Any) -> None:
@@ -196,7 +215,7 @@ class World:
         self.is_serving = True
         self.metrics = Metrics()
         self.endpoint = InternalEndpoint(own, "test", LoopClock(), is_serving=lambda: self.is_serving)
-        self.endpoint.register(InternalKey.ADMIN, self._admin)
+        self.endpoint.register(EchoRequest, self._echo)
         self.config = NodeConfig(**config)
         self.peers = Peers("a-1", "test", settings=settings)
         self.peers.subscribe_broken(lambda incarnation, why: self.broken.append((incarnation, why)))
@@ -216,8 +235,8 @@ class World:
         assert self.metrics.request_bytes_held == 0
         assert self.metrics.connections == 0
 
-    def _admin(self, body: memoryview, call: InternalCall) -> Any:
-        request = AdminRequest.decode(body)
+    def _echo(self, body: memoryview, call: InternalCall) -> Any:
+        request = EchoRequest.decode(body)
         self.begun.append(request.method)
         self.calls.append(call)
         answer = self.answers.get(request.method, request.method)
@@ -227,7 +246,7 @@ class World:
     def reply(answer: Any) -> list[Buffer]:
         if isinstance(answer, Exception):
             raise answer
-        return AdminResponse(ErrorCode.NONE, "", str(answer).encode()).encode()
+        return EchoResponse(ErrorCode.NONE, "", str(answer)).encode()
 
     def later(self, *methods: str) -> None:
         for method in methods:
@@ -252,9 +271,9 @@ class Kafka:
         raise AssertionError("all are, between processes")
 
 
-def admin(method: str, size: int = 0) -> Sequence[Buffer]:
-    return AdminRequest(method, bytes(size)).encode()
+def echo(method: str, size: int = 0) -> Sequence[Buffer]:
+    return EchoRequest(method, bytes(size)).encode()
 
 
 def result(body: memoryview) -> str:
-    return AdminResponse.decode(body).result.decode()
+    return EchoResponse.decode(body).result

@@ -14,8 +14,9 @@ from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Client, CloseConnection, Response
-from bmq.core.rpc.message_fields import Unregistered
-from bmq.core.rpc.messages import HelloRequest, HelloResponse, InternalKey, PingRequest
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.messages.broker import ShardOpenRequest
+from bmq.core.rpc.messages.member import HelloRequest, HelloResponse, PingRequest, Unregistered
 from bmq.core.rpc.peers import PROTOCOL
 from bmq.core.rpc.server import InternalCall, InternalEndpoint
 from bmq.meta.catalog import OFFSETS_TOPIC
@@ -44,7 +45,7 @@ class World:
             "own", "c", LoopClock(), is_serving=lambda: True, admit=MemberAdmission(self.kv, "c", self.seen).admit
         )
         self.asked: list[str] = []
-        self.endpoint.register(InternalKey.SHARD_OPEN, self._answer, role="coordinator")
+        self.endpoint.register(ShardOpenRequest, self._answer, role="coordinator")
         self.ownership = ShardOwnership(self.kv, "c", self.seen, CATALOG)
 
     def _answer(self, body: memoryview, call: InternalCall) -> list[Buffer]:

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from bmq.core.rpc.message_fields import Unregistered
+from bmq.core.rpc.messages.member import Unregistered
 from bmq.meta.cluster.keys import controller_key, member_key, node_id_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Address, Member, decode_member

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bmq.core.rpc.message_fields import Unregistered
+from bmq.core.rpc.messages.member import Unregistered
 from bmq.core.rpc.peer import PeerLost
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
 from bmq.meta.cluster.unregistered import ASK_S, FindingVerdict, RegistrationCheck, judge, others_to_ask

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, cast
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc.messages import InternalKey, ReportRequest, ReportResponse
+from bmq.core.rpc.messages.controller import ReportRequest, ReportResponse
 from bmq.core.rpc.peers import ConnectionKind, Peers
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.unreachable import decode_unreachable, unreachable_key
@@ -31,8 +31,7 @@ class FakePeers:
         assert kind is ConnectionKind.CONTROL
         return self if member.incarnation in self.reached else None
 
-    async def ask(self, member: Any, message: Any, api_key: int, response: Any, timeout_s: float) -> Any:
-        assert api_key == InternalKey.REPORT
+    async def ask(self, member: Any, message: Any, timeout_s: float) -> Any:
         assert isinstance(message, ReportRequest)
         now = asyncio.get_running_loop().time()
         self.reports.append((now, member.incarnation, message.incarnation, message.why))

@@ -11,16 +11,10 @@ import pytest
 
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Buffer, Client, Response
-from bmq.core.rpc.messages import (
-    AskRequest,
-    InternalKey,
-    LeaveRequest,
-    PingRequest,
-    PingResponse,
-    Question,
-    RelayRequest,
-    RelayResponse,
-)
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.messages.broker import AskRequest, Question
+from bmq.core.rpc.messages.member import LeaveRequest, PingRequest, PingResponse
+from bmq.core.rpc.messages.proxy import RelayRequest, RelayResponse
 from bmq.core.rpc.peers import Peers
 from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.api_keys import ApiKey

@@ -10,7 +10,9 @@ import pytest
 
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.messages import InternalKey, Refusal, RelayRequest, RelayResponse
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.messages.member import ErrorResponse
+from bmq.core.rpc.messages.proxy import RelayRequest, RelayResponse
 from bmq.core.rpc.peers import Peer, PeerBusy, PeerLost
 from bmq.proxy.relay.relayed_connection import BYTES_MAX, LAST_ANSWERS_S, RelayedConnection
 from tests.harness.loop import run
@@ -55,7 +57,7 @@ class FakePeer:
             for each in self._lost:
                 each()
 
-    def answer(self, number: int, response: RelayResponse | Refusal) -> None:
+    def answer(self, number: int, response: RelayResponse | ErrorResponse) -> None:
         self.answers[number].set_result(memoryview(b"".join(response.encode())))
 
 
@@ -183,9 +185,12 @@ def test_retired_it_closes_with_its_last_answer_and_tells_nobody() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "was_sent"),
-    [(Refusal(ErrorCode.UNSUPPORTED_VERSION, "no such API"), False), (Refusal(ErrorCode.NONE, "garbage"), True)],
+    [
+        (ErrorResponse(ErrorCode.UNSUPPORTED_VERSION, "no such API"), False),
+        (ErrorResponse(ErrorCode.NONE, "garbage"), True),
+    ],
 )
-def test_a_process_that_cannot_relay(answer: Refusal, was_sent: bool) -> None:
+def test_a_process_that_cannot_relay(answer: ErrorResponse, was_sent: bool) -> None:
     """One of an earlier version has passed nothing on; of what cannot be read nothing is known."""
 
     async def story(peer: FakePeer, way: RelayedConnection) -> None:

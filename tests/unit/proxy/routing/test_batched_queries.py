@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc.message_fields import OwnerAnswer
-from bmq.core.rpc.messages import (
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.messages.broker import (
     QUESTIONS_MAX,
     AskPartitionsRequest,
     AskPartitionsResponse,
     AskRequest,
     AskResponse,
-    InternalKey,
+    OwnerAnswer,
     Question,
 )
 from bmq.core.rpc.peers import PeerLost
@@ -52,15 +52,15 @@ class Broker:
         self.most: Counter[int] = Counter()
         self.answers: list[OwnerAnswer] | None = None
 
-    async def ask(self, member: Any, message: Any, api_key: int, response_type: Any, timeout_s: float) -> Any:
-        self.under_way[api_key] += 1
+    async def ask(self, member: Any, message: Any, timeout_s: float) -> Any:
+        self.under_way[message.KEY] += 1
         self.most |= self.under_way
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.sleep(LATENCY_S)
-                return await (self._single(message) if api_key == InternalKey.ASK else self._many(message))
+                return await (self._single(message) if isinstance(message, AskRequest) else self._many(message))
         finally:
-            self.under_way[api_key] -= 1
+            self.under_way[message.KEY] -= 1
 
     async def _single(self, message: AskRequest) -> AskResponse:
         self.singles.append(message.partition)
@@ -109,7 +109,7 @@ def play(story: Callable[[Broker, BatchedQueries], Awaitable[None]]) -> None:
 
 async def ask(questions: BatchedQueries, partition: int, question: Question = Question.ENDS) -> AskResponse:
     message = AskRequest(TOPIC, partition, question)
-    return await questions.ask(B1, message, InternalKey.ASK, AskResponse, PATIENCE_S)
+    return await questions.ask(B1, message, PATIENCE_S)
 
 
 async def ask_all(questions: BatchedQueries, count: int) -> list[AskResponse]:
@@ -308,7 +308,7 @@ def test_list_offsets_of_two_brokers(is_earlier: bool) -> None:
         for partition in range(20, 40):
             world.move(partition, "b2")
         if is_earlier:
-            del world.broker("b2").endpoint._handlers[InternalKey.ASK_PARTITIONS]
+            del world.broker("b2").endpoint._apis[InternalKey.ASK_PARTITIONS]
         for partition in (5, 25):
             assert (await world.send(plain(), partition)).error_code == 0
         found = await list_ends(world, 40)
@@ -352,7 +352,8 @@ def test_list_offsets_of_many_partitions_goes_in_turns() -> None:
                 ErrorCode.NONE, "", [OwnerAnswer(0, 4, 1, 0, each.partition, each.partition) for each in asked]
             ).encode()
 
-        world.broker("b1").endpoint._handlers[InternalKey.ASK_PARTITIONS] = (answer, 0, 0)
+        apis = world.broker("b1").endpoint._apis
+        apis[InternalKey.ASK_PARTITIONS] = apis[InternalKey.ASK_PARTITIONS]._replace(handler=answer)
         with loop_stops() as stops:
             found = await list_ends(world, count)
         assert [each.offset for each in found] == list(range(count))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from bmq.core.rpc.messages import HighWatermarksRequest, InternalKey
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.messages.broker import HighWatermarksRequest
 from bmq.proxy.routing import high_watermarks
 from bmq.proxy.routing.high_watermarks import HighWatermarks
 from tests.harness.loop import run
@@ -75,7 +76,7 @@ def test_a_partition_that_is_not_open_is_left_out_and_is_not_opened_for_it() -> 
 def test_a_broker_that_is_cut_off_or_of_an_earlier_version_is_left_out() -> None:
     async def story(c: Cluster) -> None:
         keys = await written(c)
-        c["b"].endpoint._handlers.pop(InternalKey.HIGH_WATERMARKS)
+        c["b"].endpoint._apis.pop(InternalKey.HIGH_WATERMARKS)
         known = {key: key.partition for key in keys if key not in keys[1::3]}
         assert await finder(c).find(keys) == known
         c["a"].wire.is_cut = True

@@ -14,8 +14,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer
 from bmq.core.records.batch import Ends
-from bmq.core.rpc.message_fields import OwnerAnswer
-from bmq.core.rpc.messages import AskPartitionsRequest, AskPartitionsResponse
+from bmq.core.rpc.messages.broker import AskPartitionsRequest, AskPartitionsResponse, OwnerAnswer
 from bmq.core.rpc.peers import PeerBusy, PeerLost
 from bmq.proxy.routing.fetch_session_handler import LISTED_MAX, Session
 from bmq.proxy.routing.owners import GRAIN_S
@@ -384,7 +383,7 @@ def test_many_tails_follow_over_each_connection_in_turns(monkeypatch: pytest.Mon
             return AskPartitionsResponse(ErrorCode.NONE, "", [OwnerAnswer(0, 4, 1, 0, 0, 0) for _ in asked]).encode()
 
         endpoint = world.broker("b1").endpoint
-        endpoint._handlers[10018] = (answer, 0, 0)
+        endpoint._apis[10018] = endpoint._apis[10018]._replace(handler=answer)
         real, listed = endpoint._kafka, list[int]()
         parked: list[asyncio.Future[Any]] = []
 

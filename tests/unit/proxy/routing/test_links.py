@@ -11,7 +11,7 @@ import pytest
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.messages import InternalKey
+from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.peers import ConnectionKind, PeerBusy
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request

@@ -14,7 +14,7 @@ from bmq.core.aio.steps import Steps
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import Batch, split_batches
 from bmq.core.records.reader import read_records
-from bmq.core.rpc.messages import InternalKey
+from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.peers import ConnectionKind
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.fetch.operation import FetchResult

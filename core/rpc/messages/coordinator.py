@@ -1,0 +1,73 @@
+"""Messages that coordinators serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.message_fields import (
+    Bool,
+    Bytes,
+    Int16,
+    Int64,
+    InternalRequest,
+    InternalResponse,
+    Numbers,
+    Reasons,
+    Slice,
+    Text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardResponse(InternalResponse):
+    """``body`` is the response's, in the request's version."""
+
+    message: Text = ""
+    body: Slice = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardRequest(InternalRequest[ForwardResponse]):
+    """A client's request for a group, as it came.  ``ownerships`` are pairs (shard, expected ownership number)."""
+
+    KEY = InternalKey.FORWARD
+
+    client_host: Text
+    client_id: Text
+    api_key: Int16
+    api_version: Int16
+    ownerships: Numbers
+    body: Slice
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsNotLoadedResponse(InternalResponse):
+    """Shards that should be loaded by now and are not, each with the reason."""
+
+    shards: Reasons = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsNotLoadedRequest(InternalRequest[ShardsNotLoadedResponse]):
+    """A request for the shards that the coordinator cannot load."""
+
+    KEY = InternalKey.SHARDS_NOT_LOADED
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLagResponse(InternalResponse):
+    """Samples of ``console.lag_history``; ``is_counted`` False: the process is set to count none."""
+
+    is_counted: Bool = False
+    rows: Bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLagRequest(InternalRequest[GroupLagResponse]):
+    """A request for the samples of a group's lag that are newer than ``after_ms`` of the time of day."""
+
+    KEY = InternalKey.GROUP_LAG
+
+    group_id: Text
+    after_ms: Int64
