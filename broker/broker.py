@@ -28,6 +28,7 @@ from bmq.broker.storage_watch import StorageWatch
 from bmq.broker.store_waits import StoreWaits
 from bmq.core.aio.byte_budget import Budget
 from bmq.core.aio.subscribers import no_op
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.clock import Clock, SystemClock
 from bmq.core.logging.fields import Fields, fields, in_text
 from bmq.core.model import PartitionKey
@@ -346,9 +347,7 @@ class Broker:
         crash: its next owner fences it.  ``deadline`` is on the loop's clock; ``CLOSE_LEAST_S`` is granted always.
         """
         journal, *others = self._tasks or (None,)
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await cancel_and_wait(*others)
         await self._file_check.close()
         now = asyncio.get_running_loop().time()
         latest = now + self.shared.config.handover_ms / 1000
@@ -375,8 +374,7 @@ class Broker:
         Only entries of partitions that were not handed over can still be queued.
         """
         await asyncio.wait({journal}, timeout=self.config.close_timeout_ms / 1000)
-        journal.cancel()
-        await asyncio.gather(journal, return_exceptions=True)
+        await cancel_and_wait(journal)
 
     async def _end_files(self, deadline: float) -> None:
         """Delete the precreated segments that nothing uses, and write the deferred indexes, until ``deadline``."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from bmq.broker import events as ev
 from bmq.broker.context import OpenPartition
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.logging.fields import Report, fields
 from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
@@ -48,9 +49,7 @@ class FileCheck:
 
     async def close(self) -> None:
         """Cancel the check that is under way."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await cancel_and_wait(self._running)
 
     async def _check_all(self, due: list[OpenPartition]) -> None:
         turns = asyncio.Semaphore(AT_ONCE)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.core.aio.eager import start
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.messages.broker import ASKED_TOGETHER, ENDS_SETTLED, OwnerAnswer, PartitionQuestion, Question
@@ -45,14 +46,8 @@ async def answer_questions(
             for task in done:
                 answers[waiting.pop(task)] = task.result()
     finally:
-        await _give_up(waiting)
+        await cancel_and_wait(*waiting)
     return answers
-
-
-async def _give_up(waiting: dict[asyncio.Task[OwnerAnswer], int]) -> None:
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def _answer(owner_of: FindOwner, asked: PartitionQuestion) -> OwnerAnswer:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from bmq.controller.member_client import MemberClient
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.clock import Clock
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.peers import Evidence
@@ -107,9 +108,7 @@ class Prober:
                 if _is_connected(found, 2 + len(witnesses)):
                     return False
         finally:
-            for each in probes:
-                each.cancel()
-            await asyncio.gather(*probes, return_exceptions=True)
+            await cancel_and_wait(*probes)
         return not _is_connected(found, len(found) - found.count(Evidence.NONE))
 
 

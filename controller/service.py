@@ -20,6 +20,7 @@ from bmq.controller.term import Term
 from bmq.controller.topics.deletion import TopicCleaner
 from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.aio.subscribers import no_op
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import RequestError
@@ -100,9 +101,7 @@ class Controller:
         """Stop, and resign if this process leads.  A failure that has stopped it before is not raised again."""
         forget, self._forget = self._forget, no_op
         forget()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await cancel_and_wait(self._task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Report a task that failed, which is a bug: it runs until ``close``."""

@@ -16,6 +16,7 @@ from typing import TypeVar
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.aio.subscribers import no_op
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.logging.fields import fields
 from bmq.meta.kv import Changes, Compacted, Event, KeyValue, KvError, KvUnavailable, KvUnknown
 
@@ -108,8 +109,7 @@ class PrefixWatcher:
     async def close(self) -> None:
         """Stop following.  Idempotent.  Raises what ``apply`` has raised."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await cancel_and_wait(self._task)
             if not self._task.cancelled():
                 self._task.result()
 

@@ -15,6 +15,7 @@ import asyncio
 import json
 import logging
 
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.meta.kv import Compare, Entry, KeyValue, KvUnknown, Put
@@ -72,9 +73,7 @@ class ProducerIds:
 
     async def close(self) -> None:
         """Cancel the fetch of a block.  Idempotent."""
-        if self._fetching is not None:
-            self._fetching.cancel()
-            await asyncio.wait([self._fetching])
+        await cancel_and_wait(self._fetching)
 
     def _take(self) -> int | None:
         if not self._ready:

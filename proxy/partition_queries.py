@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from bmq.core.aio.eager import start
 from bmq.core.aio.steps import batched
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
@@ -164,11 +165,7 @@ class _UnderWay(Generic[R]):
 
     async def cancel(self) -> None:
         """Cancel the queries that are left, and wait for their end."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_and_wait(*self._tasks)
         self._error = None  # its traceback refers to frames that refer to this object
 
 

@@ -22,6 +22,7 @@ import uvloop
 from bmq.broker.broker import new_incarnation
 from bmq.console.http import HttpServer
 from bmq.console.schema_registry import SchemaRegistry
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.clock import SystemClock
 from bmq.core.config import ROLES, ConfigError, NodeConfig, parse_address
 from bmq.core.descriptors import raise_limit
@@ -277,6 +278,4 @@ class StopAsked:
                 return False
             return True
         finally:
-            for task in (working, asked):
-                task.cancel()
-            await asyncio.gather(working, asked, return_exceptions=True)
+            await cancel_and_wait(working, asked)

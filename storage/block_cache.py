@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from bmq.core.aio.lru import LruCache
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import HEADER_BYTES, Batch
@@ -156,10 +157,7 @@ class BlockCache:
 
     async def close(self) -> None:
         """Cancel the reads under way; the calls that wait for them are cancelled too."""
-        tasks = [shared.task for shared in self._shared.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*(shared.task for shared in self._shared.values()))
 
     async def once(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return the result of ``work``, which is done once for all callers that wait under ``key``.

@@ -32,7 +32,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from bmq.broker.assignment.open_state import AssignedPartition, OpenState
 from bmq.broker.broker import Broker
@@ -43,6 +42,7 @@ from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.partition.recompress import Offload, Recompressor, run_inline
 from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.broker.partition.states import State
+from bmq.core.aio.tasks import cancel_and_wait, report_bug
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.kv import KvError
@@ -201,7 +201,7 @@ class AssignedPartitions:
     def _left(self, key: PartitionKey, task: asyncio.Task[ReleaseNote | None]) -> None:
         if self._leaving.get(key) is task:
             del self._leaving[key]
-        _report_bug(task, f"handing {key} over failed")
+        report_bug(task, f"handing {key} over failed")
 
     async def wait_left(self) -> None:
         """Wait until everything that was withdrawn is handed over."""
@@ -212,10 +212,7 @@ class AssignedPartitions:
     async def close(self) -> None:
         """Open nothing more and refuse waiting requests.  ``Broker.close`` hands over the partitions that are open."""
         self._is_closed = True
-        tasks: list[asyncio.Task[None] | asyncio.Task[ReleaseNote | None]] = [*self._opening, *self._leaving.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*self._opening, *self._leaving.values())
         for slot in self._slots.values():
             slot.refuse(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is closing"))
         if self._own_pool is not None:
@@ -513,13 +510,6 @@ class AssignedPartitions:
     def _opening_ended(self, slot: AssignedPartition, task: asyncio.Task[None]) -> None:
         slot.opening = None
         self._opening.discard(task)
-        if _report_bug(task, f"opening {slot.path} failed"):
+        if report_bug(task, f"opening {slot.path} failed"):
             self._failed(slot, repr(task.exception()))
         self._pump()
-
-
-def _report_bug(task: asyncio.Task[Any], message: str) -> bool:
-    if task.cancelled() or task.exception() is None:
-        return False
-    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": task.exception(), "task": task})
-    return True

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from bmq.broker.partition.release import ReleaseNote
+from bmq.core.aio.tasks import cancel_and_wait, report_bug
 from bmq.core.errors import RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
@@ -75,10 +76,7 @@ class HandoverNotifier:
     async def close(self) -> None:
         """Cancel the notices that are not delivered yet."""
         self._pending.clear()
-        tasks = self._under_way()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*self._under_way())
 
     def _under_way(self) -> list[asyncio.Task[None]]:
         return [task for tasks in self._tasks.values() for task in tasks]
@@ -127,11 +125,8 @@ class HandoverNotifier:
             del self._tasks[owner]
         if task.cancelled():
             return
-        if task.exception() is not None:
+        if report_bug(task, f"notifying {owner} of its partitions failed"):
             self._pending.pop(owner, None)
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"notifying {owner} of its partitions failed", "exception": task.exception(), "task": task}
-            )
         elif owner in self._pending:  # added since the task last took what was pending
             self._begin(owner)
 

@@ -10,6 +10,7 @@ from bmq.broker.context import BrokerContext
 from bmq.broker.events import CloseSegment
 from bmq.broker.files.open_segments import OpenFiles
 from bmq.broker.files.segment_files import SegmentFiles
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import SegmentEntry
@@ -90,8 +91,7 @@ class Closing:
             await self._files.close(entry)
             await drafting
         finally:  # if the file did not close, its takeover writes the index again: no draft may still be running then
-            drafting.cancel()
-            await asyncio.gather(drafting, return_exceptions=True)
+            await cancel_and_wait(drafting)
         await self._segments.publish_idx(entry.name)
 
     def _index_to_leave(self, checkpoint: Checkpoint) -> bytes:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bmq.broker.files.flush_scheduler import Alarms
+from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.logging.fields import Report
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import NoSuchFile, StorageError
@@ -53,7 +54,7 @@ class DeferredIndexes:
         self._now_ms = now_ms
         self._report = report
         self._waiting: dict[_Late, None] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnedTasks()
         self.turns = asyncio.Semaphore(PARALLEL)
         """Turns of those who write a deferred index, or make one again from its segment: `PARALLEL` at once."""
         self._bytes = 0
@@ -83,16 +84,7 @@ class DeferredIndexes:
         if late not in self._waiting:
             return
         del self._waiting[late]
-        task = asyncio.get_running_loop().create_task(self._write(late))
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "writing an index failed", "exception": task.exception(), "task": task}
-            )
+        self._tasks.start(self._write(late), "deferred index")
 
     async def _write(self, late: _Late) -> None:
         try:
@@ -130,12 +122,9 @@ class DeferredIndexes:
             await asyncio.sleep(max(0, *soon) / 1000)
         for late in list(self._waiting):
             self._begin(late)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish()
 
     async def abandon(self) -> None:
         """Drop every index that waits: storage does not take them. The segments' present owners check for them."""
         self._waiting.clear()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()

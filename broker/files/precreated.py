@@ -16,6 +16,7 @@ from bmq.broker import events as ev
 from bmq.broker.files.flush_scheduler import Alarms
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.unused_files import remove_unused
+from bmq.core.aio.tasks import OwnedTasks
 from bmq.storage.filesystem import Appender, FileSystem, OutOfSpace, StorageError
 from bmq.storage.layout import PartitionPath
 
@@ -56,7 +57,7 @@ class PrecreatedSegments:
         self._most = most
         self._keep_ms = keep_ms
         self._made: dict[PartitionPath, _Made] = {}
-        self._dropping: set[asyncio.Task[None]] = set()
+        self._dropping = OwnedTasks()
 
     def __repr__(self) -> str:
         return f"<PrecreatedSegments {len(self._made)}, {len(self._dropping)} being dropped>"
@@ -115,16 +116,14 @@ class PrecreatedSegments:
         """Remove every file, and wait until that has ended."""
         for path in list(self._made):
             self.forget(path)
-        await asyncio.gather(*self._dropping, return_exceptions=True)
+        await self._dropping.finish()
 
     def _expire(self, path: PartitionPath, made: _Made) -> None:
         if self._made.get(path) is made:
             self.forget(path)
 
     def _drop(self, made: _Made) -> None:
-        task = asyncio.get_running_loop().create_task(self._remove(made))
-        self._dropping.add(task)
-        task.add_done_callback(self._dropping.discard)
+        self._dropping.start(self._remove(made), "removal of a precreated segment")
 
     async def _create(self, creation: Awaitable[Appender]) -> Appender:
         try:

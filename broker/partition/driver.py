@@ -1,6 +1,6 @@
 """The driver of one partition: performs the machine's effects, and posts their results as events.
 
-It decides nothing. Every task that it starts is in ``_tasks`` and ends with the partition; an idle partition has none.
+It decides nothing. Every task that it starts is in ``tasks`` and ends with the partition; an idle partition has none.
 A produce goes this way: ``append`` (check, number, queue) -> a turn of the scheduler -> ``send`` (one write and one
 flush for all that is queued) -> one ``Flushed`` event -> the futures of its batches.
 """
@@ -30,6 +30,7 @@ from bmq.broker.partition.recovery import Takeover
 from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.broker.partition.states import TERMINAL, State
 from bmq.core.aio.subscribers import no_op
+from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Appended, Batch, parse_batch
@@ -82,7 +83,7 @@ class PartitionDriver:
         self.closing = Closing(shared, self.segments, self.files, self.is_ours)
         self.flushes = InFlightFlushes(shared, self, self.post)
         self.copy_counter: CopyCounter | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = OwnedTasks(self._on_bug)
         self._waiting: list[asyncio.Future[None]] = []
         self._alarm_ms = -1
         self.durable_start = 0
@@ -301,7 +302,7 @@ class PartitionDriver:
         self._is_abandoned = True
         self.abort_files()
         self.shared.store_waits.forget([self])
-        await asyncio.gather(*self.cancel_tasks(), return_exceptions=True)
+        await self.tasks.close()
 
     # ------------------------------------------------------------------------------------------------------ the loop
 
@@ -333,26 +334,10 @@ class PartitionDriver:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task that ends with the partition; report its exception as a bug."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
+        return self.tasks.start(work, f"{self.path}")
 
-    def cancel_tasks(self) -> list[asyncio.Task[None]]:
-        """Cancel all tasks but the one that calls this; return them."""
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        return tasks
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            error = task.exception()
-            self.shared.report("bug: a task of a partition failed", **self.path.log_fields, error=repr(error))
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"{self!r} failed", "exception": error, "task": task}
-            )
+    def _on_bug(self, error: BaseException) -> None:
+        self.shared.report("bug: a task of a partition failed", **self.path.log_fields, error=repr(error))
 
     def run(self, work: Callable[[PartitionDriver, E], Coroutine[Any, Any, Event | None]], effect: E) -> None:
         """Start a task that ends with the partition, and posts the event that ``work`` returns."""

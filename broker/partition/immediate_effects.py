@@ -57,7 +57,7 @@ def leave_unacknowledged(driver: PartitionDriver, effect: ev.LeaveUnacknowledged
 def abort(driver: PartitionDriver, effect: ev.Abort) -> None:
     """Abort the files without a call to storage, and end the tasks."""
     driver.abort_files()
-    driver.cancel_tasks()
+    driver.tasks.cancel()
 
 
 def alarm(driver: PartitionDriver, effect: ev.Alarm) -> None:

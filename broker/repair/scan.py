@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 from bmq.broker.cleanup.retention import read_idx
 from bmq.broker.repair.rebuilt_record import SILENCE, PartitionFolder, Spoken, is_whole, record
 from bmq.core.aio.subscribers import no_op
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.ownership import PartitionRecord
@@ -186,9 +187,7 @@ async def in_order(items: AsyncIterable[T], work: Callable[[T], Awaitable[R]]) -
         while running:
             yield await running.popleft()
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_and_wait(*running)
 
 
 async def _iterated(items: Iterable[T]) -> AsyncIterator[T]:

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple, Protocol
 
 from bmq.controller.kv_commit import Guard, Settled, commit_settled, deposed, is_deposed, unguarded
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
@@ -138,8 +139,7 @@ class TopicCleaner:
     async def close(self) -> None:
         """Stop.  Raises the failure of the task, if any: a bug."""
         if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
+            await cancel_and_wait(self._running)
             if not self._running.cancelled():
                 self._running.result()
 

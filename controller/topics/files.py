@@ -19,6 +19,7 @@ from typing import Protocol
 
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.aio.subscribers import wait_for
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.errors import RequestError
 from bmq.core.logging.fields import fields
 from bmq.meta.catalog import Catalog, Topic
@@ -112,8 +113,7 @@ class Publisher:
     async def close(self) -> None:
         """Stop.  Raises the failure of the task, if any: a bug."""
         if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
+            await cancel_and_wait(self._running)
             if not self._running.cancelled():
                 self._running.result()
 

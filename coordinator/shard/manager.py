@@ -31,6 +31,7 @@ from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.shard import Shard
 from bmq.core.aio.subscribers import no_op
+from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
@@ -68,7 +69,7 @@ class Shards:
         self._count = 0  # partitions of the topic; 0 until the topic is known
         self._shards: dict[int, Shard] = {}
         self._unsubscribe: Callable[[], None] = no_op
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = OwnedTasks(self._on_bug)
         self._is_closed = False
         self.is_draining = False
 
@@ -97,12 +98,11 @@ class Shards:
         self._unsubscribe()
         for shard in self._shards.values():
             shard.close()
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     async def wait_closed(self) -> None:
         """Wait until the background work has ended."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish()
 
     def shard_of(self, group_id: str) -> int:
         """Return the number of the group's shard, also before the topic exists."""
@@ -289,11 +289,7 @@ class Shards:
                 await shard.expire()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._ended)
+        self._tasks.start(work, "coordinator")
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a task of the coordinator failed", exc_info=error)
+    def _on_bug(self, error: BaseException) -> None:
+        logger.error("a task of the coordinator failed", exc_info=error)

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.errors import BmqError
 from bmq.core.logging.fields import fields
 
@@ -66,7 +67,4 @@ class Refresh:
     async def close(self) -> None:
         """Cancel the run in progress, and begin no more."""
         self._is_closed = True
-        task = self._task
-        if task is not None:
-            task.cancel()
-            await asyncio.wait((task,))
+        await cancel_and_wait(self._task)

@@ -25,6 +25,7 @@ from typing import Protocol, cast
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.lru import LruCache
 from bmq.core.aio.subscribers import Subscribers
+from bmq.core.aio.tasks import report_bug
 from bmq.core.descriptors import FAILURES
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
@@ -352,10 +353,7 @@ class Peers:
 
     def _made(self, link: _Link, task: asyncio.Task[None]) -> None:
         link.task = None
-        if not task.cancelled() and task.exception() is not None:
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"connecting to {link.member.incarnation} failed", "exception": task.exception()}
-            )
+        report_bug(task, f"connecting to {link.member.incarnation} failed")
 
     async def _open(self, member: MemberLike, kind: ConnectionKind, timeout_s: float) -> Peer:
         """Return a connection on which both sides have said Hello.  Raises PeerLost."""

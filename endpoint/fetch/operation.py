@@ -20,6 +20,7 @@ from typing import Protocol
 
 from bmq.core.aio.steps import Steps, batched
 from bmq.core.aio.subscribers import no_op
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode
 from bmq.core.metrics.counters import Histogram, Metrics
@@ -429,9 +430,7 @@ class FetchOperation:
                 if task.done():
                     self._take(result, task.result())
         except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_and_wait(*tasks)
             raise
         for task, result in tasks.items():
             if result.reads:  # still under way: it goes on without this fetch

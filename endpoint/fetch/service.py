@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 from bmq.core.aio.lru import LruCache
+from bmq.core.aio.tasks import OwnedTasks, cancel_and_wait
 from bmq.core.aio.turns import map_in_turns, run_in_turns
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
@@ -104,7 +105,7 @@ class FetchService:
         self._sends_away = False
         self.parked_partitions = 0
         """Number of partitions of large parked fetches without a session."""
-        self._leaving: set[asyncio.Task[object]] = set()
+        self._leaving = OwnedTasks()
         self._late: dict[asyncio.Task[bytes | ErrorCode], Reservation] = {}
         self._bytes_max = min(config.fetch_max_bytes, self.budget.storage.limit // READ_COPIES)
 
@@ -127,14 +128,13 @@ class FetchService:
         if sends_away == self._sends_away:
             return
         self._sends_away = sends_away
-        self._spawn(map_in_turns(lambda key: _wake(self.poll.changed(key)), self.poll.keys(), LEFT_AT_ONCE))
+        waking = map_in_turns(lambda key: _wake(self.poll.changed(key)), self.poll.keys(), LEFT_AT_ONCE)
+        self._leaving.start(waking, "waking fetches")
 
     async def close(self) -> None:
         """Cancel late reads and unfinished background work, and wait for their end."""
-        tasks = [*self._late, *self._leaving]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*self._late)
+        await self._leaving.close()
 
     # ---------------------------------------------------------------------------------------------------------- fetches
 
@@ -202,12 +202,7 @@ class FetchService:
             for wanted in partitions:
                 self.poll.leave(wanted)
             return
-        self._spawn(map_in_turns(self.poll.leave, tuple(partitions), LEFT_AT_ONCE))
-
-    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._leaving.start(map_in_turns(self.poll.leave, tuple(partitions), LEFT_AT_ONCE), "leaving partitions")
 
     def _resume(self, watch: FetchWatch) -> None:
         """Resume a session for its next request: wake one that is parked, and check again what had only news."""

@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.subscribers import no_op, wait_for
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.messages.member import Unregistered
 from bmq.meta.cluster.keys import member_key, node_id_key, node_ids_prefix
@@ -183,9 +184,7 @@ class Membership:
     async def stop(self) -> None:
         """Leave at once instead of by expiry.  If the store does not answer, the lease runs out."""
         self._forget()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_and_wait(self._task)
         if self._lease:
             try:
                 await self._kv.revoke(self._lease)

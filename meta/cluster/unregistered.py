@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterator, Set
 from enum import Enum
 
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.messages.member import Unregistered
 from bmq.core.rpc.peer import PeerLost
@@ -88,9 +89,7 @@ class RegistrationCheck:
 
     async def close(self) -> None:
         """End the task.  Idempotent."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_and_wait(self._task)
 
     async def _run(self) -> None:
         while True:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.metrics.counters import Histogram
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.address import EtcdAddress
@@ -142,7 +143,7 @@ class EtcdClient:
                 self._require_open()
             return task.result()
         finally:
-            await discard(task)
+            await cancel_and_wait(task)
 
     async def close(self) -> None:
         """Refuse new calls, wait for those in progress, and close the channels.  Idempotent."""
@@ -202,15 +203,6 @@ class EtcdClient:
 
 async def _gathered(*work: Coroutine[Any, Any, T]) -> list[T]:
     return await asyncio.gather(*work)
-
-
-async def discard(task: asyncio.Future[Any]) -> None:
-    """End a task that no code waits for any more, and ignore its result."""
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # retrieved, or asyncio would log it as never retrieved
 
 
 def _credentials(address: EtcdAddress) -> grpc.ChannelCredentials | None:

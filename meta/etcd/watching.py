@@ -15,9 +15,10 @@ from typing import Any
 
 import grpc.aio
 
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.logging.fields import fields
 from bmq.meta.etcd import messages_pb2 as pb
-from bmq.meta.etcd.client import EtcdClient, discard
+from bmq.meta.etcd.client import EtcdClient
 from bmq.meta.etcd.cursor import Cancelled, WatchCursor
 from bmq.meta.etcd.errors import FailureVerdict, judge_cancelled
 from bmq.meta.etcd.member import CallFailed, EtcdMember, WatchCall
@@ -86,7 +87,7 @@ class _Stream:
                 await self._wait(reading)
         except BaseException:
             self._call.cancel()
-            await discard(reading)
+            await cancel_and_wait(reading)
             raise
         self._owes = False
         return self._result(reading)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from bmq.core.aio.subscribers import no_op
+from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.errors import RequestError
 from bmq.core.rpc.messages.controller import ReportRequest
 from bmq.core.rpc.peers import Peers
@@ -26,7 +27,7 @@ class Reports:
         self._peers = peers
         self._here = here
         self._reported_at: dict[str, float] = {}  # by incarnation: when
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnedTasks()
         self._unsubscribe: Callable[[], None] = no_op
 
     def start(self) -> None:
@@ -36,9 +37,7 @@ class Reports:
     async def close(self) -> None:
         """Report nothing more, and cancel the reports under way."""
         self._unsubscribe()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def broken(self, incarnation: str, why: str) -> None:
         """Report that a connection to a member broke or could not be made; ``why`` is for the controller's log."""
@@ -53,9 +52,7 @@ class Reports:
         if controller.incarnation == self._view.own:
             self._here(incarnation, why)
             return
-        task = asyncio.get_running_loop().create_task(self._report(incarnation, why))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._report(incarnation, why), f"report of {incarnation}")
 
     async def _report(self, incarnation: str, why: str) -> None:
         controller = self._view.controller

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from bmq.core.aio.subscribers import no_op
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.errors import FormatError
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.peers import ConnectionKind, Peers
@@ -125,9 +126,7 @@ class UnreachableBrokers:
     async def close(self) -> None:
         """Watch and publish nothing more.  The list that is published ends with the lease."""
         self._unsubscribe()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await cancel_and_wait(self._task)
 
     def _broken(self, incarnation: str, why: str) -> None:
         loop = asyncio.get_running_loop()

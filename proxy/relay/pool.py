@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Set
 
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.message_fields import InternalRequest, R
 from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers, ask_peer
@@ -65,10 +66,7 @@ class RelayPool:
     async def close(self) -> None:
         """Close all relayed connections, and open no more.  Idempotent."""
         self._is_closed = True
-        tasks = list(self._seeking.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*self._seeking.values())
         for relayed in tuple(self._relayed):
             relayed.close()
 

@@ -25,6 +25,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from bmq.core.aio.steps import batched
+from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.aio.turns import next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.message_fields import InternalRequest, R
@@ -133,7 +134,7 @@ class _Broker:
         self._singles = 0
         self._is_earlier = False  # it serves one question a request
         self._one_by_one_until = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnedTasks()
 
     def __repr__(self) -> str:
         under_way = f"{self._together} requests and {self._singles} single ones under way"
@@ -147,10 +148,7 @@ class _Broker:
             asyncio.get_running_loop().call_soon(self._send)
 
     async def close(self) -> None:
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def _send(self) -> None:
         """Send the queries in the queue, as far as the bounds allow."""
@@ -244,17 +242,7 @@ class _Broker:
         return later
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            text = f"a query to {self.member.incarnation} failed"
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": text, "exception": task.exception(), "task": task}
-            )
+        self._tasks.start(work, f"query to {self.member.incarnation}")
 
     @staticmethod
     def _loop_time() -> float:

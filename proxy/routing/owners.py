@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from bmq.core.aio.subscribers import no_op
+from bmq.core.aio.tasks import OwnedTasks, cancel_and_wait
 from bmq.core.aio.timeouts import Deadlines
 from bmq.core.aio.turns import map_in_turns, run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
@@ -77,7 +78,7 @@ class RemoteOwners:
         self._produce_links: dict[str, ProduceSender] = {}
         self._tail_links: dict[str, TailFetcher] = {}
         self._tails = TailFetchers(self._tail_link, is_read)
-        self._closing: set[asyncio.Task[object]] = set()
+        self._closing = OwnedTasks()
         self._sweeping: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = no_op
         self._is_draining = False
@@ -115,10 +116,8 @@ class RemoteOwners:
         Batches that were not sent get a retriable error; those under way end with their connection.
         """
         self._unsubscribe()
-        tasks = list(self._closing)
         if self._sweeping is not None:
             self._sweeping.cancel()
-            tasks.append(self._sweeping)
         links: list[ProduceSender | TailFetcher] = [*self._produce_links.values(), *self._tail_links.values()]
         for link in links:
             await link.close()
@@ -127,7 +126,8 @@ class RemoteOwners:
         await self._batched_queries.close()
         owners, self._owners = self._owners, {}
         await map_in_turns(RemoteOwner.close, tuple(owners.values()), PLACED_A_TURN)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._closing.finish()
+        await cancel_and_wait(self._sweeping)
 
     # ----------------------------------------------------------------------------------------------------------- owners
 
@@ -272,10 +272,10 @@ class RemoteOwners:
             self._relays.forget(incarnation)
         if produce is not None:
             self._for_all([sender.key for sender in produce.senders], self._place)
-            self._end(produce.close())
+            self._closing.start(produce.close(), "end of a produce link")
         if tail is not None:
             self._for_all(tuple(tail.tails), self._tails.place)
-            self._end(tail.close())
+            self._closing.start(tail.close(), "end of a tail link")
 
     def _for_all(self, items: Sequence[T], work: Callable[[T], None]) -> None:
         """Do ``work`` for partitions whose broker came or went: now, or in turns of the loop if there are many.
@@ -286,12 +286,7 @@ class RemoteOwners:
             for item in items:
                 work(item)
         else:
-            self._end(map_in_turns(work, items, PLACED_A_TURN))
-
-    def _end(self, work: Coroutine[Any, Any, object]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+            self._closing.start(map_in_turns(work, items, PLACED_A_TURN), "work for many routes")
 
     async def _sweep(self) -> None:
         while True:

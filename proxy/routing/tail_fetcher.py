@@ -19,6 +19,7 @@ from typing import Any
 
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.steps import Steps
+from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.aio.turns import StepQueue, Turns
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
@@ -80,7 +81,7 @@ class TailFetcher:
         self._joining: dict[PartitionKey, RemoteTail] = {}
         self._querying = 0
         self._is_due = False
-        self._works: set[asyncio.Task[None]] = set()
+        self._tasks = OwnedTasks()
         self._events = StepQueue(RENEWED_A_TURN)
         self._change = 0  # of the connection
         self._timers: dict[PartitionKey, asyncio.TimerHandle] = {}
@@ -120,15 +121,14 @@ class TailFetcher:
     def shut(self) -> None:
         """Close the connection, and cancel the queries: the broker is not a member any more."""
         self.link.shut()
-        for work in self._works:
-            work.cancel()
+        self._tasks.cancel()
 
     async def close(self) -> None:
         """Shut the fetcher, and wait until its work has ended."""
         self.shut()
         await self.link.close()
         await self._events.finish()
-        await asyncio.gather(*self._works, return_exceptions=True)
+        await self._tasks.finish()
 
     def _close(self, tail: RemoteTail) -> None:
         self._session.remove(tail.key)
@@ -222,20 +222,7 @@ class TailFetcher:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` in a task, which is cancelled when the fetcher is shut."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._works.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._works.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            asyncio.get_running_loop().call_exception_handler(
-                {
-                    "message": f"following partitions of {self.incarnation} failed",
-                    "exception": task.exception(),
-                    "task": task,
-                }
-            )
+        self._tasks.start(work, f"tails of {self.incarnation}")
 
     def wake_readers(self, tail: RemoteTail) -> None:
         """Wake the readers of a tail, by the event that its log start has moved, to where it is.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from bmq.core.aio.backoff import Backoff
+from bmq.core.aio.tasks import OwnedTasks
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
@@ -25,33 +24,6 @@ from bmq.storage.hdfs.settings import HdfsSettings
 _COMPLETE_PAUSE_S = Backoff(0.002, 0.4)
 
 
-class Tasks:
-    """The owner of short tasks that callbacks start.  ``close`` cancels those still running and awaits them."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run ``work`` as a task with this name."""
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    async def close(self) -> None:
-        """Cancel the tasks, and return when they have ended."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # Tasks handle all expected errors: this one is a bug, and must be reported.
-            context = {"message": f"task {task.get_name()} failed", "exception": error, "task": task}
-            task.get_loop().call_exception_handler(context)
-
-
 @dataclass(slots=True)
 class HdfsClient:
     """The shared state of one ``HdfsFileSystem``."""
@@ -65,7 +37,7 @@ class HdfsClient:
     leases: LeaseRenewer
     lengths: LengthReporter
     clock: PipelineClock
-    tasks: Tasks
+    tasks: OwnedTasks
     opening: asyncio.Semaphore
     bad_replicas: BadReplicas
     threads: ThreadPoolExecutor
@@ -81,7 +53,7 @@ class HdfsClient:
         """Make the client, within a running loop.  It does not connect yet."""
         namenode = NameNode(namenodes, settings, authenticator)
         datanodes = Datanodes(settings, authenticator)
-        tasks = Tasks()
+        tasks = OwnedTasks()
 
         async def find_silent(pipeline: Pipeline, members: list[pb.NodeId], block: pb.Block) -> None:
             pipeline.suspects = tuple(await datanodes.silent(members, block))

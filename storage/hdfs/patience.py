@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from bmq.core.aio.tasks import cancel_and_wait
+
 T = TypeVar("T")
 
 
@@ -30,7 +32,5 @@ async def wait_for_enough(
             _, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         successes()  # raises what an attempt has raised
     finally:
-        for attempt in attempts:
-            attempt.cancel()
-        await asyncio.gather(*attempts, return_exceptions=True)
+        await cancel_and_wait(*attempts)
     return [None if attempt.cancelled() else attempt.result() for attempt in attempts]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.storage.filesystem import PipelineFailed
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.context import HdfsClient
@@ -112,8 +113,7 @@ async def open_pipeline(
         silent = await client.datanodes.silent(pipeline.members, setup.block)
         raise type(error)(str(error), suspects=silent or pipeline.nodes[:1]) from error
     finally:
-        opening.cancel()
-        await asyncio.gather(opening, return_exceptions=True)  # it may have failed while its nodes were probed
+        await cancel_and_wait(opening)  # it may have failed while its nodes were probed
     if response.status != STATUS_SUCCESS:
         bad = response.first_bad_link or pipeline.nodes[0]
         reason = f"{status_name(response.status)} {response.message}".strip()

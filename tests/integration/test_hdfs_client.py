@@ -312,8 +312,8 @@ def test_cancelled_create_leaves_nothing(hdfs_root: str) -> None:
                     (await task).abort()
                 except asyncio.CancelledError:
                     assert task.cancelled()
-            while fs._client.tasks._tasks:
-                await asyncio.gather(*fs._client.tasks._tasks)
+            while fs._client.tasks:
+                await fs._client.tasks.finish()
             assert len(fs._client.clock) == 0
             assert fs._client.leases.files == {}
 

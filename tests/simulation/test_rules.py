@@ -565,7 +565,7 @@ def test_rule_8_an_idle_partition_has_no_task_and_no_timer() -> None:
         await write(process, range(2))
         await asyncio.sleep(SMALL.idle_close_ms / 1000 + ALARM_MS_MAX / 1000)
         writer = writer_of(process)
-        assert not writer._tasks
+        assert not writer.tasks
         assert writer.partition.deadline_ms() is None
         assert not writer.files
         assert process.broker.shared.alarms._heap == []

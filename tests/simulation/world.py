@@ -223,7 +223,7 @@ class Process:
         tasks = [self._task, self.moving, *self._chatter, *self.broker._tasks]
         writer = self.broker.get(KEY)
         if writer is not None:
-            tasks += list(writer._tasks)
+            writer.tasks.cancel()
         for task in tasks:
             if task is not None:
                 task.cancel()

@@ -22,6 +22,7 @@ from bmq.broker.config import BrokerConfig
 from bmq.broker.internal_api import BrokerApi
 from bmq.broker.shard_log_api import ShardLogApi
 from bmq.broker.shard_log_fence import ShardFence
+from bmq.core.aio.subscribers import Subscribers
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
@@ -55,7 +56,7 @@ class FakeView:
         self.members: dict[str, Member] = {}
         self.owners: dict[PartitionKey, str] = {}
         self.asked = 0
-        self._calls: list[Callable[[ViewChange], None]] = []
+        self._calls = Subscribers[[ViewChange]]()
 
     def owner_of(self, key: PartitionKey) -> str:
         self.asked += 1
@@ -75,8 +76,7 @@ class FakeView:
         return {}
 
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
-        self._calls.append(call)
-        return lambda: self._calls.remove(call)
+        return self._calls.add(call)
 
     def join(self, *names: str) -> None:
         for name in names:
@@ -93,8 +93,7 @@ class FakeView:
         self._tell(ViewChange(partitions=set(keys)))
 
     def _tell(self, change: ViewChange) -> None:
-        for call in list(self._calls):
-            call(change)
+        self._calls.notify(change)
 
 
 class Wire:
@@ -130,15 +129,14 @@ class Caller:
 
     def __init__(self, node: Node, name: str = "test") -> None:
         self._node = node
-        self._calls: list[Callable[[], None]] = []
+        self._calls = Subscribers[[]]()
         hello = HelloRequest(PROTOCOL, "bmq", name, node.name)
         answer = self.send(InternalKey.HELLO, hello)
         assert isinstance(answer, Response)
         assert HelloResponse.decode(_body(answer)).error is ErrorCode.NONE
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
-        self._calls.append(call)
-        return lambda: self._calls.remove(call)
+        return self._calls.add(call)
 
     def send(self, api_key: int, message: Any) -> Response | Awaitable[Response]:
         """As it is dispatched: up to its first await."""

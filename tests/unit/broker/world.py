@@ -19,6 +19,7 @@ from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig, log_config
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.partition.recompress import Offload, run_inline
+from bmq.core.aio.subscribers import Subscribers
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
@@ -56,16 +57,14 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.is_closed = False
-        self.calls: list[Callable[[], None]] = []
+        self.calls = Subscribers[[]]()
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
-        self.calls.append(call)
-        return lambda: self.calls.remove(call)
+        return self.calls.add(call)
 
     def close(self) -> None:
         self.is_closed = True
-        for call in list(self.calls):
-            call()
+        self.calls.notify()
 
 
 class RecordingTails:

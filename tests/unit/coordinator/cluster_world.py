@@ -23,6 +23,7 @@ from bmq.broker.traffic import TrafficCounters
 from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.server import Forwarding
 from bmq.coordinator.shard.remote_log import RemoteShardLogs, RoutedShardLogs
+from bmq.core.aio.subscribers import Subscribers
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
@@ -71,7 +72,7 @@ class View:
         self.members: dict[str, Member] = {}
         self.shards: dict[int, ShardOwner] = {}
         self.owners: dict[PartitionKey, str] = {}
-        self._calls: list[Callable[[ViewChange], None]] = []
+        self._calls = Subscribers[[ViewChange]]()
 
     def owner_of(self, key: PartitionKey) -> str:
         return self.owners.get(key, "")
@@ -86,8 +87,7 @@ class View:
         return self.shards.get(shard)
 
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
-        self._calls.append(call)
-        return lambda: self._calls.remove(call)
+        return self._calls.add(call)
 
     def show(self, other: View) -> None:
         """Everything that ``other`` shows; whoever follows is told of the difference."""
@@ -97,8 +97,7 @@ class View:
         )
         self.members, self.shards, self.owners = dict(other.members), dict(other.shards), dict(other.owners)
         if change != ViewChange():
-            for call in list(self._calls):
-                call(change)
+            self._calls.notify(change)
 
 
 def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> set[Any]:
@@ -125,8 +124,8 @@ class Link:
         self._waiting: set[asyncio.Future[memoryview]] = set()
         self._travelling: set[asyncio.TimerHandle] = set()
         self._served: set[asyncio.Task[None]] = set()
-        self._lost: list[Callable[[], None]] = []
-        self._closed: list[Callable[[], None]] = []
+        self._lost = Subscribers[[]]()
+        self._closed = Subscribers[[]]()
 
     def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
         loop = asyncio.get_running_loop()
@@ -165,12 +164,10 @@ class Link:
             asyncio.get_running_loop().call_exception_handler({"message": "serving a frame", "exception": error})
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
-        self._closed.append(call)
-        return lambda: self._closed.remove(call)
+        return self._closed.add(call)
 
     def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
-        self._lost.append(call)
-        return lambda: self._lost.remove(call) if call in self._lost else None
+        return self._lost.add(call)
 
     def cut(self, *, lingers: bool = False) -> None:
         """Break; what is on its way is lost, or arrives all the same with nobody to be answered (``lingers``)."""
@@ -180,14 +177,12 @@ class Link:
         if not lingers:
             for handle in self._travelling:
                 handle.cancel()
-            for call in self._closed:
-                call()
+            self._closed.notify()
         waiting, self._waiting = self._waiting, set()
         for answer in waiting:
             if not answer.done():
                 answer.set_exception(PeerLost("the connection broke", was_sent=True))
-        for call in list(self._lost):
-            call()
+        self._lost.notify()
 
 
 class Network:

@@ -19,6 +19,7 @@ from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig, log_config
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.broker.traffic import TrafficCounters
+from bmq.core.aio.subscribers import Subscribers
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
@@ -76,7 +77,7 @@ class View:
         self.own = own
         self.members: dict[str, Member] = {}
         self.owners: dict[PartitionKey, str] = {}
-        self._calls: list[Callable[[ViewChange], None]] = []
+        self._calls = Subscribers[[ViewChange]]()
 
     def owner_of(self, key: PartitionKey) -> str:
         return self.owners.get(key, "")
@@ -91,12 +92,10 @@ class View:
         return None
 
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
-        self._calls.append(call)
-        return lambda: self._calls.remove(call)
+        return self._calls.add(call)
 
     def tell(self, change: ViewChange) -> None:
-        for call in list(self._calls):
-            call(change)
+        self._calls.notify(change)
 
     def assign(self, key: PartitionKey, incarnation: str) -> None:
         self.owners[key] = incarnation
@@ -217,7 +216,7 @@ class Network:
         self.unreachable: set[str] = set()
         self.links: dict[tuple[str, ConnectionKind], Connection] = {}
         self.asked: Counter[int] = Counter()
-        self._broken: list[Callable[[str, str], None]] = []
+        self._broken = Subscribers[[str, str]]()
 
     def get(self, member: Member, kind: ConnectionKind) -> Connection | None:
         link = self._standing(member, kind)
@@ -262,12 +261,10 @@ class Network:
             return await ask_peer(link, request)
 
     def subscribe_broken(self, call: Callable[[str, str], None]) -> Callable[[], None]:
-        self._broken.append(call)
-        return lambda: self._broken.remove(call)
+        return self._broken.add(call)
 
     def tell_broken(self, incarnation: str, why: str) -> None:
-        for call in list(self._broken):
-            call(incarnation, why)
+        self._broken.notify(incarnation, why)
 
     def forget(self, incarnation: str) -> None:
         self.cut(incarnation)

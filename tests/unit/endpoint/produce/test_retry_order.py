@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from bmq.core.aio.subscribers import Subscribers
 from bmq.core.model import PartitionKey
 from bmq.endpoint.produce.queue import STUMBLES_MAX, RetryOrder
 
@@ -20,16 +21,14 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.is_closed = False
-        self._calls: list[Callable[[], None]] = []
+        self._calls = Subscribers[[]]()
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
-        self._calls.append(call)
-        return lambda: self._calls.remove(call)
+        return self._calls.add(call)
 
     def close(self) -> None:
         self.is_closed = True
-        for call in self._calls:
-            call()
+        self._calls.notify()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from bmq.core.aio.subscribers import Subscribers
 from bmq.core.aio.timeouts import Deadlines
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
@@ -44,7 +45,7 @@ class FakePeer:
         self.is_up = True
         self.is_busy = False
         self.calls: list[tuple[Sequence[Buffer], asyncio.Future[memoryview]]] = []
-        self._lost: list[Callable[[], None]] = []
+        self._lost = Subscribers[[]]()
 
     def call(self, api_key: int, version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
         future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
@@ -55,8 +56,7 @@ class FakePeer:
         return future
 
     def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
-        self._lost.append(call)
-        return lambda: self._lost.remove(call)
+        return self._lost.add(call)
 
     def close(self) -> None:
         self.cut()
@@ -67,8 +67,7 @@ class FakePeer:
             for _, future in self.calls:
                 if not future.done():
                     future.set_exception(PeerLost("cut", was_sent=True))
-            for call in list(self._lost):
-                call()
+            self._lost.notify()
 
 
 class FakePeers:

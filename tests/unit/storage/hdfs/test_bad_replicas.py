@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import pytest
@@ -61,8 +60,8 @@ def reading(*replicas: str, is_open: bool = False, times: int = 1) -> tuple[list
                 else:
                     with pytest.raises(CorruptData if BAD in replicas else StorageUnavailable):
                         await read()
-            while client.tasks._tasks:
-                await asyncio.gather(*client.tasks._tasks)
+            while client.tasks:
+                await client.tasks.finish()
             found.extend(reported(fake))
 
     run(test)
@@ -105,16 +104,13 @@ def test_reports_are_bounded_and_a_refusal_is_told(caplog: pytest.LogCaptureFixt
         refusal = "org.apache.hadoop.security.AccessControlException"
         async with datanodes(100, 100) as (client, located), namenode(lambda _call: refusal) as (nn, (fake,)):
             bad = BadReplicas(nn, client.tasks.start)
-            await told(bad, located, client.tasks._tasks)
+            bad.report(located, located.nodes)
+            await client.tasks.finish()
             assert len(fake.calls) == 1
             for number in range(2 * REPORTS_MAX):
                 located.block.id = 100 + number
                 bad.report(located, located.nodes)
             assert len(bad._reported) <= 2 * REPORTS_MAX, "two minutes at most"
-
-    async def told(bad: BadReplicas, located: pb.LocatedBlock, tasks: set[asyncio.Task[None]]) -> None:
-        bad.report(located, located.nodes)
-        await asyncio.gather(*tasks)
 
     with caplog.at_level(logging.WARNING):
         run(test)

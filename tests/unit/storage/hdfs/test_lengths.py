@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from bmq.core.aio.tasks import OwnedTasks
 from bmq.storage.filesystem import Lease, LeaseLost, PipelineFailed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.appender import HdfsAppender
-from bmq.storage.hdfs.context import Tasks
 from bmq.storage.hdfs.lengths import LengthReporter
 from bmq.storage.hdfs.settings import HdfsSettings
 
@@ -79,7 +79,7 @@ class World:
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
         self.namenode = FakeNameNode()
         self.lengths = LengthReporter(interval_s)
-        self.tasks = Tasks()
+        self.tasks = OwnedTasks()
 
         async def complete(path: str, *_: Any) -> None:
             self.namenode.calls.append((path, "complete"))
