@@ -24,7 +24,8 @@ from bmq.console.schema_registry import SchemaRegistry
 from bmq.console.schemas import schema_id
 from bmq.console.state import ConsoleState, TopicFacts
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.records.batch import Record, build_batch, parse_batch, split_batches
+from bmq.core.records.batch import Record, build_batch
+from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import StoredRecord, read_records
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListOffsetsRequest
@@ -317,8 +318,7 @@ def _decode(
     """Return the wanted records from `start` on, the offset after the last one that was read, and the bytes shown."""
     records: list[dict[str, Any]] = []
     due, size = start, 0
-    for piece in split_batches(memoryview(data)):
-        batch = parse_batch(piece)
+    for batch in read_batches(memoryview(data)):
         for record in read_records(batch, bytes_max=BATCH_BYTES_MAX):
             if record.offset < due:
                 continue
@@ -337,8 +337,8 @@ def _schema_ids(data: bytes, start: int, limit: int, wanted: _Wanted) -> Collect
     """Return the schema ids in the first `limit` wanted records from `start` on, `SCHEMAS_MAX` at most."""
     ids: dict[int, None] = {}
     count = 0
-    for piece in split_batches(memoryview(data)):
-        for record in read_records(parse_batch(piece), bytes_max=BATCH_BYTES_MAX):
+    for batch in read_batches(memoryview(data)):
+        for record in read_records(batch, bytes_max=BATCH_BYTES_MAX):
             if record.offset < start or (wanted.key is not None and record.key != wanted.key):
                 continue
             if count >= limit:

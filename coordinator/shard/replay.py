@@ -13,7 +13,8 @@ from bmq.coordinator.shard.log import ShardLog
 from bmq.coordinator.shard.state import ShardState
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records.batch import Batch, split_batches
+from bmq.core.records.batch import Batch
+from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 
 
@@ -43,8 +44,8 @@ class Replay:
             if not data:
                 message = f"the log ends at offset {self.offset}, though it must reach {end}"
                 raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, message)
-            for part in split_batches(memoryview(data)):
-                await self._take(Batch(part))
+            for batch in read_batches(memoryview(data)):
+                await self._take(batch)
             self.bytes_read += len(data)
             await next_turn()  # reads that are served from a cache do not give up the loop
 

@@ -185,22 +185,6 @@ class BatchRules:
     timestamp_after_max_ms: int = 3_600_000
 
 
-def split_batches(data: memoryview) -> Iterator[memoryview]:
-    """Yield the batches in ``data``, cut by their length fields.
-
-    Raises RequestError CORRUPT_MESSAGE if they do not fill it.
-    """
-    position, end = 0, len(data)
-    while position < end:
-        if end - position < HEADER_BYTES:
-            raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"{end - position} bytes are too few for a batch header")
-        size = _INT.unpack_from(data, position + 8)[0] + LENGTH_OVERHEAD
-        if size < HEADER_BYTES or size > end - position:
-            raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"batch length {size} does not fit {end - position} bytes")
-        yield data[position : position + size]
-        position += size
-
-
 def parse_batch(data: memoryview) -> Batch:
     """Return the one batch in ``data``, copied if it is read-only.
 

@@ -1,6 +1,6 @@
 """One walk over record batches, without I/O: bytes in, batches or "more bytes are needed" out.
 
-Every walk over batches is a ``BatchCursor``, so that all agree on where a batch ends and what is damage.  The caller
+The walks over batches step a ``BatchCursor``, so that all agree on where a batch ends and what is damage.  The caller
 holds the bytes and shows a window of them at each step; nothing is copied here::
 
     cursor = BatchCursor(position, offset, check=BatchCheck.CRC, length=length)
@@ -11,7 +11,8 @@ holds the bytes and shows a window of them at each step; nothing is copied here:
 
 A batch's length and its base offset are outside its CRC (KIP-98): only the batch that follows, and the offsets around
 it, show whether these are right.  Behind damage, ``find_batch`` searches for the next batch that is right by itself.
-The Spark decoder's walk (``spark.decoding.kernels.scan``) is compiled, and is the one that is not made of this.
+Two walks are not made of it, for their speed: the Spark decoder's is compiled (``spark.decoding.kernels.scan``), and
+``read_batches`` cuts by lengths alone.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ OFFSETS_AHEAD_MAX = 1 << 40
 """Bytes found behind damage that declare an offset further away than this are not a batch."""
 
 _HEAD = struct.Struct(">qiiBIhi")  # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
-_COUNT = struct.Struct(">i")
-_COUNT_AT = 57
+_INT = struct.Struct(">i")
+_LENGTH_AT = 8
 _MAGIC_AT = 16
+_COUNT_AT = 57
 _MAGIC_BYTE = bytes([MAGIC])
 _UNBOUNDED = (1 << 63) - 1
 
@@ -183,14 +185,21 @@ class BatchCursor:
 
 
 def read_batches(data: memoryview) -> Iterator[Batch]:
-    """Yield the batches that ``data`` consists of; their CRCs and offsets are not checked.
+    """Yield the batches that ``data`` consists of, cut by their length fields; nothing else of them is checked.
 
-    Raises RequestError CORRUPT_MESSAGE if they do not fill it.
+    Raises RequestError CORRUPT_MESSAGE if they do not fill it.  A fetch response holds one batch of a partition, or a
+    few: a cursor for these costs more than the batches do (1.4 us against 1.1), so it is only asked for the fault.
     """
-    cursor = BatchCursor(0, 0, check=BatchCheck.WHOLE, offsets=OffsetOrder.ANY, length=len(data))
-    while (step := cursor.step(data, cursor.position)) is _BATCH:
-        yield Batch(data[cursor.start : cursor.position])
-    if step is _DAMAGED:
+    position, end = 0, len(data)
+    while end - position >= HEADER_BYTES:
+        size = _INT.unpack_from(data, position + _LENGTH_AT)[0] + LENGTH_OVERHEAD
+        if not HEADER_BYTES <= size <= end - position:
+            break
+        yield Batch(data[position : position + size])
+        position += size
+    if position < end:
+        cursor = BatchCursor(position, 0, check=BatchCheck.WHOLE, offsets=OffsetOrder.ANY, length=end)
+        cursor.step(data, position)
         raise RequestError(ErrorCode.CORRUPT_MESSAGE, cursor.fault)
 
 
@@ -217,7 +226,7 @@ def candidates(data: memoryview, offset: int, room: int) -> Iterator[tuple[int, 
         if (
             offset <= base < offset + OFFSETS_AHEAD_MAX
             and HEADER_BYTES <= size <= room - start
-            and 0 <= _COUNT.unpack_from(text, start + _COUNT_AT)[0] <= last_delta + 1
+            and 0 <= _INT.unpack_from(text, start + _COUNT_AT)[0] <= last_delta + 1
         ):
             yield start, size
         at = text.find(_MAGIC_BYTE, at + 1)

@@ -23,7 +23,7 @@ from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.aio.turns import StepQueue, Turns
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.records.batch import Batch, split_batches
+from bmq.core.records.cursor import read_batches
 from bmq.core.rpc.message_fields import InternalRequest, R
 from bmq.core.rpc.messages.broker import AskRequest, Question
 from bmq.core.rpc.peers import ConnectionKind, PeerBusy, PeerLost, Peers
@@ -312,8 +312,7 @@ class TailFetcher:
             return
         batches = []
         for records in fetched.records:
-            for data in split_batches(memoryview(records)):
-                batch = Batch(data)
+            for batch in read_batches(memoryview(records)):
                 if tail.high_watermark <= batch.base_offset and batch.next_offset <= fetched.high_watermark:
                     batches.append(batch)
         if fetched.log_start > tail.log_start:

@@ -14,7 +14,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bmq.core.errors import FormatError
-from bmq.core.records.batch import CODEC_MASK, CODECS, Batch, split_batches
+from bmq.core.records.batch import CODEC_MASK, CODECS, Batch
+from bmq.core.records.cursor import read_batches
 from bmq.spark.decoding.isolation import Marker, marker_of
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import relocate
@@ -92,8 +93,7 @@ class _Reader(DataSourceReader):
         )
         rows: list[tuple[Any, ...]] = []
         for piece, run in RangedReader(io, fs, policy).runs(partition.slices):
-            for data in split_batches(run.data):
-                batch = Batch(data)
+            for batch in read_batches(run.data):
                 if batch.next_offset > piece.start and batch.base_offset < piece.end:
                     rows.append(_row(piece, batch))
                 if len(rows) == ROWS_MAX:

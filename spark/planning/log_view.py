@@ -17,7 +17,8 @@ from itertools import islice
 from typing import TypeVar
 
 from bmq.core.errors import FormatError
-from bmq.core.records.batch import Batch, split_batches
+from bmq.core.records.batch import Batch
+from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import first_not_older
 from bmq.spark.decoding.framing import Framer, Misframed
 from bmq.spark.options import LATEST, ByOffset, ByTimestamp, Edge, OffsetLimit, OptionError, ReadOptions
@@ -237,9 +238,9 @@ class LogView:
             position += len(data)
             for run in framer.feed(data):
                 where = run.position
-                for piece in split_batches(run.data):
-                    yield Batch(piece), where
-                    where += len(piece)
+                for batch in read_batches(run.data):
+                    yield batch, where
+                    where += batch.size
 
     # ---- offsets
 

@@ -22,7 +22,8 @@ from kafka.protocol.producer import (
 )
 
 from bmq.core.errors import ErrorCode
-from bmq.core.records.batch import Batch, Record, build_batch, split_batches
+from bmq.core.records.batch import Record, build_batch
+from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from tests.simulation.kafka_world import Told
 from tests.simulation.network import Disconnected
@@ -302,8 +303,7 @@ class Fetcher:
     def _decode(self, partition: int, data: bytes) -> list[Any]:
         told, start = self.world.told, self.offsets[partition]
         records: list[Any] = []
-        for view in split_batches(memoryview(bytes(data))):
-            batch = Batch(view)
+        for batch in read_batches(memoryview(bytes(data))):
             if not batch.has_valid_crc:
                 told.errors.append(f"a fetched batch with a bad CRC: {batch!r}")
             records += [each for each in read_records(batch, bytes_max=BYTES_MAX) if each.offset >= start]

@@ -11,7 +11,8 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceResponse
 
 from bmq.core.errors import ErrorCode
-from bmq.core.records.batch import Batch, Record, build_batch, split_batches
+from bmq.core.records.batch import Record, build_batch
+from bmq.core.records.cursor import read_batches
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld
 from tests.simulation.kafka_clients import BYTES_MAX, Refused, check, note_acked, produce_request
 from tests.simulation.network import Disconnected
@@ -147,8 +148,8 @@ class MetadataConsumer:
             self._is_due = True
             session.told.pop(partition, None)
             return
-        for view in split_batches(memoryview(bytes(part.records or b""))):
-            self.offsets[partition] = max(self.offsets[partition], Batch(view).next_offset)
+        for batch in read_batches(memoryview(bytes(part.records or b""))):
+            self.offsets[partition] = max(self.offsets[partition], batch.next_offset)
             self.progress_at[partition] = asyncio.get_running_loop().time()
 
 

@@ -14,7 +14,8 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Metrics
 from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records.batch import Batch, Ends, Record, build_batch, split_batches
+from bmq.core.records.batch import Batch, Ends, Record, build_batch
+from bmq.core.records.cursor import read_batches
 from bmq.endpoint.fetch.operation import FetchParams, FetchResult
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 from bmq.endpoint.fetch.service import FetchService
@@ -303,7 +304,7 @@ def offsets(fetched: FetchResult) -> dict[tuple[str, int], list[int]]:
     found = {}
     for look in fetched.results:
         data = memoryview(b"".join(look.buffers))
-        found[str(look.wanted.topic), look.wanted.partition] = [Batch(part).base_offset for part in split_batches(data)]
+        found[str(look.wanted.topic), look.wanted.partition] = [part.base_offset for part in read_batches(data)]
     return found
 
 

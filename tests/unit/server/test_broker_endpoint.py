@@ -14,7 +14,7 @@ from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Response
-from bmq.core.records.batch import Batch, split_batches
+from bmq.core.records.cursor import read_batches
 from bmq.endpoint.fetch.service import FetchService
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.kv_memory import KvFaults
@@ -98,7 +98,7 @@ def bases(response: Any) -> list[int]:
     (topic,) = response.responses
     (part,) = topic.partitions
     data = memoryview(bytes(part.records or b""))
-    return [Batch(each).base_offset for each in split_batches(data)]
+    return [each.base_offset for each in read_batches(data)]
 
 
 def test_produce_and_fetch_by_topic_id() -> None:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records.batch import CONTROL, TRANSACTIONAL, Batch, Record, build_batch, split_batches
+from bmq.core.records.batch import CONTROL, TRANSACTIONAL, Batch, Record, build_batch
+from bmq.core.records.cursor import read_batches
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, ProducerState, encode
 from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.filesystem import CreateOptions, FileSystem, write_once
@@ -126,7 +127,7 @@ def _checkpoint(
     index = SegmentIndex(interval)
     position, end = 0, name.base
     aborted = []
-    for each in map(Batch, split_batches(memoryview(b"".join(batches)))):
+    for each in read_batches(memoryview(b"".join(batches))):
         index.add(each.base_offset, position, each.max_timestamp)
         position, end = position + each.size, each.next_offset
         if each.is_control:

@@ -12,7 +12,8 @@ import pytest
 from crc32c import crc32c
 
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch, build_gap, split_batches
+from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch, build_gap
+from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import TimestampAndOffset
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.checkpoint import Checkpoint
@@ -100,7 +101,7 @@ def reader(fs: MemoryFileSystem, **options: int) -> LogReader:
 
 
 def offsets(data: bytes) -> list[int]:
-    return [Batch(part).base_offset for part in split_batches(memoryview(data))]
+    return [part.base_offset for part in read_batches(memoryview(data))]
 
 
 async def read_all(log: LogReader, start: int, end: int, max_bytes: int = 700) -> list[int]:
@@ -109,7 +110,7 @@ async def read_all(log: LogReader, start: int, end: int, max_bytes: int = 700) -
         data = await log.read(start, max_bytes, end)
         assert data
         found += offsets(data)
-        start = Batch(list(split_batches(memoryview(data)))[-1]).next_offset
+        start = list(read_batches(memoryview(data)))[-1].next_offset
     return found
 
 

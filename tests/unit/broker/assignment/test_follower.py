@@ -17,7 +17,7 @@ from bmq.broker.config import BrokerConfig
 from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields_of
-from bmq.core.records.batch import Batch, split_batches
+from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from bmq.core.rpc.messages.broker import HandedOverRequest
 from bmq.meta import ownership
@@ -877,8 +877,7 @@ async def values(c: Cluster, key: Any) -> dict[int, bytes]:
     at, end = 0, owner.high_watermark
     while at < end:
         data = await reader.read(at, 1 << 20, end, live=owner.live)
-        for part in split_batches(memoryview(data)):
-            one = Batch(part)
+        for one in read_batches(memoryview(data)):
             assert one.base_offset == at
             for record in read_records(one):
                 found[record.offset] = bytes(record.value or b"")

@@ -20,7 +20,8 @@ from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import State
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records.batch import Batch, Record, build_batch, split_batches
+from bmq.core.records.batch import Record, build_batch
+from bmq.core.records.cursor import read_batches
 from bmq.meta import ownership
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
@@ -111,11 +112,10 @@ class World:
         log = LogReader(BlockCache(self.reading, ReadConfig(block_bytes=256)), PATH)
         found: list[bytes] = []
         while start < end:
-            for part in split_batches(memoryview(await log.read(start, 500, end))):
-                batch = Batch(part)
+            for batch in read_batches(memoryview(await log.read(start, 500, end))):
                 assert batch.has_valid_crc
                 start = batch.next_offset
-                found.append(bytes(part[21:]))
+                found.append(bytes(batch.data[21:]))
         return found
 
 

@@ -19,7 +19,6 @@ from bmq.core.records.batch import (
     CONTROL,
     CRC_START,
     HEADER_BYTES,
-    LENGTH_OVERHEAD,
     LOG_APPEND_TIME,
     MAX_SEQUENCE,
     TRANSACTIONAL,
@@ -31,8 +30,8 @@ from bmq.core.records.batch import (
     encode_varint,
     increment_sequence,
     parse_batch,
-    split_batches,
 )
+from bmq.core.records.cursor import read_batches
 
 pytestmark = pytest.mark.slow
 
@@ -298,39 +297,6 @@ def test_last_sequence_wraps_within_a_batch() -> None:
 # ----------------------------------------------------------------------------------------------------- splitting
 
 
-def test_split_batches_cuts_at_the_lengths() -> None:
-    parts = [bytes(make(n)) for n in (1, 5, 2)]
-    assert [bytes(part) for part in split_batches(memoryview(b"".join(parts)))] == parts
-    assert list(split_batches(memoryview(b""))) == []
-
-
-def test_split_batches_does_not_copy() -> None:
-    """A writer numbers the batch in the buffer that it was split from."""
-    data = make(1) + make(1)
-    for part in split_batches(memoryview(data)):
-        Batch(part).assign(77, 0)
-    assert [Batch(part).base_offset for part in split_batches(memoryview(data))] == [77, 77]
-
-
-@pytest.mark.parametrize("keep", range(1, HEADER_BYTES + 7))
-def test_split_batches_refuses_a_cut_batch(keep: int) -> None:
-    """At every byte of the header and into the records, alone and behind a whole one."""
-    one = bytes(make(1))
-    for data in (one[:keep], one + one[:keep]):
-        with pytest.raises(RequestError) as caught:
-            list(split_batches(memoryview(data)))
-        assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
-
-
-@pytest.mark.parametrize("length", [-(1 << 31), -13, -12, -1, 0, HEADER_BYTES - LENGTH_OVERHEAD - 1, (1 << 31) - 1])
-def test_split_batches_refuses_lengths_that_do_not_fit(length: int) -> None:
-    data = make(1)
-    struct.pack_into(">i", data, 8, length)
-    with pytest.raises(RequestError) as caught:
-        list(split_batches(memoryview(data)))
-    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
-
-
 def test_parse_batch_takes_exactly_one() -> None:
     """As a produce request holds it: cut short at any byte it is corrupt, with anything behind it invalid."""
     one = bytes(make(2))
@@ -356,8 +322,8 @@ def test_parse_batch_gives_bytes_that_can_be_numbered() -> None:
 
 
 def judge_all(data: bytearray) -> None:
-    for part in split_batches(memoryview(data)):
-        check_batch(Batch(part), RULES, NOW_MS)
+    for batch in read_batches(memoryview(data)):
+        check_batch(batch, RULES, NOW_MS)
 
 
 @given(st.binary(max_size=400))
@@ -444,8 +410,7 @@ def test_we_accept_what_kafka_python_builds(number: int, is_idempotent: bool) ->
     for n in range(10):
         builder.append(NOW_MS + n, b"key", b"x" * 1000, [("h", b"1")])
     builder.close()
-    (data,) = split_batches(memoryview(bytearray(builder.buffer())))
-    batch = Batch(data)
+    (batch,) = read_batches(memoryview(bytearray(builder.buffer())))
     check_batch(batch, RULES, NOW_MS)
     assert (batch.attributes & 7, batch.count, batch.last_offset_delta) == (number, 10, 9)
     assert (batch.base_timestamp, batch.max_timestamp) == (NOW_MS, NOW_MS + 9)
@@ -453,7 +418,7 @@ def test_we_accept_what_kafka_python_builds(number: int, is_idempotent: bool) ->
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == producer
     assert (number == 0) == (batch.size > 10_000)  # it did compress
     batch.assign(500, 3)
-    (found,) = read(bytes(data))
+    (found,) = read(bytes(batch.data))
     assert [(r.offset, r.value) for r in found] == [(500 + n, b"x" * 1000) for n in range(10)]
 
 

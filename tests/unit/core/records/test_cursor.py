@@ -275,12 +275,31 @@ def test_batches_that_fill_the_bytes_are_read() -> None:
     assert list(read_batches(memoryview(b""))) == []
 
 
+def test_reading_batches_does_not_copy() -> None:
+    """A writer numbers the batch in the buffer that it was found in."""
+    data = bytearray(DATA)
+    for each in read_batches(memoryview(data)):
+        each.assign(77, 0)
+    assert {each.base_offset for each in read_batches(memoryview(data))} == {77}
+
+
 @pytest.mark.parametrize("keep", range(1, len(PARTS[0])))
 def test_batches_that_do_not_fill_the_bytes_are_corrupt(keep: int) -> None:
-    found = read_batches(memoryview(PARTS[1] + PARTS[0][:keep]))
-    assert next(found).base_offset == 7
-    with pytest.raises(RequestError, match="the bytes end in a batch") as error:
-        next(found)
+    """At every byte, alone and behind a whole one."""
+    for whole in ([], PARTS[1:2]):
+        found = read_batches(memoryview(b"".join(whole) + PARTS[0][:keep]))
+        assert [next(found).base_offset for _ in whole] == [7] * len(whole)
+        with pytest.raises(RequestError, match="the bytes end in a batch") as error:
+            next(found)
+        assert error.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("length", [-(1 << 31), -13, -12, -1, 0, HEADER_BYTES - LENGTH_OVERHEAD - 1, (1 << 31) - 1])
+def test_a_length_that_does_not_fit_is_corrupt(length: int) -> None:
+    data = bytearray(PARTS[0])
+    struct.pack_into(">i", data, 8, length)
+    with pytest.raises(RequestError) as error:
+        list(read_batches(memoryview(data)))
     assert error.value.code is ErrorCode.CORRUPT_MESSAGE
 
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.core.model import PartitionKey
-from bmq.core.records.batch import Batch, Record, build_batch, split_batches
+from bmq.core.records.batch import Batch, Record, build_batch
+from bmq.core.records.cursor import read_batches
 from bmq.endpoint.fetch.tail_cache import COPY_SHARE, ENTRY_BYTES, JOIN_BYTES, TailCache
 
 A = PartitionKey(uuid.UUID(int=1), 0)
@@ -31,7 +32,7 @@ def read(tails: TailCache, key: PartitionKey, offset: int, max_bytes: int = 1 <<
     found = tails.read(key, offset, max_bytes, end, at_least_one=True)
     assert found is not None
     assert found.size == sum(map(len, found.buffers))
-    return [Batch(part).base_offset for part in split_batches(memoryview(b"".join(found.buffers)))]
+    return [part.base_offset for part in read_batches(memoryview(b"".join(found.buffers)))]
 
 
 def test_a_read_begins_with_the_batch_that_holds_the_offset() -> None:
@@ -144,7 +145,7 @@ def in_one_frame(*bases: int, padding: int = 0) -> list[Batch]:
     """Large batches, as one produce request for several partitions brings them."""
     parts = [build_batch([Record(value=b"x" * BIG)], base_offset=base) for base in bases]
     view = memoryview(b"".join(parts).ljust(sum(map(len, parts)) + padding, b"."))
-    return [Batch(part) for part in split_batches(view[: len(view) - padding])]
+    return list(read_batches(view[: len(view) - padding]))
 
 
 def test_rule8_a_frame_of_several_batches_is_kept_as_it_came_and_counted_once_until_the_last_has_gone() -> None:

@@ -12,7 +12,8 @@ import pytest
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.core.aio.steps import Steps
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records.batch import Batch, split_batches
+from bmq.core.records.batch import Batch
+from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.peers import ConnectionKind
@@ -65,7 +66,7 @@ async def values(world: Cluster, partition: int = 0, offset: int = 0) -> list[st
 
 def batches_of(fetched: FetchResult) -> list[Batch]:
     data = memoryview(b"".join([bytes(each) for look in fetched.results for each in look.buffers]))
-    return [Batch(each) for each in split_batches(data)]
+    return list(read_batches(data))
 
 
 def value_of(batch: Batch) -> str:

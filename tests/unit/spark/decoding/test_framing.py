@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.core.records.batch import Batch, split_batches
+from bmq.core.records.cursor import read_batches
 from bmq.spark.decoding.framing import BatchRun, Framer, Misframed
 from tests.unit.spark.storing import batch, series
 
@@ -23,7 +23,7 @@ def feed(framer: Framer, data: bytes, chunk: int) -> list[BatchRun]:
 
 
 def offsets(runs: list[BatchRun]) -> list[int]:
-    return [Batch(piece).base_offset for run in runs for piece in split_batches(memoryview(bytearray(run.data)))]
+    return [batch.base_offset for run in runs for batch in read_batches(run.data)]
 
 
 @given(st.integers(1, len(DATA) + 10))

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.core.records.batch import Batch, split_batches
+from bmq.core.records.cursor import read_batches
 from bmq.spark.decoding.decoder import CorruptSegment
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import find_logs, relocate
@@ -76,8 +76,8 @@ def reader(io: StorageLoop, fs: Watched, **policy: bool) -> RangedReader:
 
 def offsets(reader: RangedReader, pieces: Sequence[Slice]) -> Iterator[int]:
     for _, run in reader.runs(pieces):
-        for each in split_batches(memoryview(bytearray(run.data))):
-            yield Batch(each).base_offset
+        for each in read_batches(run.data):
+            yield each.base_offset
 
 
 def test_slices_in_order_across_chunks_and_files(io: StorageLoop, fs: Watched) -> None:
