@@ -102,7 +102,7 @@ async def _watch(w: World) -> None:
 
 async def _disturb(w: Watcher, random: Random) -> None:
     one = random.choice(w.standbys)
-    act = random.randrange(8)
+    act = random.randrange(9)
     if act == 0:
         one.kv.pause()
     elif act == 1:
@@ -117,6 +117,10 @@ async def _disturb(w: Watcher, random: Random) -> None:
             w.leader.kv.faults = CUT_OFF
     elif act == 5:
         w.store.start(asyncio.get_running_loop().time()) if w.store.down else w.store.stop()
+    elif act == 6:
+        w.members.isolated ^= {one.name}
+        if one.controller.leading is not None:
+            one.controller.report("proxy", random.choice("abc"))
     elif not w.store.down:
         await _change_members(w, random)
 
@@ -139,6 +143,7 @@ async def _heal(w: World) -> None:
     for each in w.standbys:
         each.kv.faults = NONE
         each.kv.resume()
+    w.members.isolated.clear()
     await w.until(lambda: w.leader is not None)
     await asyncio.sleep(15)  # what a member's lease alone says is not believed before
     for name in w.members.silent:
