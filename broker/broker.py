@@ -455,8 +455,8 @@ class Broker:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SEAL_S):
-                    await self.journal.file_left()
-            await self.journal.seal_abandoned()
+                    await self.journal.former.wait_left()
+            await self.journal.seal_left_files()
             await self._journals.seal_dead()
 
     async def _upkeep(self) -> None:

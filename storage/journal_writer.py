@@ -19,19 +19,16 @@ from bmq.storage.filesystem import (
     Appender,
     CreateOptions,
     FileSystem,
-    Lease,
-    NoSuchFile,
     OutOfSpace,
     PipelineFailed,
     StorageError,
 )
-from bmq.storage.journal import CHECKPOINT, OVERHEAD, PROBE, SNAPSHOT_BEGIN, SNAPSHOT_END, frame, journal_numbers
+from bmq.storage.journal import CHECKPOINT, OVERHEAD, PROBE, SNAPSHOT_BEGIN, SNAPSHOT_END, frame
+from bmq.storage.journal_former_files import FormerFiles
 
 _PATIENCE_MAX_S = 10.0
 _SYNC_S = 2.0  # added to the patience with a flush that waits for disks
 _SLOW_BYTES_PER_S = 10 << 20
-_ABANDONED_MAX = 1_000
-_SEAL_PARALLEL = 8
 _FLUSH_BYTES_MAX = 8 << 20
 _BLOCK_BYTES_MIN = 64 << 20
 _COPIES_PATIENCE_S = 5.0
@@ -46,8 +43,6 @@ Nothing waits for it, the block has room for more, and each try is a file of the
 """
 _IDLE_RETRY_S = 1.0
 """The time from a next file that storage did not serve to the next try, while no checkpoint waits for it."""
-_DELETE_AGAIN_S = 1.0
-"""The time from a deletion of old files that storage did not serve to the next try."""
 _FULLER_S = 5.0
 _FULLER_MAX_S = 60.0
 """The time from a file with fewer copies to the next try to replace it, at first and at most.
@@ -154,11 +149,7 @@ class JournalWriter:
         self._fuller_at = math.inf  # when to try to replace a file with fewer copies
         self._fuller_s = _FULLER_S
         self._snapshot_bytes = 0
-        self._has_old_files = False  # there may be files that are to be deleted
-        self._deletion: asyncio.Task[None] | None = None
-        self._closed = ""  # the last file that was closed in order, with all its copies
-        self._abandoned: list[Lease] = []
-        self._left = asyncio.Event()  # a file was left while no other waited to be sealed
+        self.former = FormerFiles(fs, incarnation, self._wake.set)
         self.bytes_written = 0
         self.records_written = 0
         self.flush_ms = Histogram()
@@ -248,7 +239,8 @@ class JournalWriter:
                     await self._leave_failed(self._appender)
                     continue
                 await self._write_queue()
-                self._delete_old_files()
+                if self._appender is not None:
+                    self.former.delete_old(self._appender.lease.paths[0], has_all_copies=self._has_all_copies)
                 if self._appender is not None and self._opening is not None:
                     if self._opening.task.done():
                         await self._roll(self._appender, self._opening)
@@ -269,9 +261,7 @@ class JournalWriter:
         finally:
             if self._opening is not None:
                 await _give_up(self._opening)
-            if self._deletion is not None:
-                self._deletion.cancel()
-                await asyncio.wait([self._deletion])
+            await self.former.close()
             self._ended = True
             for queued in self._queue:
                 queued.future.cancel()
@@ -471,42 +461,13 @@ class JournalWriter:
         return records
 
     def _leave(self, appender: Appender) -> None:
-        """Give up the file's pipeline; ``seal_abandoned`` closes the file later."""
+        """Give up the file's pipeline; ``seal_left_files`` closes the file later."""
         appender.abort()
-        if not self._abandoned:
-            self._left.set()
-        self._abandoned.append(appender.lease)
-        self._has_old_files = True
-        del self._abandoned[:-_ABANDONED_MAX]
+        self.former.add_left(appender.lease)
 
-    async def file_left(self) -> None:
-        """Wait until a file is left that ``seal_abandoned`` has not tried, unless others wait for its next try."""
-        await self._left.wait()
-
-    async def seal_abandoned(self) -> None:
-        """Close the files that were left open.
-
-        This process's lease would keep them open, and their blocks reserved, for as long as it lives.  To be called now
-        and then by a task that may take long: each file is tried once, a few at a time, and one on a dead datanode
-        takes minutes.  A file that cannot be closed is tried again by the next call.
-        """
-        self._left.clear()
-        turns = asyncio.Semaphore(_SEAL_PARALLEL)
-
-        async def seal(lease: Lease) -> None:
-            async with turns:  # held across the fence on purpose: it bounds how many run at once
-                try:
-                    await self._fs.fence(lease, sync=self._is_synced)
-                except NoSuchFile:
-                    pass  # deleted as an old file
-                except StorageError:
-                    return
-            if lease in self._abandoned:
-                self._abandoned.remove(lease)
-
-        async with asyncio.TaskGroup() as group:
-            for lease in self._abandoned:
-                group.create_task(seal(lease))
+    async def seal_left_files(self) -> None:
+        """Close the former files that were left open (``FormerFiles.seal``)."""
+        await self.former.seal(sync=self._is_synced)
 
     async def _roll(self, old: Appender, opening: _Opening) -> None:
         """Go on in the next file, which was created or could not be."""
@@ -519,12 +480,12 @@ class JournalWriter:
                     self._wake.set()
                 return
             if await self._close_file(old) and has_all_copies:
-                self._closed = old.lease.paths[0]
+                self.former.add_closed(old.lease.paths[0])
         except BaseException:
             old.abort()
             raise
-        self._has_old_files = True
-        self._delete_old_files()
+        self.former.add_old()
+        self._wake.set()
 
     async def _discard(self, opening: _Opening) -> None:
         """Delete the next file, which is not needed, once it was created."""
@@ -557,34 +518,3 @@ class JournalWriter:
     def _has_all_copies(self) -> bool:
         """True if the open file has as many copies as it is to have."""
         return self._fuller_at == math.inf
-
-    def _delete_old_files(self) -> None:
-        """Begin to delete the files before the open one, except the newest: it may be being read.
-
-        Once the open file has all its copies, only a file that was closed in order, with all of its own, is kept.
-        Another may be on dead datanodes alone: it cannot be read then, and takeovers would wait for facts that the open
-        file repeats.  Files after the open one are left from failed attempts: the next file that is begun repeats their
-        content, and they are deleted with it.
-        """
-        if self._deletion is not None and self._deletion.done():
-            self._deletion.result()
-            self._deletion = None
-        if self._has_old_files and self._appender is not None and self._deletion is None:
-            self._has_old_files = False
-            self._deletion = asyncio.get_running_loop().create_task(
-                self._delete_before(self._appender.lease.paths[0]), name="deletion of old journal files"
-            )
-
-    async def _delete_before(self, path: str) -> None:
-        try:
-            numbers = await journal_numbers(self._fs, self.incarnation)
-            older = [old for n in numbers if (old := layout.journal(self.incarnation, n)) < path]
-            kept = self._closed if self._has_all_copies else max(older, default="")
-            for old in older:
-                if old != kept:
-                    await self._fs.delete(old)
-        except StorageError:
-            await asyncio.sleep(_DELETE_AGAIN_S)
-            self._has_old_files = True
-        finally:
-            self._wake.set()

@@ -1148,9 +1148,9 @@ def test_a_file_left_behind_is_closed_in_the_end() -> None:
         key = PartitionKey(uuid.UUID(int=1), 0)
         await journal.append(Checkpoint(key=key, segment=segment, position=1, end_offset=1, log_start=0))
         assert len(storage.open_files()) == 2
-        await journal.seal_abandoned()
+        await journal.seal_left_files()
         assert list(storage.open_files()) == [layout.journal("b", 2)]
-        await journal.seal_abandoned()
+        await journal.seal_left_files()
         journal.close()
         await task
 
@@ -1206,10 +1206,10 @@ def test_a_pipeline_that_breaks_while_nothing_is_written_is_left() -> None:
                 await world.read()
             await asyncio.sleep(60)
             assert await world.files() == [1], "nobody has looked"
-            sealing = asyncio.create_task(world.journal.file_left())
+            sealing = asyncio.create_task(world.journal.former.wait_left())
             world.journal.check_file()
             await asyncio.wait_for(sealing, 1)
-            await world.journal.seal_abandoned()
+            await world.journal.seal_left_files()
             assert list(world.storage.open_files()) == [layout.journal(BROKER, 2)]
             assert (await world.read())[key()] == full(5)
             assert JournalView.parse(memoryview(await world.data(2))).has_snapshot
@@ -1259,7 +1259,7 @@ def test_files_that_were_left_go_once_others_hold_what_they_said() -> None:
                 restart_all(world.storage)
                 world.journal.check_file()
                 await asyncio.sleep(1)
-                await world.journal.seal_abandoned()
+                await world.journal.seal_left_files()
                 assert len(await world.files()) == 1
                 assert (await world.read())[key()] == full(n)
 
@@ -1322,11 +1322,11 @@ def test_a_file_that_cannot_be_closed_holds_up_no_other() -> None:
 
         fs.fence = failing  # type: ignore[method-assign]
         for _ in range(3):
-            await journal.seal_abandoned()
+            await journal.seal_left_files()
             assert list(storage.open_files()) == [bad]
         assert tries == 3
         fs.fence = fence  # type: ignore[method-assign]
-        await journal.seal_abandoned()
+        await journal.seal_left_files()
         assert storage.open_files() == {}
 
     run(main())
@@ -1503,7 +1503,7 @@ def test_a_file_that_was_left_stays_while_the_next_one_has_fewer_copies() -> Non
             world.storage.kill_datanode("dn0")
             world.storage.stop_datanode("dn3")
             await world.append(full(6))
-            await world.journal.seal_abandoned()
+            await world.journal.seal_left_files()
             await asyncio.sleep(1)
             assert [len(each.nodes) for each in world.storage.appenders] == [2]
             assert await world.files() == [1, 2]
@@ -1563,10 +1563,15 @@ class SlowNameNode(MemoryFileSystem):
         return await super().delete(path, recursive=recursive)
 
 
-async def test_a_full_journal_is_written_while_its_next_file_waits_for_the_namenode() -> None:
+def slow_world() -> tuple[World, SlowNameNode]:
     world = World(roll_bytes=300)
-    world.fs = fs = SlowNameNode(world.storage)
-    world.journal._fs = fs
+    fs = SlowNameNode(world.storage)
+    world.journal = JournalWriter(fs, BROKER, world._snapshot, roll_bytes=300)
+    return world, fs
+
+
+async def test_a_full_journal_is_written_while_its_next_file_waits_for_the_namenode() -> None:
+    world, fs = slow_world()
     async with world.running():
         await world.append(full(1))
         fs.is_away = True
@@ -1592,8 +1597,7 @@ async def test_a_full_journal_is_written_while_its_next_file_waits_for_the_namen
 async def test_a_journal_that_ends_while_its_next_file_is_created_leaves_none_open(
     cancelled_after_s: float | None, has_open_file: bool
 ) -> None:
-    world = World(roll_bytes=300)
-    world.journal._fs = fs = SlowNameNode(world.storage)
+    world, fs = slow_world()
     fs.is_slow = not has_open_file
     task = asyncio.create_task(world.journal.run())
     if has_open_file:
@@ -1614,8 +1618,7 @@ async def test_a_journal_that_ends_while_its_next_file_is_created_leaves_none_op
 
 
 async def test_old_files_that_could_not_be_deleted_go_later_and_hold_up_nothing() -> None:
-    world = World(roll_bytes=300)
-    world.journal._fs = fs = SlowNameNode(world.storage)
+    world, fs = slow_world()
     async with world.running():
         await world.append(full(1))
         fs.is_readonly = True

@@ -152,7 +152,7 @@ def test_a_living_brokers_journal_that_others_fence_loses_nothing(seed: int) -> 
             found = await j.cache.find(DEAD, key())
             assert found is not None
             assert found.end_offset >= before
-            await journal.seal_abandoned()
+            await journal.seal_left_files()
         await appending
         assert fences > 5
         journal.close()
