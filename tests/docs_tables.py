@@ -8,31 +8,21 @@ Each stands between two markers in its page; the text around them is written by 
 
 from __future__ import annotations
 
-import ast
-import functools
-import inspect
 import itertools
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from bmq.broker.events import Event
-from bmq.broker.partition.machine import PartitionMachine
-from bmq.broker.partition.states import TERMINAL, State
-from bmq.broker.partition.transitions import EVENTS, TABLE
 from bmq.cli.command_tree import Command, walk
 from bmq.cli.main import build_parser
 from bmq.cli.serve import default_text
 from bmq.core.config import OPTIONS, environment_name, option_name
 from bmq.core.logging.fields import FIELDS
-from bmq.core.transitions import Cell
 from bmq.meta import topic_configs
 from bmq.proxy.apis import ALL_APIS
 from bmq.storage import recovery
-from tests import drawn_files
+from tests import drawn_files, machine_tables
 from tests.chart import drawn as chart
 from tests.drawn_files import Drawn, replace_section, table
 from tests.log_events import events as read_log_events
@@ -54,89 +44,6 @@ def pages() -> Iterator[Drawn]:
             begin, end = f"<!-- drawn from the code: {section} -->", f"<!-- end: {section} -->"
             drawn = replace_section(path, drawn, begin, end, draw())
         yield Drawn(path, written, drawn)
-
-
-# ------------------------------------------------------------------------------------------------- the partition
-
-
-def partition_table() -> str:
-    """Events down, living states across; terminal states ignore everything and share a column."""
-    living = [state for state in State if state not in TERMINAL]
-    titles = ["event", *(state.name for state in living), " ".join(s.name for s in State if s in TERMINAL)]
-    rows = []
-    for event in EVENTS:
-        cells = [_cell(TABLE[state, event]) for state in living]
-        ended = {_cell(TABLE[state, event]) for state in TERMINAL}
-        rows.append([f"**{event.__name__}**", *cells, " ".join(sorted(ended))])
-    return table(titles, rows)
-
-
-def _cell(cell: Callable[..., object] | Cell) -> str:
-    return cell.name.lower() if isinstance(cell, Cell) else f"`{_name(cell)}`"
-
-
-def _name(handler: Callable[..., object]) -> str:
-    return handler.__name__.lstrip("_").removeprefix("on_")
-
-
-def states() -> str:
-    return table(["state", "means"], [[state.name, state.value] for state in State])
-
-
-def handlers() -> str:
-    """Each handler once: when it is called, what it says of itself, where it may lead."""
-    used: dict[Callable[..., object], list[tuple[State, type[Event]]]] = {}
-    for pair, cell in TABLE.items():
-        if not isinstance(cell, Cell):
-            used.setdefault(cell, []).append(pair)
-    rows = []
-    for handler, pairs in used.items():
-        events = ", ".join(dict.fromkeys(event.__name__ for _, event in pairs))
-        doc = inspect.getdoc(handler) or "-"
-        leads = ", ".join(state.name for state in State if state.name in _targets(handler))
-        rows.append([f"`{_name(handler)}`", events, doc.splitlines()[0], leads or "-"])
-    return table(["handler", "event", "says", "may lead to"], rows)
-
-
-def diagram() -> str:
-    """Every change of state that a handler can make, with the events that may cause it."""
-    causes: dict[tuple[str, str], list[str]] = {}
-    for (state, event), cell in TABLE.items():
-        if not isinstance(cell, Cell):
-            for target in _targets(cell):
-                if target != state.name:
-                    causes.setdefault((state.name, target), []).append(event.__name__)
-    order = [state.name for state in State]
-    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> START"]
-    for (source, target), events in sorted(causes.items(), key=lambda edge: [order.index(name) for name in edge[0]]):
-        lines.append(f"    {source} --> {target}: {', '.join(dict.fromkeys(events))}")
-    lines += [f"    {state.name} --> [*]" for state in State if state in TERMINAL]
-    return "\n".join([*lines, "```", ""])
-
-
-@functools.cache
-def _targets(handler: Callable[..., object]) -> frozenset[str]:
-    """States that ``handler`` assigns, itself or through what it calls: read from its source."""
-    found: set[str] = set()
-    not_read: list[Any] = [handler]
-    seen = set[Any]()
-    while not_read:
-        function = not_read.pop()
-        if function in seen or not inspect.isfunction(function):
-            continue
-        seen.add(function)
-        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
-            if isinstance(node, ast.Assign) and {"self.state", "machine.state"} & set(map(ast.unparse, node.targets)):
-                assigned = ast.unparse(node.value)
-                assert assigned.startswith("State."), f"{function} sets the state to {assigned}: name the state there"
-                found.add(assigned.removeprefix("State."))
-            elif isinstance(node, ast.Call):
-                owner, _, name = ast.unparse(node.func).rpartition(".")
-                if owner in ("self", "machine"):
-                    not_read.append(getattr(PartitionMachine, name, None))
-                elif not owner:
-                    not_read.append(function.__globals__.get(name))
-    return frozenset(found)
 
 
 # ------------------------------------------------------------------------------------------------- recovery
@@ -308,13 +215,18 @@ def log_events() -> str:
     return table(["part", "level", "event", "fields"], rows)
 
 
+def _machine(machine: machine_tables.Machine) -> dict[str, Callable[[], str]]:
+    return {
+        "states": lambda: machine_tables.states(machine),
+        "state diagram": lambda: machine_tables.diagram(machine),
+        "state table": lambda: machine_tables.pairs(machine),
+        "handlers": lambda: machine_tables.handlers(machine),
+    }
+
+
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "design/partition-states.md": {
-        "states": states,
-        "state diagram": diagram,
-        "state table": partition_table,
-        "handlers": handlers,
-    },
+    "design/partition-states.md": _machine(machine_tables.PARTITION),
+    "design/assignment-states.md": _machine(machine_tables.ASSIGNED),
     "design/recovery-table.md": {
         "actions": recovery_actions,
         "rows": recovery_rows,

@@ -25,6 +25,8 @@ A partition that is still assigned but no longer owned (fenced, or its opening f
 bounded back-off: throttled storage at start is not a reason to give up (AutoMQ #3177).  A partition that is OFFLINE
 waits for its operator, and is tried again more and more rarely.  An open partition costs its owner object here; a task
 or a timer exists only while something is being opened, waited for or tried again.
+
+This is the shell: it awaits and reports.  ``broker.assignment.assigned_partition`` decides.
 """
 
 from __future__ import annotations
@@ -32,10 +34,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
-from bmq.broker.assignment.open_state import AssignedPartition, OpenState
+from bmq.broker.assignment import events as ev
+from bmq.broker.assignment.assigned_partition import AssignedPartition
+from bmq.broker.assignment.events import Effect, Event
+from bmq.broker.assignment.open_state import OpenState
 from bmq.broker.broker import Broker
-from bmq.broker.config import LogConfig
+from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.offset_search import OffsetLookups
 from bmq.broker.partition.owner import PartitionOwner
@@ -52,15 +58,33 @@ from bmq.storage.layout import PartitionPath
 
 BACKGROUND_PARALLEL = 2
 """Partitions opened at once while no request asks for one."""
-OFFLINE_LOOK_MS = 10_000
-"""Time between two reads of the record of a partition that is OFFLINE: a repair releases it.  After 1, 2, 4, ... 64
-reads, and then every 64, it is taken over again in any case: storage may return by now what it could not before."""
-OFFLINE_LOOKS_MAX = 64
-REPAIR_OWNER = "repair-"
-"""Prefix of the owner's name in a record while `bmq segment repair` is at work."""
 MEMBERSHIP_LOOK_MS = 200
 """Time between two checks whether this process, once declared dead, is a member again."""
 _SEARCH_READS = ReadConfig(cache_bytes=8 << 20, index_bytes=8 << 20, reads_max=16, ahead_max=0)
+E = TypeVar("E", bound=Effect)
+
+
+class _Slot(AssignedPartition):
+    """One assigned partition, and what the shell keeps with it."""
+
+    __slots__ = ("config", "key", "opening", "owner", "path")
+
+    def __init__(self, path: PartitionPath, key: PartitionKey, config: LogConfig, broker: BrokerConfig) -> None:
+        super().__init__(broker)
+        self.path = path
+        self.key = key
+        self.config = config
+        self.owner: PartitionOwner | None = None
+        self.opening: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.path} {super().__repr__()}>"
+
+    def refuse(self, error: RequestError) -> None:
+        """Raise ``error`` in the requests that wait for the partition."""
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
 
 
 class AssignedPartitions:
@@ -85,15 +109,15 @@ class AssignedPartitions:
         self._own_pool = BlockCache(shared.fs, _SEARCH_READS, progress=shared.reads) if pool is None else None
         self._searches = OffsetLookups(pool or self._own_pool)  # type: ignore[arg-type]  # one of the two
         self._recompressor = Recompressor(offload)
-        self._slots: dict[PartitionKey, AssignedPartition] = {}
-        self._queues: dict[OpenState, deque[AssignedPartition]] = {
+        self._slots: dict[PartitionKey, _Slot] = {}
+        self._queues: dict[OpenState, deque[_Slot]] = {
             OpenState.AWAITED: deque(),
             OpenState.ASKED: deque(),
             OpenState.QUEUED: deque(),
         }
         self._opening: set[asyncio.Task[None]] = set()
-        self._waiting: dict[str, dict[AssignedPartition, None]] = {}  # by the member that is to hand them over
-        self._kept_out: dict[AssignedPartition, None] = {}  # until this process is a member again
+        self._waiting: dict[str, dict[_Slot, None]] = {}  # by the member that is to hand them over
+        self._kept_out: dict[_Slot, int] = {}  # until this process is a member again: the number of the alarm
         self._leaving: dict[PartitionKey, asyncio.Task[ReleaseNote | None]] = {}
         self._leave_turns = asyncio.Semaphore(broker.config.open_parallel)
         self._is_closed = False
@@ -113,8 +137,8 @@ class AssignedPartitions:
         """Own the partition from now on.  Called again with another config, change that without closing anything."""
         slot = self._slots.get(key)
         if slot is None:
-            slot = self._slots[key] = AssignedPartition(path, key, config)
-            self._enqueue(slot, OpenState.QUEUED)
+            slot = self._slots[key] = _Slot(path, key, config, self._broker.config)
+            self._enqueue(slot, ev.Enqueue())
         elif slot.config != config:
             slot.config = config
             writer = self._broker.get(key)
@@ -131,9 +155,8 @@ class AssignedPartitions:
         will be notified.
         """
         slot = self._slots.pop(key, None)
-        if slot is not None and slot.state is OpenState.WAITING:
-            self._wait_no_more(slot)
-            self._broker.shared.first_files.forget(slot.path)
+        if slot is not None:
+            self._handle(slot, ev.Withdrawn())
         leaving = self._leaving.get(key)
         if slot is None and leaving is not None and not is_deleted:
             return leaving
@@ -165,7 +188,7 @@ class AssignedPartitions:
         trouble = self._trouble(slot)
         return f"{slot.state.value}: {trouble}" if trouble else slot.state.value
 
-    def _trouble(self, slot: AssignedPartition) -> str:
+    def _trouble(self, slot: _Slot) -> str:
         """Return what keeps a partition from being opened; "" if nothing does and it only takes time."""
         writer = self._broker.get(slot.key) if slot.state is OpenState.OPENING else None
         return (writer.takeover_trouble if writer is not None else "") or slot.reason
@@ -180,7 +203,7 @@ class AssignedPartitions:
     async def _leave(
         self,
         key: PartitionKey,
-        slot: AssignedPartition | None,
+        slot: _Slot | None,
         earlier: asyncio.Task[ReleaseNote | None] | None,
         *,
         is_deleted: bool,
@@ -246,8 +269,8 @@ class AssignedPartitions:
     follow = get
     """Return the partition for reading: its owner object, since it is in this process."""
 
-    def _find(self, slot: AssignedPartition) -> PartitionOwner | None:
-        """Return the owner if it was opened in this very turn of the loop; else move it from QUEUED to ASKED.
+    def _find(self, slot: _Slot) -> PartitionOwner | None:
+        """Return the owner if it was opened in this very turn of the loop; else note that it is asked for.
 
         A listener that was just notified of the opening must find the owner, although its task has not ended yet.
         """
@@ -255,8 +278,7 @@ class AssignedPartitions:
             writer = self._broker.get(slot.key)
             if writer is not None and writer.partition.state is State.WRITE:
                 return self._own(slot, writer)
-        if slot.state is OpenState.QUEUED:
-            self._enqueue(slot, OpenState.ASKED)
+        self._handle(slot, ev.Asked())
         return None
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> PartitionOwner:
@@ -278,10 +300,7 @@ class AssignedPartitions:
                 raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, slot.reason)
             waiter: asyncio.Future[None] = loop.create_future()
             slot.waiters.append(waiter)
-            if slot.state in (OpenState.QUEUED, OpenState.ASKED):
-                self._enqueue(slot, OpenState.AWAITED)
-            elif slot.state is OpenState.WAITING:
-                self._broker.expect(slot.path, slot.config, slot.next_epoch)
+            self._handle(slot, ev.Awaited())
             try:
                 async with asyncio.timeout_at(deadline):
                     await waiter
@@ -292,12 +311,34 @@ class AssignedPartitions:
                 if waiter in slot.waiters:
                     slot.waiters.remove(waiter)
 
-    # ------------------------------------------------------------------------------------------------------ opening
+    def handed_over(self, released: Mapping[PartitionKey, ReleaseNote]) -> None:
+        """Open the partitions that another broker has released.
 
-    def _enqueue(self, slot: AssignedPartition, state: OpenState) -> None:
+        A partition that is not assigned here (yet), or is open, is ignored: when it is assigned later, its record shows
+        that it was released.
+        """
+        for key, note in released.items():
+            slot = self._slots.get(key)
+            if slot is not None:
+                self._handle(slot, ev.HandedOver(note))
+
+    def members_gone(self, incarnations: Iterable[str]) -> None:
+        """Open the partitions that wait for these incarnations, which are not members any more and release nothing."""
+        for incarnation in incarnations:
+            for slot in list(self._waiting.get(incarnation, ())):
+                self._handle(slot, ev.MemberGone())
+
+    # ------------------------------------------------------------------------------------------------------ effects
+
+    def _handle(self, slot: _Slot, event: Event) -> None:
+        if self._is_closed:
+            return
+        for effect in slot.handle(event):
+            PERFORM[type(effect)](self, slot, effect)
+
+    def _enqueue(self, slot: _Slot, effect: ev.Enqueue) -> None:
         """Put it at the end of a queue.  Its entry in another queue is skipped when that is reached."""
-        slot.state = state
-        self._queues[state].append(slot)
+        self._queues[slot.state].append(slot)
         self._pump()
 
     def _pump(self) -> None:
@@ -305,211 +346,159 @@ class AssignedPartitions:
         for state, queue in self._queues.items():
             width = BACKGROUND_PARALLEL if state is OpenState.QUEUED else self._broker.config.open_parallel
             while queue and len(self._opening) < width:
-                self._begin(queue.popleft(), state)
+                self._handle(queue.popleft(), ev.TurnCame(state, self._broker.is_lost))
 
-    def _begin(self, slot: AssignedPartition, state: OpenState) -> None:
-        if slot.state is not state or self._slots.get(slot.key) is not slot or self._is_closed:
-            return  # moved to another queue meanwhile, or withdrawn
-        if self._broker.is_lost:
-            self._keep_out(slot)
-            return
-        slot.state = OpenState.OPENING
-        task = asyncio.get_running_loop().create_task(self._open(slot))
-        slot.opening = task
-        self._opening.add(task)
-        task.add_done_callback(lambda done: self._opening_ended(slot, done))
+    def _set_alarm(self, slot: _Slot, effect: ev.SetAlarm) -> None:
+        shared = self._broker.shared
+        shared.alarms.at(shared.now_ms() + effect.delay_ms, lambda: self._handle(slot, ev.AlarmRang(effect.number)))
 
-    def _keep_out(self, slot: AssignedPartition) -> None:
-        """Open it once this process is a member again.
-
-        That may take as long as the process is cut off from the store, so one alarm checks for all such partitions.
-        """
-        slot.owner, slot.state, slot.reason = None, OpenState.DELAYED, "this process is not a member of the cluster now"
+    def _await_membership(self, slot: _Slot, effect: ev.AwaitMembership) -> None:
+        """Let one alarm check for all such partitions: it may take as long as the process is cut off from the store."""
         if not self._kept_out:
             self._check_membership_later()
-        self._kept_out[slot] = None
+        self._kept_out[slot] = effect.number
 
     def _check_membership_later(self) -> None:
         shared = self._broker.shared
-        shared.alarms.at(shared.now_ms() + MEMBERSHIP_LOOK_MS, self._let_in)
+        shared.alarms.at(shared.now_ms() + MEMBERSHIP_LOOK_MS, self._check_membership)
 
-    def _let_in(self) -> None:
+    def _check_membership(self) -> None:
         if self._is_closed:
             return
         if self._broker.is_lost:
             self._check_membership_later()
             return
         kept_out, self._kept_out = self._kept_out, {}
-        for slot in kept_out:
-            if self._slots.get(slot.key) is slot:
-                self._again(slot)
+        for slot, number in kept_out.items():
+            self._handle(slot, ev.AlarmRang(number))
 
-    async def _open(self, slot: AssignedPartition) -> None:
+    def _await_owner(self, slot: _Slot, effect: ev.AwaitOwner) -> None:
+        self._waiting.setdefault(effect.owner, {})[slot] = None
+
+    def _forget_owner(self, slot: _Slot, effect: ev.ForgetOwner) -> None:
+        waiting = self._waiting[effect.owner]
+        del waiting[slot]
+        if not waiting:
+            del self._waiting[effect.owner]
+
+    def _precreate(self, slot: _Slot, effect: ev.PrecreateSegment) -> None:
+        self._broker.expect(slot.path, slot.config, effect.epoch)
+
+    def _drop_precreated(self, slot: _Slot, effect: ev.DropPrecreated) -> None:
+        self._broker.shared.first_files.forget(slot.path)
+
+    def _wake(self, slot: _Slot, effect: ev.WakeRequests) -> None:
+        for waiter in slot.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # ----------------------------------------------------------------------------------------------------- takeover
+
+    def _take_over(self, slot: _Slot, effect: ev.TakeOver) -> None:
+        task = asyncio.get_running_loop().create_task(self._open(slot))
+        slot.opening = task
+        self._opening.add(task)
+        task.add_done_callback(lambda done: self._opening_ended(slot, done))
+
+    async def _open(self, slot: _Slot) -> None:
         leaving = self._leaving.get(slot.key)
         if leaving is not None:  # assigned again while it is being handed over
             await asyncio.wait([leaving])
         try:
-            found = await self._check_owner(slot)
-            if slot.state is OpenState.WAITING:
-                return
-            handed, slot.handed, slot.is_released = slot.handed, None, False
-            if handed is not None:
-                found = handed.found
-            writer = await self._broker.open(slot.path, slot.key, slot.config, found, handed)
+            found = await self._read_record(slot)
+            if slot.state is not OpenState.OPENING:
+                return  # it waits for its present owner
+            note = slot.take_note()
+            if note is not None:
+                found = note.found
+            writer = await self._broker.open(slot.path, slot.key, slot.config, found, note)
         except (RequestError, KvError) as error:
-            self._failed(slot, str(error))
+            self._ended(slot, str(error))
             return
         if writer.partition.config != slot.config:  # the config has changed while the partition was being opened
             writer.reconfigure(slot.config)
         self._own(slot, writer)
 
-    async def _check_owner(self, slot: AssignedPartition) -> tuple[PartitionRecord, int] | None:
-        """Read the record and return it with its revision; make the slot WAITING if a live member must release it.
+    async def _read_record(self, slot: _Slot) -> tuple[PartitionRecord, int] | None:
+        """Read the record, report the live member that owns the partition, and return the record with its revision.
 
         Returns None without reading where the owner does not matter.  The record may be stale by the time of the claim,
         which therefore compares the revision.  Raises KvError.
         """
-        if self._is_member is None or slot.is_released:
-            return None
-        try:
-            found = await self._broker.read_record(slot.key)
-        except FormatError:
-            return None  # the partition reads it again, and goes OFFLINE with the reason
-        owner = found[0].owner
-        if slot.is_released:  # the owner's notice has come while the record was read
-            return None
-        if owner and owner != self._broker.shared.incarnation and self._is_member(owner):
-            self._wait_for(slot, owner, found[0].epoch + 1)
+        found, live_owner, epoch = None, "", 0
+        if self._is_member is not None and slot.needs_record:
+            try:
+                found = await self._broker.read_record(slot.key)
+            except FormatError:
+                pass  # the partition reads it again, and goes OFFLINE with the reason
+            else:
+                owner, epoch = found[0].owner, found[0].epoch
+                if owner and owner != self._broker.shared.incarnation and self._is_member(owner):
+                    live_owner = owner
+        self._handle(slot, ev.RecordRead(live_owner, epoch))
         return found
 
-    # ------------------------------------------------------------------------------------- waiting for another owner
-
-    def _wait_for(self, slot: AssignedPartition, owner: str, next_epoch: int) -> None:
-        shared = self._broker.shared
-        slot.state, slot.present_owner, slot.next_epoch = OpenState.WAITING, owner, next_epoch
-        if slot.waiters:
-            self._broker.expect(slot.path, slot.config, next_epoch)
-        slot.waits += 1
-        number = slot.waits
-        self._waiting.setdefault(owner, {})[slot] = None
-        shared.alarms.at(shared.now_ms() + shared.config.handover_wait_ms, lambda: self._waited(slot, number))
-
-    def _waited(self, slot: AssignedPartition, number: int) -> None:
-        if slot.state is OpenState.WAITING and slot.waits == number and self._slots.get(slot.key) is slot:
-            self._release(slot)
-
-    def _wait_no_more(self, slot: AssignedPartition) -> None:
-        waiting = self._waiting[slot.present_owner]
-        del waiting[slot]
-        if not waiting:
-            del self._waiting[slot.present_owner]
-        slot.present_owner = ""
-
-    def _release(self, slot: AssignedPartition) -> None:
-        """Open it at full width: by fencing, if its owner has not released it."""
-        if slot.state is OpenState.WAITING:
-            self._wait_no_more(slot)
-        slot.is_released = True
-        self._enqueue(slot, OpenState.AWAITED if slot.waiters else OpenState.ASKED)
-
-    def handed_over(self, released: Mapping[PartitionKey, ReleaseNote]) -> None:
-        """Open the partitions that another broker has released.
-
-        A partition that is not assigned here (yet), or is open, is ignored: when it is assigned later, its record shows
-        that it was released.
-        """
-        for key, handed in released.items():
-            slot = self._slots.get(key)
-            if slot is None or slot.state is OpenState.OPEN:
-                continue
-            slot.handed = handed
-            if slot.state is OpenState.OPENING:
-                slot.is_released = True  # the record may have been read before
-            elif slot.state in (
-                OpenState.WAITING,
-                OpenState.QUEUED,
-                OpenState.ASKED,
-                OpenState.AWAITED,
-                OpenState.DELAYED,
-            ):
-                self._release(slot)
-
-    def members_gone(self, incarnations: Iterable[str]) -> None:
-        """Open the partitions that wait for these incarnations, which are not members any more and release nothing."""
-        for incarnation in incarnations:
-            for slot in list(self._waiting.get(incarnation, ())):
-                self._release(slot)
-
-    # --------------------------------------------------------------------------------------------------- being open
-
-    def _own(self, slot: AssignedPartition, writer: PartitionDriver) -> PartitionOwner | None:
-        """Make the partition's owner object and wake its requests.  Returns None if its ownership has ended already."""
-        if slot.owner is not None and slot.state is OpenState.OPEN:
-            return slot.owner if slot.owner.is_open else None
-        if writer.partition.state is not State.WRITE:
-            self._failed(slot, f"it was {writer.partition.state.name} at once")
-            return None
-        writer.on_end = lambda: self._failed(slot, f"its ownership ended: {writer.partition.state.name}")
-        slot.owner = PartitionOwner(self._broker.shared, writer, self._searches, self._recompressor)
-        slot.state, slot.failures, slot.reason, slot.was_open = OpenState.OPEN, 0, "", True
-        slot.offline_looks = 0
-        slot.wake()
-        return slot.owner
-
-    def _failed(self, slot: AssignedPartition, reason: str) -> None:
-        slot.owner, slot.reason = None, reason
-        if self._is_closed or self._slots.get(slot.key) is not slot:
-            return
-        writer = self._broker.get(slot.key)
-        if writer is not None and writer.partition.state is State.OFFLINE:
-            slot.state, slot.reason = OpenState.OFFLINE, f"partition is offline: {writer.partition.offline_reason}"
-            slot.wake()
-            self._check_offline_later(slot)
-            return
-        shared = self._broker.shared
-        slot.failures += 1
-        delay_ms = shared.config.retry_ms.pause(slot.failures)
-        slot.state = OpenState.DELAYED
-        shared.alarms.at(shared.now_ms() + delay_ms, lambda: self._again(slot))
-
-    def _again(self, slot: AssignedPartition) -> None:
-        if slot.state is OpenState.DELAYED:
-            self._enqueue(slot, OpenState.AWAITED if slot.waiters else OpenState.QUEUED)
-
-    def _check_offline_later(self, slot: AssignedPartition) -> None:
-        shared = self._broker.shared
-        shared.alarms.at(shared.now_ms() + OFFLINE_LOOK_MS, lambda: self._check_offline(slot))
-
-    def _check_offline(self, slot: AssignedPartition) -> None:
-        writer = self._broker.get(slot.key)
-        if slot.state is not OpenState.OFFLINE or self._slots.get(slot.key) is not slot or self._is_closed:
-            return
-        assert writer is not None
-        writer.spawn(self._reopen(slot, writer.partition.epoch))
-
-    async def _reopen(self, slot: AssignedPartition, epoch: int) -> None:
-        """Take an OFFLINE partition over again if its record says that it was released, or if a retry is due."""
-        slot.offline_looks += 1
-        looks = slot.offline_looks
-        is_due = looks % OFFLINE_LOOKS_MAX == 0 or looks & (looks - 1) == 0
-        try:
-            record, _ = await self._broker.read_record(slot.key)
-            is_due = is_due and not record.owner.startswith(REPAIR_OWNER)
-            is_due = is_due or (record.epoch > epoch and not record.owner)
-        except FormatError:
-            pass  # the takeover reads it again and reports that
-        except KvError:
-            is_due = False
-        if slot.state is not OpenState.OFFLINE or self._slots.get(slot.key) is not slot:
-            return
-        if is_due:
-            self._enqueue(slot, OpenState.QUEUED)
-        else:
-            self._check_offline_later(slot)
-
-    def _opening_ended(self, slot: AssignedPartition, task: asyncio.Task[None]) -> None:
+    def _opening_ended(self, slot: _Slot, task: asyncio.Task[None]) -> None:
         slot.opening = None
         self._opening.discard(task)
         if report_bug(task, f"opening {slot.path} failed"):
-            self._failed(slot, repr(task.exception()))
+            self._ended(slot, repr(task.exception()))
         self._pump()
+
+    def _own(self, slot: _Slot, writer: PartitionDriver) -> PartitionOwner | None:
+        """Make the partition's owner object and wake its requests.  Returns None if its ownership has ended already."""
+        if slot.owner is not None:
+            return slot.owner if slot.owner.is_open else None
+        if writer.partition.state is not State.WRITE:
+            self._ended(slot, f"it was {writer.partition.state.name} at once")
+            return None
+        writer.on_end = lambda: self._ended(slot, f"its ownership ended: {writer.partition.state.name}")
+        slot.owner = PartitionOwner(self._broker.shared, writer, self._searches, self._recompressor)
+        self._handle(slot, ev.Opened())
+        return slot.owner
+
+    def _ended(self, slot: _Slot, reason: str) -> None:
+        """Report that the takeover, or the ownership, has ended."""
+        slot.owner = None
+        writer = self._broker.get(slot.key)
+        if writer is not None and writer.partition.state is State.OFFLINE:
+            self._handle(slot, ev.WentOffline(writer.partition.offline_reason, writer.partition.epoch))
+        else:
+            self._handle(slot, ev.Failed(reason))
+
+    def _check_record(self, slot: _Slot, effect: ev.CheckRecord) -> None:
+        writer = self._broker.get(slot.key)
+        assert writer is not None
+        writer.spawn(self._check_offline(slot))
+
+    async def _check_offline(self, slot: _Slot) -> None:
+        try:
+            record, _ = await self._broker.read_record(slot.key)
+        except FormatError:
+            self._handle(slot, ev.RecordChecked(None))
+        except KvError:
+            self._handle(slot, ev.CheckFailed())
+        else:
+            self._handle(slot, ev.RecordChecked(record))
+
+
+def _perform(effect: type[E], function: Callable[[AssignedPartitions, _Slot, E], None]) -> tuple[type[Any], Perform]:
+    return effect, function
+
+
+Perform = Callable[[AssignedPartitions, _Slot, Any], None]
+PERFORM = dict(
+    (
+        _perform(ev.Enqueue, AssignedPartitions._enqueue),
+        _perform(ev.TakeOver, AssignedPartitions._take_over),
+        _perform(ev.SetAlarm, AssignedPartitions._set_alarm),
+        _perform(ev.AwaitMembership, AssignedPartitions._await_membership),
+        _perform(ev.AwaitOwner, AssignedPartitions._await_owner),
+        _perform(ev.ForgetOwner, AssignedPartitions._forget_owner),
+        _perform(ev.PrecreateSegment, AssignedPartitions._precreate),
+        _perform(ev.DropPrecreated, AssignedPartitions._drop_precreated),
+        _perform(ev.CheckRecord, AssignedPartitions._check_record),
+        _perform(ev.WakeRequests, AssignedPartitions._wake),
+    )
+)
+"""The function that performs each type of effect."""

@@ -23,7 +23,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bmq.broker.assignment.assigned_partitions import REPAIR_OWNER
+from bmq.broker.assignment.assigned_partition import REPAIR_OWNER
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.repair.facts import (
     DAMAGED,

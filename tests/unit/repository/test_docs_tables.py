@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bmq.broker.partition.states import TERMINAL, State
-from bmq.broker.partition.transitions import TABLE
 from bmq.storage import recovery
-from tests import docs_tables
+from tests import docs_tables, machine_tables
 from tests.chart import drawn as chart
 
 
@@ -30,19 +28,25 @@ def test_the_tests_that_the_rules_name_exist() -> None:
     assert all(f"test_rule_{number}_" in section for number, section in enumerate(sections, 1))
 
 
-def test_every_pair_and_every_combination_is_drawn() -> None:
-    living = len(State) - len(TERMINAL)
-    cells = sum(line.count(" | ") for line in docs_tables.partition_table().splitlines()[2:])
-    assert cells == len(TABLE) // len(State) * (living + 1)
+@pytest.mark.parametrize("machine", [machine_tables.PARTITION, machine_tables.ASSIGNED])
+def test_every_pair_is_drawn(machine: machine_tables.Machine) -> None:
+    columns = len(machine.living) + bool(machine.terminal)
+    cells = sum(line.count(" | ") for line in machine_tables.pairs(machine).splitlines()[2:])
+    assert cells == len(machine.table) // len(machine.states) * columns
+
+
+def test_every_combination_is_drawn() -> None:
     assert len(docs_tables.recovery_combinations().splitlines()) == 2 + len(list(recovery.combinations()))
     assert len(docs_tables.recovery_rows().splitlines()) == 2 + len(recovery.TABLE)
 
 
 def test_changes_of_state_are_read_from_the_handlers() -> None:
-    drawn = docs_tables.diagram()
-    assert "RECOVER --> WRITE: LogRecovered, CheckpointWritten" in drawn
-    assert all(f" {state.name}" in drawn for state in State), "a state that nothing leads to"
-    assert not any(f"{state.name} --> {other.name}" in drawn for state in TERMINAL for other in State)
+    assert "RECOVER --> WRITE: LogRecovered, CheckpointWritten" in machine_tables.diagram(machine_tables.PARTITION)
+    assert "WAITING --> AWAITED: HandedOver, MemberGone, AlarmRang" in machine_tables.diagram(machine_tables.ASSIGNED)
+    for machine in (machine_tables.PARTITION, machine_tables.ASSIGNED):
+        drawn = machine_tables.diagram(machine)
+        assert all(f" {state.name}" in drawn for state in machine.states), "a state that nothing leads to"
+        assert not any(f"{end.name} --> {other.name}" in drawn for end in machine.terminal for other in machine.states)
 
 
 def test_check_says_which_page_differs(

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.broker.assignment.assigned_partitions import BACKGROUND_PARALLEL, OFFLINE_LOOK_MS, OFFLINE_LOOKS_MAX
+from bmq.broker.assignment.assigned_partition import OFFLINE_LOOK_MS, OFFLINE_LOOKS_MAX
+from bmq.broker.assignment.assigned_partitions import BACKGROUND_PARALLEL
 from bmq.broker.config import BrokerConfig, LogConfig, log_config
 from bmq.broker.not_served_api import NotServedApi
 from bmq.core.errors import ErrorCode, RequestError
