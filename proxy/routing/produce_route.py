@@ -13,18 +13,19 @@ requests.  These hold, whatever the order of events:
   know the producer would take the first one that it gets for the producer's first batch.
 
 ``under_way`` has the parts that were sent and have no response yet, ``kept`` those that are to be sent (again); these
-are put in order once nothing is under way any more.  ``RouteState`` describes the states; each (state, event) has its
-row in ``TABLE``.
+are put in order once nothing is under way any more.  ``RouteState`` describes the states; ``TABLE`` has a
+function for each (state, event) pair (``core.transitions``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from bmq.core.aio.backoff import Backoff
 from bmq.core.errors import ErrorCode
+from bmq.core.transitions import Cell
 from bmq.proxy.routing.produce_route_events import (
     Answered,
     Assigned,
@@ -131,7 +132,9 @@ class ProduceRoute:
 
     def handle(self, event: Event, now: float) -> Sequence[Effect]:
         """Return the effects of an event.  ``now`` is in seconds, and never goes back."""
-        return TABLE[self.state, type(event)](self, event, now)
+        cell = TABLE[self.state, type(event)]
+        assert not isinstance(cell, Cell), f"{event} in {self.state.name}"
+        return cell(self, event, now)
 
     # ------------------------------------------------------------------------------------------------------- assignment
 
@@ -318,27 +321,39 @@ _BROKEN_MAX = 64
 matter."""
 
 
-Row = Callable[[ProduceRoute, Any, float], Sequence[Effect]]
+E = TypeVar("E", bound=Event)
+Handler = Callable[[ProduceRoute, E, float], Sequence[Effect]]
+_Row = tuple[type[Any], tuple[Handler[Any] | Cell, ...]]
 
 
-def _rows() -> dict[tuple[RouteState, type], Row]:
-    """Return the row of each (state, event).  Responses and losses come only in states with parts under way."""
-    everywhere: dict[type, Row] = {
-        Assigned: ProduceRoute._on_assigned,
-        ConnectionUp: ProduceRoute._on_up,
-        ConnectionLost: ProduceRoute._on_down,
-        NoBrokerLeft: ProduceRoute._on_deserted,
-        Submitted: ProduceRoute._on_handed,
-        Expired: ProduceRoute._on_expired,
-        Tick: ProduceRoute._on_tick,
-    }
-    answers: dict[type, Row] = {Answered: ProduceRoute._on_answered, Lost: ProduceRoute._on_lost}
-    rows = {(state, event): row for state in RouteState for event, row in everywhere.items()}
-    rows.update(
-        {(state, event): row for state in (RouteState.OPEN, RouteState.SETTLING) for event, row in answers.items()}
-    )
-    rows[RouteState.OPEN, Submitted] = ProduceRoute._on_handed_open
-    return rows
+def _on(
+    event: type[E],
+    unassigned: Handler[E] | Cell,
+    unreached: Handler[E] | Cell,
+    refused: Handler[E] | Cell,
+    settling: Handler[E] | Cell,
+    is_open: Handler[E] | Cell,
+) -> _Row:
+    """Return an event's row: a cell for each state."""
+    return event, (unassigned, unreached, refused, settling, is_open)
 
 
-TABLE = _rows()
+_R, NEVER = ProduceRoute, Cell.NEVER  # responses and losses come only in states with parts under way
+# fmt: off
+_ROWS = (
+    # event             UNASSIGNED       UNREACHED        REFUSED          SETTLING         OPEN
+    _on(Assigned,       _R._on_assigned, _R._on_assigned, _R._on_assigned, _R._on_assigned, _R._on_assigned),
+    _on(ConnectionUp,   _R._on_up,       _R._on_up,       _R._on_up,       _R._on_up,       _R._on_up),
+    _on(ConnectionLost, _R._on_down,     _R._on_down,     _R._on_down,     _R._on_down,     _R._on_down),
+    _on(NoBrokerLeft,   _R._on_deserted, _R._on_deserted, _R._on_deserted, _R._on_deserted, _R._on_deserted),
+    _on(Submitted,      _R._on_handed,   _R._on_handed,   _R._on_handed,   _R._on_handed,   _R._on_handed_open),
+    _on(Answered,       NEVER,           NEVER,           NEVER,           _R._on_answered, _R._on_answered),
+    _on(Lost,           NEVER,           NEVER,           NEVER,           _R._on_lost,     _R._on_lost),
+    _on(Expired,        _R._on_expired,  _R._on_expired,  _R._on_expired,  _R._on_expired,  _R._on_expired),
+    _on(Tick,           _R._on_tick,     _R._on_tick,     _R._on_tick,     _R._on_tick,     _R._on_tick),
+)
+# fmt: on
+TABLE: Mapping[tuple[RouteState, type[Event]], Handler[Any] | Cell] = {
+    (state, event): cell for event, cells in _ROWS for state, cell in zip(RouteState, cells, strict=True)
+}
+"""The function, or NEVER, of each (state, event type)."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from bmq.core.errors import ErrorCode
 from bmq.core.records.batch import Appended
+from bmq.core.transitions import Cell
 from bmq.proxy.routing.produce_route import RETRY_S, TABLE, ProduceRoute, RouteState
 from bmq.proxy.routing.produce_route_events import (
     Answered,
@@ -244,9 +247,10 @@ def test_every_state_and_event(state: RouteState, event: str, after: RouteState,
 
 
 def test_the_rows_are_all_there_are() -> None:
-    """Answers are heard only where something is under way."""
+    """Responses come only where something is under way."""
     shown = {(state, type(EVENTS[event](BEGINNINGS[state]()))) for state, event, _, _ in ROWS}
-    assert shown == set(TABLE)
+    assert shown == {pair for pair, cell in TABLE.items() if cell is not Cell.NEVER}
+    assert set(TABLE) == set(itertools.product(RouteState, get_args(Event)))
     for state in (UNASSIGNED, UNREACHED, REFUSED):
         assert not BEGINNINGS[state]().route.under_way
 
