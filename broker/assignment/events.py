@@ -45,7 +45,7 @@ class RecordRead:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """This broker owns the partition, and it accepts batches."""
+    """The partition is this broker's, and accepts batches."""
 
 
 @dataclass(frozen=True, slots=True)
