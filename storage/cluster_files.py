@@ -6,7 +6,7 @@
     /topics/<topic>/topic-<revision>.json    {"format": 1, "name": ..., "topic_id": ..., "partitions": n, "configs": {},
                                               "replication_factor": n}
 
-A topic's file is written under a scaffolding name (``.<name>-<holder>-<random>``) and renamed, which never overwrites:
+A topic's file is written under a temporary name (``.<name>-<holder>-<random>``) and renamed, which never overwrites:
 a name that exists holds a whole file, and its content never changes.  Equal topics have equal bytes, whichever process
 writes them; files of older versions have ``configs`` in another order.  The highest revision wins; older ones are
 deleted when a newer one is there.  The metadata store is the truth, these files follow it.
@@ -108,7 +108,7 @@ async def check_cluster(fs: FileSystem, cluster_id: str, *, incarnation: int = 0
 async def raise_incarnation(fs: FileSystem, found: ClusterFile) -> ClusterFile:
     """Replace ``/cluster.json`` by one with the next rebuild count, and return it.
 
-    A crash in the middle leaves only a file with a scaffolding name.  A repetition raises the count once more, which
+    A crash in the middle leaves only a file with a temporary name.  A repetition raises the count once more, which
     does no harm.
     """
     risen = replace(found, incarnation=found.incarnation + 1)
@@ -247,7 +247,7 @@ class StoredTopics:
         return True
 
     async def _remove_files(self, name: str, number: int) -> None:
-        """Remove a topic's files up to ``number``, and their scaffolding names, which crashed writers have left."""
+        """Remove a topic's files up to ``number``, and their temporary names, which crashed writers have left."""
         async for child in self._fs.list(layout.topic_folder(name)):
             match = _FILE_OR_SCAFFOLDING.match(layout.base_name(child.path))
             if match is not None and int(match[1]) <= number:
@@ -284,7 +284,7 @@ async def write_whole(fs: FileSystem, path: str, content: Mapping[str, object]) 
 
 
 async def _write_spare(fs: FileSystem, path: str, content: Mapping[str, object]) -> str:
-    """Write ``content`` and close it under a scaffolding name beside ``path``, and return that name."""
+    """Write ``content`` and close it under a temporary name beside ``path``, and return that name."""
     folder, _, name = path.rpartition("/")
     data = json.dumps(content, separators=(",", ":")).encode()
     options = CreateOptions(block_bytes=1 << 20)

@@ -10,7 +10,7 @@
     /topics/<topic>/<topic id>/<partition>/.spare-<epoch, 8>-<n, 4>-<holder>    created, not yet registered
     /journals/<broker incarnation>-<n, 8>.jnl
 
-A name ending in ``.log`` means *registered* (rule 3); everything beginning with a dot is scaffolding that the
+A name ending in ``.log`` means *registered* (rule 3); everything beginning with a dot is a temporary file that the
 sweeper removes.  Offsets are padded to 20 digits so that byte order is offset order; with equal bases, epoch and n
 follow, so byte order is also the order in which segments were registered (``storage.log_segments`` sorts by number: n
 may outgrow its four digits).

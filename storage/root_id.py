@@ -5,7 +5,7 @@
     /root.json      {"format": 1, "root_id": ...}
 
 The metadata store has the id of the root that the cluster is served from (``meta.root``); a process whose `--root` has
-another one, or none, does not serve.  The file is written once, under a scaffolding name that is renamed, and never
+another one, or none, does not serve.  The file is written once, under a temporary name that is renamed, and never
 changed: if several processes make it at once, one wins, and all read the same id.  The id is not part of
 `cluster.json`, which is replaced when a store is rebuilt.
 """

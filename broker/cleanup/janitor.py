@@ -9,7 +9,7 @@ This module decides when jobs run.  Others do them:
 | class | job |
 |---|---|
 | ``Retention`` | move the log start, and delete the files below it |
-| ``Sweeper`` | delete scaffolding files, and journals that no record names any more |
+| ``Sweeper`` | delete temporary files of earlier owners, and journals that no record names any more |
 | ``SegmentMerger`` | merge small neighbours into one file |
 
 Deadlines are on the monotonic clock.  Wall time (``wall_ms``) is only compared with the times of records and files;
@@ -29,7 +29,7 @@ from enum import Enum
 from functools import partial
 
 from bmq.broker.cleanup.orphans import Sweeper
-from bmq.broker.cleanup.retention import HOUR_MS, Ledger, Retention
+from bmq.broker.cleanup.retention import HOUR_MS, Retention, RetentionState
 from bmq.broker.cleanup.segment_merge import SegmentMerger
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.driver import PartitionDriver
@@ -60,7 +60,7 @@ class JanitorConfig:
     deletes_per_job: int = 64
     """Segments that one job deletes; the others follow in later rounds."""
     grace_ms: int = 600_000
-    """Age of scaffolding before it is deleted: longer than any outage that its maker may wait out."""
+    """Age of a temporary file before it is deleted: longer than any outage that its writer may wait out."""
     sweep_ms: int = 6 * HOUR_MS
     """Time between sweeps of one partition: a paused predecessor may still leave files."""
     journal_grace_ms: int = 24 * HOUR_MS
@@ -69,11 +69,11 @@ class JanitorConfig:
     """Time between sweeps of journals; only if some are old enough are all partition records read, page by page."""
     journals_per_sweep: int = 64
     """Dead brokers whose journals are deleted in one sweep."""
-    join_after: int = 8
+    merge_after: int = 8
     """Segments registered in a partition before merging is tried again."""
-    joins_per_job: int = 4
+    merges_per_job: int = 4
     """Merges, and repairs of interrupted ones, done by one job; the others follow in later rounds."""
-    join_sources_max: int = 32
+    merge_sources_max: int = 32
     """Files appended by one concat."""
     retry_ms: int = 60_000
     """Pause after a job that failed."""
@@ -84,8 +84,8 @@ class JanitorConfig:
         """Check the bounds.  Raises ValueError, which names the setting."""
         if min(self.interval_ms, self.jobs_per_round, self.names_per_job, self.deletes_per_job) < 1:
             raise ValueError("interval_ms, jobs_per_round, names_per_job and deletes_per_job must be at least 1")
-        if self.join_after < 1 or self.join_sources_max < 1:
-            raise ValueError("join_after and join_sources_max must be at least 1")
+        if self.merge_after < 1 or self.merge_sources_max < 1:
+            raise ValueError("merge_after and merge_sources_max must be at least 1")
 
 
 _CLOCK_SET_MS = 1_000
@@ -99,21 +99,21 @@ class Job(Enum):
 
     RETAIN = "move the log start"
     DELETE = "delete files below the log start"
-    SWEEP = "remove scaffolding"
-    JOIN = "join small segments"
+    SWEEP = "remove orphaned files"
+    MERGE = "merge small segments"
 
 
-class _Care(Ledger):
+class _PartitionCare(RetentionState):
     """The janitor's state for one ownership of a partition, with the state that retention keeps."""
 
-    __slots__ = ("closings", "due", "join_from", "record")
+    __slots__ = ("due", "merge_from", "record", "registered")
 
     def __init__(self, writer: PartitionDriver) -> None:
         super().__init__(writer)
         self.record = writer.partition.record
         self.due: dict[Job, int] = {}
-        self.join_from: SegmentName | None = None
-        self.closings = 0  # segments registered since the last pass of merging
+        self.merge_from: SegmentName | None = None
+        self.registered = 0  # segments registered since the last pass of merging
 
 
 class Janitor:
@@ -136,12 +136,12 @@ class Janitor:
         self._shared = shared
         self._partitions = partitions
         self._rng = rng or random.Random(random.getrandbits(64))  # so that a seed of the process seeds this too
-        self._cares: dict[PartitionKey, _Care] = {}
-        self._heap: list[tuple[int, int, _Care, Job]] = []
+        self._cares: dict[PartitionKey, _PartitionCare] = {}
+        self._heap: list[tuple[int, int, _PartitionCare, Job]] = []
         self._serial = itertools.count()
         self._journals_due_ms: int | None = None
         self._wall_offset_ms: int | None = None  # the wall clock minus the monotonic one
-        self._retention: Retention[_Care] = Retention(
+        self._retention: Retention[_PartitionCare] = Retention(
             shared.fs,
             interval_ms=self.config.interval_ms,
             names_per_job=self.config.names_per_job,
@@ -162,22 +162,22 @@ class Janitor:
         self._merger = SegmentMerger(
             shared,
             names_per_job=self.config.names_per_job,
-            joins_per_job=self.config.joins_per_job,
-            join_sources_max=self.config.join_sources_max,
+            merges_per_job=self.config.merges_per_job,
+            merge_sources_max=self.config.merge_sources_max,
             failed=self._failed,
         )
         self._perform = {
             Job.RETAIN: self._retention.retain,
             Job.DELETE: self._retention.delete,
             Job.SWEEP: self._sweep,
-            Job.JOIN: self._join,
+            Job.MERGE: self._merge,
         }
         self.failures = 0
 
     def __repr__(self) -> str:
         return (
             f"<Janitor {len(self._cares)} partitions, deleted={self.files_deleted} swept={self.files_swept}"
-            f" joined={self.files_joined} failures={self.failures}>"
+            f" merged={self.files_merged} failures={self.failures}>"
         )
 
     @property
@@ -191,9 +191,9 @@ class Janitor:
         return self._sweeper.files_swept
 
     @property
-    def files_joined(self) -> int:
+    def files_merged(self) -> int:
         """Segments that were appended to others."""
-        return self._merger.files_joined
+        return self._merger.files_merged
 
     async def run(self) -> None:
         """Do a round every ``interval_ms``, without end."""
@@ -218,7 +218,7 @@ class Janitor:
         await self._attempt_journals()
         return done
 
-    async def _attempt(self, care: _Care, job: Job) -> None:
+    async def _attempt(self, care: _PartitionCare, job: Job) -> None:
         try:
             async with asyncio.timeout(self.config.step_timeout_ms / 1000):
                 await self._perform[job](care, self._shared.clock.now_ms())
@@ -239,7 +239,7 @@ class Janitor:
 
         Does no I/O, and no work for an unchanged partition.
         """
-        before, cares = self._cares, dict[PartitionKey, _Care]()
+        before, cares = self._cares, dict[PartitionKey, _PartitionCare]()
         turns = Turns()
         for writer in tuple(self._partitions()):
             partition = writer.partition
@@ -249,25 +249,25 @@ class Janitor:
             if partition.state is not State.WRITE:
                 continue
             if not is_known:
-                care = cares[partition.key] = _Care(writer)
+                care = cares[partition.key] = _PartitionCare(writer)
                 self._begin(care, now_ms)
                 continue
             care = cares[partition.key] = before[partition.key]
             if partition.record is not care.record:
-                care.closings += _registrations(care.record, partition.record)
+                care.registered += _registrations(care.record, partition.record)
                 care.record = partition.record
                 self._schedule_retention(care, now_ms)
                 if care.has_leftovers:
                     care.has_leftovers = False
-                    self._retention.doom(care, care.log_start)
-                if care.closings >= self.config.join_after:
-                    self._schedule(care, Job.JOIN, now_ms)
+                    self._retention.delete_later(care, care.log_start)
+                if care.registered >= self.config.merge_after:
+                    self._schedule(care, Job.MERGE, now_ms)
             if partition.config is not care.config:
                 care.config = partition.config
                 self._schedule_retention(care, now_ms)
             if partition.log_start != care.log_start:
                 care.log_start = partition.log_start
-                self._retention.doom(care, partition.log_start)
+                self._retention.delete_later(care, partition.log_start)
         self._cares = cares
         if len(self._heap) > 8 * len(self._cares) + 64:
             self._rebuild_heap()
@@ -283,19 +283,19 @@ class Janitor:
         for care in self._cares.values():
             self._schedule_retention(care, now_ms)
 
-    def _begin(self, care: _Care, now_ms: int) -> None:
+    def _begin(self, care: _PartitionCare, now_ms: int) -> None:
         """Schedule all jobs of a newly owned partition: its predecessor may have left any of them half done."""
         self._schedule_retention(care, now_ms)
-        self._schedule(care, Job.JOIN, now_ms)
+        self._schedule(care, Job.MERGE, now_ms)
         self._schedule(care, Job.SWEEP, now_ms + self.config.grace_ms + self._rng.randrange(self.config.grace_ms + 1))
         if care.log_start > 0:
-            self._retention.doom(care, care.log_start)
+            self._retention.delete_later(care, care.log_start)
 
-    def _schedule_retention(self, care: _Care, due_ms: int) -> None:
+    def _schedule_retention(self, care: _PartitionCare, due_ms: int) -> None:
         if care.config.retention_ms != FOR_EVER or care.config.retention_bytes != FOR_EVER:
             self._schedule(care, Job.RETAIN, due_ms)
 
-    def _schedule(self, care: _Care, job: Job, due_ms: int) -> None:
+    def _schedule(self, care: _PartitionCare, job: Job, due_ms: int) -> None:
         """Schedule ``job`` for ``due_ms`` on the monotonic clock, unless it is due before."""
         if care.due.get(job, due_ms + 1) > due_ms:
             care.due[job] = due_ms
@@ -308,27 +308,27 @@ class Janitor:
         ]
         heapq.heapify(self._heap)
 
-    def _is_held(self, care: _Care) -> bool:
+    def _is_held(self, care: _PartitionCare) -> bool:
         partition = care.writer.partition
         return self._cares.get(partition.key) is care and partition.state is State.WRITE
 
     # --------------------------------------------------------------------------------- jobs that schedule other jobs
 
-    async def _sweep(self, care: _Care, wall_ms: int) -> None:
+    async def _sweep(self, care: _PartitionCare, wall_ms: int) -> None:
         now_ms = self._shared.now_ms()
         if await self._sweeper.sweep(care.writer, wall_ms):
-            self._schedule(care, Job.JOIN, now_ms)  # a file that was deleted may have blocked merging
+            self._schedule(care, Job.MERGE, now_ms)  # a file that was deleted may have blocked merging
         self._schedule(care, Job.SWEEP, now_ms + self.config.sweep_ms)
 
-    async def _join(self, care: _Care, wall_ms: int) -> None:
-        care.closings = 0
+    async def _merge(self, care: _PartitionCare, wall_ms: int) -> None:
+        care.registered = 0
         if not care.writer.partition.record.segments:
             return
-        care.join_from, is_more, is_blocked = await self._merger.join(care, care.join_from)
+        care.merge_from, is_more, is_blocked = await self._merger.merge(care, care.merge_from)
         if is_more:
-            self._schedule(care, Job.JOIN, self._shared.now_ms())
+            self._schedule(care, Job.MERGE, self._shared.now_ms())
         elif is_blocked:
-            care.closings = self.config.join_after  # tried again at the record's next change
+            care.registered = self.config.merge_after  # tried again at the record's next change
 
     async def _attempt_journals(self) -> None:
         now_ms = self._shared.now_ms()

@@ -1,4 +1,4 @@
-"""Removal of orphaned files: scaffolding of earlier epochs, and journals that no partition's record names any more.
+"""Removal of orphaned files: temporary files of earlier epochs, and journals that no partition's record names any more.
 
 Each file is *fenced* before it is deleted: datanodes acknowledge an open file's writer even after its name is deleted.
 """
@@ -50,7 +50,7 @@ class Sweeper:
         self.files_swept = 0
 
     async def sweep(self, writer: PartitionDriver, now_ms: int) -> bool:
-        """Delete the files that earlier owners left under scaffolding names.  Returns whether there were any.
+        """Delete the files that earlier owners left under temporary names.  Returns whether there were any.
 
         Files of the present epoch are not touched, whatever their holder: an epoch has one owner, which is about to use
         a spare or has given it up.  Its successor deletes them.  ``now_ms`` is wall time.  Raises RequestError if the
@@ -60,7 +60,7 @@ class Sweeper:
         named = {entry.spare for entry in partition.record.segments}
         old = [
             (status, holder)
-            for status in await scaffolding(self._fs, writer.path.folder, self._names_per_job)
+            for status in await temporary_files(self._fs, writer.path.folder, self._names_per_job)
             if now_ms - status.modified_ms > self._grace_ms
             and status.path not in named
             and (holder := self._left_by(status, partition.epoch)) is not None
@@ -146,7 +146,7 @@ class Sweeper:
         return found
 
 
-async def scaffolding(fs: FileSystem, folder: str, count_max: int) -> list[FileStatus]:
+async def temporary_files(fs: FileSystem, folder: str, count_max: int) -> list[FileStatus]:
     """Return up to ``count_max`` files of the folder whose names begin with a dot: temporary files of owners.
 
     They sort before all others, so no segment is listed.  Raises StorageError.

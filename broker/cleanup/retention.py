@@ -24,20 +24,20 @@ from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.log_segments import FOR_EVER, ListedSegment, Retained, expired, is_deletable, is_expired, walk
 from bmq.storage.segment import decode_idx_steps
 
-_DOOMED_MAX = 16
+_PENDING_DELETES_MAX = 16
 HOUR_MS = 3_600_000
 
 
-class Ledger:
+class RetentionState:
     """The state that retention keeps for one ownership of a partition."""
 
-    __slots__ = ("config", "counted_to", "doomed", "has_leftovers", "log_start", "total", "writer")
+    __slots__ = ("config", "counted_to", "has_leftovers", "log_start", "pending_deletes", "total", "writer")
 
     def __init__(self, writer: PartitionDriver) -> None:
         self.writer = writer
         self.config = writer.partition.config
         self.log_start = writer.partition.log_start
-        self.doomed: deque[tuple[int, int]] = deque()  # (monotonic ms, log start): then files below it are deleted
+        self.pending_deletes: deque[tuple[int, int]] = deque()  # (monotonic ms, log start): files below it go then
         self.has_leftovers = False  # files below the log start that must not be deleted yet
         self.total = 0  # bytes of the closed segments from the log start to ``counted_to``
         self.counted_to: SegmentName | None = None
@@ -47,7 +47,7 @@ class Ledger:
         self.counted_to, self.total = None, 0
 
 
-L = TypeVar("L", bound=Ledger)
+L = TypeVar("L", bound=RetentionState)
 
 
 class Retention(Generic[L]):
@@ -81,16 +81,16 @@ class Retention(Generic[L]):
         self._failed = failed
         self.files_deleted = 0
 
-    async def retain(self, ledger: L, wall_ms: int) -> None:
+    async def retain(self, state: L, wall_ms: int) -> None:
         """Move the log start past expired segments, and ask to be called when the next one can expire.
 
         Raises StorageError, and RequestError or KvError if the new log start cannot be made durable.
         """
-        writer, config = ledger.writer, ledger.config
+        writer, config = state.writer, state.config
         partition = writer.partition
         log_start, watermark = partition.log_start, partition.high_watermark
-        total = await self._count(ledger) if config.retention_bytes != FOR_EVER else 0
-        oldest = await self._oldest(ledger, total, wall_ms)
+        total = await self._count(state) if config.retention_bytes != FOR_EVER else 0
+        oldest = await self._oldest(state, total, wall_ms)
         rest = Retained(watermark, None, total - sum(segment.size for segment in oldest), None)
         new_start = expired(
             [*oldest, rest],
@@ -101,57 +101,57 @@ class Retention(Generic[L]):
             log_start=log_start,
         )
         left = [segment for segment in oldest if segment.end is None or segment.end > new_start]
-        self._schedule_next(ledger, left, wall_ms)
+        self._schedule_next(state, left, wall_ms)
         if new_start <= log_start or partition.state is not State.WRITE:
             return
         await writer.delete_before(new_start)
-        if ledger.counted_to is not None:
-            passed = [one for one in oldest if one.base < new_start and one.base <= ledger.counted_to.base]
-            ledger.total -= sum(segment.size for segment in passed)
-        ledger.log_start = new_start
-        self.doom(ledger, new_start)
+        if state.counted_to is not None:
+            passed = [one for one in oldest if one.base < new_start and one.base <= state.counted_to.base]
+            state.total -= sum(segment.size for segment in passed)
+        state.log_start = new_start
+        self.delete_later(state, new_start)
         if oldest[-1].base < new_start:
-            self._retain_at(ledger, self._now_ms())  # all segments that were listed have expired: list further
+            self._retain_at(state, self._now_ms())  # all segments that were listed have expired: list further
 
-    def doom(self, ledger: L, log_start: int) -> None:
+    def delete_later(self, state: L, log_start: int) -> None:
         """Have the files below ``log_start`` deleted after ``file_delete_delay_ms``."""
-        if len(ledger.doomed) >= _DOOMED_MAX:
-            ledger.doomed.pop()  # the new entry includes its files, a little later
-        ledger.doomed.append((self._now_ms() + ledger.config.file_delete_delay_ms, log_start))
-        self._delete_at(ledger, ledger.doomed[0][0])
+        if len(state.pending_deletes) >= _PENDING_DELETES_MAX:
+            state.pending_deletes.pop()  # the new entry includes its files, a little later
+        state.pending_deletes.append((self._now_ms() + state.config.file_delete_delay_ms, log_start))
+        self._delete_at(state, state.pending_deletes[0][0])
 
-    def _schedule_next(self, ledger: L, left: Sequence[Retained], wall_ms: int) -> None:
+    def _schedule_next(self, state: L, left: Sequence[Retained], wall_ms: int) -> None:
         """Ask for the next call by time: when the oldest segment in ``left`` expires.
 
         The size grows only when a segment is registered, which the janitor notices.
         """
-        retention_ms = ledger.config.retention_ms
+        retention_ms = state.config.retention_ms
         if retention_ms == FOR_EVER:
             return
         wait_ms = max(self._interval_ms, min(retention_ms, HOUR_MS))
         if left and left[0].timestamp is not None:
             wait_ms = left[0].timestamp + retention_ms + 1 - wall_ms
-        elif ledger.writer.partition.log_start == ledger.writer.partition.high_watermark:
+        elif state.writer.partition.log_start == state.writer.partition.high_watermark:
             return  # empty: nothing to expire before something is registered
-        self._retain_at(ledger, self._now_ms() + max(wait_ms, self._interval_ms))
+        self._retain_at(state, self._now_ms() + max(wait_ms, self._interval_ms))
 
-    async def _oldest(self, ledger: Ledger, total: int, wall_ms: int) -> list[Retained]:
+    async def _oldest(self, state: RetentionState, total: int, wall_ms: int) -> list[Retained]:
         """Return the closed segments from the log start on, up to and with the first that stays."""
-        partition, config = ledger.writer.partition, ledger.config
+        partition, config = state.writer.partition, state.config
         found: list[Retained] = []
         names = 0
-        async with aclosing(walk(self._fs, ledger.writer.path)) as listing:
+        async with aclosing(walk(self._fs, state.writer.path)) as listing:
             async for listed in listing:
                 names += 1
                 if names > self._names_per_job:
                     break
-                end = self._closed_end(ledger, listed)
+                end = self._closed_end(state, listed)
                 if not listed.is_live or (end is not None and end <= partition.log_start):
                     continue
                 if end is None:
                     break
                 by_time = config.retention_ms != FOR_EVER
-                timestamp = await self._timestamp(ledger, listed) if by_time else None
+                timestamp = await self._timestamp(state, listed) if by_time else None
                 found.append(Retained(listed.name.base, end, listed.length, timestamp))
                 total -= listed.length
                 is_surplus = config.retention_bytes != FOR_EVER and total >= config.retention_bytes
@@ -160,106 +160,106 @@ class Retention(Generic[L]):
         return found
 
     @staticmethod
-    def _closed_end(ledger: Ledger, listed: ListedSegment) -> int | None:
+    def _closed_end(state: RetentionState, listed: ListedSegment) -> int | None:
         """Return the offset where the segment ends; None while it is, or may be, open.
 
         The newest segment ends at the watermark once it has an index and no segment is open.  HDFS reports an open
         file's creation as its time, so a file that was left open does not show how young its records are.
         """
-        partition = ledger.writer.partition
+        partition = state.writer.partition
         if listed.end is not None:
-            return None if _may_be_open(ledger, listed) else listed.end
+            return None if _may_be_open(state, listed) else listed.end
         is_closed = listed.has_idx and partition.current is None
         return partition.high_watermark if is_closed else None
 
-    async def _timestamp(self, ledger: Ledger, listed: ListedSegment) -> int:
+    async def _timestamp(self, state: RetentionState, listed: ListedSegment) -> int:
         """Return Kafka's ``largestTimestamp`` in milliseconds: the records' largest, else the file's time.
 
         The index of an interrupted merge covers the oldest part of its file; the file is younger than all parts.
         """
-        path = ledger.writer.path.idx(listed.name)
+        path = state.writer.path.idx(listed.name)
         checkpoint = await read_idx(self._fs, path, self._failed) if listed.has_idx else None
         if checkpoint is None or checkpoint.max_timestamp < 0:
             return listed.modified_ms
         is_whole = checkpoint.position >= listed.length
         return checkpoint.max_timestamp if is_whole else max(checkpoint.max_timestamp, listed.modified_ms)
 
-    async def _count(self, ledger: Ledger) -> int:
+    async def _count(self, state: RetentionState) -> int:
         """Return the bytes from the log start on, with the segment being written.
 
         Lists only files that are new since the last count.
         """
-        partition = ledger.writer.partition
-        if partition.log_start != ledger.log_start:  # DeleteRecords
-            ledger.forget_count()
-        counted_to, total, opened = ledger.counted_to, ledger.total, 0
-        unclosed = _unclosed(ledger)
-        async with aclosing(walk(self._fs, ledger.writer.path, counted_to)) as listing:
+        partition = state.writer.partition
+        if partition.log_start != state.log_start:  # DeleteRecords
+            state.forget_count()
+        counted_to, total, opened = state.counted_to, state.total, 0
+        unclosed = _unclosed(state)
+        async with aclosing(walk(self._fs, state.writer.path, counted_to)) as listing:
             async for listed in listing:
                 is_below = listed.end is not None and listed.end <= partition.log_start
-                if not listed.is_live or is_below or listed.name == ledger.counted_to:
+                if not listed.is_live or is_below or listed.name == state.counted_to:
                     continue
                 if listed.name in unclosed or listed.end is None or opened:
                     opened += listed.length  # a lower bound; counted for good when it is closed
                 else:
                     counted_to, total = listed.name, total + listed.length
-        ledger.counted_to, ledger.total = counted_to, total
+        state.counted_to, state.total = counted_to, total
         current = partition.current
         return total + max(opened, current.flushed if current is not None else 0)
 
-    async def delete(self, ledger: L, wall_ms: int) -> None:
+    async def delete(self, state: L, wall_ms: int) -> None:
         """Delete the files below a log start that is due, once it is durable and the ownership is proven.
 
         Raises StorageError, KvError, RequestError; the deletion is then due again.
         """
         now_ms = self._now_ms()
         log_start = -1
-        while ledger.doomed and ledger.doomed[0][0] <= now_ms:
-            log_start = ledger.doomed.popleft()[1]
-        if ledger.doomed:
-            self._delete_at(ledger, ledger.doomed[0][0])
+        while state.pending_deletes and state.pending_deletes[0][0] <= now_ms:
+            log_start = state.pending_deletes.popleft()[1]
+        if state.pending_deletes:
+            self._delete_at(state, state.pending_deletes[0][0])
         if log_start < 0:
             return
         try:
-            await ledger.writer.delete_before(log_start)
-            await self._delete_below(ledger, log_start)
+            await state.writer.delete_before(log_start)
+            await self._delete_below(state, log_start)
         except BaseException:
-            ledger.doomed.appendleft((now_ms, log_start))
+            state.pending_deletes.appendleft((now_ms, log_start))
             raise
 
-    async def _delete_below(self, ledger: L, log_start: int) -> None:
-        doomed: list[ListedSegment] = []
-        ledger.has_leftovers = is_more = False
-        async with aclosing(walk(self._fs, ledger.writer.path)) as listing:
+    async def _delete_below(self, state: L, log_start: int) -> None:
+        below: list[ListedSegment] = []
+        state.has_leftovers = is_more = False
+        async with aclosing(walk(self._fs, state.writer.path)) as listing:
             async for listed in listing:
                 # A file that may be open is never deleted: its writer would go on being acknowledged.
-                may_be_open = _may_be_open(ledger, listed)
+                may_be_open = _may_be_open(state, listed)
                 if not is_deletable(listed, log_start) or may_be_open:
-                    ledger.has_leftovers = listed.end is None or may_be_open
+                    state.has_leftovers = listed.end is None or may_be_open
                     break
-                is_more = len(doomed) >= self._deletes_per_job
+                is_more = len(below) >= self._deletes_per_job
                 if is_more:
                     break
-                doomed.append(listed)
-        for listed in doomed:
+                below.append(listed)
+        for listed in below:
             # The index first: a log without one is scanned, an index without a log stays as garbage.
-            await self._fs.delete(ledger.writer.path.idx(listed.name))
-            self.files_deleted += await self._fs.delete(ledger.writer.path.log(listed.name))
+            await self._fs.delete(state.writer.path.idx(listed.name))
+            self.files_deleted += await self._fs.delete(state.writer.path.log(listed.name))
         if is_more:
-            ledger.doomed.appendleft((0, log_start))
-            self._delete_at(ledger, 0)
+            state.pending_deletes.appendleft((0, log_start))
+            self._delete_at(state, 0)
 
 
-def _unclosed(ledger: Ledger) -> set[SegmentName]:
+def _unclosed(state: RetentionState) -> set[SegmentName]:
     """Return the registered segments that are not known to be closed.
 
     A record that lags behind names more of them, never fewer.
     """
-    return {entry.name for entry in ledger.writer.partition.record.segments if not entry.is_closed}
+    return {entry.name for entry in state.writer.partition.record.segments if not entry.is_closed}
 
 
-def _may_be_open(ledger: Ledger, listed: ListedSegment) -> bool:
-    return not listed.has_idx and listed.name in _unclosed(ledger)
+def _may_be_open(state: RetentionState, listed: ListedSegment) -> bool:
+    return not listed.has_idx and listed.name in _unclosed(state)
 
 
 async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception], None]) -> Checkpoint | None:

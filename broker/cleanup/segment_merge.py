@@ -1,7 +1,7 @@
 """Merging of small closed neighbours into one segment, by HDFS's ``concat``.
 
-``docs/design/retention.md`` shows how the log reads after a crash at each step.  ``plan_joins`` decides what to merge,
-``joined`` computes the index of the merged file, and ``SegmentMerger`` carries it out.
+``docs/design/retention.md`` shows how the log reads after a crash at each step.  ``plan_merges`` decides what to merge,
+``merged`` computes the index of the merged file, and ``SegmentMerger`` carries it out.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from bmq.broker.cleanup.orphans import scaffolding
-from bmq.broker.cleanup.retention import Ledger, read_idx
+from bmq.broker.cleanup.orphans import temporary_files
+from bmq.broker.cleanup.retention import RetentionState, read_idx
 from bmq.broker.context import BrokerContext
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.model import SegmentName
@@ -30,7 +30,7 @@ from bmq.storage.segment import encode_idx_steps
 class Pass(NamedTuple):
     """The result of one pass over the names of a partition."""
 
-    join_from: SegmentName | None  # where the next pass begins
+    merge_from: SegmentName | None  # where the next pass begins
     is_more: bool  # steps or names are left for another pass now
     is_blocked: bool  # a spare kept some names from being merged
 
@@ -46,41 +46,41 @@ class SegmentMerger:
         shared: BrokerContext,
         *,
         names_per_job: int,
-        joins_per_job: int,
-        join_sources_max: int,
+        merges_per_job: int,
+        merge_sources_max: int,
         failed: Callable[[str, str, Exception], None],
     ) -> None:
         self._shared = shared
         self._fs: FileSystem = shared.fs
         self._names_per_job = names_per_job
-        self._joins_per_job = joins_per_job
-        self._join_sources_max = join_sources_max
+        self._merges_per_job = merges_per_job
+        self._merge_sources_max = merge_sources_max
         self._failed = failed
-        self.files_joined = 0
+        self.files_merged = 0
 
-    async def join(self, ledger: Ledger, join_from: SegmentName | None) -> Pass:
-        """List names from ``join_from`` on, and do the first ``joins_per_job`` steps that they need.
+    async def merge(self, state: RetentionState, merge_from: SegmentName | None) -> Pass:
+        """List names from ``merge_from`` on, and do the first ``merges_per_job`` steps that they need.
 
         Raises StorageError, and RequestError or KvError if the ownership cannot be proven.
         """
-        partition = ledger.writer.partition
-        listed, is_more, is_blocked = await self._neighbours(ledger, join_from)
-        steps, resume = plan_joins(
+        partition = state.writer.partition
+        listed, is_more, is_blocked = await self._neighbours(state, merge_from)
+        steps, resume = plan_merges(
             listed,
-            bytes_max=ledger.config.segment_bytes,
-            sources_max=self._join_sources_max,
+            bytes_max=state.config.segment_bytes,
+            sources_max=self._merge_sources_max,
             log_start=partition.log_start,
         )
-        for step in steps[: self._joins_per_job]:
+        for step in steps[: self._merges_per_job]:
             if isinstance(step, RepairIndex):
-                await self._repair(ledger, step)
+                await self._repair(state, step)
             else:
-                await self._join_group(ledger, step.members)
-        left = steps[self._joins_per_job :]
-        return Pass(left[0].first if left else resume or join_from, bool(left) or is_more, is_blocked)
+                await self._merge_group(state, step.members)
+        left = steps[self._merges_per_job :]
+        return Pass(left[0].first if left else resume or merge_from, bool(left) or is_more, is_blocked)
 
     async def _neighbours(
-        self, ledger: Ledger, join_from: SegmentName | None
+        self, state: RetentionState, merge_from: SegmentName | None
     ) -> tuple[list[ListedSegment], bool, bool]:
         """Return the names that may be merged, whether more follow, and whether a spare blocks the rest.
 
@@ -91,13 +91,13 @@ class SegmentMerger:
           file, which would then end there.  Spares are listed first: one that is not listed was renamed before, so its
           new name is listed.
         """
-        folder, record = ledger.writer.path.folder, ledger.writer.partition.record
+        folder, record = state.writer.path.folder, state.writer.partition.record
         floor = min(entry.name.order for entry in record.segments)
-        dotted = await scaffolding(self._fs, folder, self._names_per_job)
+        dotted = await temporary_files(self._fs, folder, self._names_per_job)
         spares = [layout.parse_spare(layout.base_name(status.path)) for status in dotted]
         epochs = {spare[0] for spare in spares if spare is not None}
         found: list[ListedSegment] = []
-        async with aclosing(walk(self._fs, ledger.writer.path, join_from)) as listing:
+        async with aclosing(walk(self._fs, state.writer.path, merge_from)) as listing:
             async for listed in listing:
                 if listed.name.order >= floor:
                     break
@@ -108,7 +108,7 @@ class SegmentMerger:
                 found.append(listed)
         return found, False, False
 
-    async def _join_group(self, ledger: Ledger, members: Sequence[ListedSegment]) -> None:
+    async def _merge_group(self, state: RetentionState, members: Sequence[ListedSegment]) -> None:
         """Merge each run of members whose index proves that they are whole.
 
         A file that is longer than its index ends with leftovers of a failed write, which must not get into the middle
@@ -117,76 +117,76 @@ class SegmentMerger:
         run: list[ListedSegment] = []
         parts: list[Checkpoint] = []
         for member in members:
-            checkpoint = await self._read_idx(ledger, member.name)
+            checkpoint = await self._read_idx(state, member.name)
             if checkpoint is not None and (checkpoint.position, checkpoint.end_offset) == (member.length, member.end):
                 run.append(member)
                 parts.append(checkpoint)
                 continue
-            await self._concat(ledger, [one.name for one in run], parts)
+            await self._concat(state, [one.name for one in run], parts)
             run, parts = [], []
-        await self._concat(ledger, [one.name for one in run], parts)
+        await self._concat(state, [one.name for one in run], parts)
 
-    async def _concat(self, ledger: Ledger, names: Sequence[SegmentName], parts: Sequence[Checkpoint]) -> None:
+    async def _concat(self, state: RetentionState, names: Sequence[SegmentName], parts: Sequence[Checkpoint]) -> None:
         """Write the new index as a draft, concat, rename the index, delete the old ones: in this order.
 
         If storage refuses the concat, all stays as it is.
         """
         if len(names) < 2:
             return
-        path = ledger.writer.path
+        path = state.writer.path
         target, *sources = names
-        await ledger.writer.prove()
-        draft = await self._write_draft(ledger, target, parts)
+        await state.writer.prove()
+        draft = await self._write_draft(state, target, parts)
         try:
             await self._fs.concat(path.log(target), [path.log(source) for source in sources])
         except StorageUnavailable:
             raise
         except StorageError as error:
-            self._failed("storage refuses to join a segment with the next", path.log(target), error)
+            self._failed("storage refuses to merge a segment with the next", path.log(target), error)
             await self._fs.delete(draft)
             return
-        ledger.forget_count()  # bytes have moved to other names
-        self.files_joined += len(sources)
-        await self._finish_join(ledger, draft, target, sources)
+        state.forget_count()  # bytes have moved to other names
+        self.files_merged += len(sources)
+        await self._finish_merge(state, draft, target, sources)
 
-    async def _repair(self, ledger: Ledger, step: RepairIndex) -> None:
+    async def _repair(self, state: RetentionState, step: RepairIndex) -> None:
         """Finish a merge whose janitor died after the concat: indexes without logs follow ``step.head``.
 
         They describe the bytes that were appended, so nothing has to be scanned.  If they do not fit the head's end
         they stay: the log is read correctly without them.
         """
-        head = await self._read_idx(ledger, step.head.name)
+        head = await self._read_idx(state, step.head.name)
         if head is None:
             return
         parts = [head]
         for name in step.strays:
-            stray = await self._read_idx(ledger, name)
+            stray = await self._read_idx(state, name)
             if stray is not None and name.base == parts[-1].end_offset:
                 parts.append(stray)
         is_whole = parts[-1].end_offset == step.head.end and sum(part.position for part in parts) <= step.head.length
         if not is_whole:
             return
-        await ledger.writer.prove()
-        draft = await self._write_draft(ledger, step.head.name, parts) if len(parts) > 1 else None
-        await self._finish_join(ledger, draft, step.head.name, step.strays)
+        await state.writer.prove()
+        draft = await self._write_draft(state, step.head.name, parts) if len(parts) > 1 else None
+        await self._finish_merge(state, draft, step.head.name, step.strays)
 
-    async def _write_draft(self, ledger: Ledger, target: SegmentName, parts: Sequence[Checkpoint]) -> str:
-        draft = f"{ledger.writer.path.folder}/.join-{target}-{self._shared.incarnation}"
+    async def _write_draft(self, state: RetentionState, target: SegmentName, parts: Sequence[Checkpoint]) -> str:
+        draft = f"{state.writer.path.folder}/.join-{target}-{self._shared.incarnation}"
         await self._fs.delete(draft)  # of an earlier attempt by this process that failed
-        await write_once(self._fs, draft, await run_in_steps(encode_idx_steps(joined(parts))))
+        await write_once(self._fs, draft, await run_in_steps(encode_idx_steps(merged(parts))))
         return draft
 
-    async def _finish_join(
-        self, ledger: Ledger, draft: str | None, target: SegmentName, sources: Sequence[SegmentName]
+    async def _finish_merge(
+        self, state: RetentionState, draft: str | None, target: SegmentName, sources: Sequence[SegmentName]
     ) -> None:
         if draft is not None:
-            await self._fs.replace(draft, ledger.writer.path.idx(target))
+            await self._fs.replace(draft, state.writer.path.idx(target))
         for source in sources:
-            await self._fs.delete(ledger.writer.path.idx(source))
+            await self._fs.delete(state.writer.path.idx(source))
 
-    async def _read_idx(self, ledger: Ledger, name: SegmentName) -> Checkpoint | None:
+    async def _read_idx(self, state: RetentionState, name: SegmentName) -> Checkpoint | None:
         return await read_idx(
-            self._fs, ledger.writer.path.idx(name), partial(self._failed, "an index is damaged, and not used")
+            self._fs, state.writer.path.idx(name), partial(self._failed, "an index is damaged, and not used")
         )
 
 
@@ -216,7 +216,7 @@ class RepairIndex(NamedTuple):
         return self.head.name
 
 
-def plan_joins(
+def plan_merges(
     listed: Sequence[ListedSegment], *, bytes_max: int, sources_max: int, log_start: int
 ) -> tuple[list[Merge | RepairIndex], SegmentName | None]:
     """Return the steps that a range of names, all closed, needs, and the name where the next pass begins.
@@ -266,7 +266,7 @@ def _fits(group: Sequence[ListedSegment], one: ListedSegment, bytes_max: int, so
     return is_alike and size <= bytes_max and len(group) <= sources_max
 
 
-def joined(parts: Sequence[Checkpoint]) -> Checkpoint:
+def merged(parts: Sequence[Checkpoint]) -> Checkpoint:
     """Return one index for closed neighbours whose bytes follow one another, each from the last one's end offset on."""
     index = array("q", parts[0].index)
     epochs, aborted = list(parts[0].epochs), list(parts[0].aborted)

@@ -216,8 +216,8 @@ class JobRun:
             if match is None or int(match[1]) < self._began:
                 await self._fs.delete(folder, recursive=True)
                 self._on_step("leftover removed")
-        scaffolding = [child.path async for child in self._fs.list(LOG) if base_name(child.path).startswith(".")]
-        for path in scaffolding:
+        temporary = [child.path async for child in self._fs.list(LOG) if base_name(child.path).startswith(".")]
+        for path in temporary:
             await self._fs.delete(path)
 
     async def _write_state(self) -> None:
@@ -333,9 +333,9 @@ async def _walk(fs: FileSystem, folder: str) -> list[tuple[str, int]]:
 
 async def _make_folder(fs: FileSystem, folder: str) -> None:
     """Create a folder, through a file in it: ``FileSystem`` makes folders for new files only."""
-    scaffold = f"{folder}/.bmq-{uuid.uuid4().hex[:16]}"
-    await write_once(fs, scaffold, b"\n", _SMALL)
-    await fs.delete(scaffold)
+    probe = f"{folder}/.bmq-{uuid.uuid4().hex[:16]}"
+    await write_once(fs, probe, b"\n", _SMALL)
+    await fs.delete(probe)
 
 
 async def _require_new(fs: FileSystem) -> None:

@@ -124,7 +124,7 @@ async def find_logs(fs: FileSystem, options: ReadOptions) -> list[LogView]:
             fs,
             path,
             checkpoints.get(_key(path)),
-            committed=options.committed,
+            read_committed=options.committed,
             to_visible_end=options.to_visible_end,
             has_holes=path.topic in compacted,
         ),
@@ -139,8 +139,8 @@ async def relocate(fs: FileSystem, piece: Slice) -> tuple[list[Slice], list[str]
     read here, and for an open segment its journal may be the only source.
     """
     path = PartitionPath(piece.topic, piece.topic_id, piece.partition)
-    view = await LogView.open(fs, path, None, committed=False, to_visible_end=False, has_holes=piece.has_holes)
-    found = await view.slices(view.reaching(piece), committed=False)
+    view = await LogView.open(fs, path, None, read_committed=False, to_visible_end=False, has_holes=piece.has_holes)
+    found = await view.slices(view.reaching(piece), read_committed=False)
     return [each.leaving_out(piece.aborted) for each in found], view.losses
 
 

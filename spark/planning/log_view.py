@@ -87,7 +87,7 @@ class LogView:
         path: PartitionPath,
         checkpoint: Checkpoint | None,
         *,
-        committed: bool,
+        read_committed: bool,
         to_visible_end: bool,
         has_holes: bool = False,
     ) -> LogView:
@@ -95,14 +95,16 @@ class LogView:
         StorageError."""
         listed = [each async for each in walk(fs, path) if each.is_live]
         view = cls(fs, path, checkpoint, has_holes=has_holes)
-        return await view.over(listed, committed=committed, to_visible_end=to_visible_end)
+        return await view.over(listed, read_committed=read_committed, to_visible_end=to_visible_end)
 
-    async def over(self, listed: Sequence[ListedSegment], *, committed: bool, to_visible_end: bool = False) -> LogView:
+    async def over(
+        self, listed: Sequence[ListedSegment], *, read_committed: bool, to_visible_end: bool = False
+    ) -> LogView:
         """Return this view with the live segments ``listed``: all that the folder shows, or the newest, with the last
         one.
 
-        With ``committed`` the log ends at the last stable offset, with ``to_visible_end`` after the last whole batch
-        that storage shows.
+        With ``read_committed`` the log ends at the last stable offset, with ``to_visible_end`` after the last whole
+        batch that storage shows.
         """
         checkpoint = self._checkpoint
         known = [checkpoint] if checkpoint is not None else []
@@ -129,7 +131,7 @@ class LogView:
         else:
             await self._check_open_end(to_visible_end=to_visible_end)
         self.flushed = self.log.end
-        if committed:
+        if read_committed:
             if newest is not None and newest.end_offset >= end:
                 first_open = newest.first_open_txn
             else:  # the end is the last segment's base: only segments before it show what is open there
@@ -337,7 +339,7 @@ class LogView:
             self.log = replace(self.log, end=end, segments=(*self.log.segments[:-1], last))
         return Range(max(piece.start, self.log.start), piece.end)
 
-    async def slices(self, wanted: Range, *, committed: bool, spacing: int = OFFSET_MAX) -> list[Slice]:
+    async def slices(self, wanted: Range, *, read_committed: bool, spacing: int = OFFSET_MAX) -> list[Slice]:
         """Return the slices of ``wanted``, each with its aborted transactions, and add what is missing to ``losses``.
 
         ``spacing``: least bytes between cuts.  Raises StorageError.
@@ -352,7 +354,7 @@ class LogView:
                 found += slices(self.log, wanted, [facts], spacing=spacing)
                 aborted += facts.aborted
                 last = facts
-        if not committed or last is None:
+        if not read_committed or last is None:
             return found
         for segment in self.log.between(last.segment.end, OFFSET_MAX):  # segments whose markers may abort them
             if not 0 <= last.first_open_txn < wanted.end:

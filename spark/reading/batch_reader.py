@@ -70,7 +70,7 @@ async def _plan(fs: FileSystem, options: ReadOptions) -> list[list[Slice]]:
 
     async def slices_of(view: LogView) -> tuple[list[Slice], list[str]]:
         wanted = await view.wanted(options)
-        found = await view.slices(wanted, committed=options.committed, spacing=spacing)
+        found = await view.slices(wanted, read_committed=options.committed, spacing=spacing)
         return found, [*wanted.losses, *view.losses]
 
     found_logs = await in_windows(views, slices_of, PARTITIONS_AT_ONCE)

@@ -178,7 +178,7 @@ class StreamPlanner:
 
         async def slices_of(at: TopicPartition) -> list[Slice]:
             views[at].losses.clear()
-            return await views[at].slices(ranges[at], committed=self._options.committed, spacing=spacing)
+            return await views[at].slices(ranges[at], read_committed=self._options.committed, spacing=spacing)
 
         found = await in_windows(list(ranges), slices_of, PARTITIONS_AT_ONCE)
         for at in ranges:

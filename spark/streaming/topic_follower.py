@@ -94,7 +94,7 @@ class Follower:
     ) -> LogView:
         checkpoint = checkpoints.get(_key(partition.path))
         view = LogView(self._fs, partition.path, checkpoint, self._cache, has_holes=has_holes)
-        return await view.over(await partition.listed(), committed=self._options.committed)
+        return await view.over(await partition.listed(), read_committed=self._options.committed)
 
     def forget(self) -> None:
         """List all partitions from the beginning at the next refresh: a known file is gone."""

@@ -385,7 +385,7 @@ class LocalFileSystem:
         ===================  =======================================================================================
         a crash              leaves
         ===================  =======================================================================================
-        before that step     a file with a dot: scaffolding, removed by the next concat and by the sweeper
+        before that step     a file with a dot: temporary, removed by the next concat and by the sweeper
         after it             the last of the sources, each a copy of a part of the target
         ===================  =======================================================================================
 

@@ -38,7 +38,7 @@ SMALL = BrokerConfig(
     slow_roll_interval_ms=1500,
     idle_close_ms=3000,
 )
-BUSY = JanitorConfig(interval_ms=1500, join_after=2, grace_ms=4000, sweep_ms=3000, journal_sweep_ms=5000)
+BUSY = JanitorConfig(interval_ms=1500, merge_after=2, grace_ms=4000, sweep_ms=3000, journal_sweep_ms=5000)
 CONFIG = NodeConfig(
     cache_bytes=16 << 20,
     num_partitions=2,

@@ -62,7 +62,7 @@ SETTLE_S = 30.0
 """After the faults: outages of storage that were drawn before may run out."""
 OPENS_S = 120.0
 """Without faults, for the last owner to open the log, and to take a batch."""
-BUSY = JanitorConfig(interval_ms=1500, join_after=1, grace_ms=4000, sweep_ms=3000, journal_sweep_ms=5000)
+BUSY = JanitorConfig(interval_ms=1500, merge_after=1, grace_ms=4000, sweep_ms=3000, journal_sweep_ms=5000)
 ROUNDS_S = 4 * 1.2 * BUSY.interval_ms / 1000
 """Rounds of the janitor: one finds what has expired, one what may be deleted, and each may just have been missed."""
 
@@ -440,7 +440,7 @@ class World:
         limit_s = (config.retention_ms + self.config.idle_close_ms) / 1000 + ROUNDS_S
         await until(lambda: partition.log_start == partition.high_watermark, limit_s, every_s=1.0)
         if config.file_delete_delay_ms < 1 << 32:
-            # One step of the janitor more: scaffolding whose datanodes are gone is fenced until its time is over.
+            # One step of the janitor more: a temporary file whose datanodes are gone is fenced until its time is over.
             limit_s = config.file_delete_delay_ms / 1000 + ROUNDS_S + BUSY.step_timeout_ms / 1000
             deadline = asyncio.get_running_loop().time() + limit_s
             while expired := await self._expired_files():

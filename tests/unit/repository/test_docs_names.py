@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +35,7 @@ _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"[\w./-]+\.(?:py|proto)")
 _MODULE = re.compile(rf"(?:{'|'.join(room for room in ROOMS if room != 'spark')})(?:\.[a-z_]\w*)+")
 _CLASS = re.compile(r"[A-Z][a-z]\w*")
+_ATTRIBUTE = re.compile(r"([A-Z][a-z]\w*)\.([a-z_][a-z0-9_]*)(?:\(.*\))?")
 
 
 def pages() -> list[Path]:
@@ -54,6 +57,27 @@ def sources() -> tuple[str, ...]:
 def classes() -> frozenset[str]:
     text = "\n".join((ROOT / name.lstrip("/")).read_text() for name in sources() if name.endswith(".py"))
     return frozenset(re.findall(r"^ *class (\w+)", text, re.MULTILINE))
+
+
+@cache
+def attributes() -> dict[str, frozenset[str]]:
+    """Return the names of each class's attributes and methods; of classes with the same name all together."""
+    found: dict[str, set[str]] = {}
+    for name in sources():
+        if name.endswith(".py"):
+            for node in ast.walk(ast.parse((ROOT / name.lstrip("/")).read_text())):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, set()).update(_names_in(node))
+    return {name: frozenset(names) for name, names in found.items()}
+
+
+def _names_in(node: ast.ClassDef) -> Iterator[str]:
+    for each in ast.walk(node):
+        match each:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield each.name
+            case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Store()) | ast.Name(ctx=ast.Store()):
+                yield each.attr if isinstance(each, ast.Attribute) else each.id
 
 
 def quoted(page: Path) -> list[str]:
@@ -88,7 +112,16 @@ def test_classes_that_the_tables_of_the_design_name_exist(name: str, mark: str) 
     assert named - classes() == set()
 
 
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_attributes_that_a_page_names_exist(page: Path) -> None:
+    pairs = {found.groups() for text in quoted(page) if (found := _ATTRIBUTE.fullmatch(text))}
+    known = {(owner, name) for owner, name in pairs if owner in attributes()}
+    assert {(owner, name) for owner, name in known if name not in attributes()[owner]} == set()
+
+
 def test_what_does_not_exist_is_found() -> None:
+    assert "high_watermark" in attributes()["PartitionMachine"]
+    assert "place" not in attributes()["AssignedPartition"]
     assert is_file("broker/partition/machine.py")
     assert is_file("machine.py")
     assert not is_file("achine.py")

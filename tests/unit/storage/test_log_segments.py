@@ -49,7 +49,7 @@ def extents(segments: LogSegments) -> list[Extent]:
     return list(segments.between(0, 1 << 62))
 
 
-def test_walk_gives_ends_and_skips_scaffolding_and_foreign_names() -> None:
+def test_walk_gives_ends_and_skips_temporary_files_and_foreign_names() -> None:
     async def main() -> None:
         fs = filesystem(page=2)
         await put(fs, S(0, 1, 0), S(10, 1, 1), S(25, 2, 0))

@@ -14,7 +14,7 @@ import pytest
 
 from bmq.broker.broker import Broker
 from bmq.broker.cleanup.janitor import Janitor, JanitorConfig
-from bmq.broker.cleanup.segment_merge import Merge, RepairIndex, joined, plan_joins
+from bmq.broker.cleanup.segment_merge import Merge, RepairIndex, merged, plan_merges
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import State
@@ -544,7 +544,7 @@ def test_small_neighbours_become_one_file_with_one_index() -> None:
         assert checkpoint.position == (await world.reading.status(PATH.log(head))).length
         assert [name for name in names if name.startswith(".")] == []
         assert len([name for name in names if name.endswith(".idx")]) == 3
-        assert owner.janitor.files_joined == 10
+        assert owner.janitor.files_merged == 10
         second = await world.owner("b")
         assert (second.log_start, second.watermark) == (0, 14)
 
@@ -715,7 +715,7 @@ def one(base: int, end: int, length: int = 10, epoch: int = 1, *, has_idx: bool 
 
 
 def plan(*listed: ListedSegment, bytes_max: int = 100, sources_max: int = 9, log_start: int = 0) -> list[list[int]]:
-    steps, _ = plan_joins(listed, bytes_max=bytes_max, sources_max=sources_max, log_start=log_start)
+    steps, _ = plan_merges(listed, bytes_max=bytes_max, sources_max=sources_max, log_start=log_start)
     bases = []
     for step in steps:
         if isinstance(step, Merge):
@@ -750,11 +750,11 @@ def test_plan_mends_a_head_whose_sources_have_gone() -> None:
     strays = [ListedSegment(S(n, 1, n), n, -1, -1, True) for n in (2, 3)]
     head = one(1, 4, length=30)
     listed = [one(0, 1), head, *strays, one(4, 5), one(5, 6)]
-    steps, resume = plan_joins(listed, bytes_max=100, sources_max=9, log_start=0)
+    steps, resume = plan_merges(listed, bytes_max=100, sources_max=9, log_start=0)
     assert steps == [RepairIndex(head, (S(2, 1, 2), S(3, 1, 3))), Merge((listed[-2], listed[-1]))]
     assert resume == S(4, 1, 4)
-    assert plan_joins(listed[:4], bytes_max=100, sources_max=9, log_start=0) == (steps[:1], head.name)
-    assert plan_joins([], bytes_max=100, sources_max=9, log_start=0) == ([], None)
+    assert plan_merges(listed[:4], bytes_max=100, sources_max=9, log_start=0) == (steps[:1], head.name)
+    assert plan_merges([], bytes_max=100, sources_max=9, log_start=0) == ([], None)
 
 
 def test_a_joined_index_is_that_of_the_joined_bytes() -> None:
@@ -781,7 +781,7 @@ def test_a_joined_index_is_that_of_the_joined_bytes() -> None:
                 epochs=((1 + base // 4, base),),
             )
         )
-    result = joined(parts)
+    result = merged(parts)
     assert result.index == whole.entries
     assert (result.max_timestamp, result.max_timestamp_offset) == (11, 6)
     assert (result.segment, result.position, result.end_offset, result.log_start) == (S(0, 1, 0), 80, 8, 6)
@@ -793,7 +793,7 @@ def test_a_joined_index_is_that_of_the_joined_bytes() -> None:
 # --------------------------------------------------------------------------------------------------------- sweeping
 
 
-def test_the_sweeper_takes_scaffolding_of_earlier_epochs_after_a_grace() -> None:
+def test_the_sweeper_takes_temporary_files_of_earlier_epochs_after_a_grace() -> None:
     async def main() -> None:
         world = World()
         owner = await world.owner("a")
@@ -997,7 +997,7 @@ def test_upkeep_under_faults_loses_no_record(seed: int) -> None:
         world = World()
         rng = random.Random(seed)
         config = replace(SMALL, segment_bytes=400, retention_ms=20 * 60_000, file_delete_delay_ms=5_000)
-        janitor = JanitorConfig(grace_ms=60_000, join_after=2, retry_ms=1_000, sweep_ms=120_000)
+        janitor = JanitorConfig(grace_ms=60_000, merge_after=2, retry_ms=1_000, sweep_ms=120_000)
         for turn in range(4):
             world.storage.faults = Faults()
             owner = await world.owner(f"b{turn}", config, janitor)
@@ -1026,5 +1026,5 @@ def test_upkeep_under_faults_loses_no_record(seed: int) -> None:
 def test_janitor_config_names_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="jobs_per_round"):
         JanitorConfig(jobs_per_round=0).validate()
-    with pytest.raises(ValueError, match="join_after"):
-        JanitorConfig(join_after=0).validate()
+    with pytest.raises(ValueError, match="merge_after"):
+        JanitorConfig(merge_after=0).validate()

@@ -60,7 +60,7 @@ async def wanted(view: LogView, **given: str) -> Range:
 
 
 async def all_slices(view: LogView, *, committed: bool = True) -> list[Slice]:
-    return await view.slices(Range(view.log.start, view.log.end), committed=committed, spacing=1)
+    return await view.slices(Range(view.log.start, view.log.end), read_committed=committed, spacing=1)
 
 
 # ---------------------------------------------------------------------------------------------------------- topics
@@ -344,7 +344,7 @@ def test_an_abort_in_a_later_segment_than_what_is_read() -> None:
         counting = Counting(fs)
         view = await only(cast(FileSystem, counting))
         counting.reads.clear()
-        (piece,) = await view.slices(Range(0, 2), committed=True)
+        (piece,) = await view.slices(Range(0, 2), read_committed=True)
         assert piece.aborted == ((7, 1, 3),)
         assert counting.reads["idx"] == 3
 
@@ -468,14 +468,14 @@ def test_one_hour_of_ten_thousand_segments_reads_a_bounded_number_of_indexes() -
         assert counting.reads["idx"] == 1
         given = {"startingTimestamp": str(7000 * hour), "endingTimestamp": str(7001 * hour)}
         span = await wanted(view, **given)
-        found = await view.slices(span, committed=True)
+        found = await view.slices(span, read_committed=True)
         assert span == Range(14_000, 14_002)
         assert [(piece.start, piece.end) for piece in found] == [(14_000, 14_002)]
         assert counting.reads["idx"] <= 60
         assert counting.reads["log"] <= 2
 
         counting.reads.clear()
-        found = await view.slices(Range(5_000, 5_003), committed=True)
+        found = await view.slices(Range(5_000, 5_003), read_committed=True)
         assert [(piece.start, piece.end) for piece in found] == [(5_000, 5_002), (5_002, 5_003)]
         assert counting.reads == {"idx": 2}, "offsets stand in the names"
 
@@ -529,7 +529,7 @@ def test_starts_and_ends_in_any_mix(subscription: dict[str, str]) -> None:
                 for view in await find_logs(fs, given):
                     span = await view.wanted(given)
                     assert not span.losses
-                    for piece in await view.slices(span, committed=True):
+                    for piece in await view.slices(span, read_committed=True):
                         found |= {(piece.partition, offset) for offset in range(piece.start, piece.end)}
                 expected = {
                     at for at in records if is_begun(*at, 1000 + 10 * at[1]) and is_open(*at, 1000 + 10 * at[1])

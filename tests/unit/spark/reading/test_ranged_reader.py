@@ -64,7 +64,7 @@ def plan(io: StorageLoop, fs: Watched) -> list[Slice]:
     async def work() -> list[Slice]:
         options = ReadOptions.parse({"root": "memory:", "topic": "orders"})
         (view,) = await find_logs(cast(FileSystem, fs), options)
-        return await view.slices(Range(view.log.start, view.log.end), committed=True)
+        return await view.slices(Range(view.log.start, view.log.end), read_committed=True)
 
     return io.run(work())
 

@@ -20,7 +20,7 @@ OFFSET = StructType([StructField("offset", LongType())])
 
 async def planned(fs: FileSystem, options: ReadOptions) -> list[Slice]:
     (view,) = await find_logs(fs, options)
-    return await view.slices(await view.wanted(options), committed=options.committed)
+    return await view.slices(await view.wanted(options), read_committed=options.committed)
 
 
 @pytest.mark.parametrize(
