@@ -75,6 +75,13 @@ class AppendCallback(Protocol):
     def on_failed(self, error: RequestError) -> None:
         """Handle that the batch is refused, or that it is lost or not known whether it is."""
 
+    def on_given_back(self, data: memoryview, *, may_be_appended: bool) -> None:
+        """Handle, in place of a result, that the owner has let the batch go: it must be appended before any newer one.
+
+        Several batches of a partition are given back newest first.  ``may_be_appended``: a former owner may have
+        appended it.
+        """
+
 
 class Owner(Protocol):
     """One partition's owner, for appends and queries.
@@ -101,8 +108,8 @@ class Owner(Protocol):
         """Append the batches in ``data`` (one, in Kafka's present versions), which belongs to the owner from here on.
 
         ``callback`` gets the result: once the batches are flushed, or with ``acks_all`` False once they have their
-        offsets.  ``held_until``, on the loop's clock: if this process's view of the owner is out of date, the append
-        waits until then for the next owner.
+        offsets.  ``held_until``, on the loop's clock, is the end of all waits for an owner: also of those in another
+        process, if this one's view of the owner is out of date.
 
         Returns a function for a caller that no longer waits: it takes batches back that were not sent yet.  None if
         there is nothing to take back.

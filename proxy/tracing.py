@@ -4,10 +4,10 @@ Everything here wraps: a request that is not sampled goes to the endpoint as wit
 by the same handlers with wrapped services::
 
     Produce                          the request, until the kernel has its response
-      held                           the wait in its partition's queue
+      held                           the wait in its partition's queue, and again each time an owner gives it back
       append                         the append, if the owner is in this process
       flush                          until storage has acknowledged the batch: the wait for a flush, and the flush
-      route                          if the owner is in another process: until that has responded
+      route                          if the owner is in another process: until that has responded, each time
         Produce                      the same there, under the context in the request's header
       acknowledge                    from the response's last part until the kernel has it
     Fetch
@@ -211,14 +211,15 @@ class _TracedPartitions:
         self._catalog = catalog
         self._request = request
         self._parents = parents
-        self._left = PARTITIONS_MAX
+        self._keys: set[PartitionKey] = set()
 
     def wants(self, key: PartitionKey) -> bool:
         """Return whether the partition's batch is traced."""
         if self._parents is not None:
             return key in self._parents
-        self._left -= 1
-        return self._left >= 0
+        if len(self._keys) < PARTITIONS_MAX:
+            self._keys.add(key)
+        return key in self._keys
 
     def start(self, name: str, kind: SpanKind, key: PartitionKey) -> Span:
         """Start a span for a partition."""
@@ -286,6 +287,12 @@ class _TracedAppend:
             self._end()
         self._callback.on_failed(error)
 
+    def on_given_back(self, data: memoryview, *, may_be_appended: bool) -> None:
+        if not self.is_ended:
+            self.span.fail("refused or lost: it waits for the next owner")
+            self._end()
+        self._callback.on_given_back(data, may_be_appended=may_be_appended)
+
     def take_back(self) -> None:
         """End the span: the caller no longer waits."""
         if not self.is_ended:
@@ -345,8 +352,13 @@ class _TracedHolding:
         return getattr(self._holding, name)
 
     def hold(self, key: PartitionKey, part: Waiting, owners: Owners, config: Any) -> None:
-        waiting = _TracedWaiting(key, part, self._traced) if self._traced.wants(key) else part
-        self._holding.hold(key, waiting, self._owners, config)
+        self._holding.hold(key, self._waiting(key, part), self._owners, config)
+
+    def hold_first(self, key: PartitionKey, part: Waiting, owners: Owners) -> None:
+        self._holding.hold_first(key, self._waiting(key, part), self._owners)
+
+    def _waiting(self, key: PartitionKey, part: Waiting) -> Waiting:
+        return _TracedWaiting(key, part, self._traced) if self._traced.wants(key) else part
 
 
 class _TracedWaiting:

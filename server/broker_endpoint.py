@@ -3,8 +3,9 @@
 Requests go through the same handlers as on the clients' port, with other services.  The differences:
 
 * Only local owners serve.  A request for a partition that is not assigned to this process is refused at once with
-  NOT_LEADER_OR_FOLLOWER: one of the two views is behind.  A request for a partition that is being opened is held.  A
-  topic that the catalog does not show yet gets UNKNOWN_TOPIC_ID, which the caller retries too.
+  NOT_LEADER_OR_FOLLOWER: one of the two views is behind.  A request for a partition that is being opened is held, since
+  this process knows when it is open: refused, the records would cross the network again.  A topic that
+  the catalog does not show yet gets UNKNOWN_TOPIC_ID, which the caller retries too.
 * Nothing is created: neither API ever creates a topic.  Produce to an internal topic is refused as for clients;
   coordinators write ``__consumer_offsets`` by ShardAppend.  Fetch from it is allowed, as for clients.
 * Metrics are separate, so that a process that is proxy and broker counts its clients' requests once.  The traffic of

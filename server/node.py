@@ -274,6 +274,11 @@ class Node:
         if self.own_coordinator is not None:
             self.own_coordinator.drain()
 
+    @property
+    def held_produces(self) -> int:
+        """Number of parts of clients' produces that wait for an owner or for room at it."""
+        return self._services.holding.parts
+
     def is_response_room_wanted(self) -> bool:
         """Return True if responses wait for memory that unsent ones hold."""
         return self.reading.budget.has_waiting or bool(self._services.responses.waiting)

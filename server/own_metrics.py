@@ -231,7 +231,9 @@ class OwnMetrics:
                 "ways_relayed", "Connections through other proxies to brokers not reached directly", remote.relayed
             ),
             OwnMetric(
-                "produces_kept", "Parts of produce requests that wait for a partition that is moving", remote.kept
+                "produces_kept",
+                "Parts of produce requests that wait for a partition that is moving or full",
+                node.held_produces,
             ),
             OwnMetric("partitions_followed", "Partitions of other processes that are read here", remote.followed),
         )

@@ -68,6 +68,9 @@ class _OffsetFuture:
         if not self.future.done():
             self.future.set_exception(error)
 
+    def on_given_back(self, data: memoryview, *, may_be_appended: bool) -> None:
+        raise AssertionError("an owner gives nothing back that it has accepted")
+
 
 class PartitionDriver:
     """One partition of this broker: ``start``, ``wait_open``, then ``append``; in the end ``move`` or ``abandon``."""

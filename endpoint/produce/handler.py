@@ -245,18 +245,22 @@ class Produce:
         """
         self.services.holding.stumbles.note(self._client, part.key, producer_id, sequence)
 
-    def may_append(self, part: PartitionProduce, producer_id: int, sequence: int) -> bool:
+    def may_append(self, part: PartitionProduce, producer_id: int, sequence: int, *, is_again: bool) -> bool:
         """Return whether an idempotent batch may go to its owner: no earlier one is still to be sent again.
 
         In versions without topic ids, an earlier one may also have been refused while this process did not know the
-        topic.
+        topic.  ``is_again``: it was given back by an owner.
         """
-        stumbles = self.services.holding.stumbles
-        may_pass = stumbles.may_pass(self._client, part.key, producer_id, sequence)
+        stumbles, client = self.services.holding.stumbles, self._client
+        may_pass = stumbles.may_pass(client, part.key, producer_id, sequence, is_again=is_again)
         if len(stumbles) and self._version < TOPIC_IDS_SINCE:
             unknown = _unknown_key(part.topic, part.partition)
-            may_pass = stumbles.may_pass(self._client, unknown, producer_id, sequence) and may_pass
+            may_pass = stumbles.may_pass(client, unknown, producer_id, sequence, is_again=is_again) and may_pass
         return may_pass
+
+    def hold_first(self, part: PartitionProduce) -> None:
+        """Put a part that its owner has given back before all others that wait for the partition."""
+        self.services.holding.hold_first(part.key, part, self.services.owners)
 
     # ---------------------------------------------------------------------------------------------------------- results
 
@@ -408,8 +412,8 @@ class PartitionProduce(PartitionAnswer):
     It is over once it has a result or was dropped.
     """
 
-    __slots__ = ("_counters", "_produce", "_producer_id", "_sequence", "_take_back", "is_over", "key", "on_over",
-                 "records", "topic")  # fmt: skip
+    __slots__ = ("_counters", "_is_again", "_may_be_appended", "_produce", "_producer_id", "_sequence", "_take_back",
+                 "is_over", "key", "on_over", "records", "topic")  # fmt: skip
     key: PartitionKey
     topic: str
 
@@ -420,6 +424,8 @@ class PartitionProduce(PartitionAnswer):
         self._produce = produce
         self._counters = counters
         self._take_back: Callable[[], None] | None = None  # the owner's, until there is a result
+        self._is_again = False  # an owner has given it back
+        self._may_be_appended = False  # that owner may have appended it
         self.records = records
         self.is_over = False
         self.on_over: Callable[[], None] = no_op  # see ``endpoint.produce.queue.Waiting``
@@ -444,17 +450,15 @@ class PartitionProduce(PartitionAnswer):
         records, self.records = self.records, None  # the owner's from here on
         assert records is not None
         if self._producer_id != NO_PRODUCER_ID and not self._produce.may_append(
-            self, self._producer_id, self._sequence
+            self, self._producer_id, self._sequence, is_again=self._is_again
         ):
             self.fail(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch of this producer was refused"))
             return
         acks_all, held_until = self._produce.acks == ACKS_ALL, self._produce.held_until
         take_back = owner.append(records, self, acks_all=acks_all, held_until=held_until)
-        if not self.is_over:
+        if not self.is_over and self.records is None:
             self._take_back = take_back
-        elif self.error_code:
-            return
-        if self._counters is not None:
+        if self._counters is not None and not self.error_code and not self._is_again:
             count, size = _COUNT.unpack_from(records, _COUNT_AT)[0], len(records)
             self._counters.messages_in += count
             self._counters.bytes_in += size
@@ -478,8 +482,21 @@ class PartitionProduce(PartitionAnswer):
         self._take_back = None
         self.fail(error)
 
+    def on_given_back(self, data: memoryview, *, may_be_appended: bool) -> None:
+        """Wait again, in the partition's queue, for an owner."""
+        if self.is_over:
+            return
+        self._take_back = None
+        self.records = data
+        self._is_again = True
+        self._may_be_appended |= may_be_appended
+        self._produce.hold_first(self)
+
     def fail(self, error: RequestError) -> None:
         """Set the error as this part's result.  To be called only while it has none."""
+        if self._may_be_appended and error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            # Clients take that for "certainly not written".
+            error = RequestError(ErrorCode.REQUEST_TIMED_OUT, f"{error.message}; a former owner may have appended it")
         self.error_code, self.error_message = error.code, error.message
         self._end()
         if self._producer_id != NO_PRODUCER_ID and error.code.is_retriable:

@@ -1,7 +1,9 @@
 """Produces that wait for their partition: it is moving, or its buffers are full.
 
 Each partition has one FIFO queue that nothing overtakes (rule 9): while it is not empty, each further batch for the
-partition goes behind.  A batch that waits keeps its request's bytes, which count in ``queued.max.request.bytes``.
+partition goes behind.  A batch that an owner gives back goes to the front: it was there before.  The queue stands above
+the owners, since it outlives each of them.  A batch that waits keeps its request's bytes, which count in
+``queued.max.request.bytes``.
 
 ============================ ==============================================================================
 the partition                the batch waits
@@ -58,13 +60,14 @@ class Waiting(Protocol):
 
 
 class _Line:
-    """One partition's queue: parts in the order of their numbers.  ``task`` serves it."""
+    """One partition's queue: parts in the order of their numbers.  ``task`` serves it; ``is_served`` once it runs."""
 
-    __slots__ = ("last", "parts", "task")
+    __slots__ = ("first", "is_served", "last", "parts", "task")
 
     def __init__(self) -> None:
         self.parts: OrderedDict[int, tuple[Waiting, int]] = OrderedDict()  # with its size: a part drops its records
-        self.last = 0
+        self.first, self.last = 0, -1  # the numbers that were given out
+        self.is_served = False
         self.task: asyncio.Task[None] | None = None
 
 
@@ -153,8 +156,13 @@ class RetryOrder:
         if refused is not None:
             refused.forget(key)
 
-    def may_pass(self, client: Client, key: PartitionKey, producer_id: int, sequence: int) -> bool:
-        """Return whether this batch may be appended: no earlier one was refused and is still to come again."""
+    def may_pass(
+        self, client: Client, key: PartitionKey, producer_id: int, sequence: int, *, is_again: bool = False
+    ) -> bool:
+        """Return whether this batch may be appended: no earlier one was refused and is still to come again.
+
+        ``is_again``: the batch has not come again from its producer, but from an owner that gave it back.
+        """
         if not self._refused:
             return True
         refused = self._refused.get(client)
@@ -165,7 +173,8 @@ class RetryOrder:
         if sequence != 0 and _follows(sequence, span.first) and _follows(sequence, span.last):
             refused.sequences[key, producer_id] = _Span(span.first, sequence)
             return False
-        refused.remove(key, producer_id)
+        if not is_again:
+            refused.remove(key, producer_id)
         return True
 
 
@@ -190,6 +199,11 @@ class ProduceQueue:
         """Return the number of partitions with a queue."""
         return len(self._lines)
 
+    @property
+    def parts(self) -> int:
+        """Number of parts that wait.  The cost grows with the partitions that have a queue."""
+        return sum(len(line.parts) for line in self._lines.values())
+
     def is_held(self, key: PartitionKey) -> bool:
         """Return whether the partition has a queue, behind which a further batch must go."""
         return bool(self._lines) and key in self._lines
@@ -203,15 +217,37 @@ class ProduceQueue:
         if self.held_bytes + size > config.queued_max_request_bytes // 4 and owners.get(key) is None:
             part.fail(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "too many produces wait for moving partitions"))
             return
+        line = self._line(key, owners)
+        line.last += 1
+        self._put(line, line.last, part)
+
+    def hold_first(self, key: PartitionKey, part: Waiting, owners: Owners) -> None:
+        """Put ``part``, which an owner has given back, before all others in the partition's queue; as ``hold``."""
+        line = self._line(key, owners)
+        if line.is_served:  # its task waits until the time of a later part: begin again
+            assert line.task is not None
+            line.task.cancel()
+            self._begin(key, line, owners)
+        line.first -= 1
+        self._put(line, line.first, part)
+        line.parts.move_to_end(line.first, last=False)
+
+    def _line(self, key: PartitionKey, owners: Owners) -> _Line:
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _Line()
-            loop = asyncio.get_running_loop()
-            line.task = loop.create_task(self._serve(key, line, owners))
-            line.task.add_done_callback(lambda task: self._ended(key, line, task))
-        line.last += 1
-        line.parts[line.last] = (part, size)
-        part.on_over = partial(self._over, line, line.last)
+            self._begin(key, line, owners)
+        return line
+
+    def _begin(self, key: PartitionKey, line: _Line, owners: Owners) -> None:
+        line.is_served = False
+        line.task = asyncio.get_running_loop().create_task(self._serve(key, line, owners))
+        line.task.add_done_callback(lambda task: self._ended(key, line, task))
+
+    def _put(self, line: _Line, number: int, part: Waiting) -> None:
+        size = part.size
+        line.parts[number] = (part, size)
+        part.on_over = partial(self._over, line, number)
         self.held_bytes += size
 
     def _over(self, line: _Line, number: int) -> None:
@@ -219,8 +255,9 @@ class ProduceQueue:
         self._take(line, number)
 
     async def _serve(self, key: PartitionKey, line: _Line, owners: Owners) -> None:
-        loop = asyncio.get_running_loop()
-        while line.parts:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        line.is_served = True
+        while line.parts and line.task is task:
             first, _ = next(iter(line.parts.values()))
             last, until = line.last, first.held_until
             try:
@@ -234,7 +271,8 @@ class ProduceQueue:
                 continue
             if line.parts:
                 self._take(line, next(iter(line.parts))).append(owner)
-        del self._lines[key]  # in the same step: from now on batches go directly to the owner
+        if line.task is task:
+            del self._lines[key]  # in the same step: from now on batches go directly to the owner
 
     def _refuse(self, line: _Line, last: int, error: RequestError, late: float | None) -> None:
         """Fail the parts up to number ``last`` whose ``held_until`` is not after ``late``, from the front on.
@@ -255,6 +293,8 @@ class ProduceQueue:
 
     def _ended(self, key: PartitionKey, line: _Line, task: asyncio.Task[None]) -> None:
         """Fail the parts that are left: there are some only if the task was cancelled or has failed by a bug."""
+        if line.task is not task:
+            return  # another one goes on
         if self._lines.get(key) is line:
             del self._lines[key]
         while line.parts:

@@ -108,7 +108,7 @@ class RemoteOwners:
         if self._is_deserted or any(member.has(BROKER) and not member.is_draining for member in members):
             return
         self._is_deserted = self._owner_queries.is_deserted = True
-        self._for_all(tuple(self._owners.values()), RemoteOwner.desert)
+        self._for_all(tuple(self._owners.values()), RemoteOwner.wake)
 
     async def close(self) -> None:
         """Close all links.  Idempotent.
@@ -124,6 +124,7 @@ class RemoteOwners:
         if self._relays is not None:
             await self._relays.close()
         await self._batched_queries.close()
+        self._is_deserted = True  # what the links gave back waits for no owner
         owners, self._owners = self._owners, {}
         await map_in_turns(RemoteOwner.close, tuple(owners.values()), PLACED_A_TURN)
         await self._closing.finish()
@@ -152,7 +153,7 @@ class RemoteOwners:
         return owner
 
     def is_settled(self, key: PartitionKey) -> bool:
-        """Return whether no batch for the partition is under way to another process, or kept to be sent."""
+        """Return whether no batch for the partition is under way to another process."""
         owner = self._owners.get(key)
         return owner is None or owner.is_settled
 
@@ -180,11 +181,6 @@ class RemoteOwners:
         """Number of relayed connections to brokers."""
         return len(self._relays) if self._relays is not None else 0
 
-    @property
-    def kept(self) -> int:
-        """Number of batches that wait for their partition to have an owner.  The cost grows with the routes."""
-        return sum(len(owner.route.kept) for owner in self._owners.values())
-
     def is_up(self, incarnation: str) -> bool:
         """Return whether there is a direct produce or tail connection to the broker."""
         produce, tail = self._produce_links.get(incarnation), self._tail_links.get(incarnation)
@@ -194,11 +190,9 @@ class RemoteOwners:
         owner = self._owners.get(key)
         if owner is None:
             owner = self._owners[key] = RemoteOwner(
-                key, ProduceRoute(self._credit_bytes, self._held_s), self._owner_queries, self._deadlines
+                key, ProduceRoute(self._credit_bytes), self._owner_queries, self._deadlines
             )
-            owner.assign(self._produce_link(key), is_ours=self._is_ours(key))
-            if self._is_deserted:
-                owner.desert()
+            owner.assign(self._produce_link(key))
         owner.used_at = asyncio.get_running_loop().time()
         return owner
 
@@ -249,7 +243,7 @@ class RemoteOwners:
     def _place(self, key: PartitionKey) -> None:
         owner = self._owners.get(key)
         if owner is not None:
-            owner.assign(self._produce_link(key), is_ours=self._is_ours(key))
+            owner.assign(self._produce_link(key))
         self._tails.place(key)
 
     def _came(self, incarnation: str) -> None:

@@ -1,20 +1,21 @@
-"""The route of one partition's batches to its owner: which are under way, which are kept, which may be sent.  Pure.
+"""The route of one partition's batches to its owner: which are under way, which come back, which may be sent.  Pure.
 
 Events go into ``ProduceRoute.handle``, effects come out; time is an argument.  Batches are also called parts: of their
-requests.  These hold, whatever the order of events:
+requests.  A part waits for an owner in the partition's ``endpoint.produce.queue``, not here: a route is open when it is
+submitted.  One that comes back, refused or lost, is given back to the front of that queue.  These hold, whatever the
+order of events:
 
-* Parts are sent in the order of their numbers; kept ones are sent before any newer one.
+* Parts are sent in the order of their numbers, those of a part that is submitted again being new.
 * While parts are under way to a former owner, or over a former connection, or after a refusal, nothing is sent: first
-  each of them must have its response, or be lost.
-* A part is sent again only if it was certainly not accepted, or if it carries a producer id, by which its owner
+  each of them must have its response, or be lost.  Then all that came back is given back at once, in order.
+* A part is given back only if it was certainly not accepted, or if it carries a producer id, by which its owner
   recognises a repetition (rule 9).
-* A refused part is not sent again if a newer one was accepted: it would come after those that followed it.
-* If an idempotent producer's batch is given up, so are its later ones that would be sent again: an owner that does not
-  know the producer would take the first one that it gets for the producer's first batch.
+* A refused part is not given back if a newer one was accepted: it would come after those that followed it.
+* If an idempotent producer's batch is given up, so are its later ones that come back: an owner that does not know the
+  producer would take the first one that it gets for the producer's first batch.
 
-``under_way`` has the parts that were sent and have no response yet, ``kept`` those that are to be sent (again); these
-are put in order once nothing is under way any more.  ``RouteState`` describes the states; ``TABLE`` has a
-function for each (state, event) pair (``core.transitions``).
+``under_way`` has the parts that were sent and have no response yet, ``returned`` those that came back meanwhile.
+``RouteState`` describes the states; ``TABLE`` has a function for each (state, event) pair (``core.transitions``).
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from bmq.proxy.routing.produce_route_events import (
     Event,
     Expired,
     Fail,
+    GiveBack,
     Lost,
-    NoBrokerLeft,
     RoutedBatch,
     Send,
     Submitted,
@@ -69,31 +70,24 @@ class RouteState(Enum):
     UNREACHED = "the connection to the owner is down; nothing is under way"
     REFUSED = "the owner has refused a part, and is tried again after a pause; nothing is under way"
     SETTLING = "parts are under way whose responses or losses must come before any other part is sent"
-    OPEN = "parts are sent as they come; nothing is kept"
+    OPEN = "parts are sent as they come"
 
 
 class ProduceRoute:
-    """One partition's route.
+    """One partition's route.  There is room until ``credit_bytes`` are under way, those that came back counted."""
 
-    A part is kept for ``held_s`` seconds at most.  There is room until ``credit_bytes`` are under way or kept.
-    """
+    __slots__ = ("_accepted", "_broken", "_connection", "_is_anew", "_next", "_refusals", "_retry_at", "bytes",
+                 "credit_bytes", "is_up", "owner", "returned", "state", "under_way")  # fmt: skip
 
-    __slots__ = ("_accepted", "_broken", "_connection", "_is_anew", "_is_deserted", "_is_ours", "_next", "_refusals",
-                 "_retry_at", "bytes", "credit_bytes", "held_s", "is_up", "kept", "owner", "state",
-                 "under_way")  # fmt: skip
-
-    def __init__(self, credit_bytes: int, held_s: float) -> None:
+    def __init__(self, credit_bytes: int) -> None:
         self.credit_bytes = credit_bytes
-        self.held_s = held_s
         self.state = RouteState.UNASSIGNED
         self.owner = ""
         self.is_up = False
         self.under_way: dict[RoutedBatch, None] = {}  # in the order of sending
-        self.kept: list[RoutedBatch] = []
+        self.returned: list[RoutedBatch] = []  # empty while nothing is under way
         self.bytes = 0
         self._is_anew = True
-        self._is_deserted = False
-        self._is_ours = False
         self._next = 0
         self._accepted = -1  # the largest number of an accepted part
         self._connection = 0  # number of the present connection: a late loss may be of an earlier one
@@ -104,12 +98,12 @@ class ProduceRoute:
     def __repr__(self) -> str:
         return (
             f"<ProduceRoute to {self.owner or 'no owner'} {self.state.name} under way={len(self.under_way)}"
-            f" kept={len(self.kept)} {self.bytes}/{self.credit_bytes}>"
+            f" returned={len(self.returned)} {self.bytes}/{self.credit_bytes}>"
         )
 
     @property
     def has_room(self) -> bool:
-        """True while less than ``credit_bytes`` are under way or kept."""
+        """True while less than ``credit_bytes`` are under way."""
         return self.bytes < self.credit_bytes
 
     @property
@@ -119,16 +113,15 @@ class ProduceRoute:
 
     @property
     def is_idle(self) -> bool:
-        """True if no part is under way or kept."""
-        return not self.under_way and not self.kept
+        """True if no part is under way."""
+        return not self.under_way
 
     @property
     def wake_at(self) -> float | None:
         """Time at which ``Tick`` is due, unless another event comes first; None if it is not."""
-        times = [part.held_until for part in self.kept]
         if self.state is RouteState.REFUSED:
-            times.append(self._retry_at)
-        return min(times, default=None)
+            return self._retry_at
+        return min((part.held_until for part in self.returned), default=None)
 
     def handle(self, event: Event, now: float) -> Sequence[Effect]:
         """Return the effects of an event.  ``now`` is in seconds, and never goes back."""
@@ -139,18 +132,12 @@ class ProduceRoute:
     # ------------------------------------------------------------------------------------------------------- assignment
 
     def _on_assigned(self, event: Assigned, now: float) -> Sequence[Effect]:
-        if event.incarnation == self.owner and event.is_ours == self._is_ours:
+        if event.incarnation == self.owner:
             return ()
-        self._is_ours = event.is_ours
         self.owner, self.is_up = event.incarnation, event.is_up
         self._connection += 1
         self._refusals, self._retry_at = 0, now
         return self._settle(now)
-
-    def _on_deserted(self, event: NoBrokerLeft, now: float) -> Sequence[Effect]:
-        """Give up the kept parts, and those to be kept later; parts under way may still get their responses."""
-        self._is_deserted = True
-        return self._sift(now) if self.state is not RouteState.SETTLING else ()
 
     def _on_up(self, event: ConnectionUp, now: float) -> Sequence[Effect]:
         if event.incarnation != self.owner or self.is_up:
@@ -172,9 +159,12 @@ class ProduceRoute:
         return (self._send((event.part,)),)
 
     def _on_handed(self, event: Submitted, now: float) -> Sequence[Effect]:
+        """Let a part that comes while the route is not open come back."""
+        if not self.under_way:
+            return (GiveBack((event.part,)),)
         self._enter(event.part)
-        self._keep(event.part, now)
-        return self._sift(now) if self._is_ours or self._is_deserted else ()
+        self.returned.append(event.part)
+        return ()
 
     def _enter(self, part: RoutedBatch) -> None:
         part.number = self._next
@@ -206,7 +196,7 @@ class ProduceRoute:
             if part.connection == self._connection and self._retry_at <= now:  # once for all parts under way
                 self._refusals += 1
                 self._retry_at = now + RETRY_S.pause(self._refusals)
-            self._keep(part, now)
+            self.returned.append(part)
             return self._settle(now)
         failed = self._give_up(part, code, event.message)
         return failed if self.state is RouteState.OPEN else (*failed, *self._settle(now))
@@ -219,24 +209,20 @@ class ProduceRoute:
         failed: Sequence[Effect] = ()
         if not event.was_sent or part.is_idempotent:
             part.is_unsure |= event.was_sent
-            self._keep(part, now)
+            self.returned.append(part)
         else:
             message = "the connection to the broker broke: it may be in the log"
             failed = self._give_up(part, ErrorCode.REQUEST_TIMED_OUT, message)
         return (*failed, *self._settle(now))
 
-    def _keep(self, part: RoutedBatch, now: float) -> None:
-        part.held_until = min(part.held_until, now + self.held_s)
-        self.kept.append(part)
-
     def _on_expired(self, event: Expired, now: float) -> Sequence[Effect]:
         part = event.part
         part.is_wanted = False
-        if part not in self.kept:
-            return ()  # under way: its response or loss comes later
-        self.kept.remove(part)
-        self._give_up(part, ErrorCode.NONE, "")
-        return self._sift(now)
+        if part in self.returned:
+            self.returned.remove(part)
+            self._give_up(part, ErrorCode.NONE, "")
+            return self._sift(now)
+        return ()  # under way: its response or loss comes later
 
     def _on_tick(self, event: Tick, now: float) -> Sequence[Effect]:
         if self.state is RouteState.REFUSED:
@@ -246,40 +232,42 @@ class ProduceRoute:
     # -------------------------------------------------------------------------------------------------------- decisions
 
     def _settle(self, now: float) -> Sequence[Effect]:
-        """Find the state; if parts may be sent now, send the kept ones."""
+        """Find the state; once nothing is under way, give back what came back."""
         if self.under_way:
             self.state = RouteState.SETTLING
             return ()
-        failed = self._sift(now)
+        effects = self._give_back(now)
         self._broken.clear()
         if not self.owner:
             self.state = RouteState.UNASSIGNED
         elif not self.is_up:
             self.state = RouteState.UNREACHED
-        elif not self._may_send(now):
+        elif now < self._retry_at:
             self.state = RouteState.REFUSED
         else:
             self.state = RouteState.OPEN
             self._is_anew = True
-            if self.kept:
-                parts, self.kept = self.kept, []
-                return (*failed, self._send(parts))
-        return failed
+        return effects
 
-    def _may_send(self, now: float) -> bool:
-        return bool(self.owner) and self.is_up and now >= self._retry_at
+    def _give_back(self, now: float) -> Sequence[Effect]:
+        failed = self._sift(now)
+        parts, self.returned = self.returned, []
+        if not parts:
+            return failed
+        self.bytes = 0
+        return (*failed, GiveBack(parts))
 
     def _sift(self, now: float) -> Sequence[Effect]:
-        """Put the kept parts in order, and give up those that must not be sent any more."""
-        if not self.kept:
+        """Put the parts that came back in order, and give up those that must not be sent any more."""
+        if not self.returned:
             return ()
-        self.kept.sort(key=lambda part: part.number)
-        kept, self.kept = self.kept, []
+        self.returned.sort(key=lambda part: part.number)
+        returned, self.returned = self.returned, []
         failed: list[Effect] = []
-        for part in kept:  # in order: if one is given up, so are its producer's parts behind it
+        for part in returned:  # in order: if one is given up, so are its producer's parts behind it
             reason = self._reason_against(part, now)
             if reason is None:
-                self.kept.append(part)
+                self.returned.append(part)
             else:
                 code = ErrorCode.REQUEST_TIMED_OUT if part.is_unsure else ErrorCode.NOT_LEADER_OR_FOLLOWER
                 failed += self._give_up(part, code, reason)
@@ -288,12 +276,8 @@ class ProduceRoute:
     def _reason_against(self, part: RoutedBatch, now: float) -> str | None:
         if not part.is_wanted:
             return "its client has gone, or its time is up"
-        if self._is_ours:
-            return "the partition has come to this process"
-        if self._is_deserted and not self._may_send(now):
-            return "no broker is left that could own the partition"
         if part.held_until <= now:
-            return f"the partition had no open owner for {self.held_s:g} s"
+            return "its time is up, and parts that were sent with it have no result yet"
         if part.number < self._accepted and not part.is_unsure:
             return "refused, while a later batch was accepted"
         first, last = self._broken.get(part.producer_id, (0, -1))
@@ -345,7 +329,6 @@ _ROWS = (
     _on(Assigned,       _R._on_assigned, _R._on_assigned, _R._on_assigned, _R._on_assigned, _R._on_assigned),
     _on(ConnectionUp,   _R._on_up,       _R._on_up,       _R._on_up,       _R._on_up,       _R._on_up),
     _on(ConnectionLost, _R._on_down,     _R._on_down,     _R._on_down,     _R._on_down,     _R._on_down),
-    _on(NoBrokerLeft,   _R._on_deserted, _R._on_deserted, _R._on_deserted, _R._on_deserted, _R._on_deserted),
     _on(Submitted,      _R._on_handed,   _R._on_handed,   _R._on_handed,   _R._on_handed,   _R._on_handed_open),
     _on(Answered,       NEVER,           NEVER,           NEVER,           _R._on_answered, _R._on_answered),
     _on(Lost,           NEVER,           NEVER,           NEVER,           _R._on_lost,     _R._on_lost),

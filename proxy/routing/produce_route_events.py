@@ -14,8 +14,8 @@ class RoutedBatch:
 
     =============== ==========================================================================================
     ``token``       the caller's, by which it completes the part
-    ``held_until``  time on the loop's clock at which every wait for an owner ends, here and in the broker;
-                    set when the request arrives
+    ``held_until``  time on the loop's clock at which every wait for an owner ends, in each process; set when the
+                    request arrives
     ``is_unsure``   the batch was sent, and it is not known whether it was accepted
     ``is_wanted``   the caller still waits for the result
     ``is_anew``     all parts sent before it have their results.  A broker that has refused a part goes on
@@ -73,18 +73,16 @@ class RoutedBatch:
 
 
 class Assigned:
-    """The assignment of the partition to process ``incarnation``, or to none ("").
+    """The assignment of the partition to process ``incarnation``, or to none that can be sent to ("").
 
-    ``is_up``: the connection to it is up.  ``is_ours``: the partition is assigned to this process, so that nothing is
-    sent on this route any more.
+    ``is_up``: the connection to it is up.
     """
 
-    __slots__ = ("incarnation", "is_ours", "is_up")
+    __slots__ = ("incarnation", "is_up")
 
-    def __init__(self, incarnation: str, *, is_up: bool, is_ours: bool = False) -> None:
+    def __init__(self, incarnation: str, *, is_up: bool) -> None:
         self.incarnation = incarnation
         self.is_up = is_up
-        self.is_ours = is_ours
 
 
 class ConnectionUp:
@@ -105,14 +103,8 @@ class ConnectionLost:
         self.incarnation = incarnation
 
 
-class NoBrokerLeft:
-    """No broker is left that could own the partition, and this process, which is leaving, does not wait for one."""
-
-    __slots__ = ()
-
-
 class Submitted:
-    """A new part, to be sent behind all others."""
+    """A part to be sent behind all others."""
 
     __slots__ = ("part",)
 
@@ -162,7 +154,7 @@ class Tick:
     __slots__ = ()
 
 
-Event = Assigned | ConnectionUp | ConnectionLost | NoBrokerLeft | Submitted | Answered | Lost | Expired | Tick
+Event = Assigned | ConnectionUp | ConnectionLost | Submitted | Answered | Lost | Expired | Tick
 
 
 # -------------------------------------------------------------------------------------------------------------- effects
@@ -199,4 +191,16 @@ class Done:
         self.appended = appended
 
 
-Effect = Send | Fail | Done
+class GiveBack:
+    """Parts that must be submitted again, in this order and before any newer one, once the route is open.
+
+    They are not the route's any more.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[RoutedBatch]) -> None:
+        self.parts = parts
+
+
+Effect = Send | Fail | Done | GiveBack

@@ -30,7 +30,7 @@ from bmq.proxy.routing.produce_route_events import (
     Event,
     Expired,
     Fail,
-    NoBrokerLeft,
+    GiveBack,
     RoutedBatch,
     Send,
     Submitted,
@@ -110,21 +110,16 @@ class RemoteOwner:
         """True if every part has its result: a batch that is appended elsewhere now comes behind all of them."""
         return self.route.is_idle
 
-    def assign(self, link: ProduceSender | None, *, is_ours: bool = False) -> None:
-        """Assign the partition to the broker of ``link``; None: to none, or to this process if ``is_ours``."""
+    def assign(self, link: ProduceSender | None) -> None:
+        """Assign the partition to the broker of ``link``; None: to none, or to this process."""
         if self._link is not None and link is not self._link:
             self._link.leave(self)
         self._link = link
         if link is None:
-            self.handle(Assigned("", is_up=False, is_ours=is_ours))
+            self.handle(Assigned("", is_up=False))
             return
         self.handle(Assigned(link.incarnation, is_up=link.is_up))
         link.join(self)
-
-    def desert(self) -> None:
-        """Stop waiting for an owner: this process is leaving, and no broker is left that could own the partition."""
-        self.handle(NoBrokerLeft())
-        self._wake()
 
     def handle(self, event: Event) -> None:
         """Handle an event: pass it to the route, and carry out the effects."""
@@ -139,10 +134,10 @@ class RemoteOwner:
         if not route.is_open or self._bucket != _NO_BUCKET:
             self._arm()
         if self._waiters and not (was_open and route.is_open and not route.has_room):
-            self._wake()
+            self.wake()
 
     def _arm(self) -> None:
-        """Set the timer of ``Tick``: once in each state, since the cost of ``wake_at`` grows with the kept parts."""
+        """Set the timer of ``Tick``: once in each state, as the cost of ``wake_at`` grows with the returned parts."""
         if self.route.state is self._is_armed_for and self._bucket != _NO_BUCKET:
             return
         self._disarm()
@@ -162,14 +157,15 @@ class RemoteOwner:
         self.handle(Tick())
 
     def close(self) -> None:
-        """Give up the kept parts, and wake all waiters: this process ends, or the route is not used any more."""
-        self.assign(None, is_ours=True)
+        """Wake all waiters: this process ends, or the route is not used any more."""
+        self.assign(None)
         self._disarm()
-        self._wake()
+        self.wake()
 
     # ---------------------------------------------------------------------------------------------------------- waiting
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let all that wait for a change check again."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -205,7 +201,7 @@ class RemoteOwner:
     def append(
         self, data: memoryview, callback: AppendCallback, *, acks_all: bool, held_until: float = math.inf
     ) -> Callable[[], None]:
-        """Send a batch now, or behind those that are kept.  See ``Owner.append``."""
+        """Send a batch.  See ``Owner.append``."""
         producer_id = NO_PRODUCER_ID
         if len(data) >= HEADER_BYTES:
             (producer_id,) = _PRODUCER_ID.unpack_from(data, _PRODUCER_ID_AT)
@@ -264,12 +260,18 @@ class RemoteOwner:
         return await self._queries.ask(self.key, message)
 
 
-def _answer(effect: Done | Fail) -> None:
-    callback = cast(AppendCallback, effect.part.token)
-    if isinstance(effect, Done):
-        callback.on_appended(effect.appended)
+def _answer(effect: Done | Fail | GiveBack) -> None:
+    if isinstance(effect, GiveBack):
+        for part in reversed(effect.parts):
+            _caller(part).on_given_back(part.records, may_be_appended=part.is_unsure)
+    elif isinstance(effect, Done):
+        _caller(effect.part).on_appended(effect.appended)
     else:
-        callback.on_failed(RequestError(effect.code, effect.message))
+        _caller(effect.part).on_failed(RequestError(effect.code, effect.message))
+
+
+def _caller(part: RoutedBatch) -> AppendCallback:
+    return cast(AppendCallback, part.token)
 
 
 def _expect(answer: AskResponse, count: int) -> tuple[int, ...]:

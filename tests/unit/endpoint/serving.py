@@ -120,6 +120,10 @@ class FakeOwner:
         raise NotImplementedError
 
 
+class GivenBack(RequestError):
+    """The batch waits for the next owner."""
+
+
 class AppendFuture:
     """An ``AppendCallback`` whose result is awaited."""
 
@@ -137,6 +141,9 @@ class AppendFuture:
     def on_failed(self, error: RequestError) -> None:
         assert not self.future.done()
         self.future.set_exception(error)
+
+    def on_given_back(self, data: memoryview, *, may_be_appended: bool) -> None:
+        self.on_failed(GivenBack(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"given back, {may_be_appended=}"))
 
 
 def append(owner: Owner, data: bytearray, *, held_until: float = math.inf) -> asyncio.Future[Appended]:

@@ -54,6 +54,9 @@ class Append:
         self.error = error
         self.on_end()
 
+    def on_given_back(self, data: memoryview, *, may_be_appended: bool) -> None:
+        raise AssertionError("it was refused")
+
     @property
     def code(self) -> ErrorCode | None:
         return self.error.code if self.error is not None else None

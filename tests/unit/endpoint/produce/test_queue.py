@@ -268,3 +268,68 @@ def test_full_buffers_are_no_reason_to_refuse() -> None:
         assert parts[3].error is None
 
     run(main())
+
+
+def test_what_is_given_back_goes_to_the_front() -> None:
+    """Newest first, as owners give it back; the parts that came meanwhile stay behind it."""
+
+    async def main() -> None:
+        holding, owners, owner = ProduceQueue(), FakeOwners(), FakeOwner()
+        for number in (3, 4):
+            holding.hold(KEY, Part(number), owners, CONFIG)
+        await asyncio.sleep(0.1)
+        for number in (2, 1, 0):
+            holding.hold_first(KEY, Part(number), owners)
+        holding.hold(KEY, Part(5), owners, CONFIG)
+        assert (holding.parts, holding.held_bytes) == (6, 60)
+        owners.open(owner)
+        await asyncio.sleep(0.01)
+        assert owner.taken == list(range(6))
+        assert (len(holding), holding.held_bytes) == (0, 0)
+
+    run(main())
+
+
+def test_rule_9_what_is_given_back_ends_in_its_own_time() -> None:
+    """The queue waits for an owner until the time of the part that was first before."""
+
+    async def main() -> None:
+        holding, owners = ProduceQueue(), FakeOwners()
+        early = Part(0)
+        await asyncio.sleep(0.7)
+        late = Part(1)
+        holding.hold(KEY, late, owners, CONFIG)
+        await asyncio.sleep(0.1)
+        holding.hold_first(KEY, early, owners)
+        await asyncio.sleep(5)
+        assert (early.ended_at, late.ended_at) == (1.0, 1.7)
+        assert len(holding) == 0
+
+    run(main())
+
+
+def test_what_is_given_back_while_the_queue_is_served_is_next() -> None:
+    async def main() -> None:
+        holding, owners, owner = ProduceQueue(), FakeOwners(), FakeOwner()
+
+        class Returned(Part):
+            is_new = True
+
+            def append(self, owner: Owner) -> None:
+                if not self.is_new:
+                    super().append(owner)
+                    return
+                self.is_new = False
+                holding.hold_first(KEY, self, owners)
+
+        holding.hold(KEY, Returned(0), owners, CONFIG)
+        holding.hold(KEY, Part(1), owners, CONFIG)
+        owners.open(owner)
+        await asyncio.sleep(0.01)
+        assert owner.taken == [0, 1]
+        assert (len(holding), holding.held_bytes) == (0, 0)
+        holding.hold(KEY, Part(2), owners, CONFIG)
+        await asyncio.sleep(0.01)
+        assert owner.taken == [0, 1, 2]
+
+    run(main())

@@ -45,6 +45,16 @@ def test_what_follows_waits_until_the_refused_one_is_back(client: FakeClient) ->
     assert stumbles.may_pass(client, KEY, 7, 11)
 
 
+def test_an_earlier_batch_that_an_owner_gave_back_is_not_the_refused_one(client: FakeClient) -> None:
+    """It was let pass before; its producer has sent nothing again."""
+    stumbles = RetryOrder()
+    stumbles.note(client, KEY, 7, 10)
+    assert stumbles.may_pass(client, KEY, 7, 9, is_again=True)
+    assert not stumbles.may_pass(client, KEY, 7, 11)
+    assert stumbles.may_pass(client, KEY, 7, 10)
+    assert stumbles.may_pass(client, KEY, 7, 11)
+
+
 def test_the_earliest_of_several_counts(client: FakeClient) -> None:
     stumbles = RetryOrder()
     for sequence in (12, 10, 14):

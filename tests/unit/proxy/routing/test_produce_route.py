@@ -25,8 +25,8 @@ from bmq.proxy.routing.produce_route_events import (
     Event,
     Expired,
     Fail,
+    GiveBack,
     Lost,
-    NoBrokerLeft,
     RoutedBatch,
     Send,
     Submitted,
@@ -37,8 +37,8 @@ HELD_S = 5.0
 NO_PRODUCER = -1
 
 
-def part(producer_id: int = 7, size: int = 10) -> RoutedBatch:
-    return RoutedBatch(memoryview(bytes(size)), producer_id, acks_all=True)
+def part(producer_id: int = 7, size: int = 10, held_until: float = HELD_S) -> RoutedBatch:
+    return RoutedBatch(memoryview(bytes(size)), producer_id, acks_all=True, held_until=held_until)
 
 
 def appended(offset: int = 0) -> Appended:
@@ -51,6 +51,8 @@ def texts(effects: Sequence[Effect]) -> list[str]:
     for effect in effects:
         if isinstance(effect, Send):
             out.append(f"send {effect.incarnation} {' '.join(str(each.number) for each in effect.parts)}")
+        elif isinstance(effect, GiveBack):
+            out.append(f"back {' '.join(str(each.number) for each in effect.parts)}")
         elif isinstance(effect, Fail):
             out.append(f"fail {effect.part.number} {effect.code.name}")
         else:
@@ -62,7 +64,7 @@ class Story:
     """A route, and its parts by number."""
 
     def __init__(self, credit_bytes: int = 1000) -> None:
-        self.route = ProduceRoute(credit_bytes, HELD_S)
+        self.route = ProduceRoute(credit_bytes)
         self.parts: list[RoutedBatch] = []
         self.now = 0.0
 
@@ -88,6 +90,7 @@ class Story:
 
 
 def unassigned() -> Story:
+    """A part has come too early, and was given back."""
     story = Story()
     story.hand(7)
     return story
@@ -133,12 +136,10 @@ EVENTS: dict[str, Callable[[Story], Event]] = {
     "assigned to b, which is up": lambda story: Assigned("b", is_up=True),
     "assigned to b": lambda story: Assigned("b", is_up=False),
     "assigned to nobody": lambda story: Assigned("", is_up=False),
-    "assigned to us": lambda story: Assigned("", is_up=False, is_ours=True),
     "a is up": lambda story: ConnectionUp("a"),
     "b is up": lambda story: ConnectionUp("b"),
     "a is down": lambda story: ConnectionLost("a"),
     "b is down": lambda story: ConnectionLost("b"),
-    "deserted": lambda story: NoBrokerLeft(),
     "a new part": lambda story: Submitted(part()),
     "the first expires": lambda story: Expired(story.parts[0]),
     "tick": lambda story: Tick(),
@@ -158,42 +159,36 @@ UNASSIGNED, UNREACHED, OPEN, REFUSED, SETTLING = (
     RouteState.SETTLING,
 )
 ROWS: list[tuple[RouteState, str, RouteState, list[str]]] = [
-    # One part waits; nobody is assigned.
-    (UNASSIGNED, "assigned to b, which is up", OPEN, ["send b 0"]),
+    # Nobody is assigned.
+    (UNASSIGNED, "assigned to b, which is up", OPEN, []),
     (UNASSIGNED, "assigned to b", UNREACHED, []),
     (UNASSIGNED, "assigned to nobody", UNASSIGNED, []),
-    (UNASSIGNED, "assigned to us", UNASSIGNED, [f"fail 0 {NOT_LEADER}"]),
     (UNASSIGNED, "a is up", UNASSIGNED, []),
     (UNASSIGNED, "b is up", UNASSIGNED, []),
     (UNASSIGNED, "a is down", UNASSIGNED, []),
     (UNASSIGNED, "b is down", UNASSIGNED, []),
-    (UNASSIGNED, "deserted", UNASSIGNED, [f"fail 0 {NOT_LEADER}"]),
-    (UNASSIGNED, "a new part", UNASSIGNED, []),
+    (UNASSIGNED, "a new part", UNASSIGNED, ["back -1"]),
     (UNASSIGNED, "the first expires", UNASSIGNED, []),
     (UNASSIGNED, "tick", UNASSIGNED, []),
     # The same, assigned to a.
-    (UNREACHED, "assigned to b, which is up", OPEN, ["send b 0"]),
+    (UNREACHED, "assigned to b, which is up", OPEN, []),
     (UNREACHED, "assigned to b", UNREACHED, []),
     (UNREACHED, "assigned to nobody", UNASSIGNED, []),
-    (UNREACHED, "assigned to us", UNASSIGNED, [f"fail 0 {NOT_LEADER}"]),
-    (UNREACHED, "a is up", OPEN, ["send a 0"]),
+    (UNREACHED, "a is up", OPEN, []),
     (UNREACHED, "b is up", UNREACHED, []),
     (UNREACHED, "a is down", UNREACHED, []),
     (UNREACHED, "b is down", UNREACHED, []),
-    (UNREACHED, "deserted", UNREACHED, [f"fail 0 {NOT_LEADER}"]),
-    (UNREACHED, "a new part", UNREACHED, []),
+    (UNREACHED, "a new part", UNREACHED, ["back -1"]),
     (UNREACHED, "the first expires", UNREACHED, []),
     (UNREACHED, "tick", UNREACHED, []),
     # Two parts are under way to a.
     (OPEN, "assigned to b, which is up", SETTLING, []),
     (OPEN, "assigned to b", SETTLING, []),
     (OPEN, "assigned to nobody", SETTLING, []),
-    (OPEN, "assigned to us", SETTLING, []),
     (OPEN, "a is up", OPEN, []),
     (OPEN, "b is up", OPEN, []),
     (OPEN, "a is down", SETTLING, []),
     (OPEN, "b is down", OPEN, []),
-    (OPEN, "deserted", OPEN, []),
     (OPEN, "a new part", OPEN, ["send a 2"]),
     (OPEN, "the first expires", OPEN, []),
     (OPEN, "tick", OPEN, []),
@@ -203,38 +198,34 @@ ROWS: list[tuple[RouteState, str, RouteState, list[str]]] = [
     (OPEN, "the last is too large", OPEN, ["fail 1 MESSAGE_TOO_LARGE"]),
     (OPEN, "the last is lost", SETTLING, []),
     (OPEN, "the last is lost unsent", SETTLING, []),
-    # Both were refused by a.
-    (REFUSED, "assigned to b, which is up", OPEN, ["send b 0 1"]),
+    # Both were refused by a, and given back.
+    (REFUSED, "assigned to b, which is up", OPEN, []),
     (REFUSED, "assigned to b", UNREACHED, []),
     (REFUSED, "assigned to nobody", UNASSIGNED, []),
-    (REFUSED, "assigned to us", UNASSIGNED, [f"fail 0 {NOT_LEADER}", f"fail 1 {NOT_LEADER}"]),
     (REFUSED, "a is up", REFUSED, []),
     (REFUSED, "b is up", REFUSED, []),
     (REFUSED, "a is down", UNREACHED, []),
     (REFUSED, "b is down", REFUSED, []),
-    (REFUSED, "deserted", REFUSED, [f"fail 0 {NOT_LEADER}", f"fail 1 {NOT_LEADER}"]),
-    (REFUSED, "a new part", REFUSED, []),
-    (REFUSED, "the first expires", REFUSED, [f"fail 1 {NOT_LEADER}"]),
+    (REFUSED, "a new part", REFUSED, ["back -1"]),
+    (REFUSED, "the first expires", REFUSED, []),
     (REFUSED, "tick", REFUSED, []),
     # The first was refused, the second is under way.
     (SETTLING, "assigned to b, which is up", SETTLING, []),
     (SETTLING, "assigned to b", SETTLING, []),
     (SETTLING, "assigned to nobody", SETTLING, []),
-    (SETTLING, "assigned to us", SETTLING, []),
     (SETTLING, "a is up", SETTLING, []),
     (SETTLING, "b is up", SETTLING, []),
     (SETTLING, "a is down", SETTLING, []),
     (SETTLING, "b is down", SETTLING, []),
-    (SETTLING, "deserted", SETTLING, []),
     (SETTLING, "a new part", SETTLING, []),
     (SETTLING, "the first expires", SETTLING, []),
     (SETTLING, "tick", SETTLING, []),
     (SETTLING, "the last is accepted", REFUSED, ["done 1", f"fail 0 {NOT_LEADER}"]),
-    (SETTLING, "the last is refused", REFUSED, []),
-    (SETTLING, "the last may be in the file", REFUSED, []),
-    (SETTLING, "the last is too large", REFUSED, ["fail 1 MESSAGE_TOO_LARGE"]),
-    (SETTLING, "the last is lost", UNREACHED, []),
-    (SETTLING, "the last is lost unsent", UNREACHED, []),
+    (SETTLING, "the last is refused", REFUSED, ["back 0 1"]),
+    (SETTLING, "the last may be in the file", REFUSED, ["back 0 1"]),
+    (SETTLING, "the last is too large", REFUSED, ["fail 1 MESSAGE_TOO_LARGE", "back 0"]),
+    (SETTLING, "the last is lost", UNREACHED, ["back 0 1"]),
+    (SETTLING, "the last is lost unsent", UNREACHED, ["back 0 1"]),
 ]
 
 
@@ -258,25 +249,13 @@ def test_the_rows_are_all_there_are() -> None:
 # ------------------------------------------------------------------------------------------------------ what it means
 
 
-def test_deserted_it_keeps_nothing_and_sends_what_can_be_sent() -> None:
-    """The broker that leaves last may still have the partition open."""
-    story = opened()
-    story.tell(NoBrokerLeft())
-    assert story.hand(7) == ["send a 2"]
-    assert story.accept(0) == ["done 0"]
-    story.tell(ConnectionLost("a"))
-    assert story.hand(7) == [f"fail 3 {NOT_LEADER}"]
-    assert story.lose(1) == []
-    assert story.lose(2) == ["fail 1 REQUEST_TIMED_OUT", "fail 2 REQUEST_TIMED_OUT"]
-    assert story.route.is_idle
-
-
-def test_parts_are_sent_again_in_order_and_before_anything_newer() -> None:
+def test_parts_come_back_in_order_and_those_that_come_too_early_behind_them() -> None:
     story = opened()
     story.tell(Assigned("b", is_up=True))
     assert story.hand(9) == []
     assert story.refuse(1) == []
-    assert story.refuse(0) == ["send b 0 1 2"]
+    assert story.refuse(0) == ["back 0 1 2"]
+    assert (story.route.state, story.route.bytes) == (OPEN, 0)
     assert story.hand(9) == ["send b 3"]
 
 
@@ -287,8 +266,8 @@ def test_rule_9_without_a_producer_id_what_was_sent_is_not_sent_again() -> None:
     story.tell(ConnectionLost("a"))
     assert story.lose(0) == ["fail 0 REQUEST_TIMED_OUT"]
     assert story.lose(1) == []
-    assert story.lose(2, was_sent=False) == []
-    assert story.tell(ConnectionUp("a")) == ["send a 1 2"]
+    assert story.lose(2, was_sent=False) == ["back 1 2"]
+    assert [each.is_unsure for each in story.parts[1:]] == [True, False]
 
 
 def test_rule_9_what_may_be_in_the_file_is_sent_again_only_with_a_producer_id() -> None:
@@ -297,21 +276,15 @@ def test_rule_9_what_may_be_in_the_file_is_sent_again_only_with_a_producer_id() 
     story.hand(NO_PRODUCER, 7)
     code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert story.refuse(0, code) == [f"fail 0 {code.name}"]
-    assert story.refuse(1, code) == []
-    assert story.tell(Tick(), now=RETRY_S.least) == ["send a 1"]
+    assert story.refuse(1, code) == ["back 1"]
 
 
-def test_rule_9_nothing_is_kept_longer_than_held() -> None:
-    """From when it was first kept, however often it was sent since; what is newer goes on."""
-    story = opened()
-    story.refuse(0)
-    story.refuse(1)
-    assert story.tell(Tick(), now=HELD_S - 1) == ["send a 0 1"]
-    story.refuse(0)
-    story.refuse(1)
-    assert story.hand(9) == []
-    assert story.tell(Tick(), now=HELD_S)[:2] == [f"fail 0 {NOT_LEADER}", f"fail 1 {NOT_LEADER}"]
-    assert [each.number for each in (*story.route.kept, *story.route.under_way)] == [2]
+def test_rule_9_what_came_back_waits_for_those_under_way_until_its_time_is_up() -> None:
+    story = settling()
+    wake_at = story.route.wake_at
+    assert wake_at == HELD_S
+    assert story.tell(Tick(), now=wake_at) == [f"fail 0 {NOT_LEADER}"]
+    assert (story.route.state, story.route.wake_at) == (SETTLING, None)
 
 
 def test_what_is_not_known_to_be_refused_is_answered_as_timed_out() -> None:
@@ -319,8 +292,8 @@ def test_what_is_not_known_to_be_refused_is_answered_as_timed_out() -> None:
     story = opened()
     story.tell(ConnectionLost("a"))
     story.lose(0)
-    story.lose(1)
-    assert story.tell(Tick(), now=HELD_S) == ["fail 0 REQUEST_TIMED_OUT", "fail 1 REQUEST_TIMED_OUT"]
+    assert story.tell(Tick(), now=HELD_S) == ["fail 0 REQUEST_TIMED_OUT"]
+    assert story.lose(1) == ["fail 1 REQUEST_TIMED_OUT"]
 
 
 def test_a_refused_part_does_not_come_after_what_followed_it() -> None:
@@ -338,8 +311,7 @@ def test_a_producers_later_batches_are_given_up_with_an_earlier_one() -> None:
     story.hand(7, 8, 7)
     story.refuse(0, ErrorCode.KAFKA_STORAGE_ERROR)
     story.refuse(1)
-    assert story.refuse(2) == [f"fail 2 {NOT_LEADER}"]
-    assert story.tell(Tick(), now=RETRY_S.least) == ["send a 1"]
+    assert story.refuse(2) == [f"fail 2 {NOT_LEADER}", "back 1"]
 
 
 def test_a_producer_that_comes_again_is_not_given_up() -> None:
@@ -349,38 +321,38 @@ def test_a_producer_that_comes_again_is_not_given_up() -> None:
     story.refuse(1, ErrorCode.KAFKA_STORAGE_ERROR)
     story.hand(7)
     story.refuse(0)
-    assert story.refuse(2) == []
-    assert story.tell(Tick(), now=RETRY_S.least) == ["send a 0 2"]
+    assert story.refuse(2) == ["back 0 2"]
 
 
 def test_nobody_waits_for_what_is_expired() -> None:
-    """Under way it is not answered; refused it is not sent again."""
+    """Under way it is not answered; refused it is not given back."""
     story = opened()
     story.hand(9)
     assert story.tell(Expired(story.parts[0])) == []
     assert story.tell(Expired(story.parts[2])) == []
     assert story.accept(0) == []
     assert story.refuse(1) == []
-    assert story.refuse(2) == []
-    assert story.tell(Tick(), now=RETRY_S.least) == ["send a 1"]
-    assert story.route.bytes == 10
+    assert story.refuse(2) == ["back 1"]
+    assert story.route.bytes == 0
 
 
 def test_after_refusals_it_asks_less_and_less_often_and_at_once_after_a_move() -> None:
-    story = opened()
-    story.accept(1)
+    story = Story()
+    story.tell(Assigned("a", is_up=True))
     waits = []
-    for _ in range(8):
-        story.refuse(0)
+    for number in range(8):
+        assert story.hand(7) == [f"send a {number}"]
+        story.refuse(number)
         wake_at = story.route.wake_at
         assert wake_at is not None
         waits.append(wake_at - story.now)
-        if wake_at < HELD_S:
-            story.tell(Tick(), now=wake_at)
-        if not story.route.under_way:
-            break
+        assert story.tell(Tick(), now=wake_at) == []
     assert waits == sorted(waits)
     assert max(waits) <= RETRY_S.most
+    story.hand(7)
+    story.refuse(8)
+    story.tell(Assigned("b", is_up=True))
+    assert story.route.is_open
 
 
 def test_a_late_loss_says_nothing_of_the_present_connection() -> None:
@@ -388,10 +360,11 @@ def test_a_late_loss_says_nothing_of_the_present_connection() -> None:
     story.tell(ConnectionLost("a"))
     story.tell(ConnectionUp("a"))
     story.lose(0)
-    assert story.lose(1) == ["send a 0 1"]
+    assert story.lose(1) == ["back 0 1"]
+    assert story.route.is_open
 
 
-def test_room_is_what_is_under_way_or_kept() -> None:
+def test_room_is_what_is_under_way_or_has_come_back_meanwhile() -> None:
     story = Story(credit_bytes=30)
     story.tell(Assigned("a", is_up=True))
     story.hand(7, 8, size=10)
@@ -420,11 +393,14 @@ class Connection:
 class World:
     """Brokers that own one log in turn.  The log keeps what it has taken; who owns it recognises repetitions by the
     parts of idempotent producers, and refuses, as ``endpoint.produce.queue.RetryOrder`` has it, what follows a refused
-    batch."""
+    batch.  In front of the route is the partition's queue: what is given back goes to its front."""
 
     def __init__(self) -> None:
-        self.route = ProduceRoute(10_000, HELD_S)
+        self.route = ProduceRoute(10_000)
         self.now = 0.0
+        self.queue: list[RoutedBatch] = []
+        self.arrivals: dict[RoutedBatch, int] = {}
+        self.unsure: set[RoutedBatch] = set()
         self.owner = "a"
         self.log: list[RoutedBatch] = []
         self.connections: dict[str, Connection | None] = {"a": None, "b": None}
@@ -435,10 +411,24 @@ class World:
         self.tell(Assigned("a", is_up=False))
 
     def tell(self, event: Event) -> None:
+        self.handle(event)
+        while self.queue and self.route.is_open:
+            self.handle(Submitted(self.queue.pop(0)))
+
+    def handle(self, event: Event) -> None:
         for effect in self.route.handle(event, self.now):
             self.do(effect)
 
     def do(self, effect: Effect) -> None:
+        if isinstance(effect, GiveBack):
+            for one in effect.parts:
+                assert one not in self.outcomes
+                assert one.is_wanted
+                if one.is_unsure:
+                    self.unsure.add(one)
+                one.is_unsure = False
+            self.queue[:0] = effect.parts
+            return
         if isinstance(effect, Send):
             connection = self.connections[effect.incarnation]
             assert connection is not None, "sent to whom there is no connection"
@@ -455,7 +445,20 @@ class World:
             assert effect.appended.base_offset == self.log.index(effect.part)
         else:
             assert effect.code.is_retriable
-            self.outcomes[effect.part] = effect.code.name
+            self.fail(effect.part, effect.code)
+
+    def fail(self, one: RoutedBatch, code: ErrorCode) -> None:
+        """Also the producer's parts in the queue, as `RetryOrder` has it."""
+        is_unsure = one in self.unsure and code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self.outcomes[one] = (ErrorCode.REQUEST_TIMED_OUT if is_unsure else code).name
+        self.drop_behind(one)
+
+    def drop_behind(self, one: RoutedBatch) -> None:
+        behind = [each for each in self.queue if one.is_idempotent and each.producer_id == one.producer_id]
+        for each in behind:
+            if each in self.queue and self.arrivals[each] > self.arrivals[one]:
+                self.queue.remove(each)
+                self.fail(each, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def receive(self, name: str) -> None:
         """A broker takes the next part, in order."""
@@ -465,10 +468,11 @@ class World:
         one = connection.sent.pop(0)
         if one.is_anew:
             self.forget(name)
-        refused = self.stumbled.get((name, one.producer_id), one.number) if one.is_idempotent else one.number
-        if name != self.owner or one.number > refused:
+        sequence = self.arrivals[one]
+        refused = self.stumbled.get((name, one.producer_id), sequence) if one.is_idempotent else sequence
+        if name != self.owner or sequence > refused:
             if one.is_idempotent:
-                self.stumbled[name, one.producer_id] = min(one.number, refused)
+                self.stumbled[name, one.producer_id] = min(sequence, refused)
             connection.answers.append(Answered(one, ErrorCode.NOT_LEADER_OR_FOLLOWER, "not here"))
             return
         self.stumbled.pop((name, one.producer_id), None)
@@ -510,13 +514,22 @@ class World:
         self.tell(Assigned(name, is_up=self.connections.get(name) is not None))
 
     def hand(self, producer: int) -> None:
-        self.tell(Submitted(part(producer)))
+        one = part(producer, held_until=self.now + HELD_S)
+        self.arrivals[one] = len(self.arrivals)
+        if self.queue or not self.route.is_open:
+            self.queue.append(one)
+        else:
+            self.tell(Submitted(one))
 
     def expire(self, number: int) -> None:
-        known = [*self.route.kept, *self.route.under_way]
+        known = [*self.queue, *self.route.returned, *self.route.under_way]
         if known:
             one = known[number % len(known)]
-            if one.is_wanted:
+            if one in self.queue:
+                self.queue.remove(one)
+                self.expired.add(one)
+                self.drop_behind(one)
+            elif one.is_wanted:
                 self.expired.add(one)
                 self.tell(Expired(one))
 
@@ -533,7 +546,7 @@ class World:
                     self.receive(name)
                 while connection.answers:
                     self.answer(name)
-            if self.route.is_idle:
+            if self.route.is_idle and not self.queue:
                 return
             self.now += RETRY_S.least
             self.tell(Tick())
@@ -582,11 +595,13 @@ def test_of_any_history_nothing_acked_is_lost_doubled_or_reordered(steps: list[t
                 world.tell(Tick())
     world.run_down()
     assert world.route.is_idle
+    assert not world.queue
     assert world.route.bytes == 0
-    assert len(world.outcomes) + len(world.expired - set(world.outcomes)) == world.route._next
+    assert set(world.outcomes) | world.expired == set(world.arrivals)
     acked = [one for one, outcome in world.outcomes.items() if outcome == "acked"]
     assert set(acked) <= set(world.log)
-    assert [one.number for one in world.log] == sorted(one.number for one in world.log)
+    arrivals = [world.arrivals[one] for one in world.log]
+    assert arrivals == sorted(arrivals)
     assert len(world.log) == len(set(world.log))
     for one, outcome in world.outcomes.items():
         assert one not in world.log or outcome != NOT_LEADER, "a client believes that it was not written"
