@@ -21,6 +21,9 @@ class Subscribers(Generic[P]):
     def __init__(self) -> None:
         self._calls: dict[object, Callable[P, None]] = {}
 
+    def __len__(self) -> int:
+        return len(self._calls)
+
     def add(self, call: Callable[P, None]) -> Callable[[], None]:
         """Call ``call`` at each event from now on.  Return a function that removes it; that one is idempotent."""
         token = object()
