@@ -516,6 +516,15 @@ def test_cat_tells_of_holes_and_goes_on(root: Root) -> None:
     assert "note: the last 4 bytes" in err
 
 
+def test_cat_knows_the_offset_due_where_an_index_has_it_begin(root: Root) -> None:
+    """Else a damaged length field there looks like any damage."""
+    root.idx(described(FIRST, *THREE))
+    spoil(root.log(0, *THREE), SIZE + 11)
+    status, out, err = root.run("cat", "--topic", "orders", "--offset", "4")
+    assert (status, [int(line.split("\t")[1]) for line in out.splitlines()]) == (1, [6, 7, 8])
+    assert f"{SIZE} bytes at {SIZE} are left out (the batch's length field is damaged: it has {SIZE} bytes)" in err
+
+
 def test_cat_refuses_a_bomb(root: Root) -> None:
     root.log(0, batch(0, codec=4, value=bytes(1 << 20)), batch(3))
     status, lines = root.run_json("cat", "--topic", "orders", "--batch-bytes-max", "100000")
