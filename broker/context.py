@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bmq.broker.config import BrokerConfig
 from bmq.broker.events import Event
-from bmq.broker.files.datanode_health import NodeHealth
-from bmq.broker.files.deferred_indexes import DeferredIndexes
+from bmq.broker.files.context import FileContext
 from bmq.broker.files.flush_scheduler import Alarms, FlushScheduler
-from bmq.broker.files.open_file_limit import OpenFileLimit
-from bmq.broker.files.precreated import PrecreatedSegments
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.store_waits import StoreWaits
 from bmq.broker.traffic import TrafficCounters
 from bmq.core.aio.byte_budget import Budget
-from bmq.core.clock import Clock
-from bmq.core.logging.fields import Report
 from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
 from bmq.meta.kv import KeyValue
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import FileSystem, StorageError
+from bmq.storage.filesystem import StorageError
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.layout import PartitionPath
 from bmq.storage.read_progress import ReadProgress
@@ -98,32 +91,17 @@ class FlushListener(Protocol):
         """Handle that the partition has left WRITE.  Batches that it flushes while it hands over are not notified."""
 
 
-SEALS_AT_ONCE = 16
-"""Broken segments of this broker's own that are taken over at once.  Half as many as files are opened at once by
-default (`open_parallel`): a takeover costs the NameNode more, and nothing waits for it."""
-
-
 @dataclass(slots=True, kw_only=True)
-class BrokerContext:
+class BrokerContext(FileContext):
     """The objects that all partitions of a broker share."""
 
-    fs: FileSystem
     kv: KeyValue
     cluster: str
-    incarnation: str
-    clock: Clock
-    config: BrokerConfig
     journal: JournalWriter
     journals: CheckpointSource
     scheduler: FlushScheduler
     alarms: Alarms
-    health: NodeHealth
     budget: Budget
-    places: OpenFileLimit
-    first_files: PrecreatedSegments
-    seals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEALS_AT_ONCE))
-    """Bounds the partitions that take their own broken segments over at once."""
-    late_indexes: DeferredIndexes
     busy: set[OpenPartition] = field(default_factory=set)
     """Partitions that may have a file open; the cost of upkeep grows with their number, not with that of all."""
     short: set[OpenPartition] = field(default_factory=set)
@@ -148,9 +126,3 @@ class BrokerContext:
     """Progress of this process's reads from storage."""
     tails: FlushListener | None = None
     """Set before the first partition is opened."""
-    report: Report
-    """Reports what an operator should know, and bugs; never called per request."""
-
-    def now_ms(self) -> int:
-        """Return the monotonic clock in milliseconds."""
-        return int(self.clock.monotonic() * 1000)

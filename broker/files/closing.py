@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from bmq.broker.context import BrokerContext
 from bmq.broker.events import CloseSegment
+from bmq.broker.files.context import FileContext
 from bmq.broker.files.open_segments import OpenFiles
 from bmq.broker.files.segment_files import SegmentFiles
 from bmq.core.aio.tasks import cancel_and_wait
@@ -45,7 +45,7 @@ class Closing:
     __slots__ = ("_files", "_is_moving", "_is_ours", "_segments", "_shared", "_waits", "has_successor", "left")
 
     def __init__(
-        self, shared: BrokerContext, segments: SegmentFiles, files: OpenFiles, is_ours: Callable[[], Awaitable[bool]]
+        self, shared: FileContext, segments: SegmentFiles, files: OpenFiles, is_ours: Callable[[], Awaitable[bool]]
     ) -> None:
         self._shared = shared
         self._segments = segments

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bmq.broker import events as ev
-from bmq.broker.context import BrokerContext
+from bmq.broker.files.context import FileContext
 from bmq.broker.files.segment_files import SegmentFiles, TooFewNodes, copies_of
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.filesystem import Appender, LeaseLost, OutOfSpace, PipelineFailed
@@ -19,7 +19,7 @@ class OpenFiles:
 
     __slots__ = ("_files", "_segments", "_shared", "_waits_since")
 
-    def __init__(self, shared: BrokerContext, segments: SegmentFiles) -> None:
+    def __init__(self, shared: FileContext, segments: SegmentFiles) -> None:
         self._shared = shared
         self._segments = segments
         self._files: dict[str, Appender] = {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bmq.broker import events as ev
-from bmq.broker.context import BrokerContext
 from bmq.broker.files.chunk_sizes import FIRST_FLUSH_BYTES_MAX, chunk_for
+from bmq.broker.files.context import FileContext
 from bmq.broker.files.precreated import SERIAL
 from bmq.broker.files.unused_files import remove_unused
 from bmq.core.aio.steps import run_in_steps
@@ -39,7 +39,7 @@ class SegmentFiles:
 
     __slots__ = ("_replication", "_shared", "is_synced", "path")
 
-    def __init__(self, shared: BrokerContext, path: PartitionPath, *, is_synced: bool, replication: int) -> None:
+    def __init__(self, shared: FileContext, path: PartitionPath, *, is_synced: bool, replication: int) -> None:
         self._shared = shared
         self.is_synced = is_synced
         self._replication = replication

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from bmq.broker.config import BrokerConfig
-from bmq.broker.context import SEALS_AT_ONCE
 from bmq.broker.files.closing import SEAL_TURN_S
+from bmq.broker.files.context import SEALS_AT_ONCE
 from bmq.broker.partition.states import State
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Topic

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from bmq.broker.context import SEALS_AT_ONCE
+from bmq.broker.files.context import SEALS_AT_ONCE
 from bmq.storage.filesystem import Lease
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.harness.loop import run

@@ -1,0 +1,41 @@
+"""The objects that the files of all partitions of a broker share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from bmq.broker.config import BrokerConfig
+from bmq.broker.files.datanode_health import NodeHealth
+from bmq.broker.files.deferred_indexes import DeferredIndexes
+from bmq.broker.files.open_file_limit import OpenFileLimit
+from bmq.broker.files.precreated import PrecreatedSegments
+from bmq.core.clock import Clock
+from bmq.core.logging.fields import Report
+from bmq.storage.filesystem import FileSystem
+
+SEALS_AT_ONCE = 16
+"""Broken segments of this broker's own that are taken over at once.  Half as many as files are opened at once by
+default (`open_parallel`): a takeover costs the NameNode more, and nothing waits for it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FileContext:
+    """The part of a `BrokerContext` that segment files need: it knows of no partition."""
+
+    fs: FileSystem
+    incarnation: str
+    clock: Clock
+    config: BrokerConfig
+    health: NodeHealth
+    places: OpenFileLimit
+    first_files: PrecreatedSegments
+    seals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEALS_AT_ONCE))
+    """Bounds the partitions that take their own broken segments over at once."""
+    late_indexes: DeferredIndexes
+    report: Report
+    """Reports what an operator should know, and bugs; never called per request."""
+
+    def now_ms(self) -> int:
+        """Return the monotonic clock in milliseconds."""
+        return int(self.clock.monotonic() * 1000)
