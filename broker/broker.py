@@ -26,7 +26,7 @@ from bmq.broker.partition.release import ReleaseNote
 from bmq.broker.partition.states import TERMINAL
 from bmq.broker.storage_watch import StorageWatch
 from bmq.broker.store_waits import StoreWaits
-from bmq.core.aio.byte_budget import Budget
+from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.clock import Clock, SystemClock
@@ -124,7 +124,7 @@ class Broker:
             ),
             alarms=alarms,
             health=NodeHealth(),
-            budget=Budget(self.config.buffer_bytes_total),
+            budget=ByteBudget(self.config.buffer_bytes_total),
             places=places,
             first_files=PrecreatedSegments(
                 fs,

@@ -12,7 +12,7 @@ from bmq.broker.files.flush_scheduler import Alarms, FlushScheduler
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.store_waits import StoreWaits
 from bmq.broker.traffic import TrafficCounters
-from bmq.core.aio.byte_budget import Budget
+from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
@@ -101,7 +101,7 @@ class BrokerContext(FileContext):
     journals: CheckpointSource
     scheduler: FlushScheduler
     alarms: Alarms
-    budget: Budget
+    budget: ByteBudget
     busy: set[OpenPartition] = field(default_factory=set)
     """Partitions that may have a file open; the cost of upkeep grows with their number, not with that of all."""
     short: set[OpenPartition] = field(default_factory=set)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.steps import Steps, finish_steps, run_in_steps
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.turns import Turns
@@ -127,16 +128,13 @@ class JournalWriter:
         self.incarnation = incarnation
         self._snapshot = snapshot
         self._roll_bytes = roll_bytes
-        self._queue_bytes_max = queue_bytes_max
         self._retry_s = retry_s
         self._late_s = late_s
         self._patience_s = late_s
         self._queue: list[_Queued] = []
         self._is_synced = False  # a record had to be on disk: the snapshots that repeat it have to be, too
-        self._queue_bytes = 0
+        self._budget = ByteBudget(queue_bytes_max)
         self._wake = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
         self._closing = False
         self._ended = False
         self._appender: Appender | None = None
@@ -183,9 +181,7 @@ class JournalWriter:
             return future
         self._queue.append(_Queued(record, size, future, sync))
         self._is_synced |= sync
-        self._queue_bytes += size
-        if self._queue_bytes > self._queue_bytes_max:
-            self._room.clear()
+        self._budget.take(size)
         self._wake.set()
         return future
 
@@ -215,12 +211,12 @@ class JournalWriter:
 
     async def room(self) -> None:
         """Wait until the queue is within its bound."""
-        await self._room.wait()
+        await self._budget.room()
 
     @property
     def has_room(self) -> bool:
         """True while the queue is within its bound."""
-        return self._room.is_set()
+        return self._budget.has_room
 
     async def run(self) -> None:
         """Write the queue until ``close`` was called and the queue is empty.
@@ -268,8 +264,7 @@ class JournalWriter:
             if self._renewal is not None:
                 self._renewal.cancel()
             self._queue.clear()
-            self._queue_bytes = 0
-            self._room.set()
+            self._budget.give_back(self._budget.used)
 
     def close(self) -> None:
         """Have ``run`` write the queue and end."""
@@ -305,9 +300,7 @@ class JournalWriter:
         except StorageError:
             # A new file's snapshot holds what these records say, or later facts: they are done when it is.
             self._queue = taken + self._queue
-            self._queue_bytes += size
-            if self._queue_bytes > self._queue_bytes_max:
-                self._room.clear()
+            self._budget.take(size)
             await self._leave_failed(self._appender)
             return
         except BaseException:
@@ -333,9 +326,7 @@ class JournalWriter:
             size += queued.size
             count += 1
         taken, self._queue = self._queue[:count], self._queue[count:]
-        self._queue_bytes -= size
-        if self._queue_bytes <= self._queue_bytes_max:
-            self._room.set()
+        self._budget.give_back(size)
         return taken, size
 
     async def _in_time(self, appender: Appender, size: int, *, sync: bool) -> None:

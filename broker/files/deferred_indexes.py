@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bmq.broker.files.flush_scheduler import Alarms
+from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.logging.fields import Report
 from bmq.core.model import SegmentName
@@ -57,10 +58,10 @@ class DeferredIndexes:
         self._tasks = OwnedTasks()
         self.turns = asyncio.Semaphore(PARALLEL)
         """Turns of those who write a deferred index, or make one again from its segment: `PARALLEL` at once."""
-        self._bytes = 0
+        self._budget = ByteBudget(BYTES_MAX)
 
     def __repr__(self) -> str:
-        return f"<DeferredIndexes {len(self)}, {self._bytes} bytes>"
+        return f"<DeferredIndexes {len(self)}, {self._budget.used} bytes>"
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._tasks)
@@ -68,7 +69,7 @@ class DeferredIndexes:
     @property
     def has_room(self) -> bool:
         """True while fewer than `BYTES_MAX` bytes wait: one more index may be deferred."""
-        return self._bytes < BYTES_MAX
+        return self._budget.has_room
 
     def add(self, files: SegmentFiles, name: SegmentName, length: int, data: bytes, *, after_ms: int) -> None:
         """Write the index ``data`` of a closed segment after ``after_ms``, if the segment has none by then.
@@ -76,7 +77,7 @@ class DeferredIndexes:
         Does nothing then if the segment is gone, or no longer ``length`` bytes long.
         """
         late = _Late(files, name, length, data, self._now_ms() + after_ms)
-        self._bytes += len(data)
+        self._budget.take(len(data))
         self._waiting[late] = None
         self._alarms.at(late.due_ms, lambda: self._begin(late))
 
@@ -91,7 +92,7 @@ class DeferredIndexes:
             async with self.turns:  # held across the writing on purpose: it bounds how many run at once
                 await self._try(late)
         finally:
-            self._bytes -= len(late.data)
+            self._budget.give_back(len(late.data))
 
     async def _try(self, late: _Late) -> None:
         for attempt in range(ATTEMPTS):

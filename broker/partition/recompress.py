@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from bmq.broker.partition.record_checks import Work
-from bmq.core.aio.byte_budget import Budget
+from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import CODEC_MASK, Batch
 from bmq.core.records.compression import Compression
@@ -80,7 +80,7 @@ class RecompressQueue:
         recompressor: Recompressor,
         accept: Callable[[Batch, AppendCallback, bool], None],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
-        process: Budget,
+        process: ByteBudget,
         bytes_max: int,
     ) -> None:
         self._recompressor = recompressor
@@ -88,7 +88,7 @@ class RecompressQueue:
         self._spawn = spawn
         self._process = process
         self._jobs: deque[_Job] = deque()
-        self.budget = Budget(bytes_max)
+        self.budget = ByteBudget(bytes_max)
 
     def __bool__(self) -> bool:
         return bool(self._jobs)

@@ -7,6 +7,7 @@ more groups, or the same group under ever new ids, would fill the process's memo
 from __future__ import annotations
 
 from bmq.coordinator.group.group import Group
+from bmq.core.aio.byte_budget import ByteBudget
 
 GROUP_BYTES, MEMBER_BYTES, PENDING_BYTES = 3_000, 2_000, 1_000
 """About the memory of a group, a member and a pending member, without the members' metadata."""
@@ -20,23 +21,10 @@ def membership_bytes(group: Group) -> int:
     return GROUP_BYTES + members * MEMBER_BYTES + pending * PENDING_BYTES + group.members.metadata_bytes
 
 
-class MembershipBudget:
-    """Memory of the members in all groups of all shards: ``used`` of ``bytes_max``."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.used = 0
-
-    @property
-    def is_exhausted(self) -> bool:
-        """True if no member may be added."""
-        return self.used >= self.bytes_max
-
-
 class MembershipAccount:
-    """One shard's part of the budget, by group."""
+    """One shard's part of the process's budget, by group.  With no room in it, no member may be added."""
 
-    def __init__(self, budget: MembershipBudget) -> None:
+    def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
         self._groups: dict[str, int] = {}
         self._is_closed = False
@@ -49,7 +37,8 @@ class MembershipAccount:
         before = self._groups.get(group.group_id, 0)
         if now == before:
             return
-        self._budget.used += now - before
+        self._budget.give_back(before)
+        self._budget.take(now)
         if now:
             self._groups[group.group_id] = now
         else:
@@ -57,11 +46,11 @@ class MembershipAccount:
 
     def forget(self, group_id: str) -> None:
         """Return a deleted group's bytes to the budget."""
-        self._budget.used -= self._groups.pop(group_id, 0)
+        self._budget.give_back(self._groups.pop(group_id, 0))
 
     def close(self) -> None:
         """Return all bytes of the shard to the budget.  Idempotent."""
         if not self._is_closed:
             self._is_closed = True
-            self._budget.used -= sum(self._groups.values())
+            self._budget.give_back(sum(self._groups.values()))
             self._groups = {}

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bmq.coordinator.group.group import Group
-from bmq.coordinator.group.membership_budget import MembershipAccount, MembershipBudget
+from bmq.coordinator.group.membership_budget import MembershipAccount
 from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
 from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
@@ -23,6 +23,7 @@ from bmq.coordinator.shard.freshness import Freshness
 from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.state import ShardState
 from bmq.coordinator.shard.writer import KeyValue, Writer
+from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.core.clock import Clock
@@ -51,7 +52,7 @@ class ActiveShard:
         writer: Writer,
         clock: Clock,
         settings: CoordinatorSettings,
-        budget: MembershipBudget,
+        budget: ByteBudget,
         answers: ResponseQueue,
         freshness: Freshness,
     ) -> None:
@@ -112,7 +113,7 @@ class ActiveShard:
         await self.room()
         group = self.state.groups.get(group_id)
         now = self.now()
-        if self._budget.is_exhausted and (group is None or request.member_id not in group.members):
+        if not self._budget.has_room and (group is None or request.member_id not in group.members):
             raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the process's memory for group members is full")
         if group is None:
             if request.member_id:

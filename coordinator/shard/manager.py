@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from typing import Any
 
-from bmq.coordinator.group.membership_budget import MembershipBudget
 from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.settings import CoordinatorSettings
@@ -30,6 +29,7 @@ from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.shard import Shard
+from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.aio.turns import map_in_turns
@@ -63,7 +63,7 @@ class Shards:
         self._topic = topic
         self._catalog = catalog
         self._loads = asyncio.Semaphore(settings.loads_max)
-        self._budget = MembershipBudget(settings.membership_bytes_max)
+        self._budget = ByteBudget(settings.membership_bytes_max)
         self._answers = ResponseQueue()
         self._view = view
         self._count = 0  # partitions of the topic; 0 until the topic is known

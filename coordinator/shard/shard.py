@@ -22,7 +22,6 @@ from enum import Enum
 from typing import Any
 
 from bmq.coordinator.group.group import Group
-from bmq.coordinator.group.membership_budget import MembershipBudget
 from bmq.coordinator.offsets.committed import TopicRef
 from bmq.coordinator.offsets.deleted_topics import gone_topics, refs_of, unsure_topics
 from bmq.coordinator.records import encode
@@ -36,6 +35,7 @@ from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.snapshot import barrier_record, take_snapshot
 from bmq.coordinator.shard.state import ShardState
 from bmq.coordinator.shard.writer import Writer
+from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -84,7 +84,7 @@ class Shard:
         settings: CoordinatorSettings,
         catalog: Catalog,
         loads: asyncio.Semaphore,
-        budget: MembershipBudget,
+        budget: ByteBudget,
         answers: ResponseQueue,
         spawn: Spawn,
     ) -> None:

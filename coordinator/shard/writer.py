@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from bmq.coordinator.shard.log import ShardLog
+from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import HEADER_BYTES, Record, build_batch
@@ -65,12 +66,11 @@ class Writer:
         self._on_flushed = flushed
         self._on_failed = failed
         self._queue: deque[ShardWrite] = deque()
-        self._queued_bytes = 0
+        self._budget = ByteBudget(QUEUE_BYTES_MAX)
         self._finishing: list[ShardWrite] = []  # operations whose last record is in the batch in flight
         self._is_in_flight = False
         self._is_scheduled = False
         self._open_writes: dict[str, int] = {}  # group id -> operations with records that are not durable
-        self._room: asyncio.Future[None] | None = None
         self._error: RequestError | None = None
 
     def fits(self, record: KeyValue) -> bool:
@@ -84,7 +84,7 @@ class Writer:
             asyncio.get_running_loop().call_soon(done, self._error)
             return operation
         self._queue.append(operation)
-        self._queued_bytes += sum(map(_size, records))
+        self._budget.take(sum(map(_size, records)))
         if records:
             self._open_writes[group_id] = self._open_writes.get(group_id, 0) + 1
         if not self._is_in_flight and not self._is_scheduled:  # other records of this turn go into the same batch
@@ -99,7 +99,7 @@ class Writer:
     @property
     def has_room(self) -> bool:
         """True if the queue is below its bound."""
-        return self._queued_bytes < QUEUE_BYTES_MAX
+        return self._budget.has_room
 
     @property
     def is_blocked(self) -> bool:
@@ -108,10 +108,7 @@ class Writer:
 
     async def room(self) -> None:
         """Wait until the queue is below its bound.  Raises RequestError if the writer has failed."""
-        while not self.has_room:
-            if self._room is None or self._room.done():
-                self._room = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._room)
+        await self._budget.room()
         if self._error is not None:
             raise self._error
 
@@ -121,11 +118,11 @@ class Writer:
             return
         self._error = RequestError(ErrorCode.NOT_COORDINATOR, error.message)
         operations = [*self._finishing, *self._queue]
-        self._finishing, self._queue, self._queued_bytes = [], deque(), 0
+        self._finishing, self._queue = [], deque()
         self._open_writes.clear()
         for operation in operations:
             operation.done(self._error)
-        self._wake()
+        self._budget.give_back(self._budget.used)
         self._on_failed(error)
 
     def _send_scheduled(self) -> None:
@@ -171,7 +168,7 @@ class Writer:
                     return records, finished, [operation] if operation.at else []
                 records.append(record)
                 size += _size(record)
-                self._queued_bytes -= _size(record)
+                self._budget.give_back(_size(record))
                 operation.at += 1
             finished.append(self._queue.popleft())
         return records, finished, []
@@ -204,13 +201,8 @@ class Writer:
                     self._open_writes[operation.group_id] = left
                 else:
                     del self._open_writes[operation.group_id]
-        self._wake()
         for operation in operations:
             operation.done(None)
-
-    def _wake(self) -> None:
-        if self._room is not None and not self._room.done() and self.has_room:
-            self._room.set_result(None)
 
 
 def _size(record: KeyValue) -> int:

@@ -1,19 +1,31 @@
-"""A bound on the unacknowledged bytes of all partitions (rule 8): past it producers wait, and nothing is dropped."""
+"""A soft bound on bytes that are held (rule 8): past it their producers wait, and nothing is dropped.
+
+Three relatives decide otherwise, and are types of their own:
+
+=============================================  ======================================================================
+``core.aio.gate.Gate``                         a piece of work waits, in order, until all of its size fits
+``endpoint.fetch.memory_budget.MemoryPool``    a response may be granted less than it asks for; small ones pass large
+``core.net.request_budget.RequestBudget``      sockets are not read; never waits for what could not come without them
+=============================================  ======================================================================
+"""
 
 from __future__ import annotations
 
 import asyncio
 
 
-class Budget:
-    """A count of bytes taken and given back; a user that wants more waits until the count is under ``limit``."""
+class ByteBudget:
+    """A count of bytes taken and given back; a user that wants more waits in ``room`` until it is under ``limit``."""
 
     __slots__ = ("_waiting", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: dict[asyncio.Future[None], None] = {}
+
+    def __repr__(self) -> str:
+        return f"<ByteBudget {self.used}/{self.limit}, {len(self._waiting)} waiting>"
 
     @property
     def has_room(self) -> bool:
@@ -36,22 +48,20 @@ class Budget:
         self.used += size
 
     def give_back(self, size: int) -> None:
-        """Uncount ``size`` bytes, and wake those that wait in ``room`` if there is room."""
+        """Uncount ``size`` bytes, and wake all that wait in ``room``, in their order, if there is room."""
         self.used -= size
         if self._waiting and self.has_room:
-            waiting, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, {}
             for future in waiting:
                 if not future.done():
                     future.set_result(None)
 
     async def room(self) -> None:
-        """Wait until the count is under ``limit``."""
+        """Wait until the count is under ``limit``.  Another caller may have taken the room before this one goes on."""
         while not self.has_room:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
+            self._waiting[future] = None
             try:
                 await future
             finally:
-                # Cancelled: a caller that waits again and again must not leave a future each time.
-                if future in self._waiting:
-                    self._waiting.remove(future)
+                self._waiting.pop(future, None)  # cancelled: a caller that waits again and again leaves nothing

@@ -7,17 +7,17 @@ import asyncio
 import pytest
 
 from bmq.coordinator.apis.membership import MEMBER_METADATA_BYTES_MAX
-from bmq.coordinator.group.membership_budget import MembershipBudget
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.shard import writer
 from bmq.coordinator.shard.state import ShardState
+from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
 from tests.harness.loop import run
 from tests.unit.coordinator.fakes import CLIENT, World, join_alone, join_request, running, sync_request
 
 
-def budget(world: World) -> MembershipBudget:
+def budget(world: World) -> ByteBudget:
     return world.coordinator._shards._budget
 
 

@@ -849,7 +849,7 @@ def test_the_queue_has_a_bound() -> None:
 
     async def main() -> None:
         size = len(record(full(1)))
-        world = World(queue_bytes_max=3 * size)
+        world = World(queue_bytes_max=3 * size + 1)
         for n in (1, 2, 3):
             world.append(full(n))
             assert world.journal.has_room

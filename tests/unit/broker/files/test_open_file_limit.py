@@ -12,7 +12,6 @@ import pytest
 from bmq.broker.config import BrokerConfig
 from bmq.broker.files.open_file_limit import BEAT_S, BEATS_A_LOOK, OpenFileLimit
 from bmq.broker.partition.states import State
-from bmq.core.aio.byte_budget import Budget
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.storage.filesystem import CreateOptions, OutOfSpace
 from bmq.storage.memory import Faults
@@ -591,20 +590,3 @@ def test_a_partition_that_storage_refuses_goes_first_when_there_is_room() -> Non
         assert w.broker.longest_wait_for_place_s == 0.0
 
     play(story)
-
-
-def test_who_gives_up_waiting_for_the_budget_leaves_nothing() -> None:
-    async def main() -> None:
-        budget = Budget(10)
-        budget.take(10)
-        for _ in range(3):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(budget.room(), 1.0)
-        assert budget._waiting == []
-        waiter = asyncio.ensure_future(budget.room())
-        await asyncio.sleep(0)
-        budget.give_back(1)
-        await waiter
-        assert budget._waiting == []
-
-    run(main())
