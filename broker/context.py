@@ -15,7 +15,7 @@ from bmq.broker.traffic import TrafficCounters
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
-from bmq.core.records.batch import Batch
+from bmq.endpoint.partitions import FlushListener
 from bmq.meta.kv import KeyValue
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
@@ -70,25 +70,6 @@ class CheckpointSource(Protocol):
 
         ``passes_damaged``: skip a file that has no sound replica.  Raises StorageError if the journals cannot be read.
         """
-
-
-class FlushListener(Protocol):
-    """A listener to what partitions flush: a cache of tails (``endpoint.partitions.FlushListener``).
-
-    It is called in each partition's order.
-    """
-
-    def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
-        """Handle that the partition is in WRITE under this epoch."""
-
-    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
-        """Handle that these batches are below the watermark now; their bytes are not written to any more."""
-
-    def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
-        """Handle that the log begins at offset `log_start` now."""
-
-    def closed(self, key: PartitionKey) -> None:
-        """Handle that the partition has left WRITE.  Batches that it flushes while it hands over are not notified."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -40,8 +40,7 @@ pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
     from bmq.broker.assignment.assigned_partitions import AssignedPartitions
-    from bmq.broker.context import FlushListener as BrokerTails
-    from bmq.endpoint.partitions import FlushListener, Owner, Owners
+    from bmq.endpoint.partitions import Owner, Owners
 
     def is_an_owner(owner: PartitionOwner) -> Owner:
         """mypy holds the broker to the proxy's seam here."""
@@ -49,9 +48,6 @@ if TYPE_CHECKING:
 
     def are_owners(assigned: AssignedPartitions) -> Owners:
         return assigned
-
-    def are_tails(tails: FlushListener) -> BrokerTails:
-        return tails
 
 
 ROLLING = BrokerConfig(block_bytes=1 << 20, idle_close_ms=1000)
