@@ -27,8 +27,8 @@ from tests.harness.loop import run
 
 REAL_S = 120.0
 """Seconds after which a test on a real loop is given up: several times what the slowest takes."""
-GRACE_TURNS = 20
-"""Turns of the loop for tasks that end by themselves: more than a connection needs to notice that it is closed."""
+GRACE_S = 1.0
+"""Seconds for tasks that end by themselves: what a closed connection still has under way."""
 
 VIRTUAL = "virtual"
 REAL_LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -97,10 +97,13 @@ def _loops_of(item: pytest.Item) -> tuple[str, ...]:
 
 async def _without_leftovers(test: Coroutine[Any, Any, None], *, may_leave: bool) -> None:
     await test
-    for _ in range(GRACE_TURNS):
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not task.cancelling()]
-        if not left or may_leave:
-            return
-        await asyncio.sleep(0)
-    names = ", ".join(sorted(f"{task.get_name()} ({task.get_coro().__qualname__})" for task in left))  # type: ignore[union-attr]
-    raise LeftTasks(f"the test left {len(left)} tasks: {names}")
+    if may_leave or not (left := _running()):
+        return
+    await asyncio.wait(left, timeout=GRACE_S)
+    if left := _running():
+        names = ", ".join(sorted(f"{task.get_name()} ({task.get_coro().__qualname__})" for task in left))  # type: ignore[union-attr]
+        raise LeftTasks(f"the test left {len(left)} tasks: {names}")
+
+
+def _running() -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not task.cancelling()]

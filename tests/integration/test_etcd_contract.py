@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -22,27 +23,25 @@ from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.open import open_keyvalue
 from tests.services.etcd import EtcdCluster
 from tests.unit.meta.test_kv_contract import *  # noqa: F403
-from tests.unit.meta.test_kv_contract import Run, listed, next_changes, put, random_commit
+from tests.unit.meta.test_kv_contract import Store, listed, next_changes, put, random_commit
+
+
+@asynccontextmanager
+async def opened_etcd(url: str) -> AsyncIterator[KeyValue]:
+    kv = await open_keyvalue(url)
+    try:
+        yield kv
+    finally:
+        await kv.close()
 
 
 @pytest.fixture  # type: ignore[no-redef]  # the suite's own knows no etcd
-def run(etcd: EtcdCluster) -> Run:
-    def run_scenario(scenario: Callable[[KeyValue], Awaitable[None]]) -> None:
-        async def main() -> None:
-            kv = await open_keyvalue(etcd.url)
-            try:
-                async with asyncio.timeout(60):
-                    await scenario(kv)
-            finally:
-                await kv.close()
-
-        asyncio.run(main())
-
-    return run_scenario
+def store(etcd: EtcdCluster) -> Store:
+    return opened_etcd(etcd.url)
 
 
-def test_a_watch_too_far_back_or_too_slow_hears_compacted(run: Run, etcd: EtcdCluster) -> None:  # type: ignore[no-redef]
-    async def scenario(kv: KeyValue) -> None:
+async def test_a_watch_too_far_back_or_too_slow_hears_compacted(store: Store, etcd: EtcdCluster) -> None:  # type: ignore[no-redef]
+    async with store as kv:
         slow = kv.watch("", after_revision=1)
         await put(kv, "a")
         await anext(slow)
@@ -62,23 +61,19 @@ def test_a_watch_too_far_back_or_too_slow_hears_compacted(run: Run, etcd: EtcdCl
                 break
         await slow.aclose()
 
-    run(scenario)
 
-
-def test_a_deletion_at_the_compacted_revision_is_not_missed(run: Run, etcd: EtcdCluster) -> None:
+async def test_a_deletion_at_the_compacted_revision_is_not_missed(store: Store, etcd: EtcdCluster) -> None:
     """etcd takes a watch from the compacted revision on, of which older versions keep no deletions."""
 
-    async def scenario(kv: KeyValue) -> None:
+    async with store as kv:
         await put(kv, "a")
         await kv.commit([], [Delete("a")])
         etcd.compact(3)
         with pytest.raises(Compacted):
             await next_changes(kv, "", 2, 1)
 
-    run(scenario)
 
-
-def test_a_watch_of_a_quiet_prefix_outlives_the_history(  # type: ignore[no-redef]
+async def test_a_watch_of_a_quiet_prefix_outlives_the_history(  # type: ignore[no-redef]
     etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It knows how far it is, by asking: a disconnect after a compaction is no loss to it."""
@@ -93,26 +88,19 @@ def test_a_watch_of_a_quiet_prefix_outlives_the_history(  # type: ignore[no-rede
 
     monkeypatch.setattr("bmq.meta.etcd.watching.WatchCursor", Spy)
 
-    async def scenario(kv: KeyValue) -> None:
-        watching = asyncio.create_task(next_changes(kv, "quiet", 1, 1))
-        for _ in range(30):
-            await put(kv, "busy")
-        await is_up_to_date.wait()
-        etcd.compact(31)
-        etcd.restart(0)
-        revision = await put(kv, "quiet")
-        assert await watching == [[Event("quiet", Entry("quiet", b"", revision), revision)]]
-
-    async def main() -> None:
-        kv = await EtcdKeyValue.open(parse_etcd_url(etcd.url), EtcdSettings(progress_s=0.5))
-        async with asyncio.timeout(60):
-            await scenario(kv)
-        await kv.close()
-
-    asyncio.run(main())
+    kv = await EtcdKeyValue.open(parse_etcd_url(etcd.url), EtcdSettings(progress_s=0.5))
+    watching = asyncio.create_task(next_changes(kv, "quiet", 1, 1))
+    for _ in range(30):
+        await put(kv, "busy")
+    await is_up_to_date.wait()
+    etcd.compact(31)
+    etcd.restart(0)
+    revision = await put(kv, "quiet")
+    assert await watching == [[Event("quiet", Entry("quiet", b"", revision), revision)]]
+    await kv.close()
 
 
-def test_large_revisions_are_whole_however_they_are_sent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_revisions_are_whole_however_they_are_sent(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """etcd sends what is past 2 MB in fragments, which end in the midst of a revision."""
     fragments = 0
 
@@ -124,7 +112,7 @@ def test_large_revisions_are_whole_however_they_are_sent(run: Run, monkeypatch: 
 
     monkeypatch.setattr("bmq.meta.etcd.watching.WatchCursor", Spy)
 
-    async def scenario(kv: KeyValue) -> None:
+    async with store as kv:
         for n in range(6):
             writes = [Put(f"{n}/{m}", bytes(300_000)) for m in range(3)]
             await kv.commit([], writes)
@@ -134,13 +122,11 @@ def test_large_revisions_are_whole_however_they_are_sent(run: Run, monkeypatch: 
         ]
         assert fragments > 0
 
-    run(scenario)
-
 
 @pytest.mark.smoke  # type: ignore[no-redef]
 @pytest.mark.parametrize("seed", range(2))
-def test_the_adapters_agree_on_random_histories(seed: int, run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_the_adapters_agree_on_random_histories(seed: int, store: Store) -> None:
+    async with store as kv:
         dice, memory = random.Random(seed), MemoryKeyValue(MemoryStore())
         for _ in range(60):
             compares, writes = random_commit(dice)
@@ -149,5 +135,3 @@ def test_the_adapters_agree_on_random_histories(seed: int, run: Run) -> None:
             assert await listed(kv, prefix, after, limit) == await listed(memory, prefix, after, limit)
         count = await memory.revision() - 1
         assert await next_changes(kv, "", 1, count) == await next_changes(memory, "", 1, count)
-
-    run(scenario)

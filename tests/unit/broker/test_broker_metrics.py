@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from bmq.broker.config import log_config
 from bmq.core.errors import ErrorCode
-from tests.harness.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.world import World, batch, world
-
-
-def play(story: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with world() as w:
-            await story(w)
-
-    run(main())
 
 
 def open_with_three_copies(w: World) -> None:
@@ -24,8 +13,8 @@ def open_with_three_copies(w: World) -> None:
     w.assigned.assign(w.path(), w.key(), log_config({}, 3))
 
 
-def test_each_flush_is_in_the_histograms_of_queue_and_flush() -> None:
-    async def story(w: World) -> None:
+async def test_each_flush_is_in_the_histograms_of_queue_and_flush() -> None:
+    async with world() as w:
         open_with_three_copies(w)
         shared = w.broker.shared
         for count in range(1, 4):
@@ -35,11 +24,9 @@ def test_each_flush_is_in_the_histograms_of_queue_and_flush() -> None:
         assert sum(shared.takeover_ms.buckets) == 1
         assert sum(w.broker.journal.flush_ms.buckets) > 0
 
-    play(story)
 
-
-def test_a_segment_with_fewer_copies_than_asked_is_counted_until_there_are_enough() -> None:
-    async def story(w: World) -> None:
+async def test_a_segment_with_fewer_copies_than_asked_is_counted_until_there_are_enough() -> None:
+    async with world() as w:
         open_with_three_copies(w)
         names = sorted(w.storage.datanodes)
         for name in names[2:]:
@@ -54,14 +41,10 @@ def test_a_segment_with_fewer_copies_than_asked_is_counted_until_there_are_enoug
         assert w.broker.under_replicated == 0
         assert w.broker.moved_total == 1
 
-    play(story)
 
-
-def test_alarms_are_counted_past_those_that_are_remembered() -> None:
-    async def story(w: World) -> None:
+async def test_alarms_are_counted_past_those_that_are_remembered() -> None:
+    async with world() as w:
         for number in range(150):
             w.broker.shared.report(f"condition {number}")
         assert w.broker.alarms_total == 150
         assert len(w.broker.alarms_raised) == 100
-
-    play(story)

@@ -24,34 +24,32 @@ KEY = PartitionKey(uuid.UUID(int=5), 0)
 PATH = PartitionPath("orders", str(KEY.topic_id), 0)
 
 
+@pytest.mark.loops("asyncio")
 @pytest.mark.parametrize("is_synced", [False, True])
-def test_a_copied_root_opens(tmp_path: Path, is_synced: bool) -> None:
+async def test_a_copied_root_opens(tmp_path: Path, is_synced: bool) -> None:
     """Its record lists an open segment by an inode number that the copy does not have."""
 
-    async def main() -> None:
-        store, config = MemoryStore(), LogConfig(flush_sync=is_synced)
-        (tmp_path / "root").mkdir()
-        fs = LocalFileSystem(tmp_path / "root", "first")
-        broker = Broker(fs, MemoryKeyValue(store, random=Random(1)), incarnation="first")
-        await broker.start()
-        writer = await broker.open(PATH, KEY, config)
-        for number in range(3):
-            data = build_batch([Record(value=b"%d" % number)])
-            assert await writer.append(memoryview(data)) == number
-        await writer.abandon()  # killed: nothing is closed, nothing released
-        for task in broker._tasks:
-            task.cancel()
-        await asyncio.gather(*broker._tasks, return_exceptions=True)
-        broker.shared.alarms.close()
-        await fs.close()
+    store, config = MemoryStore(), LogConfig(flush_sync=is_synced)
+    (tmp_path / "root").mkdir()
+    fs = LocalFileSystem(tmp_path / "root", "first")
+    broker = Broker(fs, MemoryKeyValue(store, random=Random(1)), incarnation="first")
+    await broker.start()
+    writer = await broker.open(PATH, KEY, config)
+    for number in range(3):
+        data = build_batch([Record(value=b"%d" % number)])
+        assert await writer.append(memoryview(data)) == number
+    await writer.abandon()  # killed: nothing is closed, nothing released
+    for task in broker._tasks:
+        task.cancel()
+    await asyncio.gather(*broker._tasks, return_exceptions=True)
+    broker.shared.alarms.close()
+    await fs.close()
 
-        await asyncio.to_thread(shutil.copytree, tmp_path / "root", tmp_path / "copy")
-        fs = LocalFileSystem(tmp_path / "copy", "second")
-        async with Broker(fs, MemoryKeyValue(store, random=Random(2)), incarnation="second") as heir:
-            writer = await heir.open(PATH, KEY, config)
-            assert writer.partition.state is State.WRITE
-            assert await writer.append(memoryview(build_batch([Record(value=b"3")]))) == 3
-            assert len(await read_log(fs, 4, PATH)) == 4
-        await fs.close()
-
-    asyncio.run(main())
+    await asyncio.to_thread(shutil.copytree, tmp_path / "root", tmp_path / "copy")
+    fs = LocalFileSystem(tmp_path / "copy", "second")
+    async with Broker(fs, MemoryKeyValue(store, random=Random(2)), incarnation="second") as heir:
+        writer = await heir.open(PATH, KEY, config)
+        assert writer.partition.state is State.WRITE
+        assert await writer.append(memoryview(build_batch([Record(value=b"3")]))) == 3
+        assert len(await read_log(fs, 4, PATH)) == 4
+    await fs.close()

@@ -23,9 +23,10 @@ from bmq.meta.kv_memory import KvFaults
 from bmq.storage.filesystem import CreateOptions, Lease
 from bmq.storage.hdfs import HdfsSettings
 from bmq.storage.memory import Faults
+from tests.harness.loop import run
 from tests.simulation.world import until
-from tests.unit.broker.assignment.test_follower import now, play
-from tests.unit.broker.cluster import Cluster, Node
+from tests.unit.broker.assignment.test_follower import now
+from tests.unit.broker.cluster import Cluster, Node, cluster
 from tests.unit.broker.world import idempotent
 
 pytestmark = pytest.mark.slow
@@ -63,37 +64,38 @@ class Moved:
         self.store: Counter[str] = Counter()
         self.storage: Counter[str] = Counter()
 
-        async def story(c: Cluster) -> None:
-            c.topic(partitions)
-            keys = c.keys()
-            written = keys[:: partitions // WRITTEN][:WRITTEN]
-            c.give("a", *keys)
-            for number, key in enumerate(written):
-                await c.write("a", key, idempotent(0, producer_id=number))
-            await _all_open(c["a"], keys)
-            c.storage.faults = HDFS
-            for node in c.nodes.values():
-                node.kv.faults = ETCD
-            store = count_calls(c["b"].kv, ("get", "commit"))
-            storage = count_calls(c["b"].fs, STORAGE_CALLS)
+        async def story() -> None:
+            async with cluster("a", "b", broker=BrokerConfig()) as c:
+                c.topic(partitions)
+                keys = c.keys()
+                written = keys[:: partitions // WRITTEN][:WRITTEN]
+                c.give("a", *keys)
+                for number, key in enumerate(written):
+                    await c.write("a", key, idempotent(0, producer_id=number))
+                await _all_open(c["a"], keys)
+                c.storage.faults = HDFS
+                for node in c.nodes.values():
+                    node.kv.faults = ETCD
+                store = count_calls(c["b"].kv, ("get", "commit"))
+                storage = count_calls(c["b"].fs, STORAGE_CALLS)
 
-            async def write(key: PartitionKey) -> None:
-                began = now()
-                await c.write("b", key, idempotent(1, producer_id=written.index(key)))
-                self.pauses_s.append(now() - began)
+                async def write(key: PartitionKey) -> None:
+                    began = now()
+                    await c.write("b", key, idempotent(1, producer_id=written.index(key)))
+                    self.pauses_s.append(now() - began)
 
-            if how == "killed":
-                c["a"].kill()
-                c["b"].view.lose("a")
-                c["b"].view.give("b", *keys)
-                await asyncio.gather(*map(write, written))
-                await _all_open(c["b"], keys)
-                del c.nodes["a"]
-            else:
-                await _drain(c, keys, lambda key: write(key) if key in written else None)
-            self.store, self.storage = Counter(store), Counter(storage)  # not what the end of the test calls
+                if how == "killed":
+                    c["a"].kill()
+                    c["b"].view.lose("a")
+                    c["b"].view.give("b", *keys)
+                    await asyncio.gather(*map(write, written))
+                    await _all_open(c["b"], keys)
+                    del c.nodes["a"]
+                else:
+                    await _drain(c, keys, lambda key: write(key) if key in written else None)
+                self.store, self.storage = Counter(store), Counter(storage)  # not what the end of the test calls
 
-        play(story, "a", "b", broker=BrokerConfig())
+        run(story())
 
 
 async def _drain(c: Cluster, keys: list[PartitionKey], use: Callable[[PartitionKey], Any]) -> None:
@@ -152,27 +154,28 @@ class Broken:
         self.fences = self.fences_most = 0
         """Takeovers under way, and the most at once."""
 
-        async def story(c: Cluster) -> None:
-            c.storage.faults = HDFS
-            keys = _replicated(c, partitions)
-            c.give("a", *keys)
-            self._watch(c["a"], c)
-            await asyncio.gather(*(c.write("a", key, _record(number, 0)) for number, key in enumerate(keys)))
-            node, self.affected = Counter(n for file in c.storage.appenders for n in file.nodes).most_common(1)[0]
-            self.calls.clear()
-            (c.storage.kill_datanode if how == "killed" else c.storage.stop_datanode)(node)
-            began = now()
+        async def story() -> None:
+            async with cluster("a", broker=BrokerConfig()) as c:
+                c.storage.faults = HDFS
+                keys = _replicated(c, partitions)
+                c.give("a", *keys)
+                self._watch(c["a"], c)
+                await asyncio.gather(*(c.write("a", key, _record(number, 0)) for number, key in enumerate(keys)))
+                node, self.affected = Counter(n for file in c.storage.appenders for n in file.nodes).most_common(1)[0]
+                self.calls.clear()
+                (c.storage.kill_datanode if how == "killed" else c.storage.stop_datanode)(node)
+                began = now()
 
-            async def write(number: int, key: PartitionKey) -> None:
-                await c.write("a", key, _record(number, 1))
-                self.latencies_s.append(now() - began)
+                async def write(number: int, key: PartitionKey) -> None:
+                    await c.write("a", key, _record(number, 1))
+                    self.latencies_s.append(now() - began)
 
-            await asyncio.gather(*(write(number, key) for number, key in enumerate(keys)))
-            await until(lambda: self.calls.count("fence") >= self.affected)
-            if how == "paused":
-                c.storage.resume_datanode(node)
+                await asyncio.gather(*(write(number, key) for number, key in enumerate(keys)))
+                await until(lambda: self.calls.count("fence") >= self.affected)
+                if how == "paused":
+                    c.storage.resume_datanode(node)
 
-        play(story, "a", broker=BrokerConfig())
+        run(story())
 
     def _watch(self, node: Node, c: Cluster) -> None:
         create, fence, probe = node.fs.create, node.fs.fence, node.fs.probe
@@ -246,11 +249,11 @@ def test_a_pause_lasts_as_long_as_the_files_take_to_open(partitions: int, how: s
 
 
 @pytest.mark.parametrize("behind", ["openings", "turns"])
-def test_a_move_ends_the_wait_of_its_takeover(behind: str) -> None:
+async def test_a_move_ends_the_wait_of_its_takeover(behind: str) -> None:
     """Its successor would serve the partition without it only after ``handover_wait_ms``."""
     config = BrokerConfig()
 
-    async def story(c: Cluster) -> None:
+    async with cluster(broker=config) as c:
         (key,) = _replicated(c, 1)
         c.give("a", key)
         shared = c["a"].broker.shared
@@ -270,5 +273,3 @@ def test_a_move_ends_the_wait_of_its_takeover(behind: str) -> None:
         await c.write("b", key, _record(0, 2))
         assert now() - began < config.handover_wait_ms / 1000 / 2
         assert fences.total() == 1, "its owner has taken it over"
-
-    play(story, broker=config)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -11,7 +12,6 @@ from bmq.broker.config import BrokerConfig
 from bmq.core.errors import ErrorCode
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage.memory import Faults
-from tests.harness.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.world import World, batch, world
 
@@ -21,14 +21,12 @@ BOUND_S = BrokerConfig().file_check_ms / 1000 + 1.5
 """A look is due after ``file_check_ms``, and begins within a second of that."""
 
 
-def play(story: Callable[[World], Awaitable[None]], file_check_ms: int = BrokerConfig().file_check_ms) -> None:
-    async def main() -> None:
-        async with world(broker=BrokerConfig(file_check_ms=file_check_ms)) as w:
-            w.topic()
-            await w.produce_one(batch())
-            await story(w)
-
-    run(main())
+@asynccontextmanager
+async def checked(file_check_ms: int = BrokerConfig().file_check_ms) -> AsyncIterator[World]:
+    async with world(broker=BrokerConfig(file_check_ms=file_check_ms)) as w:
+        w.topic()
+        await w.produce_one(batch())
+        yield w
 
 
 def open_path(w: World) -> str:
@@ -47,8 +45,8 @@ async def write_for(w: World, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("is_moved", [False, True])
-def test_it_is_noticed_within_the_bound_and_left(is_moved: bool) -> None:
-    async def story(w: World) -> None:
+async def test_it_is_noticed_within_the_bound_and_left(is_moved: bool) -> None:
+    async with checked() as w:
         path = open_path(w)
         if is_moved:
             await w.fs.rename(path, "/elsewhere.log")
@@ -61,22 +59,18 @@ def test_it_is_noticed_within_the_bound_and_left(is_moved: bool) -> None:
         assert open_path(w) != path
         assert sum("deleted or moved" in line for line in w.broker.alarms_raised) == 1, "the new one stands"
 
-    play(story)
 
-
-def test_another_file_under_its_name_is_not_it() -> None:
-    async def story(w: World) -> None:
+async def test_another_file_under_its_name_is_not_it() -> None:
+    async with checked() as w:
         path = open_path(w)
         await w.fs.rename(path, "/elsewhere.log")
         await (await w.fs.create(path)).close()
         await write_for(w, BOUND_S)
         assert any("was deleted or moved while" in line for line in w.broker.alarms_raised)
 
-    play(story)
 
-
-def test_an_idle_segment_costs_nothing_and_a_written_one_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(w: World) -> None:
+async def test_an_idle_segment_costs_nothing_and_a_written_one_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with checked() as w:
         looked = 0
         status = w.fs.status
 
@@ -91,11 +85,9 @@ def test_an_idle_segment_costs_nothing_and_a_written_one_a_call(monkeypatch: pyt
         await write_for(w, 60)
         assert 60 / BOUND_S - 1 <= looked <= 60_000 / BrokerConfig().file_check_ms + 2
 
-    play(story)
 
-
-def test_trouble_of_storage_or_store_is_no_sign_of_it() -> None:
-    async def story(w: World) -> None:
+async def test_trouble_of_storage_or_store_is_no_sign_of_it() -> None:
+    async with checked(file_check_ms=1000) as w:
         path = open_path(w)
         w.storage.faults = Faults(unavailable=1.0)
         await write_for(w, 4.0)
@@ -109,5 +101,3 @@ def test_trouble_of_storage_or_store_is_no_sign_of_it() -> None:
         await until(lambda: any("deleted or moved" in line for line in w.broker.alarms_raised))
         answer = await w.produce_one(batch())
         assert answer.error_code == ErrorCode.NONE
-
-    play(story, file_check_ms=1000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -43,21 +43,12 @@ from bmq.core.rpc.messages.broker import (
 from bmq.core.rpc.messages.member import PingRequest
 from bmq.storage import checkpoint
 from bmq.storage.checkpoint import ProducerState, decode_producers, from_big_endian
-from tests.harness.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.cluster import Caller, Cluster, cluster
 from tests.unit.broker.world import batch, idempotent
 from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 
 pytestmark = pytest.mark.slow
-
-
-def play(story: Callable[[Cluster], Awaitable[None]], *names: str, **options: Any) -> None:
-    async def main() -> None:
-        async with cluster(*names, **options) as made:
-            await story(made)
-
-    run(main())
 
 
 async def owned(c: Cluster, owner: str = "a") -> PartitionKey:
@@ -76,8 +67,8 @@ async def ask(caller: Caller, key: PartitionKey, question: Question, argument: i
 # ----------------------------------------------------------------------------------------------------------- questions
 
 
-def test_every_question_is_answered_as_the_owner_would() -> None:
-    async def story(c: Cluster) -> None:
+async def test_every_question_is_answered_as_the_owner_would() -> None:
+    async with cluster() as c:
         key = await owned(c)
         caller = Caller(c["a"])
         empty = {question: (await ask(caller, key, question)).values for question in Question}
@@ -102,15 +93,13 @@ def test_every_question_is_answered_as_the_owner_would() -> None:
         assert beyond.error is ErrorCode.OFFSET_OUT_OF_RANGE
         assert "100" in beyond.message
 
-    play(story)
-
 
 @pytest.mark.parametrize(("question", "argument"), [(Question.CONFIRM_END, 0), (Question.DELETE_BEFORE, 5)])
-def test_rule_2_an_end_is_confirmed_by_the_store(question: Question, argument: int) -> None:
+async def test_rule_2_an_end_is_confirmed_by_the_store(question: Question, argument: int) -> None:
     """Another broker has taken the partition over, and the old owner has not heard of it: what it says of itself is
     old, but it confirms nothing, and calls nothing out of range."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         key = await owned(c)
         await c.write("a", key, batch())
         caller = Caller(c["a"])
@@ -126,22 +115,18 @@ def test_rule_2_an_end_is_confirmed_by_the_store(question: Question, argument: i
         assert owner.has_seen_end is False
         assert (await ask(caller, key, question, argument)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    play(story)
 
-
-def test_alone_a_process_knows_its_end() -> None:
-    async def story(c: Cluster) -> None:
+async def test_alone_a_process_knows_its_end() -> None:
+    async with cluster() as c:
         key = await owned(c)
         c["a"].broker.shared.is_alone = True
         owner = c["a"].assigned.get(key)
         assert owner is not None
         assert owner.has_seen_end
 
-    play(story)
 
-
-def test_a_question_to_the_wrong_broker_is_refused_at_once() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_question_to_the_wrong_broker_is_refused_at_once() -> None:
+    async with cluster() as c:
         key = await owned(c)
         caller = Caller(c["b"])
         began = asyncio.get_running_loop().time()
@@ -157,17 +142,13 @@ def test_a_question_to_the_wrong_broker_is_refused_at_once() -> None:
             assert answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert asyncio.get_running_loop().time() == began
 
-    play(story)
 
-
-def test_a_question_waits_for_a_partition_that_is_being_opened() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_question_waits_for_a_partition_that_is_being_opened() -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
         assert (await ask(Caller(c["a"]), key, Question.ENDS)).values == (1, 0, 0, 0)
-
-    play(story)
 
 
 async def alone(caller: Caller, key: PartitionKey) -> AskResponse:
@@ -181,8 +162,8 @@ async def ask_together(caller: Caller, *questions: PartitionQuestion, wait_ms: i
     return [(each.error, each.values if each.is_answered else None) for each in response.answers]
 
 
-def test_questions_about_many_partitions() -> None:
-    async def story(c: Cluster) -> None:
+async def test_questions_about_many_partitions() -> None:
+    async with cluster() as c:
         topic = c.topic(partitions=3)
         first, second, elsewhere = c.keys()
         c.give("a", first, second)
@@ -222,13 +203,11 @@ def test_questions_about_many_partitions() -> None:
         assert (await alone(caller, second)).values == (1, 0, 6, 6), "nothing is deleted"
         assert await ask_together(caller) == []
 
-    play(story)
 
-
-def test_a_partition_that_is_being_opened_is_answered_as_such() -> None:
+async def test_a_partition_that_is_being_opened_is_answered_as_such() -> None:
     """Within the time that was given, and the others with it; nothing is left behind that waits for it."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         topic = c.topic(partitions=2)
         opening, is_open = c.keys()
         c.give("a", is_open)
@@ -247,21 +226,17 @@ def test_a_partition_that_is_being_opened_is_answered_as_such() -> None:
         again = await ask_together(Caller(c["a"]), ask(0, Question.ENDS, 0))
         assert again == [(0, (2, 0, 0, 0))]
 
-    play(story)
 
-
-def test_too_many_questions_are_refused() -> None:
-    async def story(c: Cluster) -> None:
+async def test_too_many_questions_are_refused() -> None:
+    async with cluster() as c:
         key = await owned(c)
         questions = (QUESTIONS_MAX + 1) * [PartitionQuestion(key.topic_id, 0, Question.ENDS, 0)]
         answer = await Caller(c["a"]).ask(AskPartitionsRequest(100, questions))
         assert answer.error is ErrorCode.INVALID_REQUEST
 
-    play(story)
 
-
-def test_many_questions_are_answered_in_turns() -> None:
-    async def story(c: Cluster) -> None:
+async def test_many_questions_are_answered_in_turns() -> None:
+    async with cluster() as c:
         key = await owned(c)
         questions = QUESTIONS_MAX * [PartitionQuestion(key.topic_id, 0, Question.ENDS, ENDS_SETTLED)]
         with loop_stops() as stops:
@@ -270,11 +245,9 @@ def test_many_questions_are_answered_in_turns() -> None:
         assert stops.turns >= QUESTIONS_MAX / ANSWERED_A_TURN
         assert stops.longest_s < STOP_MAX_S
 
-    play(story)
 
-
-def test_producers() -> None:
-    async def story(c: Cluster) -> None:
+async def test_producers() -> None:
+    async with cluster() as c:
         key = await owned(c)
         for sequence in range(3):
             await c.write("a", key, idempotent(sequence))
@@ -283,11 +256,9 @@ def test_producers() -> None:
         owner = await c["a"].assigned.wait(key, 1.0)
         assert finish_steps(decode_producers(memoryview(answer.states))) == list(await owner.producers())
 
-    play(story)
 
-
-def test_many_producers_are_encoded_in_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(c: Cluster) -> None:
+async def test_many_producers_are_encoded_in_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster() as c:
         key = await owned(c)
         for producer_id in range(1, 8):
             await c.write("a", key, idempotent(0, producer_id=producer_id))
@@ -306,13 +277,11 @@ def test_many_producers_are_encoded_in_turns_of_the_loop(monkeypatch: pytest.Mon
             *range(1, 8)
         ]
 
-    play(story)
 
-
-def test_a_live_segments_index_comes_piece_by_piece() -> None:
+async def test_a_live_segments_index_comes_piece_by_piece() -> None:
     """What the caller has of the same segment is not sent again; of another one it gets everything."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         key = await owned(c)
         caller = Caller(c["a"])
 
@@ -344,24 +313,20 @@ def test_a_live_segments_index_comes_piece_by_piece() -> None:
         assert (await live(*name, 1_000_000)).entries == b""
         assert (await live(first.base, first.segment_epoch, first.n + 1, known)).first_entry == 0
 
-    play(story)
 
-
-def test_ping_says_whether_the_broker_serves() -> None:
-    async def story(c: Cluster) -> None:
+async def test_ping_says_whether_the_broker_serves() -> None:
+    async with cluster() as c:
         caller = Caller(c["a"])
         assert (await caller.ask(PingRequest())).is_serving
         c["a"].membership.is_member = False
         assert not (await caller.ask(PingRequest())).is_serving
 
-    play(story)
-
 
 # ---------------------------------------------------------------------------------------------------------------- load
 
 
-def test_load_since_the_callers_last_question() -> None:
-    async def story(c: Cluster) -> None:
+async def test_load_since_the_callers_last_question() -> None:
+    async with cluster() as c:
         c.topic(100)
         keys = c.keys()
         c.give("a", *keys)
@@ -383,11 +348,9 @@ def test_load_since_the_callers_last_question() -> None:
         await c.write("a", keys[3], bytearray(data))
         assert list(await loads("second")) == [(keys[3].topic_id, 3, len(data), 0, 1)]
 
-    play(story)
 
-
-def test_high_watermarks_of_many_partitions_at_once_and_none_is_opened_for_it() -> None:
-    async def story(c: Cluster) -> None:
+async def test_high_watermarks_of_many_partitions_at_once_and_none_is_opened_for_it() -> None:
+    async with cluster() as c:
         c.topic(3)
         keys = c.keys()
         c.give("a", *keys[:2])
@@ -398,11 +361,9 @@ def test_high_watermarks_of_many_partitions_at_once_and_none_is_opened_for_it() 
         found = await Caller(c["a"]).ask(request)
         assert found == HighWatermarksResponse(ErrorCode.NONE, (-1, 2, 0))
 
-    play(story)
 
-
-def test_open_files_are_reported_and_the_share_is_taken() -> None:
-    async def story(c: Cluster) -> None:
+async def test_open_files_are_reported_and_the_share_is_taken() -> None:
+    async with cluster() as c:
         c.topic(3)
         keys = c.keys()
         c.give("a", *keys)
@@ -425,8 +386,6 @@ def test_open_files_are_reported_and_the_share_is_taken() -> None:
         assert found.held + found.closing + found.waiting >= 1
         assert places.limit == 1, "at least one file"
         await until(lambda: places.limit == places.limit_max)
-
-    play(story)
 
 
 def test_load_costs_what_had_traffic_and_keeps_few_accounts() -> None:
@@ -515,8 +474,8 @@ class Coordinator:
         return answer.base_offset if answer.error is ErrorCode.NONE else answer.error
 
 
-def test_a_shard_is_opened_and_written() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_shard_is_opened_and_written() -> None:
+    async with cluster() as c:
         key = await owned(c)
         coordinator = Coordinator(c, "a", key, 5)
         assert await coordinator.append() is ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is not open yet"
@@ -526,13 +485,11 @@ def test_a_shard_is_opened_and_written() -> None:
         assert [answer.base_offset for answer in answers] == list(range(3, 13))
         assert answers[-1].high_watermark == 13
 
-    play(story)
 
-
-def test_kafscale_121_two_coordinators_for_one_group() -> None:
+async def test_kafscale_121_two_coordinators_for_one_group() -> None:
     """The stale one is refused once the newer one has opened the log, and cannot open it again."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         key = await owned(c)
         stale, newer = Coordinator(c, "a", key, 5), Coordinator(c, "a", key, 6)
         await stale.open()
@@ -544,13 +501,11 @@ def test_kafscale_121_two_coordinators_for_one_group() -> None:
         assert await stale.append() is ErrorCode.NOT_COORDINATOR
         assert await newer.append() == 2
 
-    play(story)
 
-
-def test_what_a_stale_coordinator_got_in_lies_before_the_barrier() -> None:
+async def test_what_a_stale_coordinator_got_in_lies_before_the_barrier() -> None:
     """Sent before the newer one opened: flushed and answered late, and in the log before what comes after."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         key = await owned(c)
         stale, newer = Coordinator(c, "a", key, 5), Coordinator(c, "a", key, 6)
         await stale.open()
@@ -560,14 +515,12 @@ def test_what_a_stale_coordinator_got_in_lies_before_the_barrier() -> None:
         assert await newer.append() == 1
         assert (await late).base_offset == 0
 
-    play(story)
 
-
-def test_fencing_holds_across_a_change_of_the_partitions_owner() -> None:
+async def test_fencing_holds_across_a_change_of_the_partitions_owner() -> None:
     """The new owner knows no number.  The stale coordinator's appends name the old epoch, so they are refused; if it
     opens the log there first, the newer one opens it later and sees all that it has written."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         key = await owned(c)
         stale, newer = Coordinator(c, "a", key, 5), Coordinator(c, "a", key, 6)
         await stale.open()
@@ -587,13 +540,11 @@ def test_fencing_holds_across_a_change_of_the_partitions_owner() -> None:
         assert await stale_again.append() is ErrorCode.NOT_COORDINATOR
         assert await newer_again.append() == 2
 
-    play(story)
 
-
-def test_a_broken_connections_bytes_do_not_follow_the_next_barrier() -> None:
+async def test_a_broken_connections_bytes_do_not_follow_the_next_barrier() -> None:
     """One coordinator lost its connection and opened the log again: what still comes over the old one is refused."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         key = await owned(c)
         before, after = Coordinator(c, "a", key, 5), Coordinator(c, "a", key, 5)
         await before.open()
@@ -603,11 +554,9 @@ def test_a_broken_connections_bytes_do_not_follow_the_next_barrier() -> None:
         assert await before.append() is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert await after.append() == 2
 
-    play(story)
 
-
-def test_none_may_follow_an_append_that_failed() -> None:
-    async def story(c: Cluster) -> None:
+async def test_none_may_follow_an_append_that_failed() -> None:
+    async with cluster() as c:
         key = await owned(c)
         coordinator = Coordinator(c, "a", key, 5)
         await coordinator.open()
@@ -635,8 +584,6 @@ def test_none_may_follow_an_append_that_failed() -> None:
         ]
         assert await coordinator.open() is ErrorCode.NONE
         assert await coordinator.append() == 1
-
-    play(story)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import pytest
 
 from bmq.broker import log_sizes
@@ -11,16 +9,7 @@ from bmq.broker.log_sizes import LogSizes
 from bmq.core.errors import RequestError
 from bmq.core.metrics.counters import OTHER_TOPICS
 from bmq.storage.filesystem import StorageError
-from tests.harness.loop import run
 from tests.unit.broker.world import World, batch, world
-
-
-def play(story: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with world() as w:
-            await story(w)
-
-    run(main())
 
 
 class Listings:
@@ -40,8 +29,8 @@ class Listings:
         monkeypatch.setattr(w.fs, "list", listing)
 
 
-def test_sizes_by_topic_and_no_listing_of_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(w: World) -> None:
+async def test_sizes_by_topic_and_no_listing_of_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as w:
         w.topic("orders", 2)
         w.topic("events", 1)
         data = batch()
@@ -61,15 +50,13 @@ def test_sizes_by_topic_and_no_listing_of_what_is_known(monkeypatch: pytest.Monk
         assert sizes.by_topic["orders"] == 3 * len(data)
         assert listings.count == listed, "an open segment's size is known"
 
-    play(story)
 
-
-def test_a_refresh_lists_a_bounded_number_of_folders_and_says_how_many_are_left(
+async def test_a_refresh_lists_a_bounded_number_of_folders_and_says_how_many_are_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log_sizes, "LISTINGS_MAX", 3)
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic("orders", 7)
         for number in range(7):
             await w.owner("orders", number)
@@ -82,11 +69,9 @@ def test_a_refresh_lists_a_bounded_number_of_folders_and_says_how_many_are_left(
         assert left == [4, 1, 0]
         assert sizes.by_topic == {"orders": 7 * len(batch())}
 
-    play(story)
 
-
-def test_topics_past_the_bound_share_a_number() -> None:
-    async def story(w: World) -> None:
+async def test_topics_past_the_bound_share_a_number() -> None:
+    async with world() as w:
         for number in range(5):
             w.topic(f"t{number}")
             await w.owner(f"t{number}")
@@ -100,11 +85,9 @@ def test_topics_past_the_bound_share_a_number() -> None:
         assert sizes.by_topic[OTHER_TOPICS] > 0
         assert sizes.of_all_topics == {f"t{number}": (number + 1) * len(batch()) for number in range(5)}
 
-    play(story)
 
-
-def test_the_last_size_stays_while_storage_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(w: World) -> None:
+async def test_the_last_size_stays_while_storage_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as w:
         w.topic("orders")
         await w.owner()
         await w.produce({("orders", 0): batch()})
@@ -121,5 +104,3 @@ def test_the_last_size_stays_while_storage_does_not_answer(monkeypatch: pytest.M
         listings.fails = False
         await sizes.refresh()
         assert sizes.partitions_unknown == 0
-
-    play(story)

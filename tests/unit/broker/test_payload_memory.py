@@ -16,7 +16,6 @@ import pytest
 from kafka.protocol.producer import ProduceRequest
 
 from bmq.core.net.request import CloseConnection, Response
-from tests.harness.loop import run
 from tests.unit.broker.world import World, batch, idempotent, world
 
 Data = ProduceRequest.TopicProduceData
@@ -133,16 +132,13 @@ async def accepted_by_the_other_codec(w: World) -> list[weakref.ref[Frame]]:
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_frame_is_free_when_its_produce_is_over(name: str) -> None:
-    async def main() -> None:
-        async with world() as w:
-            w.topic()
-            await w.owner()
-            await send(w, batch())
-            frames = await STORIES[name](w)
-            await send(w, batch())  # what was flushed last may stay until the next flush
-            await asyncio.sleep(2.0)
-            kept = [number for number, frame in enumerate(frames) if frame() is not None]
-            assert not kept, f"of {len(frames)} frames these are still held: {kept}"
-
-    run(main())
+async def test_a_frame_is_free_when_its_produce_is_over(name: str) -> None:
+    async with world() as w:
+        w.topic()
+        await w.owner()
+        await send(w, batch())
+        frames = await STORIES[name](w)
+        await send(w, batch())  # what was flushed last may stay until the next flush
+        await asyncio.sleep(2.0)
+        kept = [number for number, frame in enumerate(frames) if frame() is not None]
+        assert not kept, f"of {len(frames)} frames these are still held: {kept}"

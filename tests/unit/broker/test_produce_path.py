@@ -4,7 +4,7 @@ storage in memory."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,22 +19,13 @@ from bmq.core.records.compression import Compression, recompress
 from bmq.core.records.reader import read_records
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage.memory import Faults
-from tests.harness.loop import run
 from tests.simulation.world import read_log
-from tests.unit.broker.world import FakeClient, World, batch, idempotent, world
-
-
-def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with world(**options) as made:
-            await story(made)
-
-    run(main())
+from tests.unit.broker.world import FakeClient, batch, idempotent, world
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_every_version(version: int) -> None:
-    async def story(w: World) -> None:
+async def test_every_version(version: int) -> None:
+    async with world() as w:
         w.topic()
         for expected in (0, 3):
             answer = await w.produce_one(batch(count=3), version=version)
@@ -45,13 +36,11 @@ def test_every_version(version: int) -> None:
         stored = await read_log(w.fs, 6, w.path())
         assert [each.base_offset for each in stored] == [0, 3]
 
-    play(story)
 
-
-def test_rule_1_acked_means_flushed() -> None:
+async def test_rule_1_acked_means_flushed() -> None:
     """acks=-1 waits for the flush, acks=1 does not, acks=0 is never answered."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         owner = await w.owner()
         await w.produce_one(batch())
@@ -66,13 +55,11 @@ def test_rule_1_acked_means_flushed() -> None:
         assert loop.time() >= began + 1.0
         assert owner.high_watermark == 4
 
-    play(story)
 
-
-def test_several_topics_and_partitions() -> None:
+async def test_several_topics_and_partitions() -> None:
     """One request, answered in its own order; what fails does not hold the rest up."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic("orders", 2)
         w.topic("other", 1)
         w.topic("__consumer_offsets", 1)
@@ -108,23 +95,19 @@ def test_several_topics_and_partitions() -> None:
         assert "missing" not in w.metrics.topics
         assert w.metrics.apis[0].errors == {3: 2, 17: 1, 87: 1}
 
-    play(story)
 
-
-def test_unknown_topic_id() -> None:
-    async def story(w: World) -> None:
+async def test_unknown_topic_id() -> None:
+    async with world() as w:
         w.topic()
         (answer,) = await w.produce({("missing", 0): batch()}, version=13)
         assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
-    play(story)
-
 
 @pytest.mark.parametrize("version", [12, 13])
-def test_what_follows_a_batch_for_a_topic_not_known_yet_waits_until_it_comes_again(version: int) -> None:
+async def test_what_follows_a_batch_for_a_topic_not_known_yet_waits_until_it_comes_again(version: int) -> None:
     """Metadata of another process had the topic already; the owner would take the second batch for the beginning."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         topic = w.topic()
         w.catalog.put("orders", None)
         refused = await w.produce_one(idempotent(0), version=version, topic_id=topic.topic_id)
@@ -136,16 +119,12 @@ def test_what_follows_a_batch_for_a_topic_not_known_yet_waits_until_it_comes_aga
         answers = [await w.produce_one(idempotent(sequence), version=version) for sequence in (0, 1)]
         assert [(each.error_code, each.base_offset) for each in answers] == [(0, 0), (0, 1)]
 
-    play(story)
 
-
-def test_what_is_no_produce_request_closes_the_connection() -> None:
-    async def story(w: World) -> None:
+async def test_what_is_no_produce_request_closes_the_connection() -> None:
+    async with world() as w:
         frame = bytearray.fromhex("0000 0009 00000001 ffff 00") + b"\x00" * 3
         with pytest.raises(CloseConnection):
             w.endpoint(memoryview(frame), w.client)
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -164,24 +143,20 @@ def test_what_is_no_produce_request_closes_the_connection() -> None:
     ],
     ids=["empty", "short", "two batches", "crc", "control", "transactional", "large"],
 )
-def test_refused_records(records: bytes, code: ErrorCode) -> None:
-    async def story(w: World) -> None:
+async def test_refused_records(records: bytes, code: ErrorCode) -> None:
+    async with world() as w:
         w.topic()
         answer = await w.produce_one(records)
         assert (answer.error_code, answer.base_offset, answer.log_start_offset) == (code, -1, -1)
         assert (await w.owner()).high_watermark == 0
 
-    play(story)
 
-
-def test_zstd_needs_version_7() -> None:
-    async def story(w: World) -> None:
+async def test_zstd_needs_version_7() -> None:
+    async with world() as w:
         w.topic()
         squeezed = recompress(Batch(memoryview(batch())), Compression("zstd", 3))
         assert (await w.produce_one(squeezed, version=6)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         assert (await w.produce_one(squeezed, version=7)).error_code == 0
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -192,28 +167,24 @@ def test_zstd_needs_version_7() -> None:
         ({"transactional_id": "t"}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ],
 )
-def test_refused_requests(options: dict[str, Any], code: ErrorCode) -> None:
-    async def story(w: World) -> None:
+async def test_refused_requests(options: dict[str, Any], code: ErrorCode) -> None:
+    async with world() as w:
         w.topic("orders", 2)
         answers = await w.produce({("orders", 0): batch(), ("orders", 1): batch()}, **options)
         assert [each.error_code for each in answers] == [code, code]
 
-    play(story)
 
-
-def test_a_failed_produce_without_acks_closes_the_connection() -> None:
+async def test_a_failed_produce_without_acks_closes_the_connection() -> None:
     """As in Kafka: the client cannot be told otherwise that it looks in the wrong place."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         with pytest.raises(CloseConnection):
             await w.produce({("missing", 0): batch()}, acks=0)
 
-    play(story)
 
-
-def test_log_append_time() -> None:
-    async def story(w: World) -> None:
+async def test_log_append_time() -> None:
+    async with world() as w:
         w.topic(message_timestamp_type="LogAppendTime")
         answer = await w.produce_one(idempotent(0))
         assert answer.log_append_time_ms == w.services.clock.now_ms()
@@ -221,16 +192,14 @@ def test_log_append_time() -> None:
         assert again.log_append_time_ms == answer.log_append_time_ms
         assert (await w.produce_one(batch(), acks=1)).log_append_time_ms == w.services.clock.now_ms()
 
-    play(story)
-
 
 # ------------------------------------------------------------------------------------------------------- duplicates
 
 
-def test_rule_9_duplicates_wait_for_the_original() -> None:
+async def test_rule_9_duplicates_wait_for_the_original() -> None:
     """Resent while the original is on its way: the first offset, when that is flushed, and written once."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         await w.owner()
         await w.produce_one(idempotent(0, 2))
@@ -248,13 +217,11 @@ def test_rule_9_duplicates_wait_for_the_original() -> None:
         assert (gap.error_code, gap.base_offset) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
         assert [each.base_offset for each in await read_log(w.fs, 5, w.path())] == [0, 2]
 
-    play(story)
 
-
-def test_rule_9_a_duplicate_of_what_was_only_buffered() -> None:
+async def test_rule_9_a_duplicate_of_what_was_only_buffered() -> None:
     """The original asked for acks=1, its repetition for -1: that one waits."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         await w.produce_one(batch())
         w.storage.faults = Faults(ack_s=(1.0, 1.0))
@@ -263,16 +230,14 @@ def test_rule_9_a_duplicate_of_what_was_only_buffered() -> None:
         assert (await w.produce_one(idempotent(0))).base_offset == 1
         assert asyncio.get_running_loop().time() >= began + 0.9
 
-    play(story)
-
 
 # ------------------------------------------------------------------------------------------------------------ order
 
 
-def test_pipelined_requests_keep_their_order() -> None:
+async def test_pipelined_requests_keep_their_order() -> None:
     """Sent back to back without waiting, to a partition that is not even open yet."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         sent = [w.produce({("orders", 0): idempotent(number)}) for number in range(20)]
         assert len(w.services.holding) == 1
@@ -280,13 +245,11 @@ def test_pipelined_requests_keep_their_order() -> None:
         assert (len(w.services.holding), w.services.holding.held_bytes) == (0, 0)
         assert not w.client.calls, "nobody is told of the connection's end any more"
 
-    play(story)
 
-
-def test_rule_9_held_produces_are_a_fifo_that_nothing_overtakes() -> None:
+async def test_rule_9_held_produces_are_a_fifo_that_nothing_overtakes() -> None:
     """The partition opens while requests are held and others go on coming."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic(assign=False)
         w.topic("ready")
         assert (await w.produce({("ready", 0): batch()}))[0].error_code == 0
@@ -298,13 +261,11 @@ def test_rule_9_held_produces_are_a_fifo_that_nothing_overtakes() -> None:
             await asyncio.sleep(0.001)
         assert [(await each)[0].base_offset for each in sent] == list(range(60))
 
-    play(story)
 
-
-def test_rule_9_not_even_in_the_moment_of_opening() -> None:
+async def test_rule_9_not_even_in_the_moment_of_opening() -> None:
     """A produce that arrives between the partition's opening and the turn of those held goes behind them."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         sent = [w.produce({("orders", 0): idempotent(0)})]
 
@@ -316,13 +277,11 @@ def test_rule_9_not_even_in_the_moment_of_opening() -> None:
         await asyncio.gather(*sent)
         assert [(await each)[0].base_offset for each in sent] == [0, 1]
 
-    play(story)
 
-
-def test_held_for_a_while_then_told_to_retry() -> None:
+async def test_held_for_a_while_then_told_to_retry() -> None:
     """held_produce_ms bounds the wait for an owner; another partition of the same request is written meanwhile."""
 
-    async def story(w: World) -> None:
+    async with world(held_produce_ms=500) as w:
         w.topic("orders", assign=False)
         w.topic("ready")
         await w.produce({("ready", 0): batch()})
@@ -335,11 +294,9 @@ def test_held_for_a_while_then_told_to_retry() -> None:
         w.kv.faults = KvFaults()
         assert (await w.produce_one(batch())).base_offset == 0
 
-    play(story, held_produce_ms=500)
 
-
-def test_the_requests_time_out_bounds_the_hold() -> None:
-    async def story(w: World) -> None:
+async def test_the_requests_time_out_bounds_the_hold() -> None:
+    async with world() as w:
         w.topic()
         w.kv.faults = KvFaults(unavailable=1.0)
         began = asyncio.get_running_loop().time()
@@ -349,11 +306,9 @@ def test_the_requests_time_out_bounds_the_hold() -> None:
         w.kv.faults = KvFaults()
         assert (await w.produce_one(batch())).base_offset == 0, "what timed out while it was held is not written"
 
-    play(story)
 
-
-def test_a_time_out_does_not_take_back_the_append() -> None:
-    async def story(w: World) -> None:
+async def test_a_time_out_does_not_take_back_the_append() -> None:
+    async with world() as w:
         w.topic()
         await w.produce_one(batch())
         w.storage.faults = Faults(ack_s=(1.0, 1.0))
@@ -361,11 +316,9 @@ def test_a_time_out_does_not_take_back_the_append() -> None:
         assert (answer.error_code, answer.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
         assert (await w.produce_one(idempotent(0))).base_offset == 1
 
-    play(story)
 
-
-def test_rule_9_held_produces_are_dropped_with_their_connection() -> None:
-    async def story(w: World) -> None:
+async def test_rule_9_held_produces_are_dropped_with_their_connection() -> None:
+    async with world() as w:
         w.topic()
         w.kv.faults = KvFaults(unavailable=1.0)
         w.produce({("orders", 0): batch(b"dropped")})
@@ -378,13 +331,11 @@ def test_rule_9_held_produces_are_dropped_with_their_connection() -> None:
         assert b"kept" in bytes(stored.data)
         assert w.services.holding.held_bytes == 0
 
-    play(story)
 
-
-def test_held_bytes_are_bounded() -> None:
+async def test_held_bytes_are_bounded() -> None:
     """Past a quarter of what may be unanswered, produces for a partition without owner are told to come again."""
 
-    async def story(w: World) -> None:
+    async with world(queued_max_request_bytes=4096, socket_request_max_bytes=4096) as w:
         w.topic()
         w.kv.faults = KvFaults(unavailable=1.0)
         sent = [w.produce({("orders", 0): idempotent(number)}) for number in range(30)]
@@ -397,13 +348,11 @@ def test_held_bytes_are_bounded() -> None:
         assert [each.base_offset for each in answers[:refused]] == list(range(refused))
         assert set(codes[refused:]) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
-    play(story, queued_max_request_bytes=4096, socket_request_max_bytes=4096)
 
-
-def test_back_pressure_waits_in_line() -> None:
+async def test_back_pressure_waits_in_line() -> None:
     """An owner without room: produces are held, in order, and never refused; the buffer's bound is kept."""
 
-    async def story(w: World) -> None:
+    async with world(broker=BrokerConfig(buffer_bytes=2000, flush_bytes=1000, flushes_per_partition=1)) as w:
         w.topic()
         await w.produce_one(idempotent(0))
         w.storage.faults = Faults(ack_s=(0.05, 0.05))
@@ -417,13 +366,11 @@ def test_back_pressure_waits_in_line() -> None:
         assert [(await each)[0].base_offset for each in sent] == list(range(1, 101))
         assert most < 2000 + len(idempotent(0))
 
-    play(story, broker=BrokerConfig(buffer_bytes=2000, flush_bytes=1000, flushes_per_partition=1))
 
-
-def test_losing_the_partition_is_a_retriable_error() -> None:
+async def test_losing_the_partition_is_a_retriable_error() -> None:
     """Redpanda #5355: never UNKNOWN_SERVER_ERROR.  Afterwards it is reopened, and the resent batch stands once."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         await w.produce_one(batch())
         w.storage.faults = Faults(ack_s=(5.0, 5.0))
@@ -438,17 +385,19 @@ def test_losing_the_partition_is_a_retriable_error() -> None:
         stored = await read_log(w.fs, again.base_offset + 1, w.path())
         assert [each.producer_id for each in stored].count(7) == 1
 
-    play(story)
-
 
 # ----------------------------------------------------------------------------------------------------- recompression
 
 
 @pytest.mark.parametrize("target", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
-def test_compression_type(target: str) -> None:
+async def test_compression_type(target: str) -> None:
     """Batches are stored under the topic's codec, whatever they came with, in the order of the requests."""
 
-    async def story(w: World) -> None:
+    async def slowly(call: Callable[[], Outcome]) -> Outcome:
+        await asyncio.sleep(0.01)
+        return call()
+
+    async with world(offload=slowly) as w:
         w.topic(compression_type=target)
         came = [Compression("none"), Compression("gzip", 6), Compression("zstd", 3), Compression("lz4", 9)]
         sent = []
@@ -461,28 +410,20 @@ def test_compression_type(target: str) -> None:
         assert {each.attributes & 7 for each in stored} == {Compression(name).number}
         assert [record.offset for each in stored for record in read_records(each)] == list(range(24))
 
-    async def slowly(call: Callable[[], Outcome]) -> Outcome:
-        await asyncio.sleep(0.01)
-        return call()
 
-    play(story, offload=slowly)
-
-
-def test_recompression_may_make_a_batch_too_large() -> None:
-    async def story(w: World) -> None:
+async def test_recompression_may_make_a_batch_too_large() -> None:
+    async with world() as w:
         w.topic(compression_type="uncompressed")
         small = recompress(Batch(memoryview(batch(b"x" * 2_000_000))), Compression("zstd", 3))
         assert (await w.produce_one(small)).error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert (await w.produce_one(small, acks=1)).error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert (await w.produce_one(batch(), acks=1)).base_offset == 0
 
-    play(story)
 
-
-def test_damaged_compressed_records() -> None:
+async def test_damaged_compressed_records() -> None:
     """The CRC is right, the records are not: INVALID_RECORD, and those behind go on."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic(compression_type="gzip")
         bad = recompress(Batch(memoryview(batch())), Compression("none"))
         broken = batch(attributes=Compression("zstd").number)
@@ -491,11 +432,13 @@ def test_damaged_compressed_records() -> None:
         answers = [(await each)[0] for each in sent]
         assert [ErrorCode(each.error_code).name for each in answers] == ["INVALID_RECORD", "NONE"]
 
-    play(story)
 
+async def test_recompression_has_a_bound_and_ends_with_the_partition() -> None:
+    async def stuck(call: Callable[[], Outcome]) -> Outcome:
+        await asyncio.sleep(100)
+        return call()
 
-def test_recompression_has_a_bound_and_ends_with_the_partition() -> None:
-    async def story(w: World) -> None:
+    async with world(offload=stuck, broker=BrokerConfig(buffer_bytes=2000, flush_bytes=1000)) as w:
         w.topic(compression_type="gzip")
         owner = await w.owner()
         sent = [w.produce({("orders", 0): idempotent(number)}) for number in range(100)]
@@ -506,17 +449,11 @@ def test_recompression_has_a_bound_and_ends_with_the_partition() -> None:
         outcomes = {ErrorCode((await each)[0].error_code) for each in sent[:3]}
         assert outcomes == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
-    async def stuck(call: Callable[[], Outcome]) -> Outcome:
-        await asyncio.sleep(100)
-        return call()
 
-    play(story, offload=stuck, broker=BrokerConfig(buffer_bytes=2000, flush_bytes=1000))
-
-
-def test_an_answer_is_there_at_once_when_nothing_waits() -> None:
+async def test_an_answer_is_there_at_once_when_nothing_waits() -> None:
     """acks=1 and acks=0 on an open partition need no task, no timer and no turn of the loop."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         await w.owner()
         Data = ProduceRequest.TopicProduceData
@@ -526,5 +463,3 @@ def test_an_answer_is_there_at_once_when_nothing_waits() -> None:
             outcome = w.send(request, 9)
             assert isinstance(outcome, Response)
             assert (outcome is NO_RESPONSE) == (acks == 0)
-
-    play(story)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -17,7 +17,6 @@ from bmq.storage.filesystem import CorruptData, FileStatus, NoSuchFile, StorageE
 from bmq.storage.journal import OVERHEAD
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.layout import JOURNALS
-from tests.harness.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.cluster import Cluster, cluster
 from tests.unit.broker.world import batch
@@ -26,14 +25,6 @@ pytestmark = pytest.mark.slow
 
 BOUND_S = 12.0
 """From a read that waits to the stall: it is late (2 s), and what is written then is not acknowledged (5 s)."""
-
-
-def play(story: Callable[[Cluster], Awaitable[None]], *names: str) -> None:
-    async def main() -> None:
-        async with cluster(*names) as made:
-            await story(made)
-
-    run(main())
 
 
 @pytest.mark.parametrize(
@@ -113,8 +104,8 @@ async def journals(c: Cluster) -> list[str]:
     return [file.path async for file in c["b"].fs.list(JOURNALS)]
 
 
-def test_a_broker_that_is_only_read_from_says_that_it_does_not_reach_storage() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_broker_that_is_only_read_from_says_that_it_does_not_reach_storage() -> None:
+    async with cluster("a", "b") as c:
         key = await written(c)
         c["a"].fs.pause()
         await asyncio.sleep(60)
@@ -130,13 +121,11 @@ def test_a_broker_that_is_only_read_from_says_that_it_does_not_reach_storage() -
         await until(lambda: c["a"].broker.is_serving, 5)
         assert not c["a"].broker.storage_trouble
 
-    play(story, "a", "b")
 
-
-def test_reads_that_fail_at_once_are_a_reason_too() -> None:
+async def test_reads_that_fail_at_once_are_a_reason_too() -> None:
     """Storage refuses connections instead of being silent."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster("a", "b") as c:
         key = await written(c)
         c["a"].fs.pause()
         fail_reads(c, StorageUnavailable("no route to host"), lists=True)
@@ -145,13 +134,11 @@ def test_reads_that_fail_at_once_are_a_reason_too() -> None:
             assert errors
             assert c["a"].broker.storage_trouble == "storage acknowledges nothing: no route to host"
 
-    play(story, "a", "b")
 
-
-def test_a_file_whose_datanodes_are_gone_costs_a_few_bytes_now_and_then() -> None:
+async def test_a_file_whose_datanodes_are_gone_costs_a_few_bytes_now_and_then() -> None:
     """Only that file is to blame: storage takes what the journal writes."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster("a", "b") as c:
         key = await written(c)
         journal, files = c["a"].broker.journal, await journals(c)
         before = journal.bytes_written
@@ -165,12 +152,10 @@ def test_a_file_whose_datanodes_are_gone_costs_a_few_bytes_now_and_then() -> Non
         assert 1 <= tried <= 300_000 / READ_TRIAL_REST_MS + 1
         assert await journals(c) == files
 
-    play(story, "a", "b")
-
 
 @pytest.mark.parametrize("error", [NoSuchFile("gone"), CorruptData("no sound replica")])
-def test_a_damaged_or_missing_file_is_no_reason(error: StorageError) -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_damaged_or_missing_file_is_no_reason(error: StorageError) -> None:
+    async with cluster("a", "b") as c:
         key = await written(c)
         before = c["a"].broker.journal.bytes_written
         fail_reads(c, error)
@@ -180,14 +165,12 @@ def test_a_damaged_or_missing_file_is_no_reason(error: StorageError) -> None:
         assert errors
         assert c["a"].broker.journal.bytes_written == before
 
-    play(story, "a", "b")
 
-
-def test_a_namenode_that_is_away_is_no_stall_for_reads() -> None:
+async def test_a_namenode_that_is_away_is_no_stall_for_reads() -> None:
     """It is away for all brokers, and those that have nothing to read would be given this one's partitions: the
     journal's datanodes answer."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster("a", "b") as c:
         key = await written(c)
         before = c["a"].broker.journal.bytes_written
         c.storage.restart_namenode(120.0)
@@ -199,10 +182,8 @@ def test_a_namenode_that_is_away_is_no_stall_for_reads() -> None:
         assert c["a"].broker.journal.bytes_written > before
         await asyncio.sleep(60)
 
-    play(story, "a", "b")
 
-
-def test_reads_beside_flushes_are_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reads_beside_flushes_are_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Storage acknowledges what is produced, so it is reached."""
     tried: list[JournalWriter] = []
     plain = JournalWriter.probe
@@ -213,7 +194,7 @@ def test_reads_beside_flushes_are_no_reason(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(JournalWriter, "probe", probe)
 
-    async def story(c: Cluster) -> None:
+    async with cluster("a", "b") as c:
         key = await written(c)
         fail_reads(c, StorageUnavailable("no datanode of it answers"))
         async with reading(c, key) as errors:
@@ -224,5 +205,3 @@ def test_reads_beside_flushes_are_no_reason(monkeypatch: pytest.MonkeyPatch) -> 
             assert not tried
             await asyncio.sleep(5)
             assert len(tried) == 1, "nothing is flushed any more"
-
-    play(story, "a", "b")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -42,21 +41,19 @@ def questions() -> Iterator[tuple[str, str, str, dict[str, str], Any]]:
                     yield method, template, path_of(template), {}, body
 
 
-def test_hostile_questions_are_refused_as_described() -> None:
-    async def main() -> None:
-        server = HttpServer(state(), "127.0.0.1", 0)
-        await server.start()
-        async with aiohttp.ClientSession(server.url) as session:
-            for method, template, path, params, body in questions():
-                kind = {} if method == "get" else {"json": body}
-                async with session.request(method, path, params=params, **kind) as response:
-                    told = json.loads(await response.read())
-                    asked = (method, path, params, body)
-                    assert response.status != 500, (asked, told)
-                    responses = OPENAPI["paths"][template][method]["responses"]
-                    assert str(response.status) in responses, (asked, response.status, told)
-                    schema = responses[str(response.status)]["content"]["application/json"]["schema"]
-                    assert faults(told, schema) == [], (asked, told)
-        await server.stop()
-
-    asyncio.run(main())
+@pytest.mark.loops("asyncio")
+async def test_hostile_questions_are_refused_as_described() -> None:
+    server = HttpServer(state(), "127.0.0.1", 0)
+    await server.start()
+    async with aiohttp.ClientSession(server.url) as session:
+        for method, template, path, params, body in questions():
+            kind = {} if method == "get" else {"json": body}
+            async with session.request(method, path, params=params, **kind) as response:
+                told = json.loads(await response.read())
+                asked = (method, path, params, body)
+                assert response.status != 500, (asked, told)
+                responses = OPENAPI["paths"][template][method]["responses"]
+                assert str(response.status) in responses, (asked, response.status, told)
+                schema = responses[str(response.status)]["content"]["application/json"]["schema"]
+                assert faults(told, schema) == [], (asked, told)
+    await server.stop()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -16,29 +16,20 @@ from bmq.console.state import ConsoleState
 from bmq.core.logging.limit import BURST
 from tests.unit.console.states import state
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def play(
-    story: Callable[[HttpServer], Awaitable[None]],
-    *names: str,
-    console: ConsoleState | None = None,
-    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
-) -> None:
-    """Tell the story of a server that serves `console` under these names, on a loop that `run` makes."""
-
-    async def main() -> None:
-        server = HttpServer(console or state(), "127.0.0.1", 0, names)
-        await server.start()
-        try:
-            async with asyncio.timeout(30):
-                await story(server)
-        finally:
-            await server.stop()
-
-    run(main())
+@asynccontextmanager
+async def serving(*names: str, console: ConsoleState | None = None) -> AsyncIterator[HttpServer]:
+    """Yield a server of `console` under these names."""
+    server = HttpServer(console or state(), "127.0.0.1", 0, names)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
 
 
 async def connect(server: HttpServer) -> Streams:
@@ -55,11 +46,11 @@ async def get(server: HttpServer, path: str, host: str = "localhost") -> bytes:
     return line
 
 
-def test_half_a_head_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_a_head_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor nothing at all, nor the second request of a connection."""
     monkeypatch.setattr(http_connection, "HEAD_S", 0.05)
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         for sent in (b"", b"GET / HT", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "):
             reader, writer = await connect(server)
             writer.write(sent)
@@ -74,14 +65,12 @@ def test_half_a_head_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         writer.close()
         assert len(server.connections) == 0
 
-    play(story)
 
-
-def test_an_idle_connection_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_connection_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time for a head does not run while none is being sent."""
     monkeypatch.setattr(http_connection, "HEAD_S", 0.5)
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         reader, writer = await connect(server)
         for _ in range(2):
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -94,13 +83,11 @@ def test_an_idle_connection_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> No
             assert not ended[0]
         writer.close()
 
-    play(story)
 
-
-def test_strangers_who_hold_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_strangers_who_hold_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "CONNECTIONS_MAX", 5)
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         held = [await connect(server) for _ in range(20)]
         for _ in range(10):
             assert b" 200 " in await get(server, "/healthz")
@@ -109,23 +96,19 @@ def test_strangers_who_hold_connections_make_room(monkeypatch: pytest.MonkeyPatc
         for _, writer in held:
             writer.close()
 
-    play(story)
 
-
-def test_malformed_requests_are_lines_and_not_tracebacks(
+async def test_malformed_requests_are_lines_and_not_tracebacks(
     caplog: pytest.LogCaptureFixture, server_log: io.StringIO
 ) -> None:
     caplog.set_level(logging.DEBUG, "bmq")
     caplog.set_level(logging.DEBUG, "aiohttp")
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         for _ in range(60):
             reader, writer = await connect(server)
             writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nX \x1b[2J: 1\r\n\r\n")
             assert b" 400 " in await reader.readline()
             writer.close()
-
-    play(story)
     records = [record for record in caplog.records if record.name.startswith(("bmq.console", "aiohttp"))]
     assert records
     assert all(record.exc_info is None for record in records)
@@ -134,8 +117,8 @@ def test_malformed_requests_are_lines_and_not_tracebacks(
     assert "\x1b" not in written
 
 
-def test_another_sites_name_reads_nothing() -> None:
-    async def story(server: HttpServer) -> None:
+async def test_another_sites_name_reads_nothing() -> None:
+    async with serving() as server:
         for host in ("localhost", "LOCALHOST:9080", "127.0.0.1:1", "[::1]:9080", "10.0.0.7"):
             assert b" 200 " in await get(server, "/api/v1/topics", host), host
         for host in ("evil.example", "evil.example:9080", "localhost.evil.example", "a@localhost", ""):
@@ -143,23 +126,17 @@ def test_another_sites_name_reads_nothing() -> None:
             assert b" 421 " in await get(server, "/metrics", host), host
             assert b" 200 " in await get(server, "/healthz", host), host
 
-    play(story)
 
-
-def test_names_that_are_given_are_allowed() -> None:
-    async def story(server: HttpServer) -> None:
+async def test_names_that_are_given_are_allowed() -> None:
+    async with serving("Console.Example") as server:
         assert b" 200 " in await get(server, "/api/v1/topics", "console.example:80")
         assert b" 421 " in await get(server, "/api/v1/topics", "evil.example")
 
-    play(story, "Console.Example")
-
 
 @pytest.mark.parametrize("host", ["[:::::]", "[1.2]:80", "[::1", "[]", "a b", "a@b"])
-def test_a_host_that_is_none_is_refused(host: str) -> None:
-    async def story(server: HttpServer) -> None:
+async def test_a_host_that_is_none_is_refused(host: str) -> None:
+    async with serving() as server:
         assert b" 421 " in await get(server, "/api/v1/topics", host)
-
-    play(story)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,8 @@ from bmq.console import schema_registry
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.console.schemas import HEADER, Schema, SchemaError, to_json
 from tests.unit.console.test_schemas import FILE, SHARED, proto
+
+pytestmark = pytest.mark.loops("asyncio")
 
 
 class FakeRegistry:
@@ -56,21 +58,19 @@ async def serving_registry(fake: FakeRegistry) -> AsyncIterator[None]:
         await runner.cleanup()
 
 
-def run(story: Callable[[FakeRegistry], Awaitable[None]], fake: FakeRegistry | None = None) -> None:
-    async def main() -> None:
-        registry = fake or FakeRegistry()
-        async with asyncio.timeout(20), serving_registry(registry):
-            await story(registry)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def registered(fake: FakeRegistry | None = None) -> AsyncIterator[FakeRegistry]:
+    registry = fake or FakeRegistry()
+    async with serving_registry(registry):
+        yield registry
 
 
 async def one(registry: SchemaRegistry, number: int) -> Schema | SchemaError:
     return (await registry.find([number]))[number]
 
 
-def test_a_schema_is_asked_for_once() -> None:
-    async def story(fake: FakeRegistry) -> None:
+async def test_a_schema_is_asked_for_once() -> None:
+    async with registered() as fake:
         fake.answers["/base/schemas/ids/7"] = {"schema": '"string"'}
         registry = SchemaRegistry(f"{fake.url.replace('//', '//u:p%40@')}/base/")
         found = await one(registry, 7)
@@ -82,11 +82,9 @@ def test_a_schema_is_asked_for_once() -> None:
         assert "p@" not in repr(registry)
         await registry.close()
 
-    run(story)
 
-
-def test_references_are_fetched_before_what_refers_to_them() -> None:
-    async def story(fake: FakeRegistry) -> None:
+async def test_references_are_fetched_before_what_refers_to_them() -> None:
+    async with registered() as fake:
         reference = {"name": "air/carrier.proto", "subject": "air/carrier.proto", "version": 2}
         for path, file, references in (
             ("/schemas/ids/1", FILE, [reference]),
@@ -101,11 +99,9 @@ def test_references_are_fetched_before_what_refers_to_them() -> None:
         assert json.loads(to_json(found, HEADER.pack(0, 1) + b"\x00\x12\x03\x0a\x01U")) == {"c": {"name": "U"}}
         await registry.close()
 
-    run(story)
 
-
-def test_schemas_that_refer_to_each_other_end() -> None:
-    async def story(fake: FakeRegistry) -> None:
+async def test_schemas_that_refer_to_each_other_end() -> None:
+    async with registered() as fake:
         loop = [{"name": "a", "subject": "a", "version": 1}]
         fake.answers["/schemas/ids/1"] = {"schema": '"a"', "references": loop}
         fake.answers["/subjects/a/versions/1"] = {"schema": '"a"', "references": loop}
@@ -113,11 +109,9 @@ def test_schemas_that_refer_to_each_other_end() -> None:
         assert "refers to itself" in str(await one(registry, 1))
         await registry.close()
 
-    run(story)
 
-
-def test_a_failure_is_remembered_for_a_while() -> None:
-    async def story(fake: FakeRegistry) -> None:
+async def test_a_failure_is_remembered_for_a_while() -> None:
+    async with registered() as fake:
         now = 0.0
         registry = SchemaRegistry(fake.url, lambda: now)
         assert "404: Schema not found" in str(await one(registry, 7))
@@ -127,8 +121,6 @@ def test_a_failure_is_remembered_for_a_while() -> None:
         assert isinstance(await one(registry, 7), Schema)
         assert len(fake.asked) == 2
         await registry.close()
-
-    run(story)
 
 
 @pytest.mark.parametrize(
@@ -143,30 +135,32 @@ def test_a_failure_is_remembered_for_a_while() -> None:
         (base64.b64encode(bytes(1 << 20)), "is over 1048576 bytes"),
     ],
 )
-def test_responses_that_are_none(answer: Any, told: str) -> None:
-    async def story(fake: FakeRegistry) -> None:
+async def test_responses_that_are_none(answer: Any, told: str) -> None:
+    async with registered() as fake:
         fake.answers["/schemas/ids/7"] = answer
         registry = SchemaRegistry(fake.url)
         assert told in str(await one(registry, 7))
         await registry.close()
 
-    run(story)
 
-
-def test_redirects_are_not_followed() -> None:
-    async def story(fake: FakeRegistry) -> None:
+async def test_redirects_are_not_followed() -> None:
+    async with registered() as fake:
         fake.redirect = True
         registry = SchemaRegistry(fake.url)
         assert "responded 302" in str(await one(registry, 7))
         await registry.close()
 
-    run(story)
 
-
-def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.leaves_tasks  # the requests that the server does not answer
+async def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_registry, "REQUEST_S", 0.05)
 
-    async def story(fake: FakeRegistry) -> None:
+    class Silent(FakeRegistry):
+        async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async with registered(Silent()) as fake:
         registry = SchemaRegistry(fake.url)
         assert "did not answer within" in str(await one(registry, 7))
         await registry.close()
@@ -174,15 +168,9 @@ def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "cannot be reached" in str(await one(registry, 7))
         await registry.close()
 
-    class Silent(FakeRegistry):
-        async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-            await asyncio.Event().wait()
-            raise AssertionError
 
-    run(story, Silent())
-
-
-def test_a_registry_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.leaves_tasks  # the requests that the server does not answer
+async def test_a_registry_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each id of a page of records would wait, and the page would never come."""
     timeouts: list[asyncio.Timeout] = []
 
@@ -208,7 +196,7 @@ def test_a_registry_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.Mon
         while len(fake.asked) < times:  # noqa: ASYNC110 - real sockets
             await asyncio.sleep(0.001)
 
-    async def story(_: FakeRegistry) -> None:
+    async with registered(fake):
         now = 0.0
         registry = SchemaRegistry(fake.url, lambda: now)
         finding = asyncio.create_task(registry.find(range(50)))
@@ -228,13 +216,11 @@ def test_a_registry_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.Mon
         assert isinstance(await one(registry, 49), Schema), "one that hangs among others that are answered"
         await registry.close()
 
-    run(story, fake)
 
-
-def test_schemas_that_nobody_asks_for_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_schemas_that_nobody_asks_for_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_registry, "SCHEMAS_MAX", 2)
 
-    async def story(fake: FakeRegistry) -> None:
+    async with registered() as fake:
         for number in range(4):
             fake.answers[f"/schemas/ids/{number}"] = {"schema": '"int"'}
         registry = SchemaRegistry(fake.url)
@@ -243,8 +229,6 @@ def test_schemas_that_nobody_asks_for_are_forgotten(monkeypatch: pytest.MonkeyPa
         assert "schemas=2" in repr(registry)
         assert fake.asked.count("/schemas/ids/0") == 1
         await registry.close()
-
-    run(story)
 
 
 @pytest.mark.parametrize(

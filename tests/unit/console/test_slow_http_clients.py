@@ -12,11 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
-import uvloop
 
 from bmq.console import exposition, http_connection, queries
 from bmq.console.http import HttpServer
@@ -24,10 +22,9 @@ from bmq.console.http_connection import HttpConnection
 from bmq.console.listing import Order, Page
 from bmq.console.state import ConsoleState, GroupsFacts
 from tests.unit.console.states import state
-from tests.unit.console.test_http_connection import connect, get
-from tests.unit.console.test_http_connection import play as on_loop
+from tests.unit.console.test_http_connection import connect, get, serving
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.loops("uvloop")]
 
 SIZE = 8 << 20
 """Of a response: more than the kernel keeps for a socket whose reader wants little."""
@@ -36,9 +33,6 @@ POST = (
     b"POST /api/v1/cluster/balance HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Content-Length: 100\r\n\r\n{"
 )
-
-
-play = partial(on_loop, run=uvloop.run)
 
 
 @pytest.fixture
@@ -86,27 +80,25 @@ def with_gate(gate: asyncio.Event) -> ConsoleState:
 
 @pytest.mark.parametrize("end", [b"", b"Connection: close\r\n"])
 @pytest.mark.usefixtures("large_metrics")
-def test_who_does_not_read_a_response_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch, end: bytes) -> None:
+async def test_who_does_not_read_a_response_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch, end: bytes) -> None:
     monkeypatch.setattr(http_connection, "SEND_S", 0.05)
     monkeypatch.setattr(http_connection, "SEND_BYTES_A_SECOND", SIZE * 20)
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         with asked(server, METRICS[:-2] + end + b"\r\n") as (client,):
             await until(lambda: server.connections.requests == 1)
             await until(lambda: server.open_connections == 0)
             assert left_for(client) < SIZE
         assert (len(server.connections), server.connections.sending_bytes) == (0, 0)
 
-    play(story)
-
 
 @pytest.mark.usefixtures("large_metrics")
-def test_who_reads_slowly_gets_the_whole_response(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_reads_slowly_gets_the_whole_response(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time grows with the response: this one takes longer than a small one may."""
     monkeypatch.setattr(http_connection, "SEND_S", 0.05)
     monkeypatch.setattr(http_connection, "SEND_BYTES_A_SECOND", SIZE // 20)
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         with asked(server, METRICS) as (client,):
             await until(lambda: server.connections.sending_bytes == SIZE)
             await asyncio.sleep(4 * http_connection.SEND_S)
@@ -115,15 +107,13 @@ def test_who_reads_slowly_gets_the_whole_response(monkeypatch: pytest.MonkeyPatc
             while got < SIZE:
                 got += len(await loop.sock_recv(client, 1 << 16))
 
-    play(story)
-
 
 @pytest.mark.usefixtures("large_metrics")
-def test_who_does_not_read_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_does_not_read_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """And is gone then, whatever it has not read."""
     monkeypatch.setattr(http_connection, "CONNECTIONS_MAX", 5)
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         with asked(server, *[METRICS] * 5):
             await until(lambda: server.connections.sending_bytes == 5 * SIZE)
             with asked(server, *[METRICS] * 5):
@@ -132,15 +122,13 @@ def test_who_does_not_read_makes_room_for_others(monkeypatch: pytest.MonkeyPatch
                 await until(lambda: server.open_connections <= 5)
                 assert server.connections.sending_bytes <= 5 * SIZE
 
-    play(story)
-
 
 @pytest.mark.usefixtures("large_metrics")
-def test_unsent_responses_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unsent_responses_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ones that have been sent for longest are given up."""
     monkeypatch.setattr(http_connection, "SENDING_BYTES_MAX", 3 * SIZE)
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         with asked(server, *[METRICS] * 3) as first:
             await until(lambda: server.connections.sending_bytes == 3 * SIZE)
             with asked(server, *[METRICS] * 3):
@@ -149,40 +137,34 @@ def test_unsent_responses_are_bounded_together(monkeypatch: pytest.MonkeyPatch) 
                 assert server.connections.sending_bytes == 3 * SIZE
                 assert all(left_for(client) < SIZE for client in first)
 
-    play(story)
 
-
-def test_slow_bodies_make_room_for_others(monkeypatch: pytest.MonkeyPatch, server_log: io.StringIO) -> None:
+async def test_slow_bodies_make_room_for_others(monkeypatch: pytest.MonkeyPatch, server_log: io.StringIO) -> None:
     """Each has begun a request, whose body does not come."""
     monkeypatch.setattr(http_connection, "CONNECTIONS_MAX", 5)
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         with asked(server, *[POST] * 5):
             await until(lambda: server.connections.requests == 5)
             for _ in range(10):
                 assert b" 200 " in await get(server, "/healthz")
             await until(lambda: server.open_connections <= 5)
-
-    play(story)
     assert server_log.getvalue() == ""
 
 
-def test_slow_bodies_keep_nobody_from_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_bodies_keep_nobody_from_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "REQUESTS_MAX", 3)
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         with asked(server, *[POST] * 4):
             await until(lambda: server.connections.requests == 4)
             assert b" 200 " in await get(server, "/api/v1/cluster")
             assert server.open_connections == 4
 
-    play(story)
 
-
-def test_slow_bodies_make_room_for_other_bodies(monkeypatch: pytest.MonkeyPatch, server_log: io.StringIO) -> None:
+async def test_slow_bodies_make_room_for_other_bodies(monkeypatch: pytest.MonkeyPatch, server_log: io.StringIO) -> None:
     monkeypatch.setattr(http_connection, "BODIES_MAX", 2)
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         with asked(server, *[POST] * 5) as clients:
             await until(lambda: server.connections.requests == 5)
             await until(lambda: server.open_connections == 2)
@@ -190,16 +172,14 @@ def test_slow_bodies_make_room_for_other_bodies(monkeypatch: pytest.MonkeyPatch,
             clients[-1].setblocking(False)
             told = await asyncio.get_running_loop().sock_recv(clients[-1], 100)
             assert told.startswith(b"HTTP/1.1 200 ")
-
-    play(story)
     assert server_log.getvalue() == ""
 
 
-def test_a_body_that_comes_while_the_api_is_busy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_comes_while_the_api_is_busy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "REQUESTS_MAX", 1)
     gate = asyncio.Event()
 
-    async def story(server: HttpServer) -> None:
+    async with serving(console=with_gate(gate)) as server:
         reader, writer = await connect(server)
         writer.write(POST)
         await until(lambda: server.connections.requests == 1)
@@ -213,10 +193,8 @@ def test_a_body_that_comes_while_the_api_is_busy_is_refused(monkeypatch: pytest.
             assert b" 200 " in await get(server, "/api/v1/cluster")
         writer.close()
 
-    play(story, console=with_gate(gate))
 
-
-def test_who_leaves_within_a_body_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_leaves_within_a_body_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The response to it has nowhere to go."""
     timers, ended = list[asyncio.TimerHandle | None](), asyncio.Event()
     finish = HttpConnection.finish_response
@@ -230,30 +208,26 @@ def test_who_leaves_within_a_body_leaves_no_timer(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(HttpConnection, "finish_response", finish_response)
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         with asked(server, POST):
             await until(lambda: server.connections.requests == 1)
         await ended.wait()
         await until(lambda: server.open_connections == 0)
-
-    play(story)
     assert timers == [None]
 
 
-def test_who_leaves_within_a_body_is_no_fault_of_ours(server_log: io.StringIO) -> None:
-    async def story(server: HttpServer) -> None:
+async def test_who_leaves_within_a_body_is_no_fault_of_ours(server_log: io.StringIO) -> None:
+    async with serving() as server:
         with asked(server, POST):
             await until(lambda: server.connections.requests == 1)
         await until(lambda: server.open_connections == 0)
-
-    play(story)
     assert server_log.getvalue() == ""
 
 
-def test_a_slow_body_is_refused_and_the_connection_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_body_is_refused_and_the_connection_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "BODY_TIMEOUT_S", 0.05)
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         reader, writer = await connect(server)
         writer.write(POST)
         assert b" 408 " in await reader.readline()
@@ -262,15 +236,13 @@ def test_a_slow_body_is_refused_and_the_connection_goes_on(monkeypatch: pytest.M
         assert b" 200 " in await reader.readline()
         writer.close()
 
-    play(story)
 
-
-def test_health_and_metrics_are_answered_while_the_api_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_health_and_metrics_are_answered_while_the_api_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that take long leave room for those that say how the process is."""
     monkeypatch.setattr(http_connection, "REQUESTS_MAX", 3)
     gate = asyncio.Event()
 
-    async def story(server: HttpServer) -> None:
+    async with serving(console=with_gate(gate)) as server:
         waiting = [asyncio.create_task(get(server, "/api/v1/groups")) for _ in range(3)]
         await until(lambda: server.connections.requests == 3)
         reader, writer = await connect(server)
@@ -285,10 +257,8 @@ def test_health_and_metrics_are_answered_while_the_api_is_busy(monkeypatch: pyte
         assert all(b" 200 " in line for line in await asyncio.gather(*waiting))
         assert b" 200 " in await get(server, "/api/v1/cluster")
 
-    play(story, console=with_gate(gate))
 
-
-def test_scrapes_that_wait_for_each_other_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scrapes_that_wait_for_each_other_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are rendered one at a time, and each that waits holds a connection."""
     monkeypatch.setattr(http_connection, "SCRAPES_MAX", 2)
     gate = threading.Event()
@@ -300,12 +270,10 @@ def test_scrapes_that_wait_for_each_other_are_bounded(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(exposition, "render", slowly)
 
-    async def story(server: HttpServer) -> None:
+    async with serving() as server:
         waiting = [asyncio.create_task(get(server, "/metrics")) for _ in range(2)]
         await until(lambda: server.connections.requests == 2)
         assert b" 503 " in await get(server, "/metrics")
         assert b" 200 " in await get(server, "/healthz")
         gate.set()
         assert all(b" 200 " in line for line in await asyncio.gather(*waiting))
-
-    play(story)

@@ -32,32 +32,29 @@ class Candidate:
         return await self.election.campaign()
 
 
-def test_one_is_elected_and_the_next_when_he_resigns() -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        a, b = Candidate(store, "a"), Candidate(store, "b")
-        first = await a.elected()
-        entry = store.get(KEY)
-        assert entry is not None
-        assert (entry.value, entry.lease, first.compare()) == (b"a", first.lease, Compare(KEY, entry.revision))
-        waiting = asyncio.ensure_future(b.elected())
-        keeping = asyncio.ensure_future(a.election.keep(first))
-        await asyncio.sleep(60)
-        assert not waiting.done()
-        assert first.may_act
-        await a.election.resign(first)
-        second = await waiting
-        assert not first.may_act
-        assert second.may_act
-        assert second.revision > first.revision
-        await keeping
-        with pytest.raises(RequestError) as caught:
-            first.guard()
-        assert caught.value.code is ErrorCode.NOT_CONTROLLER
-        await a.view.close()
-        await b.view.close()
-
-    run(main())
+async def test_one_is_elected_and_the_next_when_he_resigns() -> None:
+    store = MemoryStore()
+    a, b = Candidate(store, "a"), Candidate(store, "b")
+    first = await a.elected()
+    entry = store.get(KEY)
+    assert entry is not None
+    assert (entry.value, entry.lease, first.compare()) == (b"a", first.lease, Compare(KEY, entry.revision))
+    waiting = asyncio.ensure_future(b.elected())
+    keeping = asyncio.ensure_future(a.election.keep(first))
+    await asyncio.sleep(60)
+    assert not waiting.done()
+    assert first.may_act
+    await a.election.resign(first)
+    second = await waiting
+    assert not first.may_act
+    assert second.may_act
+    assert second.revision > first.revision
+    await keeping
+    with pytest.raises(RequestError) as caught:
+        first.guard()
+    assert caught.value.code is ErrorCode.NOT_CONTROLLER
+    await a.view.close()
+    await b.view.close()
 
 
 def test_of_many_at_once_one_is_elected_whatever_the_store_answers() -> None:
@@ -82,65 +79,56 @@ def test_of_many_at_once_one_is_elected_whatever_the_store_answers() -> None:
         run(main(seed), seed)
 
 
-def test_rule_7_who_cannot_renew_stops_before_his_lease_ends_and_goes_on_when_it_has_not() -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        a = Candidate(store, "a")
-        leadership = await a.elected()
-        keeping = asyncio.ensure_future(a.election.keep(leadership))
-        await asyncio.sleep(5)
-        store.stop()
-        await asyncio.sleep(TTL_S - MARGIN_S)
-        assert not leadership.may_act
-        await asyncio.sleep(30)
-        store.start(asyncio.get_running_loop().time())
-        await asyncio.sleep(1)
-        assert leadership.may_act
-        assert a.told[-1]
-        assert not all(a.told)
-        keeping.cancel()
-        await asyncio.wait([keeping])
-        await a.view.close()
-
-    run(main())
+async def test_rule_7_who_cannot_renew_stops_before_his_lease_ends_and_goes_on_when_it_has_not() -> None:
+    store = MemoryStore()
+    a = Candidate(store, "a")
+    leadership = await a.elected()
+    keeping = asyncio.ensure_future(a.election.keep(leadership))
+    await asyncio.sleep(5)
+    store.stop()
+    await asyncio.sleep(TTL_S - MARGIN_S)
+    assert not leadership.may_act
+    await asyncio.sleep(30)
+    store.start(asyncio.get_running_loop().time())
+    await asyncio.sleep(1)
+    assert leadership.may_act
+    assert a.told[-1]
+    assert not all(a.told)
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    await a.view.close()
 
 
 @pytest.mark.parametrize("how", ["lease", "key"])
-def test_the_term_is_over_when_the_lease_or_the_key_is_gone(how: str) -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        a = Candidate(store, "a")
-        leadership = await a.elected()
-        keeping = asyncio.ensure_future(a.election.keep(leadership))
-        await asyncio.sleep(5)
-        other = MemoryKeyValue(store)
-        if how == "lease":
-            await other.revoke(leadership.lease)
-        else:
-            await other.commit([], [Delete(KEY)])
-        async with asyncio.timeout(0.1):
-            await keeping
-        assert leadership.is_over
-        assert not leadership.may_act
-        await a.view.close()
-
-    run(main())
+async def test_the_term_is_over_when_the_lease_or_the_key_is_gone(how: str) -> None:
+    store = MemoryStore()
+    a = Candidate(store, "a")
+    leadership = await a.elected()
+    keeping = asyncio.ensure_future(a.election.keep(leadership))
+    await asyncio.sleep(5)
+    other = MemoryKeyValue(store)
+    if how == "lease":
+        await other.revoke(leadership.lease)
+    else:
+        await other.commit([], [Delete(KEY)])
+    async with asyncio.timeout(0.1):
+        await keeping
+    assert leadership.is_over
+    assert not leadership.may_act
+    await a.view.close()
 
 
-def test_a_leader_that_stood_still_does_not_act_when_it_goes_on() -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        a, b = Candidate(store, "a"), Candidate(store, "b")
-        first = await a.elected()
-        await asyncio.sleep(TTL_S - MARGIN_S - 0.01)  # nobody renews: as if the process were stopped
-        assert first.may_act
-        await asyncio.sleep(0.02)
-        assert not first.may_act
-        second = await b.elected()
-        assert second.may_act
-        await a.election.keep(first)
-        assert first.is_over
-        await a.view.close()
-        await b.view.close()
-
-    run(main())
+async def test_a_leader_that_stood_still_does_not_act_when_it_goes_on() -> None:
+    store = MemoryStore()
+    a, b = Candidate(store, "a"), Candidate(store, "b")
+    first = await a.elected()
+    await asyncio.sleep(TTL_S - MARGIN_S - 0.01)  # nobody renews: as if the process were stopped
+    assert first.may_act
+    await asyncio.sleep(0.02)
+    assert not first.may_act
+    second = await b.elected()
+    assert second.may_act
+    await a.election.keep(first)
+    assert first.is_over
+    await a.view.close()
+    await b.view.close()

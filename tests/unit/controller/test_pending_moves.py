@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bmq.controller import pending_moves
@@ -15,7 +15,6 @@ from bmq.core.model import PartitionKey
 from bmq.meta.kv import Delete, KeyValue
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, partition_key, read, store
-from tests.harness.loop import run
 
 TOPIC = uuid.UUID(int=7)
 
@@ -42,16 +41,8 @@ async def watching() -> AsyncIterator[tuple[PendingMoves, KeyValue, asyncio.Even
         await asyncio.gather(task, return_exceptions=True)
 
 
-def play(story: Callable[[PendingMoves, KeyValue, asyncio.Event], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with watching() as (made, kv, done):
-            await story(made, kv, done)
-
-    run(main())
-
-
-def test_a_move_is_over_when_its_target_owns_the_partition() -> None:
-    async def story(made: PendingMoves, kv: KeyValue, done: asyncio.Event) -> None:
+async def test_a_move_is_over_when_its_target_owns_the_partition() -> None:
+    async with watching() as (made, kv, done):
         await owns(kv, 0, "a")
         made.add(move())
         await asyncio.sleep(1)
@@ -66,32 +57,26 @@ def test_a_move_is_over_when_its_target_owns_the_partition() -> None:
         assert 2_000 <= past.took_ms <= 2_000 + pending_moves.POLL_S * 1000 + 1
         assert len(made) == 0
 
-    play(story)
 
-
-def test_a_move_that_takes_too_long_is_told_as_not_over() -> None:
-    async def story(made: PendingMoves, kv: KeyValue, done: asyncio.Event) -> None:
+async def test_a_move_that_takes_too_long_is_told_as_not_over() -> None:
+    async with watching() as (made, kv, _done):
         await owns(kv, 0, "a")
         made.add(move())
         await asyncio.sleep(WAIT_MAX_S + 1)
         assert [(past.move, past.took_ms) for past in made.past] == [(move(), None)]
 
-    play(story)
 
-
-def test_a_partition_that_is_deleted_meanwhile_was_not_moved() -> None:
-    async def story(made: PendingMoves, kv: KeyValue, done: asyncio.Event) -> None:
+async def test_a_partition_that_is_deleted_meanwhile_was_not_moved() -> None:
+    async with watching() as (made, kv, done):
         await owns(kv, 0, "a")
         made.add(move())
         await kv.commit([], [Delete(partition_key("c", PartitionKey(TOPIC, 0)))])
         await done.wait()
         assert (len(made), made.past) == (0, ())
 
-    play(story)
 
-
-def test_what_takes_nothing_from_a_living_owner_is_not_waited_for() -> None:
-    async def story(made: PendingMoves, kv: KeyValue, done: asyncio.Event) -> None:
+async def test_what_takes_nothing_from_a_living_owner_is_not_waited_for() -> None:
+    async with watching() as (made, _kv, _done):
         for each in (
             move(why=Why.DEAD),
             move(why=Why.UNASSIGNED),
@@ -100,11 +85,9 @@ def test_what_takes_nothing_from_a_living_owner_is_not_waited_for() -> None:
             made.add(each)
         assert len(made) == 0
 
-    play(story)
 
-
-def test_the_newest_are_remembered_and_come_first() -> None:
-    async def story(made: PendingMoves, kv: KeyValue, done: asyncio.Event) -> None:
+async def test_the_newest_are_remembered_and_come_first() -> None:
+    async with watching() as (made, kv, done):
         for number in range(PAST_MAX + 3):
             await owns(kv, number, "b")
             made.add(move(number))
@@ -112,5 +95,3 @@ def test_the_newest_are_remembered_and_come_first() -> None:
             done.clear()
         numbers = [past.move.key.partition for past in made.past]
         assert numbers == list(range(PAST_MAX + 2, 2, -1))
-
-    play(story)

@@ -13,7 +13,6 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.kv import Compare, KvUnavailable, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.maintenance import Maintained, StoreStatus
-from tests.harness.loop import run
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
@@ -121,65 +120,56 @@ async def fill(kv: Etcd, revisions: int) -> None:
         await kv.commit([], [Put("/other", b"")])
 
 
-def test_the_leader_compacts_what_is_an_hour_old_and_the_next_one_goes_on() -> None:
-    async def main() -> None:
-        kv = Etcd(MemoryStore())
-        await fill(kv, 2 * REVISIONS_MIN)
-        first = asyncio.create_task(upkeep(kv).run())
-        await asyncio.sleep(3_000)
-        first.cancel()
-        assert kv.compactions == []
-        second = asyncio.create_task(upkeep(kv).run())
-        await asyncio.sleep(3_600)
-        assert len(kv.compactions) == 1
-        assert kv.compactions[0] <= 2 * REVISIONS_MIN + 2
-        before = await kv.revision()
-        await asyncio.sleep(10 * SAVE_S)
-        assert await kv.revision() - before == 10, "its own samples are few"
-        second.cancel()
-        await asyncio.gather(first, second, return_exceptions=True)
-
-    run(main())
+async def test_the_leader_compacts_what_is_an_hour_old_and_the_next_one_goes_on() -> None:
+    kv = Etcd(MemoryStore())
+    await fill(kv, 2 * REVISIONS_MIN)
+    first = asyncio.create_task(upkeep(kv).run())
+    await asyncio.sleep(3_000)
+    first.cancel()
+    assert kv.compactions == []
+    second = asyncio.create_task(upkeep(kv).run())
+    await asyncio.sleep(3_600)
+    assert len(kv.compactions) == 1
+    assert kv.compactions[0] <= 2 * REVISIONS_MIN + 2
+    before = await kv.revision()
+    await asyncio.sleep(10 * SAVE_S)
+    assert await kv.revision() - before == 10, "its own samples are few"
+    second.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
 
 
-def test_who_does_not_lead_compacts_nothing() -> None:
-    async def main() -> None:
-        kv = Etcd(MemoryStore())
-        await fill(kv, 2 * REVISIONS_MIN)
-        one = upkeep(kv, leads=False)
-        one.history.note(-10 * HOUR_MS, REVISIONS_MIN + 1)
-        with pytest.raises(RequestError):
-            await one.look()
-        assert kv.compactions == []
-        assert await kv.get(history_key("c")) is None
-
-    run(main())
-
-
-def test_a_full_database_is_told_once_with_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        kv = Etcd(MemoryStore())
-        one = upkeep(kv)
+async def test_who_does_not_lead_compacts_nothing() -> None:
+    kv = Etcd(MemoryStore())
+    await fill(kv, 2 * REVISIONS_MIN)
+    one = upkeep(kv, leads=False)
+    one.history.note(-10 * HOUR_MS, REVISIONS_MIN + 1)
+    with pytest.raises(RequestError):
         await one.look()
-        assert not caplog.records
-        kv.shown = StoreStatus(bytes=85, bytes_in_use=5, quota_bytes=100, is_full=False)
-        await one.look()
-        await one.look()
-        kv.shown = StoreStatus(bytes=101, bytes_in_use=5, quota_bytes=100, is_full=True)
-        await one.look()
-        await one.look()
-        kv.shown = StoreStatus(bytes=20, bytes_in_use=5, quota_bytes=100, is_full=False)
-        await one.look()
-        nearly, full, again = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-        assert "85 bytes of 100, 5 in use" in nearly
-        assert "database is full" in full
-        assert "etcdctl alarm disarm" in full
-        assert "takes writes again" in again
-
-    run(main())
+    assert kv.compactions == []
+    assert await kv.get(history_key("c")) is None
 
 
-def test_a_store_that_is_away_is_looked_at_again() -> None:
+async def test_a_full_database_is_told_once_with_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    kv = Etcd(MemoryStore())
+    one = upkeep(kv)
+    await one.look()
+    assert not caplog.records
+    kv.shown = StoreStatus(bytes=85, bytes_in_use=5, quota_bytes=100, is_full=False)
+    await one.look()
+    await one.look()
+    kv.shown = StoreStatus(bytes=101, bytes_in_use=5, quota_bytes=100, is_full=True)
+    await one.look()
+    await one.look()
+    kv.shown = StoreStatus(bytes=20, bytes_in_use=5, quota_bytes=100, is_full=False)
+    await one.look()
+    nearly, full, again = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "85 bytes of 100, 5 in use" in nearly
+    assert "database is full" in full
+    assert "etcdctl alarm disarm" in full
+    assert "takes writes again" in again
+
+
+async def test_a_store_that_is_away_is_looked_at_again() -> None:
     class Away(Etcd):
         is_away = True
 
@@ -188,16 +178,13 @@ def test_a_store_that_is_away_is_looked_at_again() -> None:
                 raise KvUnavailable("away")
             return self.shown
 
-    async def main() -> None:
-        kv = Away(MemoryStore())
-        one = upkeep(kv)
-        running = asyncio.create_task(one.run())
-        await asyncio.sleep(100)
-        assert one.status is None
-        kv.is_away = False
-        await asyncio.sleep(31)
-        assert one.status == kv.shown
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-    run(main())
+    kv = Away(MemoryStore())
+    one = upkeep(kv)
+    running = asyncio.create_task(one.run())
+    await asyncio.sleep(100)
+    assert one.status is None
+    kv.is_away = False
+    await asyncio.sleep(31)
+    assert one.status == kv.shown
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

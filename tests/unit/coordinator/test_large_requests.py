@@ -19,7 +19,6 @@ from bmq.core.wire import messages as m
 from bmq.endpoint.response_room import ResponseRoom
 from bmq.meta.members import OneNode, ProxyAddress
 from bmq.proxy.handlers import find_coordinator
-from tests.harness.loop import run
 from tests.unit.coordinator.cluster_world import cluster, group_of
 from tests.unit.coordinator.fakes import (
     CLIENT,
@@ -71,91 +70,79 @@ async def _of(response: Awaitable[Any], name: str) -> Any:
 
 @pytest.mark.parametrize("send", [find, describe, delete, fetch])
 @pytest.mark.parametrize("is_loaded", [False, True], ids=["not loaded", "loaded"])
-def test_many_groups_are_asked_for(send: Send, is_loaded: bool) -> None:
-    async def main() -> None:
-        world = World(MemoryLogs(20))
-        async with running(world):
-            if is_loaded:
-                await asyncio.gather(*(world.commit(each, 1) for each in NAMES[:200]))
-            work = send(world.coordinator, [*NAMES, *NAMES])
-            with loop_stops() as stops:
-                answers = await work
-            assert len(answers) == COUNT
-            assert stops.longest_s < STOP_MAX_S, stops.longest_s
-
-    run(main())
+async def test_many_groups_are_asked_for(send: Send, is_loaded: bool) -> None:
+    world = World(MemoryLogs(20))
+    async with running(world):
+        if is_loaded:
+            await asyncio.gather(*(world.commit(each, 1) for each in NAMES[:200]))
+        work = send(world.coordinator, [*NAMES, *NAMES])
+        with loop_stops() as stops:
+            answers = await work
+        assert len(answers) == COUNT
+        assert stops.longest_s < STOP_MAX_S, stops.longest_s
 
 
 @pytest.mark.parametrize("send", [describe, delete, fetch])
-def test_many_groups_are_asked_for_through_a_proxy(send: Send) -> None:
-    async def main() -> None:
-        async with cluster() as world:
-            proxy = world.proxies[0]
-            for shard in range(4):
-                assert await proxy.commit(group_of(shard), 1) == 0
-            assert {group_of(shard) for shard in range(4)} <= set(NAMES)
-            work = send(proxy.coordinator, [*NAMES, *NAMES])
-            with loop_stops() as stops:
-                answers = await work
-            assert len(answers) == COUNT
-            assert stops.longest_s < STOP_MAX_S, stops.longest_s
-
-    run(main())
+async def test_many_groups_are_asked_for_through_a_proxy(send: Send) -> None:
+    async with cluster() as world:
+        proxy = world.proxies[0]
+        for shard in range(4):
+            assert await proxy.commit(group_of(shard), 1) == 0
+        assert {group_of(shard) for shard in range(4)} <= set(NAMES)
+        work = send(proxy.coordinator, [*NAMES, *NAMES])
+        with loop_stops() as stops:
+            answers = await work
+        assert len(answers) == COUNT
+        assert stops.longest_s < STOP_MAX_S, stops.longest_s
 
 
 @pytest.mark.parametrize("send", [describe, delete, fetch])
-def test_groups_that_nobody_serves_are_waited_for_once(send: Send) -> None:
-    async def main() -> None:
-        async with cluster() as world:
-            for name in ("a", "b"):
-                world.kill(name)
-            world.tell()
-            began = asyncio.get_running_loop().time()
-            work = send(world.proxies[0].coordinator, NAMES[:20_000])
-            with loop_stops() as stops:
-                answers = await work
-            assert {each.error_code for each in answers} == {ErrorCode.NOT_COORDINATOR}
-            assert asyncio.get_running_loop().time() - began < 3
-            assert stops.longest_s < STOP_MAX_S, stops.longest_s
-
-    run(main())
+async def test_groups_that_nobody_serves_are_waited_for_once(send: Send) -> None:
+    async with cluster() as world:
+        for name in ("a", "b"):
+            world.kill(name)
+        world.tell()
+        began = asyncio.get_running_loop().time()
+        work = send(world.proxies[0].coordinator, NAMES[:20_000])
+        with loop_stops() as stops:
+            answers = await work
+        assert {each.error_code for each in answers} == {ErrorCode.NOT_COORDINATOR}
+        assert asyncio.get_running_loop().time() - began < 3
+        assert stops.longest_s < STOP_MAX_S, stops.longest_s
 
 
-def test_many_partitions_are_committed_fetched_and_deleted() -> None:
-    async def main() -> None:
-        async with running(World()) as world:
-            world.catalog.topics["wide"] = topic("wide", COUNT)
-            await world.coordinator.ready("g")
-            request = _commit_many()
-            with loop_stops() as committing:
-                committed = await world.coordinator.offset_commit(request, CLIENT)
-            assert {each.error_code for each in committed.topics[0].partitions} == {0}
-            with loop_stops() as fetching:
-                (told,) = await fetch(world.coordinator, ["g"])
-            assert sorted(each.committed_offset for each in told.topics[0].partitions) == list(range(COUNT))
+async def test_many_partitions_are_committed_fetched_and_deleted() -> None:
+    async with running(World()) as world:
+        world.catalog.topics["wide"] = topic("wide", COUNT)
+        await world.coordinator.ready("g")
+        request = _commit_many()
+        with loop_stops() as committing:
+            committed = await world.coordinator.offset_commit(request, CLIENT)
+        assert {each.error_code for each in committed.topics[0].partitions} == {0}
+        with loop_stops() as fetching:
+            (told,) = await fetch(world.coordinator, ["g"])
+        assert sorted(each.committed_offset for each in told.topics[0].partitions) == list(range(COUNT))
 
-            topic_class = m.OffsetFetchRequest.OffsetFetchRequestTopic
-            wanted = [topic_class(name="wide", partition_indexes=list(range(COUNT)))] * 3
-            single = m.OffsetFetchRequest(version=7, group_id="g", topics=wanted, require_stable=False)
-            with loop_stops() as asking:
-                response = await world.coordinator.offset_fetch(single, CLIENT)
-            (only,) = response.topics
-            assert [each.committed_offset for each in only.partitions] == list(range(COUNT))
+        topic_class = m.OffsetFetchRequest.OffsetFetchRequestTopic
+        wanted = [topic_class(name="wide", partition_indexes=list(range(COUNT)))] * 3
+        single = m.OffsetFetchRequest(version=7, group_id="g", topics=wanted, require_stable=False)
+        with loop_stops() as asking:
+            response = await world.coordinator.offset_fetch(single, CLIENT)
+        (only,) = response.topics
+        assert [each.committed_offset for each in only.partitions] == list(range(COUNT))
 
-            delete_class = m.OffsetDeleteRequest.OffsetDeleteRequestTopic
-            parts = [delete_class.OffsetDeleteRequestPartition(partition_index=n) for n in range(COUNT // 2)]
-            deletion = m.OffsetDeleteRequest(group_id="g", topics=[delete_class(name="wide", partitions=parts)])
-            with loop_stops() as deleting:
-                deleted = await world.coordinator.offset_delete(deletion, CLIENT)
-            assert {each.error_code for each in deleted.topics[0].partitions} == {0}
-            with loop_stops() as ending:
-                (gone,) = await delete(world.coordinator, ["g"])
-            assert gone.error_code == 0
-            assert world.facts() == {}
-            for each in (committing, fetching, asking, deleting, ending):
-                assert each.longest_s < STOP_MAX_S, each.longest_s
-
-    run(main())
+        delete_class = m.OffsetDeleteRequest.OffsetDeleteRequestTopic
+        parts = [delete_class.OffsetDeleteRequestPartition(partition_index=n) for n in range(COUNT // 2)]
+        deletion = m.OffsetDeleteRequest(group_id="g", topics=[delete_class(name="wide", partitions=parts)])
+        with loop_stops() as deleting:
+            deleted = await world.coordinator.offset_delete(deletion, CLIENT)
+        assert {each.error_code for each in deleted.topics[0].partitions} == {0}
+        with loop_stops() as ending:
+            (gone,) = await delete(world.coordinator, ["g"])
+        assert gone.error_code == 0
+        assert world.facts() == {}
+        for each in (committing, fetching, asking, deleting, ending):
+            assert each.longest_s < STOP_MAX_S, each.longest_s
 
 
 def _commit_many(**fields: Any) -> Any:
@@ -176,50 +163,44 @@ def _commit_many(**fields: Any) -> Any:
     )
 
 
-def test_a_large_commit_of_a_member_that_is_lost_meanwhile_stores_no_more() -> None:
+async def test_a_large_commit_of_a_member_that_is_lost_meanwhile_stores_no_more() -> None:
     """Each turn's part is checked: what comes after the rebalance is refused."""
 
-    async def main() -> None:
-        async with running(World()) as world:
-            world.catalog.topics["wide"] = topic("wide", COUNT)
-            member, generation = await join_alone(world, "g", group_instance_id="i")
-            large = _commit_many(generation=generation, member_id=member)
-            large.group_instance_id = "i"
-            commit = asyncio.ensure_future(world.coordinator.offset_commit(large, CLIENT))
-            serving = world.coordinator._shards._shards[0].serving
-            assert serving is not None
-            while not serving.state.offsets.has_group("g"):  # noqa: ASYNC110 - a turn of the loop is what is waited for
-                await asyncio.sleep(0)
-            again = await world.coordinator.join_group(join_request("g", group_instance_id="i"), CLIENT)
-            assert again.error_code == 0
-            answers = {each.error_code for each in (await commit).topics[0].partitions}
-            assert answers == {ErrorCode.FENCED_INSTANCE_ID}
-            assert 0 < serving.state.offsets.count_of_group("g") < COUNT
-
-    run(main())
+    async with running(World()) as world:
+        world.catalog.topics["wide"] = topic("wide", COUNT)
+        member, generation = await join_alone(world, "g", group_instance_id="i")
+        large = _commit_many(generation=generation, member_id=member)
+        large.group_instance_id = "i"
+        commit = asyncio.ensure_future(world.coordinator.offset_commit(large, CLIENT))
+        serving = world.coordinator._shards._shards[0].serving
+        assert serving is not None
+        while not serving.state.offsets.has_group("g"):  # noqa: ASYNC110 - a turn of the loop is what is waited for
+            await asyncio.sleep(0)
+        again = await world.coordinator.join_group(join_request("g", group_instance_id="i"), CLIENT)
+        assert again.error_code == 0
+        answers = {each.error_code for each in (await commit).topics[0].partitions}
+        assert answers == {ErrorCode.FENCED_INSTANCE_ID}
+        assert 0 < serving.state.offsets.count_of_group("g") < COUNT
 
 
-def test_many_members_leave_and_many_protocols_are_refused() -> None:
-    async def main() -> None:
-        async with running(World()) as world:
-            member, _ = await join_alone(world, "g")
-            leaving = [
-                m.LeaveGroupRequest.MemberIdentity(member_id=each, group_instance_id=None)
-                for each in [member, *NAMES, member]
-            ]
-            with loop_stops() as stops:
-                left = await world.coordinator.leave_group(
-                    m.LeaveGroupRequest(version=3, group_id="g", members=leaving), CLIENT
-                )
-            codes = [each.error_code for each in left.members]
-            assert codes == [0, *[ErrorCode.UNKNOWN_MEMBER_ID] * (COUNT + 1)]
-            many = join_request("g", protocols=[(each, b"") for each in NAMES])
-            with loop_stops() as joining:
-                assert (await world.coordinator.join_group(many, CLIENT)).error_code == ErrorCode.INVALID_REQUEST
-            for each in (stops, joining):
-                assert each.longest_s < STOP_MAX_S, each.longest_s
-
-    run(main())
+async def test_many_members_leave_and_many_protocols_are_refused() -> None:
+    async with running(World()) as world:
+        member, _ = await join_alone(world, "g")
+        leaving = [
+            m.LeaveGroupRequest.MemberIdentity(member_id=each, group_instance_id=None)
+            for each in [member, *NAMES, member]
+        ]
+        with loop_stops() as stops:
+            left = await world.coordinator.leave_group(
+                m.LeaveGroupRequest(version=3, group_id="g", members=leaving), CLIENT
+            )
+        codes = [each.error_code for each in left.members]
+        assert codes == [0, *[ErrorCode.UNKNOWN_MEMBER_ID] * (COUNT + 1)]
+        many = join_request("g", protocols=[(each, b"") for each in NAMES])
+        with loop_stops() as joining:
+            assert (await world.coordinator.join_group(many, CLIENT)).error_code == ErrorCode.INVALID_REQUEST
+        for each in (stops, joining):
+            assert each.longest_s < STOP_MAX_S, each.longest_s
 
 
 MEMBERS = 5 * ANSWERS_A_TURN // 2
@@ -236,71 +217,62 @@ async def count_answers(turns: TurnCounter, asked: list[Coroutine[Any, Any, Any]
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_the_members_of_a_large_group_are_answered_in_turns(is_lost: bool) -> None:
+async def test_the_members_of_a_large_group_are_answered_in_turns(is_lost: bool) -> None:
     """At the end of both phases of a rebalance, and when the shard is lost meanwhile."""
 
-    async def main() -> None:
-        async with running(World(rules=GroupRules(initial_delay_ms=3_000))) as world:
-            await join_alone(world, "first")  # the shard is loaded
-            turns = TurnCounter()
-            join = world.coordinator.join_group
-            joining = await count_answers(turns, [join(join_request("g", version=3), CLIENT) for _ in range(MEMBERS)])
-            if is_lost:
-                await world.crash()
-                lost = {each.error_code for each in await joining}
-                assert lost == {ErrorCode.NOT_COORDINATOR}
-                assert max(turns.take()) <= ANSWERS_A_TURN
-                return
-            joined = await joining
-            assert turns.take() == [ANSWERS_A_TURN, ANSWERS_A_TURN, ANSWERS_A_TURN // 2]
-            assert {(each.error_code, each.generation_id) for each in joined} == {(0, 1)}
-
-            ids = [each.member_id for each in joined]
-            leader = joined[0].leader
-            sync = world.coordinator.sync_group
-            others = await count_answers(turns, [sync(sync_request("g", e, 1), CLIENT) for e in ids if e != leader])
-            assigned = {each: each.encode() for each in ids}
-            await sync(sync_request("g", leader, 1, assigned), CLIENT)
-            found = {each.assignment.decode() for each in await others}
-            assert found == {each for each in ids if each != leader}
+    async with running(World(rules=GroupRules(initial_delay_ms=3_000))) as world:
+        await join_alone(world, "first")  # the shard is loaded
+        turns = TurnCounter()
+        join = world.coordinator.join_group
+        joining = await count_answers(turns, [join(join_request("g", version=3), CLIENT) for _ in range(MEMBERS)])
+        if is_lost:
+            await world.crash()
+            lost = {each.error_code for each in await joining}
+            assert lost == {ErrorCode.NOT_COORDINATOR}
             assert max(turns.take()) <= ANSWERS_A_TURN
+            return
+        joined = await joining
+        assert turns.take() == [ANSWERS_A_TURN, ANSWERS_A_TURN, ANSWERS_A_TURN // 2]
+        assert {(each.error_code, each.generation_id) for each in joined} == {(0, 1)}
 
-    run(main())
-
-
-def test_a_queue_gives_each_its_answer_once() -> None:
-    async def main() -> None:
-        queue, loop = ResponseQueue(), asyncio.get_running_loop()
-        tokens = [loop.create_future() for _ in range(ANSWERS_A_TURN + 3)]
-        for token in tokens:
-            queue.give(token, "first")
-            queue.give(token, "second")
-        assert [token.done() for token in tokens].count(True) < len(tokens)
-        tokens[-1].cancel()
-        await asyncio.sleep(0.1)
-        assert {token.result() for token in tokens[:-1]} == {"first"}
-        assert repr(queue) == "<ResponseQueue 0 waiting>"
-        token = loop.create_future()
-        queue.give(token, "at once")
-        assert token.done()
-
-    run(main())
+        ids = [each.member_id for each in joined]
+        leader = joined[0].leader
+        sync = world.coordinator.sync_group
+        others = await count_answers(turns, [sync(sync_request("g", e, 1), CLIENT) for e in ids if e != leader])
+        assigned = {each: each.encode() for each in ids}
+        await sync(sync_request("g", leader, 1, assigned), CLIENT)
+        found = {each.assignment.decode() for each in await others}
+        assert found == {each for each in ids if each != leader}
+        assert max(turns.take()) <= ANSWERS_A_TURN
 
 
-def test_all_groups_are_listed_without_a_stop() -> None:
-    async def main() -> None:
-        async with running(World(MemoryLogs(4))) as world:
-            await asyncio.gather(*(world.commit(each, 1) for each in NAMES[:10_000]))
-            with loop_stops() as stops:
-                listed = await world.coordinator.list_groups(m.ListGroupsRequest(version=4), CLIENT)
-            assert len(listed.groups) == 10_000
-            assert stops.longest_s < STOP_MAX_S, stops.longest_s
+async def test_a_queue_gives_each_its_answer_once() -> None:
+    queue, loop = ResponseQueue(), asyncio.get_running_loop()
+    tokens = [loop.create_future() for _ in range(ANSWERS_A_TURN + 3)]
+    for token in tokens:
+        queue.give(token, "first")
+        queue.give(token, "second")
+    assert [token.done() for token in tokens].count(True) < len(tokens)
+    tokens[-1].cancel()
+    await asyncio.sleep(0.1)
+    assert {token.result() for token in tokens[:-1]} == {"first"}
+    assert repr(queue) == "<ResponseQueue 0 waiting>"
+    token = loop.create_future()
+    queue.give(token, "at once")
+    assert token.done()
 
-    run(main())
+
+async def test_all_groups_are_listed_without_a_stop() -> None:
+    async with running(World(MemoryLogs(4))) as world:
+        await asyncio.gather(*(world.commit(each, 1) for each in NAMES[:10_000]))
+        with loop_stops() as stops:
+            listed = await world.coordinator.list_groups(m.ListGroupsRequest(version=4), CLIENT)
+        assert len(listed.groups) == 10_000
+        assert stops.longest_s < STOP_MAX_S, stops.longest_s
 
 
 @pytest.mark.parametrize("send", [describe, fetch])
-def test_a_response_is_full_at_some_size(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_response_is_full_at_some_size(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest is told when it is asked for alone, and a single group always."""
 
     def small() -> ResponseRoom:
@@ -309,17 +281,14 @@ def test_a_response_is_full_at_some_size(send: Send, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(group_admin, "ResponseRoom", small)
     monkeypatch.setattr(offset_api, "ResponseRoom", small)
 
-    async def main() -> None:
-        async with running(World()) as world:
-            names = NAMES[:10]
-            for each in names:
-                await join_alone(world, each, protocols=[("range", b"x" * 3_000)], version=3)
-                assert await world.commit(each + "-offsets", 1, metadata="x" * 3_000) == 0
-            if send is fetch:
-                names = [f"{each}-offsets" for each in names]
-            codes = [each.error_code for each in await send(world.coordinator, names)]
-            assert codes == [0] * 4 + [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 6
-            codes = [each.error_code for each in await send(world.coordinator, names[4:])]
-            assert codes[:3] == [0] * 3
-
-    run(main())
+    async with running(World()) as world:
+        names = NAMES[:10]
+        for each in names:
+            await join_alone(world, each, protocols=[("range", b"x" * 3_000)], version=3)
+            assert await world.commit(each + "-offsets", 1, metadata="x" * 3_000) == 0
+        if send is fetch:
+            names = [f"{each}-offsets" for each in names]
+        codes = [each.error_code for each in await send(world.coordinator, names)]
+        assert codes == [0] * 4 + [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 6
+        codes = [each.error_code for each in await send(world.coordinator, names[4:])]
+        assert codes[:3] == [0] * 3

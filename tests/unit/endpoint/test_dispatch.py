@@ -32,7 +32,6 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.large_requests import LargeRequests
 from bmq.endpoint.response_budget import ResponseBudget
-from tests.harness.loop import run
 
 
 class Asker:
@@ -94,64 +93,52 @@ def decoded(answer: Response | Awaitable[Response], kind: Any, version: int) -> 
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_api_versions_lists_the_registrations(version: int) -> None:
-    async def main() -> None:
-        asker = Asker()
-        answer = endpoint()(versions(version), asker)
-        message = decoded(answer, ApiVersionsResponse, version)
-        ranges = {each.api_key: (each.min_version, each.max_version) for each in message.api_keys}
-        assert message.error_code == 0
-        assert ranges == {ApiKey.PRODUCE: (0, 13), ApiKey.HEARTBEAT: (1, 4), ApiKey.API_VERSIONS: (0, 4)}
-        assert asker.client_software == (("librdkafka", "2.3.0-rc1") if version >= 3 else ("", ""))
-        if version >= 3:
-            assert not message.supported_features
-            assert message.finalized_features_epoch == -1
-
-    run(main())
+async def test_api_versions_lists_the_registrations(version: int) -> None:
+    asker = Asker()
+    answer = endpoint()(versions(version), asker)
+    message = decoded(answer, ApiVersionsResponse, version)
+    ranges = {each.api_key: (each.min_version, each.max_version) for each in message.api_keys}
+    assert message.error_code == 0
+    assert ranges == {ApiKey.PRODUCE: (0, 13), ApiKey.HEARTBEAT: (1, 4), ApiKey.API_VERSIONS: (0, 4)}
+    assert asker.client_software == (("librdkafka", "2.3.0-rc1") if version >= 3 else ("", ""))
+    if version >= 3:
+        assert not message.supported_features
+        assert message.finalized_features_epoch == -1
 
 
 @pytest.mark.parametrize("version", [5, 99, 32_767, -1])
-def test_an_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
+async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
     """KIP-511; the asker's body may be of a form that we do not know."""
 
-    async def main() -> None:
-        data = bytearray(versions(3))
-        data[2:4] = version.to_bytes(2, "big", signed=True)
-        made = endpoint()
-        answer = made(memoryview(data[:8] + b"\xff\xff\xff"), Asker())
-        expected = (9).to_bytes(4, "big") + (35).to_bytes(2, "big") + (1).to_bytes(4, "big") + b"\0\x12\0\0\0\x04"
-        assert joined(answer) == expected
-        assert counters(made, ApiKey.API_VERSIONS).errors == {ErrorCode.UNSUPPORTED_VERSION: 1}
-
-    run(main())
+    data = bytearray(versions(3))
+    data[2:4] = version.to_bytes(2, "big", signed=True)
+    made = endpoint()
+    answer = made(memoryview(data[:8] + b"\xff\xff\xff"), Asker())
+    expected = (9).to_bytes(4, "big") + (35).to_bytes(2, "big") + (1).to_bytes(4, "big") + b"\0\x12\0\0\0\x04"
+    assert joined(answer) == expected
+    assert counters(made, ApiKey.API_VERSIONS).errors == {ErrorCode.UNSUPPORTED_VERSION: 1}
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a-", "ä", "a\n", ".a"])
-def test_software_names_that_kafka_refuses(name: str) -> None:
-    async def main() -> None:
-        for asked in (versions(3, name), versions(4, software=name)):
-            asker, made = Asker(), endpoint()
-            assert joined(made(asked, asker)) == b"\0\0\0\x09\0\x2a\x01\0\0\0\0\0"  # in the asked version
-            assert asker.client_software == ("", "")
-            assert counters(made, ApiKey.API_VERSIONS).errors == {42: 1}
-
-    run(main())
+async def test_software_names_that_kafka_refuses(name: str) -> None:
+    for asked in (versions(3, name), versions(4, software=name)):
+        asker, made = Asker(), endpoint()
+        assert joined(made(asked, asker)) == b"\0\0\0\x09\0\x2a\x01\0\0\0\0\0"  # in the asked version
+        assert asker.client_software == ("", "")
+        assert counters(made, ApiKey.API_VERSIONS).errors == {42: 1}
 
 
 # --------------------------------------------------------------------------------------------------------- dispatch
 
 
-def test_answers_are_encoded_at_the_asked_version() -> None:
-    async def main() -> None:
-        made = endpoint()
-        for version in range(1, 5):
-            answer = made(heartbeat(version, correlation_id=version), Asker())
-            assert joined(answer)[:4] == version.to_bytes(4, "big")
-            assert decoded(answer, HeartbeatResponse, version).error_code == 27
-        assert counters(made).count == 4
-        assert counters(made).errors == {27: 4}
-
-    run(main())
+async def test_answers_are_encoded_at_the_asked_version() -> None:
+    made = endpoint()
+    for version in range(1, 5):
+        answer = made(heartbeat(version, correlation_id=version), Asker())
+        assert joined(answer)[:4] == version.to_bytes(4, "big")
+        assert decoded(answer, HeartbeatResponse, version).error_code == 27
+    assert counters(made).count == 4
+    assert counters(made).errors == {27: 4}
 
 
 def test_error_codes_are_those_of_the_whole_and_of_every_element() -> None:
@@ -166,15 +153,13 @@ def test_error_codes_are_those_of_the_whole_and_of_every_element() -> None:
     assert list(error_codes(OffsetFetchResponse(error_code=0, topics=None))) == [0], "an array may be null"
 
 
-def test_errors_of_large_answers_are_counted_too() -> None:
+@pytest.mark.loops("asyncio")
+async def test_errors_of_large_answers_are_counted_too() -> None:
     topics = [MetadataResponse.MetadataResponseTopic(error_code=3) for _ in range(LARGE_ELEMENTS)]
 
-    async def main() -> None:
-        made = endpoint(lambda services, request, asked: MetadataResponse(topics=topics), clock=SystemClock())
-        await made(heartbeat(), Asker())  # type: ignore[misc]
-        assert counters(made).errors == {3: LARGE_ELEMENTS}
-
-    asyncio.run(main())
+    made = endpoint(lambda services, request, asked: MetadataResponse(topics=topics), clock=SystemClock())
+    await made(heartbeat(), Asker())  # type: ignore[misc]
+    assert counters(made).errors == {3: LARGE_ELEMENTS}
 
 
 @pytest.mark.parametrize(
@@ -188,12 +173,9 @@ def test_errors_of_large_answers_are_counted_too() -> None:
         (b"\0\x0c\0\x04\0\0\0\x01\0\x50abc", "header cannot be read: a text of 80 bytes"),
     ],
 )
-def test_what_closes_the_connection(data: bytes, why: str) -> None:
-    async def main() -> None:
-        with pytest.raises(CloseConnection, match=why):
-            endpoint()(memoryview(bytearray(data)), Asker())
-
-    run(main())
+async def test_what_closes_the_connection(data: bytes, why: str) -> None:
+    with pytest.raises(CloseConnection, match=why):
+        endpoint()(memoryview(bytearray(data)), Asker())
 
 
 def test_pipelined_is_what_is_registered_so() -> None:
@@ -202,53 +184,47 @@ def test_pipelined_is_what_is_registered_so() -> None:
     assert not made.is_pipelined(heartbeat())
 
 
-def test_async_handlers_begin_at_once() -> None:
-    async def main() -> None:
-        gate = asyncio.get_running_loop().create_future()
-        begun = []
+async def test_async_handlers_begin_at_once() -> None:
+    gate = asyncio.get_running_loop().create_future()
+    begun = []
 
-        async def slow(services: Any, request: Request, message: Any) -> Any:
-            begun.append(message.group_id)
-            await gate
-            return HeartbeatResponse(error_code=5)
+    async def slow(services: Any, request: Request, message: Any) -> Any:
+        begun.append(message.group_id)
+        await gate
+        return HeartbeatResponse(error_code=5)
 
-        async def quick(services: Any, request: Request, message: Any) -> Any:
-            return HeartbeatResponse(error_code=6)
+    async def quick(services: Any, request: Request, message: Any) -> Any:
+        return HeartbeatResponse(error_code=6)
 
-        made = endpoint(slow)
-        pending = made(heartbeat(), Asker())
-        assert begun == ["g"]
-        assert inspect.isawaitable(pending)
-        await asyncio.sleep(2)
-        gate.set_result(None)
-        assert decoded(await pending, HeartbeatResponse, 4).error_code == 5
-        assert counters(made).total_ms == pytest.approx(2000)
-        assert decoded(endpoint(quick)(heartbeat(), Asker()), HeartbeatResponse, 4).error_code == 6
-
-    run(main())
+    made = endpoint(slow)
+    pending = made(heartbeat(), Asker())
+    assert begun == ["g"]
+    assert inspect.isawaitable(pending)
+    await asyncio.sleep(2)
+    gate.set_result(None)
+    assert decoded(await pending, HeartbeatResponse, 4).error_code == 5
+    assert counters(made).total_ms == pytest.approx(2000)
+    assert decoded(endpoint(quick)(heartbeat(), Asker()), HeartbeatResponse, 4).error_code == 6
 
 
-def test_finished_answers_and_futures_of_them() -> None:
-    async def main() -> None:
-        released: list[int] = []
-        ready = Response((b"12345678",), lambda: released.append(1))
-        future = asyncio.get_running_loop().create_future()
-        made = endpoint(raw=lambda services, request: future)
-        assert endpoint(raw=lambda services, request: ready)(heartbeat(), Asker()) is ready
-        assert endpoint(lambda services, request, message: ready)(heartbeat(), Asker()) is ready
-        pending = made(heartbeat(), Asker())
-        assert inspect.isawaitable(pending)
-        future.set_result(ready)
-        assert await pending is ready
-        assert counters(made).count == 1
-        assert released == []
-
-    run(main())
+async def test_finished_answers_and_futures_of_them() -> None:
+    released: list[int] = []
+    ready = Response((b"12345678",), lambda: released.append(1))
+    future = asyncio.get_running_loop().create_future()
+    made = endpoint(raw=lambda services, request: future)
+    assert endpoint(raw=lambda services, request: ready)(heartbeat(), Asker()) is ready
+    assert endpoint(lambda services, request, message: ready)(heartbeat(), Asker()) is ready
+    pending = made(heartbeat(), Asker())
+    assert inspect.isawaitable(pending)
+    future.set_result(ready)
+    assert await pending is ready
+    assert counters(made).count == 1
+    assert released == []
 
 
 @pytest.mark.parametrize("error", [RequestError(ErrorCode.INVALID_REQUEST, "left a handler"), KeyError("x")])
 @pytest.mark.parametrize("is_late", [False, True])
-def test_bugs_say_whose_they_are(error: Exception, is_late: bool) -> None:
+async def test_bugs_say_whose_they_are(error: Exception, is_late: bool) -> None:
     def fails(services: Any, request: Request, message: Any) -> Any:
         raise error
 
@@ -256,35 +232,30 @@ def test_bugs_say_whose_they_are(error: Exception, is_late: bool) -> None:
         await asyncio.sleep(1)
         raise error
 
-    async def main() -> None:
-        async def ask() -> None:
-            answer = endpoint(fails_late if is_late else fails)(heartbeat(), Asker())
-            assert inspect.isawaitable(answer)
-            await answer
+    async def ask() -> None:
+        answer = endpoint(fails_late if is_late else fails)(heartbeat(), Asker())
+        assert inspect.isawaitable(answer)
+        await answer
 
-        with pytest.raises(type(error)) as caught:
-            await ask()
-        assert caught.value.__notes__[-1] == "answering HEARTBEAT version 4 of 10.0.0.1:5 ('tester')"
-
-    run(main())
+    with pytest.raises(type(error)) as caught:
+        await ask()
+    assert caught.value.__notes__[-1] == "answering HEARTBEAT version 4 of 10.0.0.1:5 ('tester')"
 
 
-def test_refusal_of_an_async_handler() -> None:
+async def test_refusal_of_an_async_handler() -> None:
     async def refuses(services: Any, request: Request, message: Any) -> Any:
         await asyncio.sleep(0)
         raise CloseConnection("why")
 
-    async def main() -> None:
-        answer = endpoint(refuses)(heartbeat(), Asker())
-        assert inspect.isawaitable(answer)
-        with pytest.raises(CloseConnection, match="why"):
-            await answer
-
-    run(main())
+    answer = endpoint(refuses)(heartbeat(), Asker())
+    assert inspect.isawaitable(answer)
+    with pytest.raises(CloseConnection, match="why"):
+        await answer
 
 
+@pytest.mark.loops("asyncio")
 @pytest.mark.parametrize("is_late", [False, True])
-def test_large_answers_are_encoded_off_the_loop(is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_answers_are_encoded_off_the_loop(is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = []
     message = MetadataResponse(topics=[MetadataResponse.MetadataResponseTopic() for _ in range(LARGE_ELEMENTS)])
 
@@ -302,12 +273,9 @@ def test_large_answers_are_encoded_off_the_loop(is_late: bool, monkeypatch: pyte
         await asyncio.sleep(0)
         return message
 
-    async def main() -> None:
-        answer = endpoint(late if is_late else at_once, clock=SystemClock())(heartbeat(), Asker())
-        assert inspect.isawaitable(answer)
-        assert joined(await answer) == b"encoded"
-
-    asyncio.run(main())
+    answer = endpoint(late if is_late else at_once, clock=SystemClock())(heartbeat(), Asker())
+    assert inspect.isawaitable(answer)
+    assert joined(await answer) == b"encoded"
     assert len(threads) == 1
     assert threading.main_thread() not in threads
 

@@ -20,17 +20,20 @@ from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.large_requests import INLINE_BYTES, LargeRequests
 from bmq.endpoint.response_budget import COUNTED_LEAST, ResponseBudget
 from bmq.proxy.apis import ALL_APIS
-from tests.harness.loop import run
 from tests.unit.broker.world import FakeClient
 
 LIMIT = 64 << 20
 LARGE = 40 << 20
 
 
+def named(services: Any, message: Any) -> int:
+    return int(message.group_id)
+
+
 class World:
     """An endpoint whose one API answers a group's name with as many bytes as that says."""
 
-    def __init__(self, estimate: Callable[[Any, Any], int] | None = None) -> None:
+    def __init__(self, estimate: Callable[[Any, Any], int] | None = named) -> None:
         self.built: list[str] = []
         self.error: Exception | None = None
         self.responses = ResponseBudget(LIMIT)
@@ -57,95 +60,77 @@ class World:
         return asyncio.ensure_future(cast(Awaitable[Response], answer))
 
 
-def named(services: Any, message: Any) -> int:
-    return int(message.group_id)
-
-
-def play(story: Callable[[World], Awaitable[None]], estimate: Callable[[Any, Any], int] | None = named) -> None:
-    run(story(World(estimate)))  # type: ignore[arg-type]
-
-
 def send(answer: Response) -> None:
     assert answer.release is not None
     answer.release()
 
 
-def test_a_response_waits_before_it_is_built_until_an_earlier_one_was_sent() -> None:
-    async def story(w: World) -> None:
-        first = await w.ask(LARGE)
-        second = await w.ask(LARGE)
-        third = w.ask(LARGE + 1)
-        await asyncio.sleep(1)
-        assert w.built == [str(LARGE), str(LARGE)], "one more than the limit is built, and no more"
-        assert (w.responses.used, w.responses.waiting) == (2 * LARGE, 1)
-        send(first)
-        send(first)
-        send(await third)
-        send(second)
-        assert (w.responses.used, w.responses.waiting) == (0, 0)
-
-    play(story)
+async def test_a_response_waits_before_it_is_built_until_an_earlier_one_was_sent() -> None:
+    w = World()
+    first = await w.ask(LARGE)
+    second = await w.ask(LARGE)
+    third = w.ask(LARGE + 1)
+    await asyncio.sleep(1)
+    assert w.built == [str(LARGE), str(LARGE)], "one more than the limit is built, and no more"
+    assert (w.responses.used, w.responses.waiting) == (2 * LARGE, 1)
+    send(first)
+    send(first)
+    send(await third)
+    send(second)
+    assert (w.responses.used, w.responses.waiting) == (0, 0)
 
 
-def test_small_ones_pass_large_ones_and_very_small_ones_everything() -> None:
-    async def story(w: World) -> None:
-        held = [await w.ask(LIMIT - (2 << 20))]
-        large = w.ask(LARGE)
-        held.append(await w.ask(1 << 20))
-        held.append(await w.ask(1 << 20))
-        assert w.responses.used == LIMIT
-        small = w.ask(1 << 20)
-        assert (await w.ask(COUNTED_LEAST - 1)).release is None
-        await asyncio.sleep(1)
-        assert w.responses.waiting == 2
-        for each in held:
-            send(each)
-        send(await large)
-        send(await small)
-        assert w.responses.used == 0
-
-    play(story)
+async def test_small_ones_pass_large_ones_and_very_small_ones_everything() -> None:
+    w = World()
+    held = [await w.ask(LIMIT - (2 << 20))]
+    large = w.ask(LARGE)
+    held.append(await w.ask(1 << 20))
+    held.append(await w.ask(1 << 20))
+    assert w.responses.used == LIMIT
+    small = w.ask(1 << 20)
+    assert (await w.ask(COUNTED_LEAST - 1)).release is None
+    await asyncio.sleep(1)
+    assert w.responses.waiting == 2
+    for each in held:
+        send(each)
+    send(await large)
+    send(await small)
+    assert w.responses.used == 0
 
 
-def test_the_estimate_is_corrected_once_the_response_is_there() -> None:
-    async def story(w: World) -> None:
-        answer = await w.ask(COUNTED_LEAST)
-        assert w.responses.used == answer.size == COUNTED_LEAST
-        send(answer)
-        small = await w.ask(10)
-        assert (w.responses.used, small.release) == (0, None)
-
-    play(story, lambda services, message: 30 << 20)
+async def test_the_estimate_is_corrected_once_the_response_is_there() -> None:
+    w = World(lambda services, message: 30 << 20)
+    answer = await w.ask(COUNTED_LEAST)
+    assert w.responses.used == answer.size == COUNTED_LEAST
+    send(answer)
+    small = await w.ask(10)
+    assert (w.responses.used, small.release) == (0, None)
 
 
-def test_one_without_an_estimate_counts_once_it_is_there() -> None:
-    async def story(w: World) -> None:
-        answer = await w.ask(LARGE)
-        assert w.responses.used == LARGE
-        send(answer)
-        assert w.responses.used == 0
-
-    play(story, None)
+async def test_one_without_an_estimate_counts_once_it_is_there() -> None:
+    w = World(None)
+    answer = await w.ask(LARGE)
+    assert w.responses.used == LARGE
+    send(answer)
+    assert w.responses.used == 0
 
 
 @pytest.mark.parametrize("padding", ["m", "m" * INLINE_BYTES])
-def test_what_fails_or_is_dropped_gives_its_room_back(padding: str) -> None:
-    async def story(w: World) -> None:
-        w.error = RuntimeError("a bug")
-        with pytest.raises(RuntimeError):
-            await w.ask(LARGE, padding)
-        assert w.responses.used == 0
-        w.error = None
-        held = await w.ask(LIMIT, padding)
-        waiting = w.ask(LARGE, padding)
-        for _ in range(1_000):
-            await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        send(held)
-        assert (w.responses.used, w.responses.waiting) == (0, 0)
-
-    play(story)
+async def test_what_fails_or_is_dropped_gives_its_room_back(padding: str) -> None:
+    w = World()
+    w.error = RuntimeError("a bug")
+    with pytest.raises(RuntimeError):
+        await w.ask(LARGE, padding)
+    assert w.responses.used == 0
+    w.error = None
+    held = await w.ask(LIMIT, padding)
+    waiting = w.ask(LARGE, padding)
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    send(held)
+    assert (w.responses.used, w.responses.waiting) == (0, 0)
 
 
 def test_apis_that_answer_much_to_little_take_room_before() -> None:

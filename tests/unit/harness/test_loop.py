@@ -133,6 +133,24 @@ def test_a_run_that_cannot_go_on_says_which_tasks_wait_where(main: object, messa
     assert any(f"{__file__}:" in note for note in stuck.value.__notes__)
 
 
+def test_what_is_left_is_cancelled_in_the_order_in_which_it_began() -> None:
+    ended: list[int] = []
+
+    async def rest(number: int) -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            ended.append(number)
+
+    async def main() -> None:
+        tasks = {asyncio.create_task(rest(number)) for number in range(50)}
+        await asyncio.sleep(1)
+        assert len(tasks) == 50
+
+    run(main())
+    assert ended == list(range(50))
+
+
 def test_what_no_task_could_be_told_fails_the_run() -> None:
     async def breaks_a_callback() -> None:
         asyncio.get_running_loop().call_soon(lambda: [].pop())

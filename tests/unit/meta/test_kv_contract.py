@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -31,9 +31,9 @@ from bmq.meta.kv import (
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.kv_sqlite import SqliteKeyValue
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
-Run = Callable[[Callable[[KeyValue], Awaitable[None]]], None]
+Store = AbstractAsyncContextManager[KeyValue]
 
 HISTORY = 20
 TTL_S = 1.0  # real time, with room for a slow machine between two calls
@@ -53,18 +53,9 @@ async def opened(adapter: str, folder: Path) -> AsyncIterator[KeyValue]:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Runs a scenario on a fresh store; a promise that is not kept ends it by time."""
-
-    def run_scenario(scenario: Callable[[KeyValue], Awaitable[None]]) -> None:
-        async def main() -> None:
-            store: AbstractAsyncContextManager[KeyValue] = opened(request.param, tmp_path)
-            async with asyncio.timeout(30), store as kv:
-                await scenario(kv)
-
-        asyncio.run(main())
-
-    return run_scenario
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """Return a fresh store, to be opened."""
+    return opened(request.param, tmp_path)
 
 
 async def put(kv: KeyValue, key: str, value: bytes = b"", lease: int = 0) -> int:
@@ -86,8 +77,8 @@ async def next_changes(kv: KeyValue, prefix: str, after_revision: int, count: in
     return found
 
 
-def test_a_commit_takes_one_revision_for_all_its_writes(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_a_commit_takes_one_revision_for_all_its_writes(store: Store) -> None:
+    async with store as kv:
         assert await kv.revision() == 1
         assert await kv.get("a") is None
         assert await kv.commit([], [Put("a", b"1"), Put("b", b"2")]) == Commit(True, 2, {})
@@ -98,11 +89,9 @@ def test_a_commit_takes_one_revision_for_all_its_writes(run: Run) -> None:
         assert await kv.get("b") == Entry("b", b"2", 2)
         assert await kv.revision() == 3
 
-    run(scenario)
 
-
-def test_a_false_compare_changes_nothing_and_shows_what_is_there(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_a_false_compare_changes_nothing_and_shows_what_is_there(store: Store) -> None:
+    async with store as kv:
         await put(kv, "a", b"old")
         await put(kv, "guard", b"g")
         refused = await kv.commit(
@@ -114,11 +103,9 @@ def test_a_false_compare_changes_nothing_and_shows_what_is_there(run: Run) -> No
         assert await kv.commit([Compare("a", 2), Compare("guard", 3)], [Delete("a")]) == Commit(True, 4, {})
         assert await kv.commit([Compare("a", 2)], [Put("a", b"")]) == Commit(False, 4, {"a": None})
 
-    run(scenario)
 
-
-def test_a_commit_that_changes_nothing_takes_no_revision(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_a_commit_that_changes_nothing_takes_no_revision(store: Store) -> None:
+    async with store as kv:
         await put(kv, "a")
         assert await kv.commit([], [Delete("none")]) == Commit(True, 2, {})
         assert await kv.commit([Compare("a", 2)], []) == Commit(True, 2, {})
@@ -128,11 +115,9 @@ def test_a_commit_that_changes_nothing_takes_no_revision(run: Run) -> None:
             [Event("b", Entry("b", b"", 3), 3)],
         ]
 
-    run(scenario)
 
-
-def test_of_many_who_compare_the_same_one_wins(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_of_many_who_compare_the_same_one_wins(store: Store) -> None:
+    async with store as kv:
         commits = await asyncio.gather(
             *(kv.commit([Compare("leader", 0)], [Put("leader", str(who).encode())]) for who in range(50))
         )
@@ -142,10 +127,8 @@ def test_of_many_who_compare_the_same_one_wins(run: Run) -> None:
         assert winners == [int(entry.value)]
         assert all(commit.current == {"leader": entry} for commit in commits if not commit.succeeded)
 
-    run(scenario)
 
-
-def test_no_increment_is_lost(run: Run) -> None:
+async def test_no_increment_is_lost(store: Store) -> None:
     async def add_ten(kv: KeyValue) -> None:
         done = 0
         while done < 10:
@@ -153,15 +136,13 @@ def test_no_increment_is_lost(run: Run) -> None:
             count, revision = (int(entry.value), entry.revision) if entry else (0, 0)
             done += (await kv.commit([Compare("n", revision)], [Put("n", str(count + 1).encode())])).succeeded
 
-    async def scenario(kv: KeyValue) -> None:
+    async with store as kv:
         async with asyncio.TaskGroup() as group:
             for _ in range(10):
                 group.create_task(add_ten(kv))
         entry = await kv.get("n")
         assert entry is not None
         assert entry.value == b"100"
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -177,29 +158,27 @@ def test_no_increment_is_lost(run: Run) -> None:
         ([], [Put("a", bytes(COMMIT_BYTES_MAX))]),
     ],
 )
-def test_a_commit_beyond_the_limits_is_refused(run: Run, compares: list[Compare], writes: list[Write]) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_a_commit_beyond_the_limits_is_refused(
+    store: Store, compares: list[Compare], writes: list[Write]
+) -> None:
+    async with store as kv:
         with pytest.raises(ValueError):
             await kv.commit(compares, writes)
         assert await kv.revision() == 1
 
-    run(scenario)
 
-
-def test_a_commit_at_the_limits_is_done(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_a_commit_at_the_limits_is_done(store: Store) -> None:
+    async with store as kv:
         many = [str(n) for n in range(COMMIT_OPERATIONS_MAX)]
         assert (await kv.commit([Compare(key, 0) for key in many], [Put(key, b"") for key in many])).succeeded
         assert await put(kv, "a", bytes(COMMIT_BYTES_MAX - 1)) == 3
 
-    run(scenario)
 
-
-def test_list_gives_the_prefix_in_byte_order_whatever_the_page(run: Run) -> None:
+async def test_list_gives_the_prefix_in_byte_order_whatever_the_page(store: Store) -> None:
     # UTF-16 would put U+10000 before U+FFFF; the neighbours of the prefixes must stay out.
     names = ["a", "a/", "a/1", "a/10", "a/2", "a/é", "a/\uffff", "a/\U00010000", "a/\U0010ffff", "a/\U0010ffffz", "a0"]
 
-    async def scenario(kv: KeyValue) -> None:
+    async with store as kv:
         await kv.commit([], [Put(name, b"") for name in reversed(names)])
         assert await keys(kv, "") == names
         for limit in (1, 2, 3, 9, 10, 1000):
@@ -210,11 +189,9 @@ def test_list_gives_the_prefix_in_byte_order_whatever_the_page(run: Run) -> None
         assert await keys(kv, "a/\U0010ffff") == ["a/\U0010ffff", "a/\U0010ffffz"]
         assert await keys(kv, "none") == []
 
-    run(scenario)
 
-
-def test_list_goes_on_through_changes_between_its_pages(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_list_goes_on_through_changes_between_its_pages(store: Store) -> None:
+    async with store as kv:
         await kv.commit([], [Put(f"k{n}", b"") for n in range(6)])
         listing = kv.list("k", limit=2)
         seen = [(await anext(aiter(listing))).key, (await anext(aiter(listing))).key]
@@ -222,11 +199,9 @@ def test_list_goes_on_through_changes_between_its_pages(run: Run) -> None:
         seen += [entry.key async for entry in listing]
         assert seen == ["k0", "k1", "k3", "k35", "k4", "k5"]
 
-    run(scenario)
 
-
-def test_revoke_deletes_the_leases_entries_under_one_revision(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_revoke_deletes_the_leases_entries_under_one_revision(store: Store) -> None:
+    async with store as kv:
         lease, other = await kv.grant(60), await kv.grant(60)
         assert lease != other
         assert 0 not in (lease, other)
@@ -240,11 +215,9 @@ def test_revoke_deletes_the_leases_entries_under_one_revision(run: Run) -> None:
         await kv.revoke(await kv.grant(60))
         assert await kv.revision() == 4  # a lease without entries changes nothing
 
-    run(scenario)
 
-
-def test_an_ended_lease_is_not_found_and_fails_the_whole_commit(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_an_ended_lease_is_not_found_and_fails_the_whole_commit(store: Store) -> None:
+    async with store as kv:
         lease = await kv.grant(60)
         await kv.revoke(lease)
         for call in (kv.keep_alive, kv.revoke):
@@ -256,11 +229,9 @@ def test_an_ended_lease_is_not_found_and_fails_the_whole_commit(run: Run) -> Non
         refused = await kv.commit([Compare("a", 7)], [Put("bound", b"", lease)])  # never got to the lease
         assert refused == Commit(False, 1, {"a": None})
 
-    run(scenario)
 
-
-def test_a_lease_ends_by_itself_not_early_and_watches_see_it(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_a_lease_ends_by_itself_not_early_and_watches_see_it(store: Store) -> None:
+    async with store as kv:
         lease = await kv.grant(TTL_S)
         await kv.commit([], [Put("a", b"", lease), Put("b", b"", lease)])
         began = time.monotonic()
@@ -271,11 +242,9 @@ def test_a_lease_ends_by_itself_not_early_and_watches_see_it(run: Run) -> None:
         with pytest.raises(LeaseNotFound):
             await kv.keep_alive(lease)
 
-    run(scenario)
 
-
-def test_a_watch_already_waiting_sees_a_lease_granted_later_end(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_a_watch_already_waiting_sees_a_lease_granted_later_end(store: Store) -> None:
+    async with store as kv:
         await kv.grant(3600)  # what the watch would otherwise wait for
         watch = kv.watch("leased", after_revision=1)
         await put(kv, "leased")
@@ -287,11 +256,9 @@ def test_a_watch_already_waiting_sees_a_lease_granted_later_end(run: Run) -> Non
         assert (await waiting)[1] == [Event("leased", None, 4)]
         await watch.aclose()
 
-    run(scenario)
 
-
-def test_watch_gives_each_revision_once_in_order_from_the_past_into_the_future(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_watch_gives_each_revision_once_in_order_from_the_past_into_the_future(store: Store) -> None:
+    async with store as kv:
         await put(kv, "p/a", b"1")
         await kv.commit([], [Put("p/b", b"2"), Put("q", b""), Put("p/c", b"3")])
         watching = asyncio.create_task(next_changes(kv, "p/", 1, 5))
@@ -308,11 +275,9 @@ def test_watch_gives_each_revision_once_in_order_from_the_past_into_the_future(r
             [Event("p/a", Entry("p/a", b"6", 8), 8)],
         ]
 
-    run(scenario)
 
-
-def test_watches_miss_nothing_under_concurrent_commits(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_watches_miss_nothing_under_concurrent_commits(store: Store) -> None:
+    async with store as kv:
         async with asyncio.TaskGroup() as group:
             watches = [group.create_task(next_changes(kv, "k", 1, 300)) for _ in range(5)]
             for n in range(100):  # three at a time: below the history, so that nobody is too slow
@@ -320,21 +285,17 @@ def test_watches_miss_nothing_under_concurrent_commits(run: Run) -> None:
         for watch in watches:
             assert [changes[0].revision for changes in watch.result()] == list(range(2, 302))
 
-    run(scenario)
 
-
-def test_a_watch_from_a_future_revision_skips_what_comes_before(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_a_watch_from_a_future_revision_skips_what_comes_before(store: Store) -> None:
+    async with store as kv:
         watching = asyncio.create_task(next_changes(kv, "", 3, 1))
         for n in range(4):
             await put(kv, f"k{n}")
         assert await watching == [[Event("k2", Entry("k2", b"", 4), 4)]]
 
-    run(scenario)
 
-
-def test_a_watch_too_far_back_or_too_slow_hears_compacted(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_a_watch_too_far_back_or_too_slow_hears_compacted(store: Store) -> None:
+    async with store as kv:
         slow = kv.watch("", after_revision=1)
         await put(kv, "a")
         await anext(slow)
@@ -347,11 +308,9 @@ def test_a_watch_too_far_back_or_too_slow_hears_compacted(run: Run) -> None:
             await next_changes(kv, "", 2, 1)
         assert [found[0].revision for found in await next_changes(kv, "", 3, 20)] == list(range(4, 24))
 
-    run(scenario)
 
-
-def test_a_watch_of_a_quiet_prefix_outlives_the_history(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_a_watch_of_a_quiet_prefix_outlives_the_history(store: Store) -> None:
+    async with store as kv:
         watching = asyncio.create_task(next_changes(kv, "quiet", 1, 1))
         busy = kv.watch("busy", after_revision=1)  # shows that the watches keep up
         for _ in range(HISTORY * 3):
@@ -361,11 +320,9 @@ def test_a_watch_of_a_quiet_prefix_outlives_the_history(run: Run) -> None:
         assert await watching == [[Event("quiet", Entry("quiet", b"", revision), revision)]]
         await busy.aclose()
 
-    run(scenario)
 
-
-def test_a_cancelled_watch_ends_and_leaves_the_store_as_it_was(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_a_cancelled_watch_ends_and_leaves_the_store_as_it_was(store: Store) -> None:
+    async with store as kv:
         watching = asyncio.create_task(next_changes(kv, "", 1, 2))
         await put(kv, "a")
         watching.cancel()
@@ -373,11 +330,9 @@ def test_a_cancelled_watch_ends_and_leaves_the_store_as_it_was(run: Run) -> None
             await watching
         assert await put(kv, "a") == 3
 
-    run(scenario)
 
-
-def test_a_cancelled_commit_is_done_or_not_and_hurts_nobody_else(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_a_cancelled_commit_is_done_or_not_and_hurts_nobody_else(store: Store) -> None:
+    async with store as kv:
         tasks = [asyncio.create_task(put(kv, f"k{n:02}")) for n in range(20)]
         await asyncio.sleep(0)  # let them send
         for task in tasks[::2]:
@@ -385,11 +340,9 @@ def test_a_cancelled_commit_is_done_or_not_and_hurts_nobody_else(run: Run) -> No
         await asyncio.gather(*tasks, return_exceptions=True)
         assert set(await keys(kv, "k")) >= {f"k{n:02}" for n in range(1, 20, 2)}
 
-    run(scenario)
 
-
-def test_close_ends_watches_refuses_calls_and_may_be_repeated(run: Run) -> None:
-    async def scenario(kv: KeyValue) -> None:
+async def test_close_ends_watches_refuses_calls_and_may_be_repeated(store: Store) -> None:
+    async with store as kv:
         await put(kv, "a")
         watching = asyncio.create_task(next_changes(kv, "", 1, 3))
         under_way = asyncio.create_task(put(kv, "b"))
@@ -403,11 +356,9 @@ def test_close_ends_watches_refuses_calls_and_may_be_repeated(run: Run) -> None:
                 await call
         await kv.close()
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_adapters_agree_on_random_histories(seed: int, tmp_path: Path) -> None:
+async def test_the_adapters_agree_on_random_histories(seed: int, tmp_path: Path) -> None:
     async def scenario(one: KeyValue, other: KeyValue) -> None:
         dice = random.Random(seed)
         for _ in range(60):
@@ -419,11 +370,8 @@ def test_the_adapters_agree_on_random_histories(seed: int, tmp_path: Path) -> No
         count = await one.revision() - since
         assert await next_changes(one, "", since, count) == await next_changes(other, "", since, count)
 
-    async def main() -> None:
-        async with asyncio.timeout(30), opened("memory", tmp_path) as one, opened("sqlite", tmp_path) as other:
-            await scenario(one, other)
-
-    asyncio.run(main())
+    async with asyncio.timeout(30), opened("memory", tmp_path) as one, opened("sqlite", tmp_path) as other:
+        await scenario(one, other)
 
 
 def random_commit(dice: random.Random) -> tuple[list[Compare], list[Write]]:

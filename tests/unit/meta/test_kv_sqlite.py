@@ -12,7 +12,8 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from bmq.core.clock import Clock
 from bmq.meta.kv import Compare, Delete, Entry, Event, KvError, KvUnavailable, KvUnknown, LeaseNotFound, Put
 from bmq.meta.kv_sqlite import SqliteKeyValue, StoreLocked
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
 Scenario = Callable[[SqliteKeyValue], Awaitable[None]]
 
@@ -48,16 +49,18 @@ class HandClock:
         return self.now
 
 
-def run(path: Path, scenario: Scenario, *, clock: Clock | None = None, **bounds: int) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(60):
-            kv = await SqliteKeyValue.open(str(path), clock=clock, **bounds)
-            try:
-                await scenario(kv)
-            finally:
-                await kv.close()
+@asynccontextmanager
+async def opened(path: Path, *, clock: Clock | None = None, **bounds: int) -> AsyncIterator[SqliteKeyValue]:
+    kv = await SqliteKeyValue.open(str(path), clock=clock, **bounds)
+    try:
+        yield kv
+    finally:
+        await kv.close()
 
-    asyncio.run(main())
+
+async def open_and_close(path: Path) -> None:
+    async with opened(path) as kv:
+        assert await kv.revision() >= 1
 
 
 def child(script: str, *args: str) -> subprocess.Popen[str]:
@@ -84,43 +87,38 @@ HOLD = """
 """
 
 
-def test_a_second_process_is_told_who_has_the_file_until_that_one_dies(tmp_path: Path) -> None:
+async def test_a_second_process_is_told_who_has_the_file_until_that_one_dies(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "kv.db"
     with child(HOLD, str(path)) as holder:
         try:
             assert read_line(holder) == "open"
             with pytest.raises(StoreLocked, match=rf"kv\.db is in use by pid {holder.pid} on .*; only one process"):
-                run(path, never)
+                await SqliteKeyValue.open(str(path))
         finally:
             holder.kill()
-    run(path, nothing)
+    await open_and_close(path)
 
 
-def test_a_second_open_in_one_process_is_refused_by_any_name(tmp_path: Path) -> None:
+async def test_a_second_open_in_one_process_is_refused_by_any_name(tmp_path: Path) -> None:
     (tmp_path / "link.db").symlink_to(tmp_path / "kv.db")
 
-    async def scenario(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
         for name in ("kv.db", "link.db"):
             with pytest.raises(StoreLocked, match=f"pid {os.getpid()} "):
                 await SqliteKeyValue.open(str(tmp_path / name))
         assert await kv.revision() == 1
 
-    run(tmp_path / "kv.db", scenario)
 
-
-def test_a_cancelled_open_lets_go_of_the_file(tmp_path: Path) -> None:
+async def test_a_cancelled_open_lets_go_of_the_file(tmp_path: Path) -> None:
     problems: list[dict[str, Any]] = []
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
-        opening = asyncio.create_task(SqliteKeyValue.open(str(tmp_path / "kv.db")))
-        await asyncio.sleep(0)  # its thread is started
-        opening.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
-        await (await SqliteKeyValue.open(str(tmp_path / "kv.db"))).close()
-
-    asyncio.run(main())
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+    opening = asyncio.create_task(SqliteKeyValue.open(str(tmp_path / "kv.db")))
+    await asyncio.sleep(0)  # its thread is started
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await (await SqliteKeyValue.open(str(tmp_path / "kv.db"))).close()
     assert problems == []
 
 
@@ -140,14 +138,14 @@ WRITE_FOR_EVER = """
 
 
 @pytest.mark.parametrize("answers", [1, 100, 1500])
-def test_kill_9_loses_nothing_answered_and_halves_nothing(answers: int, tmp_path: Path) -> None:
+async def test_kill_9_loses_nothing_answered_and_halves_nothing(answers: int, tmp_path: Path) -> None:
     with child(WRITE_FOR_EVER, str(tmp_path / "kv.db")) as writer:
         answered = {read_line(writer) for _ in range(answers)}
         writer.send_signal(signal.SIGKILL)
         assert writer.stdout is not None
         answered.update(writer.stdout.read().split("\n")[:-1])
 
-    async def scenario(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
         left = {entry.key.removeprefix("left/"): entry.revision async for entry in kv.list("left/")}
         right = {entry.key.removeprefix("right/"): entry.revision async for entry in kv.list("right/")}
         assert answered <= left.keys()
@@ -157,23 +155,19 @@ def test_kill_9_loses_nothing_answered_and_halves_nothing(answers: int, tmp_path
         last = {entry.value.decode() async for entry in kv.list("last/")}
         assert last == {max(key for key in left if key[0] == who) for who in {key[0] for key in left}}
 
-    run(tmp_path / "kv.db", scenario)
 
-
-def test_a_thousand_concurrent_commits_take_few_transactions(tmp_path: Path) -> None:
-    async def scenario(kv: SqliteKeyValue) -> None:
+async def test_a_thousand_concurrent_commits_take_few_transactions(tmp_path: Path) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
         commits = await asyncio.gather(*(kv.commit([Compare(f"k{n}", 0)], [Put(f"k{n}", b"")]) for n in range(1000)))
         assert sorted(commit.revision for commit in commits) == list(range(2, 1002))
         assert kv.groups < 100
         assert kv.queued == 0
 
-    run(tmp_path / "kv.db", scenario)
 
-
-def test_callers_beyond_the_queue_wait_and_have_done_nothing(tmp_path: Path) -> None:
+async def test_callers_beyond_the_queue_wait_and_have_done_nothing(tmp_path: Path) -> None:
     clock = HandClock()
 
-    async def scenario(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db", clock=clock, queue=4) as kv:
         await hold_thread(kv, clock)
         tasks = [asyncio.create_task(kv.commit([], [Put(f"k{n}", b"")])) for n in range(10)]
         await until(lambda: kv.queued == 4)
@@ -184,8 +178,6 @@ def test_callers_beyond_the_queue_wait_and_have_done_nothing(tmp_path: Path) -> 
         clock.goes.set()
         assert [(await task).revision for task in tasks[:3]] == [2, 3, 4]
         assert await kv.revision() == 4
-
-    run(tmp_path / "kv.db", scenario, clock=clock, queue=4)
 
 
 async def hold_thread(kv: SqliteKeyValue, clock: HandClock) -> None:
@@ -204,10 +196,10 @@ async def until(fact: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def test_close_answers_what_was_queued(tmp_path: Path) -> None:
+async def test_close_answers_what_was_queued(tmp_path: Path) -> None:
     clock = HandClock()
 
-    async def scenario(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db", clock=clock) as kv:
         await hold_thread(kv, clock)
         task = asyncio.create_task(kv.commit([], [Put("a", b"")]))
         await until(lambda: kv.queued == 2)
@@ -217,15 +209,13 @@ def test_close_answers_what_was_queued(tmp_path: Path) -> None:
         await closing
         assert (await task).revision == 2
 
-    run(tmp_path / "kv.db", scenario, clock=clock)
 
-
-def test_what_was_committed_is_there_when_reopened_history_too(tmp_path: Path) -> None:
-    async def before(kv: SqliteKeyValue) -> None:
+async def test_what_was_committed_is_there_when_reopened_history_too(tmp_path: Path) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
         await kv.commit([], [Put("a", b"1"), Put("b", b"2")])
         await kv.commit([], [Delete("b")])
 
-    async def after(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
         assert await kv.revision() == 3
         assert [entry async for entry in kv.list("")] == [Entry("a", b"1", 2)]
         watch = kv.watch("b", after_revision=1)
@@ -233,32 +223,26 @@ def test_what_was_committed_is_there_when_reopened_history_too(tmp_path: Path) -
         assert await anext(watch) == [Event("b", None, 3)]
         assert (await kv.commit([], [Put("c", b"")])).revision == 4
 
-    run(tmp_path / "kv.db", before)
-    run(tmp_path / "kv.db", after)
 
-
-def test_entries_with_a_lease_end_with_the_process(tmp_path: Path) -> None:
+async def test_entries_with_a_lease_end_with_the_process(tmp_path: Path) -> None:
     leases: list[int] = []
 
-    async def before(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
         leases.append(await kv.grant(3600))
         await kv.commit([], [Put("kept", b""), Put("leader", b"", leases[0])])
 
-    async def after(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
         assert [entry.key async for entry in kv.list("")] == ["kept"]
         assert await anext(kv.watch("leader", after_revision=2)) == [Event("leader", None, 3)]
         with pytest.raises(LeaseNotFound):
             await kv.keep_alive(leases[0])
         assert await kv.grant(3600) != leases[0]
 
-    run(tmp_path / "kv.db", before)
-    run(tmp_path / "kv.db", after)
 
-
-def test_leases_follow_the_given_clock_through_a_suspend(tmp_path: Path) -> None:
+async def test_leases_follow_the_given_clock_through_a_suspend(tmp_path: Path) -> None:
     clock = HandClock()
 
-    async def scenario(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db", clock=clock) as kv:
         lease, longer = await kv.grant(10), await kv.grant(7200)
         await kv.commit([], [Put("a", b"", lease), Put("b", b"", longer)])
         clock.now += 9.9
@@ -269,8 +253,6 @@ def test_leases_follow_the_given_clock_through_a_suspend(tmp_path: Path) -> None
         assert await kv.get("a") is None
         clock.now += 7200
         assert await anext(kv.watch("b", after_revision=3)) == [Event("b", None, 4)]
-
-    run(tmp_path / "kv.db", scenario, clock=clock)
 
 
 class FailingConnection(sqlite3.Connection):
@@ -295,12 +277,12 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> type[FailingConnection]:
     return FailingConnection
 
 
-def test_a_write_that_fails_takes_its_group_with_it_and_nothing_else(
+async def test_a_write_that_fails_takes_its_group_with_it_and_nothing_else(
     tmp_path: Path, disk: type[FailingConnection]
 ) -> None:
     clock = HandClock()
 
-    async def scenario(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db", clock=clock) as kv:
         lease = await kv.grant(60)
         await kv.commit([], [Put("a", b"", lease)])
         await hold_thread(kv, clock)
@@ -317,13 +299,11 @@ def test_a_write_that_fails_takes_its_group_with_it_and_nothing_else(
         assert await kv.keep_alive(lease) == 60  # the revoke was undone with the rest
         assert (await kv.commit([Compare("a", 2)], [Put("b", b"")])).revision == 3
 
-    run(tmp_path / "kv.db", scenario, clock=clock)
 
-
-def test_a_commit_on_a_full_disk_is_unknown_and_the_store_goes_on(
+async def test_a_commit_on_a_full_disk_is_unknown_and_the_store_goes_on(
     tmp_path: Path, disk: type[FailingConnection]
 ) -> None:
-    async def scenario(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
         disk.failing = "COMMIT"
         with pytest.raises(KvUnknown):
             await kv.commit([], [Put("a", b"")])
@@ -332,17 +312,15 @@ def test_a_commit_on_a_full_disk_is_unknown_and_the_store_goes_on(
         disk.failing = ""
         assert await kv.commit([Compare("a", 0)], [Put("a", b"")])
 
-    run(tmp_path / "kv.db", scenario)
-
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_READONLY])
-def test_after_a_commit_that_failed_otherwise_the_file_is_opened_again(
+async def test_after_a_commit_that_failed_otherwise_the_file_is_opened_again(
     code: int, tmp_path: Path, disk: type[FailingConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the store itself: whoever uses it would wait for ever."""
     monkeypatch.setattr(disk, "code", code)
 
-    async def scenario(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
         lease = await kv.grant(60)
         await kv.commit([], [Put("leased", b"", lease)])
         watch = kv.watch("a", after_revision=2)
@@ -365,11 +343,10 @@ def test_after_a_commit_that_failed_otherwise_the_file_is_opened_again(
         disk.failing = ""
         assert (await kv.commit([Compare("b", 0)], [Put("b", b"")])).revision == 4
 
-    run(tmp_path / "kv.db", scenario)
-    run(tmp_path / "kv.db", nothing)
+    await open_and_close(tmp_path / "kv.db")
 
 
-def test_a_commit_that_was_done_though_it_failed_is_found(
+async def test_a_commit_that_was_done_though_it_failed_is_found(
     tmp_path: Path, disk: type[FailingConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk said that it was not synced, and it is in the log all the same."""
@@ -383,7 +360,7 @@ def test_a_commit_that_was_done_though_it_failed_is_found(
 
     monkeypatch.setattr(disk, "execute", done_and_failed)
 
-    async def scenario(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
         watch = kv.watch("a", after_revision=1)
         disk.failing = "COMMIT"
         with pytest.raises(KvUnknown):
@@ -392,8 +369,6 @@ def test_a_commit_that_was_done_though_it_failed_is_found(
         assert await kv.get("a") == Entry("a", b"1", 2)
         assert await anext(watch) == [Event("a", Entry("a", b"1", 2), 2)]
         assert not (await kv.commit([Compare("a", 0)], [Put("a", b"2")])).succeeded
-
-    run(tmp_path / "kv.db", scenario)
 
 
 FILL_THE_DISK = """
@@ -416,24 +391,22 @@ FILL_THE_DISK = """
 @pytest.mark.skipif(
     resource.getrlimit(resource.RLIMIT_FSIZE)[1] != resource.RLIM_INFINITY, reason="file sizes are limited already"
 )
-def test_a_real_write_error_in_the_commit_leaves_a_store_that_goes_on(tmp_path: Path) -> None:
+async def test_a_real_write_error_in_the_commit_leaves_a_store_that_goes_on(tmp_path: Path) -> None:
     with child(FILL_THE_DISK, str(tmp_path / "kv.db")) as process:
         assert [read_line(process), read_line(process)] == ["unknown", "kept"]
         assert read_line(process) == "True"
         assert process.wait() == 0
 
-    async def scenario(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
         assert await kv.get("a") == Entry("a", b"kept", 2)
         assert await kv.get("b") == Entry("b", b"small", 3)
 
-    run(tmp_path / "kv.db", scenario)
-
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_bug_in_the_thread_leaves_nobody_waiting(tmp_path: Path) -> None:
+async def test_a_bug_in_the_thread_leaves_nobody_waiting(tmp_path: Path) -> None:
     clock = HandClock()
 
-    async def scenario(kv: SqliteKeyValue) -> None:
+    async with opened(tmp_path / "kv.db", clock=clock) as kv:
         watching = asyncio.ensure_future(anext(kv.watch("", after_revision=1)))
         assert await kv.revision() == 1
         clock.broken = True
@@ -443,13 +416,11 @@ def test_a_bug_in_the_thread_leaves_nobody_waiting(tmp_path: Path) -> None:
             with pytest.raises(KvUnavailable):
                 await call
 
-    run(tmp_path / "kv.db", scenario, clock=clock)
 
-
-def test_what_is_not_our_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_what_is_not_our_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     text, newer, other = tmp_path / "text", tmp_path / "newer.db", tmp_path / "other.db"
     text.write_text("not a database, and longer than the header of one would be: " * 10)
-    run(newer, nothing)
+    await open_and_close(newer)
     for path, statement in ((newer, "PRAGMA user_version = 2"), (other, "CREATE TABLE theirs (x)")):
         with contextlib.closing(sqlite3.connect(path)) as db:
             db.execute(statement)
@@ -462,13 +433,5 @@ def test_what_is_not_our_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     ]
     for path, message in cases:
         with pytest.raises(KvError, match=message):
-            run(path, never)
+            await SqliteKeyValue.open(str(path))
     assert text.read_text().startswith("not a database")
-
-
-async def nothing(kv: SqliteKeyValue) -> None:
-    assert await kv.revision() >= 1
-
-
-async def never(kv: SqliteKeyValue) -> None:
-    raise AssertionError("it opened")

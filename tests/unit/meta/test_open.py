@@ -16,25 +16,21 @@ from bmq.meta.open import open_keyvalue
 from tests.services.processes import free_ports
 
 
-def test_sqlite_urls_name_an_absolute_file(tmp_path: Path) -> None:
-    async def main() -> None:
-        for revision in (2, 3):
-            kv = await open_keyvalue(f"sqlite://{tmp_path}/a%20folder/kv.db")
-            assert (await kv.commit([], [Put("a", b"")])).revision == revision
-            await kv.close()
-
-    asyncio.run(main())
+@pytest.mark.loops("asyncio")
+async def test_sqlite_urls_name_an_absolute_file(tmp_path: Path) -> None:
+    for revision in (2, 3):
+        kv = await open_keyvalue(f"sqlite://{tmp_path}/a%20folder/kv.db")
+        assert (await kv.commit([], [Put("a", b"")])).revision == revision
+        await kv.close()
     assert (tmp_path / "a folder" / "kv.db").exists()
 
 
-def test_memory_is_a_store_of_its_own_each_time() -> None:
-    async def main() -> None:
-        one, other = await open_keyvalue("memory:"), await open_keyvalue("memory:")
-        assert isinstance(one, MemoryKeyValue)
-        await one.commit([], [Put("a", b"")])
-        assert await other.revision() == 1
-
-    asyncio.run(main())
+@pytest.mark.loops("asyncio")
+async def test_memory_is_a_store_of_its_own_each_time() -> None:
+    one, other = await open_keyvalue("memory:"), await open_keyvalue("memory:")
+    assert isinstance(one, MemoryKeyValue)
+    await one.commit([], [Put("a", b"")])
+    assert await other.revision() == 1
 
 
 @pytest.mark.parametrize(
@@ -91,12 +87,9 @@ def test_the_system_clock_is_the_machines() -> None:
     assert clock.monotonic() >= first
 
 
-def test_the_loop_clock_has_no_time_but_the_loops() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        clock: Clock = LoopClock(epoch_ms=5000)
-        before = loop.time()
-        assert before <= clock.monotonic() <= loop.time()
-        assert 5000 + int(before * 1000) <= clock.now_ms() <= 5000 + loop.time() * 1000
-
-    asyncio.run(main())
+async def test_the_loop_clock_has_no_time_but_the_loops() -> None:
+    loop = asyncio.get_running_loop()
+    clock: Clock = LoopClock(epoch_ms=5000)
+    before = loop.time()
+    assert before <= clock.monotonic() <= loop.time()
+    assert 5000 + int(before * 1000) <= clock.now_ms() <= 5000 + loop.time() * 1000

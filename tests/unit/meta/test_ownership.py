@@ -17,7 +17,6 @@ from bmq.meta import ownership
 from bmq.meta.kv import Compare, Delete, KvError, KvUnavailable, KvUnknown, Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, SegmentEntry, Stored, WriteRefused, decode, encode, partition_key
-from tests.harness.loop import run
 
 pytestmark = pytest.mark.slow
 
@@ -149,182 +148,152 @@ def client(store: MemoryStore, faults: KvFaults | None = None, seed: int = 0) ->
     return MemoryKeyValue(store, random=random.Random(seed), faults=faults)
 
 
-def test_a_partition_that_nobody_owned_reads_as_empty() -> None:
-    async def main() -> None:
-        kv = client(MemoryStore())
-        assert await ownership.read(kv, KEY) == (PartitionRecord(), 0)
-        stored = await ownership.store(kv, KEY, record(1), 0)
-        assert isinstance(stored, Stored)
-        assert await ownership.read(kv, KEY) == (record(1), stored.revision)
-
-    run(main())
+async def test_a_partition_that_nobody_owned_reads_as_empty() -> None:
+    kv = client(MemoryStore())
+    assert await ownership.read(kv, KEY) == (PartitionRecord(), 0)
+    stored = await ownership.store(kv, KEY, record(1), 0)
+    assert isinstance(stored, Stored)
+    assert await ownership.read(kv, KEY) == (record(1), stored.revision)
 
 
-def test_each_store_needs_the_revision_of_the_one_before() -> None:
-    async def main() -> None:
-        kv = client(MemoryStore())
-        first = await ownership.store(kv, KEY, record(1), 0)
-        assert isinstance(first, Stored)
-        second = await ownership.store(kv, KEY, record(2), first.revision)
-        assert isinstance(second, Stored)
-        assert second.revision > first.revision
-        assert await ownership.store(kv, KEY, record(3), first.revision) == WriteRefused(record(2), second.revision)
-        assert await ownership.read(kv, KEY) == (record(2), second.revision)
-
-    run(main())
+async def test_each_store_needs_the_revision_of_the_one_before() -> None:
+    kv = client(MemoryStore())
+    first = await ownership.store(kv, KEY, record(1), 0)
+    assert isinstance(first, Stored)
+    second = await ownership.store(kv, KEY, record(2), first.revision)
+    assert isinstance(second, Stored)
+    assert second.revision > first.revision
+    assert await ownership.store(kv, KEY, record(3), first.revision) == WriteRefused(record(2), second.revision)
+    assert await ownership.read(kv, KEY) == (record(2), second.revision)
 
 
-def test_somebody_else_was_first() -> None:
+async def test_somebody_else_was_first() -> None:
     """Refused with what is there, so that the loser can go on from it; nothing is overwritten."""
 
-    async def main() -> None:
-        store = MemoryStore()
-        one, other = client(store), client(store)
-        won = await ownership.store(one, KEY, record(1, "1-aa"), 0)
-        assert isinstance(won, Stored)
-        lost = await ownership.store(other, KEY, record(1, "2-bb"), 0)
-        assert lost == WriteRefused(record(1, "1-aa"), won.revision)
-        assert isinstance(await ownership.store(other, KEY, record(2, "2-bb"), won.revision), Stored)
-
-    run(main())
+    store = MemoryStore()
+    one, other = client(store), client(store)
+    won = await ownership.store(one, KEY, record(1, "1-aa"), 0)
+    assert isinstance(won, Stored)
+    lost = await ownership.store(other, KEY, record(1, "2-bb"), 0)
+    assert lost == WriteRefused(record(1, "1-aa"), won.revision)
+    assert isinstance(await ownership.store(other, KEY, record(2, "2-bb"), won.revision), Stored)
 
 
-def test_a_record_that_was_deleted() -> None:
+async def test_a_record_that_was_deleted() -> None:
     """Refused as "nothing there", not stored anew by whoever still remembers it."""
 
-    async def main() -> None:
-        kv = client(MemoryStore())
-        first = await ownership.store(kv, KEY, record(1), 0)
-        assert isinstance(first, Stored)
-        await kv.commit([Compare(KEY, first.revision)], [Delete(KEY)])
-        assert await ownership.store(kv, KEY, record(2), first.revision) == WriteRefused(PartitionRecord(), 0)
-
-    run(main())
+    kv = client(MemoryStore())
+    first = await ownership.store(kv, KEY, record(1), 0)
+    assert isinstance(first, Stored)
+    await kv.commit([Compare(KEY, first.revision)], [Delete(KEY)])
+    assert await ownership.store(kv, KEY, record(2), first.revision) == WriteRefused(PartitionRecord(), 0)
 
 
-def test_an_own_earlier_unknown_commit_is_recognised() -> None:
+async def test_an_own_earlier_unknown_commit_is_recognised() -> None:
     """It was done, the answer got lost: the same call again is refused by it, and that is Stored."""
 
-    async def main() -> None:
-        store = MemoryStore()
-        kv = client(store, KvFaults(unknown_applied=1.0))
-        with pytest.raises(KvUnknown):
-            await ownership.store(kv, KEY, record(1), 0)
-        kv.faults = KvFaults()
-        again = await ownership.store(kv, KEY, record(1), 0)
-        assert again == Stored(store.revision)
-        assert await ownership.read(kv, KEY) == (record(1), store.revision)
-
-    run(main())
+    store = MemoryStore()
+    kv = client(store, KvFaults(unknown_applied=1.0))
+    with pytest.raises(KvUnknown):
+        await ownership.store(kv, KEY, record(1), 0)
+    kv.faults = KvFaults()
+    again = await ownership.store(kv, KEY, record(1), 0)
+    assert again == Stored(store.revision)
+    assert await ownership.read(kv, KEY) == (record(1), store.revision)
 
 
-def test_an_unknown_commit_that_was_lost_is_done_by_the_second() -> None:
-    async def main() -> None:
-        kv = client(MemoryStore(), KvFaults(unknown_lost=1.0))
-        with pytest.raises(KvUnknown):
-            await ownership.store(kv, KEY, record(1), 0)
-        kv.faults = KvFaults()
-        assert await ownership.read(kv, KEY) == (PartitionRecord(), 0)
-        assert isinstance(await ownership.store(kv, KEY, record(1), 0), Stored)
-
-    run(main())
+async def test_an_unknown_commit_that_was_lost_is_done_by_the_second() -> None:
+    kv = client(MemoryStore(), KvFaults(unknown_lost=1.0))
+    with pytest.raises(KvUnknown):
+        await ownership.store(kv, KEY, record(1), 0)
+    kv.faults = KvFaults()
+    assert await ownership.read(kv, KEY) == (PartitionRecord(), 0)
+    assert isinstance(await ownership.store(kv, KEY, record(1), 0), Stored)
 
 
-def test_an_unknown_commit_that_somebody_overtook_is_refused() -> None:
+async def test_an_unknown_commit_that_somebody_overtook_is_refused() -> None:
     """Lost, and another owner wrote since: never taken for one's own."""
 
-    async def main() -> None:
-        store = MemoryStore()
-        kv, other = client(store, KvFaults(unknown_lost=1.0)), client(store)
-        with pytest.raises(KvUnknown):
-            await ownership.store(kv, KEY, record(1, "1-aa"), 0)
-        won = await ownership.store(other, KEY, record(1, "2-bb"), 0)
-        assert isinstance(won, Stored)
-        kv.faults = KvFaults()
-        assert await ownership.store(kv, KEY, record(1, "1-aa"), 0) == WriteRefused(record(1, "2-bb"), won.revision)
-
-    run(main())
+    store = MemoryStore()
+    kv, other = client(store, KvFaults(unknown_lost=1.0)), client(store)
+    with pytest.raises(KvUnknown):
+        await ownership.store(kv, KEY, record(1, "1-aa"), 0)
+    won = await ownership.store(other, KEY, record(1, "2-bb"), 0)
+    assert isinstance(won, Stored)
+    kv.faults = KvFaults()
+    assert await ownership.store(kv, KEY, record(1, "1-aa"), 0) == WriteRefused(record(1, "2-bb"), won.revision)
 
 
-def test_an_unreachable_store_changes_nothing() -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        kv = client(store, KvFaults(unavailable=1.0))
-        with pytest.raises(KvUnavailable):
-            await ownership.store(kv, KEY, record(1), 0)
-        with pytest.raises(KvUnavailable):
-            await ownership.read(kv, KEY)
-        assert store.get(KEY) is None
-
-    run(main())
+async def test_an_unreachable_store_changes_nothing() -> None:
+    store = MemoryStore()
+    kv = client(store, KvFaults(unavailable=1.0))
+    with pytest.raises(KvUnavailable):
+        await ownership.store(kv, KEY, record(1), 0)
+    with pytest.raises(KvUnavailable):
+        await ownership.read(kv, KEY)
+    assert store.get(KEY) is None
 
 
-def test_what_another_version_wrote_is_not_overwritten() -> None:
+async def test_what_another_version_wrote_is_not_overwritten() -> None:
     """Neither read as something else, nor replaced."""
 
-    async def main() -> None:
-        store = MemoryStore()
-        kv = client(store)
-        await kv.commit([], [Put(KEY, b'{"format":2}')])
-        with pytest.raises(FormatError):
-            await ownership.read(kv, KEY)
-        with pytest.raises(FormatError):
-            await ownership.store(kv, KEY, record(1), 0)
-        entry = store.get(KEY)
-        assert entry is not None
-        assert entry.value == b'{"format":2}'
-
-    run(main())
+    store = MemoryStore()
+    kv = client(store)
+    await kv.commit([], [Put(KEY, b'{"format":2}')])
+    with pytest.raises(FormatError):
+        await ownership.read(kv, KEY)
+    with pytest.raises(FormatError):
+        await ownership.store(kv, KEY, record(1), 0)
+    entry = store.get(KEY)
+    assert entry is not None
+    assert entry.value == b'{"format":2}'
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_racing_owners_under_faults_never_share_an_epoch(seed: int) -> None:
+async def test_racing_owners_under_faults_never_share_an_epoch(seed: int) -> None:
     """Three brokers claim again and again over a bad network, each asking until it knows: the epochs in the store
     rise by one, and nobody was told that it has an epoch that names another."""
     rng = random.Random(seed)
 
-    async def main() -> None:
-        store = MemoryStore()
-        faults = KvFaults(
-            latency_s=0.05, unavailable=0.2, unknown_applied=0.2, unknown_lost=0.2, unknown_late=0.2, late_s=0.3
-        )
-        told: list[tuple[int, str]] = []
+    store = MemoryStore()
+    faults = KvFaults(
+        latency_s=0.05, unavailable=0.2, unknown_applied=0.2, unknown_lost=0.2, unknown_late=0.2, late_s=0.3
+    )
+    told: list[tuple[int, str]] = []
 
-        async def claim(owner: str) -> None:
-            kv = client(store, faults, rng.randrange(1 << 32))
+    async def claim(owner: str) -> None:
+        kv = client(store, faults, rng.randrange(1 << 32))
+        while True:
+            try:
+                found, revision = await ownership.read(kv, KEY)
+            except KvError:
+                continue
+            if found.epoch >= 12:
+                return
+            wanted = record(found.epoch + 1, owner)
             while True:
                 try:
-                    found, revision = await ownership.read(kv, KEY)
+                    result = await ownership.store(kv, KEY, wanted, revision)
                 except KvError:
-                    continue
-                if found.epoch >= 12:
-                    return
-                wanted = record(found.epoch + 1, owner)
-                while True:
-                    try:
-                        result = await ownership.store(kv, KEY, wanted, revision)
-                    except KvError:
-                        continue  # not known: the same again
-                    break
-                if isinstance(result, Stored):
-                    told.append((wanted.epoch, owner))
-
-        history = client(store)
-        watch = history.watch(KEY, after_revision=store.revision)
-        async with asyncio.TaskGroup() as group:
-            for owner in ("1-aa", "2-bb", "3-cc"):
-                group.create_task(claim(owner))
-        written: list[tuple[int, str]] = []
-        async for changes in watch:
-            for event in changes:
-                assert event.entry is not None
-                found = decode(event.entry.value)
-                written.append((found.epoch, found.owner))
-            if written[-1][0] >= 12:
+                    continue  # not known: the same again
                 break
-        await watch.aclose()
-        assert [epoch for epoch, _ in written] == list(range(1, 13))
-        assert len(told) == len(set(told))
-        assert set(told) <= set(written)
+            if isinstance(result, Stored):
+                told.append((wanted.epoch, owner))
 
-    run(main())
+    history = client(store)
+    watch = history.watch(KEY, after_revision=store.revision)
+    async with asyncio.TaskGroup() as group:
+        for owner in ("1-aa", "2-bb", "3-cc"):
+            group.create_task(claim(owner))
+    written: list[tuple[int, str]] = []
+    async for changes in watch:
+        for event in changes:
+            assert event.entry is not None
+            found = decode(event.entry.value)
+            written.append((found.epoch, found.owner))
+        if written[-1][0] >= 12:
+            break
+    await watch.aclose()
+    assert [epoch for epoch, _ in written] == list(range(1, 13))
+    assert len(told) == len(set(told))
+    assert set(told) <= set(written)

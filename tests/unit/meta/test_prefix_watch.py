@@ -69,16 +69,13 @@ def test_a_revision_larger_than_a_step_is_applied_in_one_piece() -> None:
     assert run(turns_of(huge)) == [[100], [101]]
 
 
-def test_a_listing_is_applied_in_parts_of_a_step() -> None:
-    async def main() -> list[int]:
-        kv = MemoryKeyValue(MemoryStore())
-        for number in range(EVENTS_PER_STEP + 5):
-            await kv.commit([], [Put(f"{PREFIX}{number:06d}", b"v")])
-        await kv.commit([], [Put(f"{PREFIX}large", b"v" * 2 * BYTES_PER_STEP)])
-        parts: list[int] = []
-        following = PrefixWatcher(kv, PREFIX, lambda changes: parts.append(len(changes)), what="things")
-        await following.start()
-        await following.close()
-        return parts
-
-    assert run(main()) == [EVENTS_PER_STEP, 5, 1]
+async def test_a_listing_is_applied_in_parts_of_a_step() -> None:
+    kv = MemoryKeyValue(MemoryStore())
+    for number in range(EVENTS_PER_STEP + 5):
+        await kv.commit([], [Put(f"{PREFIX}{number:06d}", b"v")])
+    await kv.commit([], [Put(f"{PREFIX}large", b"v" * 2 * BYTES_PER_STEP)])
+    parts: list[int] = []
+    following = PrefixWatcher(kv, PREFIX, lambda changes: parts.append(len(changes)), what="things")
+    await following.start()
+    await following.close()
+    assert parts == [EVENTS_PER_STEP, 5, 1]

@@ -14,60 +14,48 @@ from bmq.meta.producer_ids import BLOCK, INCARNATION_MAX, ProducerIds, producer_
 from tests.harness.loop import run
 
 
-def test_ids_count_up_from_block_to_block() -> None:
-    async def main() -> None:
-        store = MemoryStore()
+async def test_ids_count_up_from_block_to_block() -> None:
+    store = MemoryStore()
+    ids = ProducerIds(MemoryKeyValue(store), "c")
+    assert [await ids.next() for _ in range(2 * BLOCK)] == list(range(2 * BLOCK))
+    await asyncio.sleep(1)
+    assert store.revision == 1 + 3, "one write a block, and the one fetched ahead"
+    await ids.close()
+    later = ProducerIds(MemoryKeyValue(store), "c")
+    assert await later.next() == 3 * BLOCK, "what was left of a block is lost with its process"
+    await later.close()
+
+
+async def test_the_next_block_is_there_before_it_is_needed() -> None:
+    kv = MemoryKeyValue(MemoryStore(), random=Random(0))
+    ids = ProducerIds(kv, "c")
+    for _ in range(BLOCK - 100):
+        await ids.next()
+    await asyncio.sleep(1)
+    kv.faults = KvFaults(unavailable=1.0)
+    assert [await ids.next() for _ in range(500)][-1] == BLOCK + 399
+    await ids.close()
+
+
+async def test_the_incarnation_is_in_the_high_bits() -> None:
+    store = MemoryStore()
+    ids = ProducerIds(MemoryKeyValue(store), "c", incarnation=INCARNATION_MAX)
+    largest = await ids.next()
+    assert largest == INCARNATION_MAX << 48
+    assert largest < 1 << 62
+    older = ProducerIds(MemoryKeyValue(store), "c", incarnation=3)
+    assert await older.next() == largest + BLOCK, "the store's word counts when it is the later one"
+    await ids.close()
+    await older.close()
+
+
+async def test_a_rebuilt_counter_starts_again_under_the_next_incarnation() -> None:
+    store = MemoryStore()
+    for incarnation in (0, 1):
         ids = ProducerIds(MemoryKeyValue(store), "c")
-        assert [await ids.next() for _ in range(2 * BLOCK)] == list(range(2 * BLOCK))
-        await asyncio.sleep(1)
-        assert store.revision == 1 + 3, "one write a block, and the one fetched ahead"
+        ids.incarnation = incarnation
+        assert await ids.next() == incarnation << 48
         await ids.close()
-        later = ProducerIds(MemoryKeyValue(store), "c")
-        assert await later.next() == 3 * BLOCK, "what was left of a block is lost with its process"
-        await later.close()
-
-    run(main())
-
-
-def test_the_next_block_is_there_before_it_is_needed() -> None:
-    async def main() -> None:
-        kv = MemoryKeyValue(MemoryStore(), random=Random(0))
-        ids = ProducerIds(kv, "c")
-        for _ in range(BLOCK - 100):
-            await ids.next()
-        await asyncio.sleep(1)
-        kv.faults = KvFaults(unavailable=1.0)
-        assert [await ids.next() for _ in range(500)][-1] == BLOCK + 399
-        await ids.close()
-
-    run(main())
-
-
-def test_the_incarnation_is_in_the_high_bits() -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        ids = ProducerIds(MemoryKeyValue(store), "c", incarnation=INCARNATION_MAX)
-        largest = await ids.next()
-        assert largest == INCARNATION_MAX << 48
-        assert largest < 1 << 62
-        older = ProducerIds(MemoryKeyValue(store), "c", incarnation=3)
-        assert await older.next() == largest + BLOCK, "the store's word counts when it is the later one"
-        await ids.close()
-        await older.close()
-
-    run(main())
-
-
-def test_a_rebuilt_counter_starts_again_under_the_next_incarnation() -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        for incarnation in (0, 1):
-            ids = ProducerIds(MemoryKeyValue(store), "c")
-            ids.incarnation = incarnation
-            assert await ids.next() == incarnation << 48
-            await ids.close()
-
-    run(main())
 
 
 def test_no_id_is_given_twice() -> None:
@@ -101,29 +89,23 @@ def test_no_id_is_given_twice() -> None:
         run(main(seed), seed)
 
 
-def test_many_at_once_share_one_fetch() -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        ids = ProducerIds(MemoryKeyValue(store, random=Random(0), faults=KvFaults(latency_s=0.1)), "c")
-        given = await asyncio.gather(*(ids.next() for _ in range(200)))
-        assert sorted(given) == list(range(200))
-        assert store.revision == 2
-        await ids.close()
-
-    run(main())
+async def test_many_at_once_share_one_fetch() -> None:
+    store = MemoryStore()
+    ids = ProducerIds(MemoryKeyValue(store, random=Random(0), faults=KvFaults(latency_s=0.1)), "c")
+    given = await asyncio.gather(*(ids.next() for _ in range(200)))
+    assert sorted(given) == list(range(200))
+    assert store.revision == 2
+    await ids.close()
 
 
-def test_a_cancelled_producer_takes_nobody_elses_block() -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        ids = ProducerIds(MemoryKeyValue(store, random=Random(0), faults=KvFaults(latency_s=0.1)), "c")
-        first, second = (asyncio.create_task(ids.next()) for _ in range(2))
-        await asyncio.sleep(0.01)
-        first.cancel()
-        assert await second == 0
-        await ids.close()
-
-    run(main())
+async def test_a_cancelled_producer_takes_nobody_elses_block() -> None:
+    store = MemoryStore()
+    ids = ProducerIds(MemoryKeyValue(store, random=Random(0), faults=KvFaults(latency_s=0.1)), "c")
+    first, second = (asyncio.create_task(ids.next()) for _ in range(2))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    assert await second == 0
+    await ids.close()
 
 
 @pytest.mark.parametrize(
@@ -135,18 +117,15 @@ def test_a_cancelled_producer_takes_nobody_elses_block() -> None:
         b'{"format":1,"incarnation":16384,"next":0}',
     ],
 )  # fmt: skip
-def test_a_record_that_cannot_be_read_gives_no_id_and_is_not_overwritten(value: bytes) -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        kv = MemoryKeyValue(store)
-        await kv.commit([], [Put(producer_ids_key("c"), value)])
-        ids = ProducerIds(kv, "c")
-        with pytest.raises(RequestError) as caught:
-            await ids.next()
-        assert caught.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        found = store.get(producer_ids_key("c"))
-        assert found is not None
-        assert found.value == value
-        await ids.close()
-
-    run(main())
+async def test_a_record_that_cannot_be_read_gives_no_id_and_is_not_overwritten(value: bytes) -> None:
+    store = MemoryStore()
+    kv = MemoryKeyValue(store)
+    await kv.commit([], [Put(producer_ids_key("c"), value)])
+    ids = ProducerIds(kv, "c")
+    with pytest.raises(RequestError) as caught:
+        await ids.next()
+    assert caught.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    found = store.get(producer_ids_key("c"))
+    assert found is not None
+    assert found.value == value
+    await ids.close()

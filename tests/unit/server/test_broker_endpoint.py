@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,7 +21,6 @@ from bmq.meta.kv_memory import KvFaults
 from bmq.server.broker_endpoint import internal_dispatch, internal_services
 from bmq.server.local_shard_log import LocalShardLogs
 from bmq.storage.block_cache import BlockCache, ReadConfig
-from tests.harness.loop import run
 from tests.unit.broker.world import World, answered, batch, world
 
 VERSION = 13  # by topic id
@@ -80,14 +79,6 @@ async def process(**options: Any) -> AsyncIterator[Process]:
         await made.stop()
 
 
-def play(story: Callable[[Process], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with process(**options) as made:
-            await story(made)
-
-    run(main())
-
-
 async def fetched(answer: Awaitable[Response] | Response) -> Any:
     response = await answered(answer, FetchResponse, VERSION)
     assert response.error_code == 0
@@ -101,8 +92,8 @@ def bases(response: Any) -> list[int]:
     return [each.base_offset for each in read_batches(data)]
 
 
-def test_produce_and_fetch_by_topic_id() -> None:
-    async def story(p: Process) -> None:
+async def test_produce_and_fetch_by_topic_id() -> None:
+    async with process() as p:
         p.topic()
         for number in range(3):
             (answer,) = await p.produce({("orders", 0): batch()}, version=13)
@@ -111,13 +102,11 @@ def test_produce_and_fetch_by_topic_id() -> None:
         assert bases(response) == [0, 1, 2]
         assert response.responses[0].partitions[0].high_watermark == 3
 
-    play(story)
 
-
-def test_one_copy_of_a_tail_and_one_register() -> None:
+async def test_one_copy_of_a_tail_and_one_register() -> None:
     """A flush told once wakes a proxy's parked fetch, which finds it in the tails of the process's own clients."""
 
-    async def story(p: Process) -> None:
+    async with process() as p:
         p.topic()
         await p.owner()
         assert p.internal.reading.tails is p.reading.tails
@@ -134,11 +123,9 @@ def test_one_copy_of_a_tail_and_one_register() -> None:
         assert p.internal.metrics.tail_hit_bytes == len(data)
         assert len(data) <= p.reading.tails.used < 2 * len(data) + 1000
 
-    play(story)
 
-
-def test_sessions_drains_and_counters_are_apart() -> None:
-    async def story(p: Process) -> None:
+async def test_sessions_drains_and_counters_are_apart() -> None:
+    async with process() as p:
         p.topic()
         await p.owner()
         response = await fetched(p.fetch(0, session=(0, 0), max_wait_ms=0))
@@ -158,11 +145,9 @@ def test_sessions_drains_and_counters_are_apart() -> None:
         p.catalog.put("orders", None)
         assert p.internal.metrics.topics == {}
 
-    play(story)
 
-
-def test_what_is_served_is_counted_for_the_controller() -> None:
-    async def story(p: Process) -> None:
+async def test_what_is_served_is_counted_for_the_controller() -> None:
+    async with process() as p:
         p.topic("orders", 2)
         load = p.broker.shared.load
         load.take("controller")
@@ -174,11 +159,9 @@ def test_what_is_served_is_counted_for_the_controller() -> None:
         assert key == p.key("orders", 1)
         assert (traffic.bytes_in, traffic.bytes_out, traffic.requests) == (len(data), len(data), 2)
 
-    play(story)
 
-
-def test_a_partition_that_is_not_ours_is_refused_at_once_and_one_being_opened_is_held() -> None:
-    async def story(p: Process) -> None:
+async def test_a_partition_that_is_not_ours_is_refused_at_once_and_one_being_opened_is_held() -> None:
+    async with process() as p:
         p.topic("elsewhere", assign=False)
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -191,11 +174,9 @@ def test_a_partition_that_is_not_ours_is_refused_at_once_and_one_being_opened_is
         assert (held.error_code, held.base_offset) == (0, 0)
         assert loop.time() > began
 
-    play(story)
 
-
-def test_the_offsets_topic_is_read_and_not_produced_to() -> None:
-    async def story(p: Process) -> None:
+async def test_the_offsets_topic_is_read_and_not_produced_to() -> None:
+    async with process() as p:
         p.topic(OFFSETS_TOPIC)
         owner = await p.owner(OFFSETS_TOPIC)
         await owner.append_internal(memoryview(batch()))
@@ -203,31 +184,26 @@ def test_the_offsets_topic_is_read_and_not_produced_to() -> None:
         (refused,) = await p.produce({(OFFSETS_TOPIC, 0): batch()}, version=13)
         assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
-    play(story)
+
+async def test_without_clients_of_its_own_it_stands_alone() -> None:
+    async with world() as w:
+        pool = BlockCache(w.fs, ReadConfig())
+        services = internal_services(
+            w.config, LoopClock(), w.catalog, w.assigned, w.broker.shared.load, pool=pool, beside=None
+        )
+        w.broker.shared.tails = services.reading
+        w.endpoint = internal_dispatch(services)
+        w.topic()
+        await w.produce({("orders", 0): batch()}, version=13)
+        assert services.reading.tails.used > 0
+        await services.reading.close()
+        await pool.close()
 
 
-def test_without_clients_of_its_own_it_stands_alone() -> None:
-    async def main() -> None:
-        async with world() as w:
-            pool = BlockCache(w.fs, ReadConfig())
-            services = internal_services(
-                w.config, LoopClock(), w.catalog, w.assigned, w.broker.shared.load, pool=pool, beside=None
-            )
-            w.broker.shared.tails = services.reading
-            w.endpoint = internal_dispatch(services)
-            w.topic()
-            await w.produce({("orders", 0): batch()}, version=13)
-            assert services.reading.tails.used > 0
-            await services.reading.close()
-            await pool.close()
-
-    run(main())
-
-
-def test_coordinators_here_and_elsewhere_meet_one_fence() -> None:
+async def test_coordinators_here_and_elsewhere_meet_one_fence() -> None:
     """A shard moves from this process to another one: its handle here ends, and cannot be had again."""
 
-    async def story(p: Process) -> None:
+    async with process() as p:
         p.topic(OFFSETS_TOPIC)
         fence, ended = ShardFence(), []
         logs = LocalShardLogs(p.assigned, p.catalog, p.pool, fence)
@@ -247,5 +223,3 @@ def test_coordinators_here_and_elsewhere_meet_one_fence() -> None:
         await asyncio.sleep(0)
         assert ended == [5, 7]
         assert len(fence) == 0
-
-    play(story)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,61 +69,53 @@ def test_what_a_process_has_counted() -> None:
     assert sum(told.produce_buckets) == 1
 
 
-def test_all_members_are_added_up_and_those_missing_are_named() -> None:
-    async def story() -> None:
-        now_ms = START_MS
-        known = [HistoryRow(1001, Totals(records_in=10)), HistoryRow(1002, Totals(records_in=20))]
-        rows = encode_rows(known)
+async def test_all_members_are_added_up_and_those_missing_are_named() -> None:
+    now_ms = START_MS
+    known = [HistoryRow(1001, Totals(records_in=10)), HistoryRow(1002, Totals(records_in=20))]
+    rows = encode_rows(known)
 
-        def newer(after_ms: int) -> HistoryResponse:
-            return HistoryResponse(
-                layout=LAYOUT, rows=encode_rows([row for row in known if row.number * INTERVAL_MS > after_ms])
-            )
-
-        of = node(
-            {
-                "broker-1": newer,
-                "broker-2": HistoryResponse(layout=LAYOUT + 1, rows=rows),
-                "broker-3": TimeoutError(),
-                "broker-4": PeerLost("connection refused", was_sent=False),
-                "broker-5": RequestError(ErrorCode.UNSUPPORTED_VERSION, "broker-5 does not serve API 10022"),
-                "broker-6": HistoryResponse(layout=LAYOUT, rows=rows[:-1]),
-            }
+    def newer(after_ms: int) -> HistoryResponse:
+        return HistoryResponse(
+            layout=LAYOUT, rows=encode_rows([row for row in known if row.number * INTERVAL_MS > after_ms])
         )
-        history = ClusterHistory(of, lambda: now_ms)
-        for step in range(3):
-            now_ms = START_MS + step * INTERVAL_MS
-            of.metrics.topic("orders").messages_in += 5
-            history.sample()
-        now_ms += INTERVAL_MS
-        told = await history.facts(0)
-        assert [(each["processes"], each["records_in_per_s"]) for each in told["samples"]] == [(2, 3.0), (2, 5.0)]
-        assert {each["member"]: each["why"] for each in told["missing"]} == {
-            "broker-2": "it is of another version, which keeps other numbers",
-            "broker-3": "it did not answer within 2 s",
-            "broker-4": "connection refused",
-            "broker-5": "UNSUPPORTED_VERSION: broker-5 does not serve API 10022",
-            "broker-6": f"{len(rows) - 1} bytes are no rows of {len(rows) // 2} bytes",
+
+    of = node(
+        {
+            "broker-1": newer,
+            "broker-2": HistoryResponse(layout=LAYOUT + 1, rows=rows),
+            "broker-3": TimeoutError(),
+            "broker-4": PeerLost("connection refused", was_sent=False),
+            "broker-5": RequestError(ErrorCode.UNSUPPORTED_VERSION, "broker-5 does not serve API 10022"),
+            "broker-6": HistoryResponse(layout=LAYOUT, rows=rows[:-1]),
         }
-        assert [each["time_ms"] for each in (await history.facts(1001 * INTERVAL_MS))["samples"]] == [
-            1002 * INTERVAL_MS
-        ]
+    )
+    history = ClusterHistory(of, lambda: now_ms)
+    for step in range(3):
+        now_ms = START_MS + step * INTERVAL_MS
+        of.metrics.topic("orders").messages_in += 5
+        history.sample()
+    now_ms += INTERVAL_MS
+    told = await history.facts(0)
+    assert [(each["processes"], each["records_in_per_s"]) for each in told["samples"]] == [(2, 3.0), (2, 5.0)]
+    assert {each["member"]: each["why"] for each in told["missing"]} == {
+        "broker-2": "it is of another version, which keeps other numbers",
+        "broker-3": "it did not answer within 2 s",
+        "broker-4": "connection refused",
+        "broker-5": "UNSUPPORTED_VERSION: broker-5 does not serve API 10022",
+        "broker-6": f"{len(rows) - 1} bytes are no rows of {len(rows) // 2} bytes",
+    }
+    assert [each["time_ms"] for each in (await history.facts(1001 * INTERVAL_MS))["samples"]] == [1002 * INTERVAL_MS]
 
-    asyncio.run(story())
 
-
-def test_a_member_answers_with_what_is_newer() -> None:
-    async def story() -> None:
-        now_ms = START_MS
-        of = node({})
-        history = ClusterHistory(of, lambda: now_ms)
-        history.start()
-        for step in (1, 2):
-            now_ms = START_MS + step * INTERVAL_MS
-            history.sample()
-        history.stop()
-        (body,) = HistoryRequest(after_ms=1001 * INTERVAL_MS).encode()
-        told = HistoryResponse.decode(memoryview(b"".join(of.joined.endpoint.handlers[HistoryRequest](body, None))))
-        assert (told.layout, told.rows) == (LAYOUT, encode_rows([HistoryRow(1002, Totals())]))
-
-    asyncio.run(story())
+async def test_a_member_answers_with_what_is_newer() -> None:
+    now_ms = START_MS
+    of = node({})
+    history = ClusterHistory(of, lambda: now_ms)
+    history.start()
+    for step in (1, 2):
+        now_ms = START_MS + step * INTERVAL_MS
+        history.sample()
+    history.stop()
+    (body,) = HistoryRequest(after_ms=1001 * INTERVAL_MS).encode()
+    told = HistoryResponse.decode(memoryview(b"".join(of.joined.endpoint.handlers[HistoryRequest](body, None))))
+    assert (told.layout, told.rows) == (LAYOUT, encode_rows([HistoryRow(1002, Totals())]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,44 +27,35 @@ def collected(asked: list[str]) -> Collected:
     return Collected(NodeConfig(), catalog, view, broker=broker, coordinator=coordinator, joined=None)
 
 
-def test_a_scrape_has_all_of_it_collected() -> None:
-    async def story() -> None:
-        asked: list[str] = []
-        of = collected(asked)
-        of.request()
-        await of.wait()
-        assert set(asked) == {"offsets", "logs"}
-        await of.close()
-
-    asyncio.run(story())
+async def test_a_scrape_has_all_of_it_collected() -> None:
+    asked: list[str] = []
+    of = collected(asked)
+    of.request()
+    await of.wait()
+    assert set(asked) == {"offsets", "logs"}
+    await of.close()
 
 
-def test_the_first_count_of_the_log_sizes_is_waited_for() -> None:
-    async def story() -> None:
-        asked: list[str] = []
-        of = collected(asked)
-        sizes = await of.count_log_sizes()
-        assert (set(asked), sizes.is_counted) == ({"logs"}, True)
-        looks = len(asked)
-        assert await of.count_log_sizes() is sizes
-        await of.wait()
-        assert len(asked) == looks, "it was counted a moment ago"
-        await of.close()
-
-    asyncio.run(story())
+async def test_the_first_count_of_the_log_sizes_is_waited_for() -> None:
+    asked: list[str] = []
+    of = collected(asked)
+    sizes = await of.count_log_sizes()
+    assert (set(asked), sizes.is_counted) == ({"logs"}, True)
+    looks = len(asked)
+    assert await of.count_log_sizes() is sizes
+    await of.wait()
+    assert len(asked) == looks, "it was counted a moment ago"
+    await of.close()
 
 
-def test_the_lag_is_counted_without_a_look_at_storage() -> None:
+async def test_the_lag_is_counted_without_a_look_at_storage() -> None:
     """It is sampled all the time, also while nobody scrapes, and while storage does not answer."""
 
-    async def story() -> None:
-        asked: list[str] = []
-        of = collected(asked)
-        await of.count_group_lag()
-        assert set(asked) == {"offsets"}
-        looks = len(asked)
-        await of.count_group_lag()
-        assert len(asked) == looks, "it was counted a moment ago"
-        await of.close()
-
-    asyncio.run(story())
+    asked: list[str] = []
+    of = collected(asked)
+    await of.count_group_lag()
+    assert set(asked) == {"offsets"}
+    looks = len(asked)
+    await of.count_group_lag()
+    assert len(asked) == looks, "it was counted a moment ago"
+    await of.close()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -27,7 +26,7 @@ from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.console.test_http import OPENAPI, faults
 from tests.unit.console.test_schema_registry import FakeRegistry, serving_registry
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
 CONFIG = NodeConfig(auto_create_topics_enable=False, offsets_topic_num_partitions=2)
 
@@ -78,14 +77,6 @@ async def serving() -> Any:
         await node.close()
 
 
-def run(story: Callable[[Api], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with serving() as api:
-            await story(api)
-
-    asyncio.run(main())
-
-
 ORDERS = "?name=orders"
 NO_SCHEMA = {"is_cut": False, "schema_id": None, "error": ""}
 TOPIC = "/api/v1/topics/{name}"
@@ -96,8 +87,8 @@ async def create(api: Api, name: str = "orders", partitions: int = 2) -> None:
     assert (await api("POST", "/api/v1/topics", body))[0] == 201
 
 
-def test_topics_are_created_altered_grown_and_deleted() -> None:
-    async def story(api: Api) -> None:
+async def test_topics_are_created_altered_grown_and_deleted() -> None:
+    async with serving() as api:
         draft = {"name": "draft", "partitions": 3, "replication_factor": 1, "dry_run": True}
         status, told = await api("POST", "/api/v1/topics", draft)
         assert (status, told["partitions"], told["dry_run"]) == (201, 3, True)
@@ -128,11 +119,9 @@ def test_topics_are_created_altered_grown_and_deleted() -> None:
         assert (await api("DELETE", f"{TOPIC}{ORDERS}"))[0] == 404
         assert (await api("GET", f"{TOPIC}{ORDERS}"))[0] == 404
 
-    run(story)
 
-
-def test_lists_come_in_pages() -> None:
-    async def story(api: Api) -> None:
+async def test_lists_come_in_pages() -> None:
+    async with serving() as api:
         for number in range(5):
             await create(api, f"t{number}", 1)
         _, told = await api("GET", "/api/v1/topics", limit=2)
@@ -149,11 +138,9 @@ def test_lists_come_in_pages() -> None:
         assert (await api("GET", "/api/v1/topics", limit=0))[0] == 400
         assert (await api("GET", "/api/v1/topics", limit=1001))[0] == 400
 
-    run(story)
 
-
-def test_records_are_produced_and_found_by_offset_time_and_key() -> None:
-    async def story(api: Api) -> None:
+async def test_records_are_produced_and_found_by_offset_time_and_key() -> None:
+    async with serving() as api:
         await create(api)
         times = []
         for number in range(6):
@@ -187,8 +174,6 @@ def test_records_are_produced_and_found_by_offset_time_and_key() -> None:
         assert told["segments"][0]["blocks"][0]["nodes"]
         assert told["segments"][0]["bytes"] > 0
 
-    run(story)
-
 
 @pytest.mark.parametrize(
     ("query", "status", "error"),
@@ -200,17 +185,15 @@ def test_records_are_produced_and_found_by_offset_time_and_key() -> None:
         ({"key": "zz", "key_format": "hex"}, 400, "wrong_value"),
     ],
 )
-def test_wrong_questions_about_records(query: dict[str, object], status: int, error: str) -> None:
-    async def story(api: Api) -> None:
+async def test_wrong_questions_about_records(query: dict[str, object], status: int, error: str) -> None:
+    async with serving() as api:
         await create(api)
         got, told = await api("GET", f"{TOPIC}/records{ORDERS}", **query)
         assert (got, told["error"]) == (status, error)
 
-    run(story)
 
-
-def test_values_are_shown_by_their_schema() -> None:
-    async def story(api: Api) -> None:
+async def test_values_are_shown_by_their_schema() -> None:
+    async with serving() as api:
         await create(api)
         status, told = await api("GET", f"{TOPIC}/records{ORDERS}", format="registry")
         assert (status, told["error"]) == (400, "no_schema_registry")
@@ -233,22 +216,18 @@ def test_values_are_shown_by_their_schema() -> None:
             assert {each["value"]["format"] for each in told["records"]} == {"hex"}
             await api.registry.close()
 
-    run(story)
 
-
-def test_a_key_goes_where_kafkas_clients_put_it() -> None:
-    async def story(api: Api) -> None:
+async def test_a_key_goes_where_kafkas_clients_put_it() -> None:
+    async with serving() as api:
         await create(api, partitions=7)
         _, made = await api("POST", f"{TOPIC}/records{ORDERS}", {"key": "billing", "value": "v"})
         _, found = await api("GET", f"{TOPIC}/records{ORDERS}", key="billing")
         assert [each["partition"] for each in found["partitions"]] == [made["partition"]]
         assert [each["offset"] for each in found["records"]] == [0]
 
-    run(story)
 
-
-def test_offsets_of_a_group_are_reset_after_a_preview() -> None:
-    async def story(api: Api) -> None:
+async def test_offsets_of_a_group_are_reset_after_a_preview() -> None:
+    async with serving() as api:
         await create(api)
         for number in range(4):
             await api("POST", f"{TOPIC}/records{ORDERS}", {"partition": number % 2, "value": "v"})
@@ -278,11 +257,9 @@ def test_offsets_of_a_group_are_reset_after_a_preview() -> None:
         assert (await api("DELETE", f"/api/v1/groups/{{id}}{group}"))[0] == 200
         assert (await api("DELETE", f"/api/v1/groups/{{id}}{group}"))[0] == 404
 
-    run(story)
 
-
-def test_rates_are_told_of_topics_partitions_and_members() -> None:
-    async def story(api: Api) -> None:
+async def test_rates_are_told_of_topics_partitions_and_members() -> None:
+    async with serving() as api:
         await create(api)
         status, told = await api("GET", "/api/v1/topics", rates="true")
         assert (status, told["topics"][0]["rates"]) == (200, None), "no window has ended yet"
@@ -308,20 +285,16 @@ def test_rates_are_told_of_topics_partitions_and_members() -> None:
         _, told = await api("GET", "/api/v1/cluster/status")
         assert (told["rates"], told["silent"], told["partitions_not_served"]) == (rates, [], [])
 
-    run(story)
 
-
-def test_history_is_asked_for_in_parts() -> None:
-    async def story(api: Api) -> None:
+async def test_history_is_asked_for_in_parts() -> None:
+    async with serving() as api:
         status, told = await api("GET", "/api/v1/history", after=1_700_000_000_000)
         assert (status, told["samples"], told["missing"]) == (200, [], [])
         assert (await api("GET", "/api/v1/history", after="yesterday"))[0] == 400
 
-    run(story)
 
-
-def test_the_lag_of_a_group_over_time_is_asked_for_in_parts() -> None:
-    async def story(api: Api) -> None:
+async def test_the_lag_of_a_group_over_time_is_asked_for_in_parts() -> None:
+    async with serving() as api:
         await create(api)
         body = {"topics": [{"topic": "orders", "partitions": None}], "to": "latest", "dry_run": False}
         assert (await api("POST", "/api/v1/groups/{id}/reset?id=billing", body))[0] == 200
@@ -329,21 +302,17 @@ def test_the_lag_of_a_group_over_time_is_asked_for_in_parts() -> None:
         assert (status, told["group_id"], told["samples"], told["error"]) == (200, "billing", [], "")
         assert (await api("GET", "/api/v1/groups/{id}/lag?id=billing", after="yesterday"))[0] == 400
 
-    run(story)
 
-
-def test_storage_is_told() -> None:
-    async def story(api: Api) -> None:
+async def test_storage_is_told() -> None:
+    async with serving() as api:
         status, told = await api("GET", "/api/v1/storage")
         assert (status, told["root"], told["error"]) == (200, CONFIG.root, "")
 
-    run(story)
 
-
-def test_too_many_topics_are_not_sorted_by_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_topics_are_not_sorted_by_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics_api, "RATED_MAX", 1)
 
-    async def story(api: Api) -> None:
+    async with serving() as api:
         for name in ("orders", "events"):
             await create(api, name)
         status, told = await api("GET", "/api/v1/topics", sort="bytes_in")
@@ -351,11 +320,9 @@ def test_too_many_topics_are_not_sorted_by_their_rates(monkeypatch: pytest.Monke
         assert "2 topics match, and up to 1 are sorted by their rates" in told["message"]
         assert (await api("GET", "/api/v1/topics", sort="bytes_in", search="ord"))[0] == 200
 
-    run(story)
 
-
-def test_bytes_by_topic_are_told() -> None:
-    async def story(api: Api) -> None:
+async def test_bytes_by_topic_are_told() -> None:
+    async with serving() as api:
         for name, records in (("orders", 3), ("events", 1), ("empty", 0)):
             await create(api, name, 1)
             for _ in range(records):
@@ -371,13 +338,11 @@ def test_bytes_by_topic_are_told() -> None:
         _, told = await api("GET", "/api/v1/storage/topics", sort="-bytes", search="ORDERS")
         assert (told["total"], told["bytes"]) == (1, largest)
 
-    run(story)
 
-
-def test_a_page_of_a_thousand_topics_is_bounded() -> None:
+async def test_a_page_of_a_thousand_topics_is_bounded() -> None:
     """The longest names, each topic with several configs of its own."""
 
-    async def story(api: Api) -> None:
+    async with serving() as api:
         configs = {"retention.ms": "1000000", "cleanup.policy": "delete", "max.message.bytes": "1000000"}
         for number in range(1_000):
             body = {"name": f"{number:0249}", "partitions": 1, "replication_factor": 1, "configs": configs}
@@ -391,8 +356,6 @@ def test_a_page_of_a_thousand_topics_is_bounded() -> None:
             assert (status, told["total"], len(told["topics"])) == (200, 1_000, 50)
             assert len(json.dumps(told)) < 64 << 10
 
-    run(story)
-
 
 EVERY_ID = [
     ".", "..", "...", "%2e", "%2E%2e", "a/b", "/", "a b", " ", "ü/ö", "日本", "a?b=c&d", "#", "%", "%2F", "a+b",
@@ -401,8 +364,8 @@ EVERY_ID = [
 
 
 @pytest.mark.parametrize("group_id", EVERY_ID)
-def test_any_group_can_be_named_by_a_parameter(group_id: str) -> None:
-    async def story(api: Api) -> None:
+async def test_any_group_can_be_named_by_a_parameter(group_id: str) -> None:
+    async with serving() as api:
         await create(api)
         body = {"topics": [{"topic": "orders", "partitions": [0]}], "to": "latest", "dry_run": False}
         status, told = await api("POST", "/api/v1/group/reset", body, id=group_id)
@@ -413,19 +376,15 @@ def test_any_group_can_be_named_by_a_parameter(group_id: str) -> None:
         assert (await api("DELETE", "/api/v1/group", id=group_id))[0] == 200
         assert (await api("GET", "/api/v1/group", id=group_id))[0] == 404
 
-    run(story)
 
-
-def test_a_group_must_be_named() -> None:
-    async def story(api: Api) -> None:
+async def test_a_group_must_be_named() -> None:
+    async with serving() as api:
         status, told = await api("GET", "/api/v1/group")
         assert (status, told["message"]) == (400, "name the group: ?id=...")
 
-    run(story)
 
-
-def test_lags_of_a_page_of_groups_are_told() -> None:
-    async def story(api: Api) -> None:
+async def test_lags_of_a_page_of_groups_are_told() -> None:
+    async with serving() as api:
         await create(api)
         await api("POST", f"{TOPIC}/records{ORDERS}", {"partition": 0, "value": "v"})
         for group_id, to in (("behind", "earliest"), ("done", "latest")):
@@ -438,15 +397,11 @@ def test_lags_of_a_page_of_groups_are_told() -> None:
         assert (await api("GET", "/api/v1/groups", lag="true", limit=101))[0] == 400
         assert (await api("GET", "/api/v1/groups", sort="members"))[0] == 400
 
-    run(story)
 
-
-def test_members_are_told() -> None:
-    async def story(api: Api) -> None:
+async def test_members_are_told() -> None:
+    async with serving() as api:
         _, told = await api("GET", "/api/v1/members")
         assert [each["incarnation"] for each in told["members"]] == ["n"]
-
-    run(story)
 
 
 LOG_LEVEL = "/api/v1/members/{member}/log-level?member=n"
@@ -461,8 +416,8 @@ def logger() -> Iterator[logging.Logger]:
         each.setLevel(logging.NOTSET)
 
 
-def test_a_log_level_is_shown_set_and_taken_back(logger: logging.Logger) -> None:
-    async def story(api: Api) -> None:
+async def test_a_log_level_is_shown_set_and_taken_back(logger: logging.Logger) -> None:
+    async with serving() as api:
         status, told = await api("PUT", LOG_LEVEL, {"logger": "bmq.broker", "level": "debug"})
         assert (status, told) == (200, {"member": "n", "logger": "bmq.broker", "level": "DEBUG", "is_set": True})
         assert logger.isEnabledFor(logging.DEBUG)
@@ -473,8 +428,6 @@ def test_a_log_level_is_shown_set_and_taken_back(logger: logging.Logger) -> None
         _, told = await api("PUT", LOG_LEVEL, {"logger": "bmq.broker", "level": "default"})
         assert told["is_set"] is False
         assert not logger.isEnabledFor(logging.DEBUG)
-
-    run(story)
 
 
 @pytest.mark.parametrize(
@@ -487,10 +440,10 @@ def test_a_log_level_is_shown_set_and_taken_back(logger: logging.Logger) -> None
         (LOG_LEVEL.replace("=n", "=x"), {"logger": "root", "level": "INFO"}, 404, "unknown_member", "no member 'x'"),
     ],
 )
-def test_a_log_level_that_cannot_be_set(path: str, body: dict[str, str], status: int, error: str, message: str) -> None:
-    async def story(api: Api) -> None:
+async def test_a_log_level_that_cannot_be_set(
+    path: str, body: dict[str, str], status: int, error: str, message: str
+) -> None:
+    async with serving() as api:
         found, told = await api("PUT", path, body)
         assert (found, told["error"]) == (status, error)
         assert message in told["message"]
-
-    run(story)

@@ -63,31 +63,25 @@ def node(*, coordinator: str | None = "own", answer: Any = None, interval_ms: in
     )
 
 
-def test_a_coordinator_samples_its_groups_over_all_topics() -> None:
-    async def story() -> None:
-        of = node()
-        history = GroupLagHistory(of, lambda: NOW_MS)
-        history.register()
-        await history.sample()
-        told = await history.facts("billing", 0)
-        assert (told["samples"], told["error"]) == ([{"time_ms": NOW_MS, "lag": 8}], "")
-        assert (await history.facts("billing", NOW_MS))["samples"] == []
-        assert (await history.facts(OTHER_TOPICS, 0))["samples"] == []
-        assert (await history.facts("partial", 0))["samples"] == []
-        (body,) = GroupLagRequest(group_id="audit", after_ms=0).encode()
-        answer = GroupLagResponse.decode(memoryview(b"".join(of.handlers[GroupLagRequest](body, None))))
-        assert (answer.is_counted, answer.rows) == (True, encode_samples([LagSample(NOW_MS, 0)]))
-
-    asyncio.run(story())
+async def test_a_coordinator_samples_its_groups_over_all_topics() -> None:
+    of = node()
+    history = GroupLagHistory(of, lambda: NOW_MS)
+    history.register()
+    await history.sample()
+    told = await history.facts("billing", 0)
+    assert (told["samples"], told["error"]) == ([{"time_ms": NOW_MS, "lag": 8}], "")
+    assert (await history.facts("billing", NOW_MS))["samples"] == []
+    assert (await history.facts(OTHER_TOPICS, 0))["samples"] == []
+    assert (await history.facts("partial", 0))["samples"] == []
+    (body,) = GroupLagRequest(group_id="audit", after_ms=0).encode()
+    answer = GroupLagResponse.decode(memoryview(b"".join(of.handlers[GroupLagRequest](body, None))))
+    assert (answer.is_counted, answer.rows) == (True, encode_samples([LagSample(NOW_MS, 0)]))
 
 
-def test_the_coordinator_is_asked() -> None:
-    async def story() -> None:
-        answer = GroupLagResponse(is_counted=True, rows=encode_samples([LagSample(NOW_MS, 4)]))
-        told = await GroupLagHistory(node(coordinator="coordinator-1", answer=answer)).facts("billing", 0)
-        assert (told["samples"], told["error"]) == ([{"time_ms": NOW_MS, "lag": 4}], "")
-
-    asyncio.run(story())
+async def test_the_coordinator_is_asked() -> None:
+    answer = GroupLagResponse(is_counted=True, rows=encode_samples([LagSample(NOW_MS, 4)]))
+    told = await GroupLagHistory(node(coordinator="coordinator-1", answer=answer)).facts("billing", 0)
+    assert (told["samples"], told["error"]) == ([{"time_ms": NOW_MS, "lag": 4}], "")
 
 
 CUT = GroupLagResponse(is_counted=True, rows=b"x")

@@ -13,7 +13,6 @@ from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.server.listeners import CLIENTS_SHARE, Sockets, warn_of_loopback_names
 from bmq.server.node import LEAVES_METADATA_S, Node
-from tests.harness.loop import run
 from tests.unit.log_text import lines
 
 LIMIT_S = 8.0
@@ -58,32 +57,26 @@ class FakeListener:
 
 
 @pytest.mark.parametrize("leaves_s", [0.0, 1.0, 100.0])
-def test_all_that_is_waited_for_ends_by_one_deadline(leaves_s: float) -> None:
+async def test_all_that_is_waited_for_ends_by_one_deadline(leaves_s: float) -> None:
     """However long the hand-over takes; clients always have their share."""
 
-    async def main() -> None:
-        node = FakeNode(leaves_s)
-        sockets = Sockets(cast(Any, node), cast(Any, None))
-        listener = sockets._kafka = cast(Any, FakeListener())
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        await sockets.drain()
-        assert loop.time() - began == pytest.approx(LIMIT_S)
-        assert node.told == ["left", "drained"]
-        assert listener.timeouts == [pytest.approx(max(LIMIT_S - leaves_s, CLIENTS_SHARE * LIMIT_S))]
-
-    run(main())
+    node = FakeNode(leaves_s)
+    sockets = Sockets(cast(Any, node), cast(Any, None))
+    listener = sockets._kafka = cast(Any, FakeListener())
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await sockets.drain()
+    assert loop.time() - began == pytest.approx(LIMIT_S)
+    assert node.told == ["left", "drained"]
+    assert listener.timeouts == [pytest.approx(max(LIMIT_S - leaves_s, CLIENTS_SHARE * LIMIT_S))]
 
 
-def test_who_has_no_clients_hands_over_until_the_deadline() -> None:
-    async def main() -> None:
-        node = FakeNode(0.9 * LIMIT_S, replace(CONFIG, roles=("broker",)))
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        await Sockets(cast(Any, node), cast(Any, None)).drain()
-        assert loop.time() - began == pytest.approx(0.9 * LIMIT_S)
-
-    run(main())
+async def test_who_has_no_clients_hands_over_until_the_deadline() -> None:
+    node = FakeNode(0.9 * LIMIT_S, replace(CONFIG, roles=("broker",)))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await Sockets(cast(Any, node), cast(Any, None)).drain()
+    assert loop.time() - began == pytest.approx(0.9 * LIMIT_S)
 
 
 class Leaving:
@@ -105,16 +98,13 @@ class Leaving:
 
 
 @pytest.mark.parametrize("slow_s", [0.0, 2.0, 100.0])
-def test_leaving_ends_by_its_deadline(slow_s: float) -> None:
-    async def main() -> None:
-        node = Leaving(slow_s)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        await Node.leave(cast(Any, node), began + 5.0)
-        assert loop.time() - began == pytest.approx(min(5.0, 2 * slow_s + LEAVES_METADATA_S))
-        assert node.given == [pytest.approx(5.0), pytest.approx(max(0.0, 5.0 - slow_s))]
-
-    run(main())
+async def test_leaving_ends_by_its_deadline(slow_s: float) -> None:
+    node = Leaving(slow_s)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await Node.leave(cast(Any, node), began + 5.0)
+    assert loop.time() - began == pytest.approx(min(5.0, 2 * slow_s + LEAVES_METADATA_S))
+    assert node.given == [pytest.approx(5.0), pytest.approx(max(0.0, 5.0 - slow_s))]
 
 
 @pytest.mark.parametrize(

@@ -18,22 +18,16 @@ async def later(seconds: float) -> None:
     await is_over
 
 
-def test_one_line_while_it_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    async def opening() -> None:
-        with notice_if_slow("hdfs://nn:8020/bmq", 0.0):
-            await later(0.01)
-
-    asyncio.run(opening())
+async def test_one_line_while_it_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    with notice_if_slow("hdfs://nn:8020/bmq", 0.0):
+        await later(0.01)
     assert lines(caplog) == ["no answer within 0 s, still trying path=hdfs://nn:8020/bmq"]
 
 
-def test_none_when_it_answered(caplog: pytest.LogCaptureFixture) -> None:
-    async def opening() -> None:
-        with notice_if_slow("hdfs://nn:8020/bmq", 0.01):
-            pass
-        await later(0.02)
-
-    asyncio.run(opening())
+async def test_none_when_it_answered(caplog: pytest.LogCaptureFixture) -> None:
+    with notice_if_slow("hdfs://nn:8020/bmq", 0.01):
+        pass
+    await later(0.02)
     assert caplog.messages == []
 
 

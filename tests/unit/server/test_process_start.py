@@ -59,19 +59,15 @@ async def fails() -> None:
     raise KeyError("work")
 
 
-def test_the_error_of_the_body_comes_out_as_it_is() -> None:
-    async def main() -> None:
-        with pytest.raises(ZeroDivisionError):
-            async with process.running(forever()), process.running(forever()):
-                raise ZeroDivisionError
-
-    asyncio.run(main())
+@pytest.mark.loops("asyncio")
+async def test_the_error_of_the_body_comes_out_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with process.running(forever()), process.running(forever()):
+            raise ZeroDivisionError
 
 
-def test_the_error_of_the_work_ends_the_body_and_comes_out_as_it_is() -> None:
-    async def main() -> None:
-        with pytest.raises(KeyError, match="work"):
-            async with process.running(forever()), process.running(fails()):
-                await forever()
-
-    asyncio.run(main())
+@pytest.mark.loops("asyncio")
+async def test_the_error_of_the_work_ends_the_body_and_comes_out_as_it_is() -> None:
+    with pytest.raises(KeyError, match="work"):
+        async with process.running(forever()), process.running(fails()):
+            await forever()

@@ -23,7 +23,6 @@ from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageUnavailable, w
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import read_root_id
-from tests.harness.loop import run
 
 CLUSTER = "c"
 
@@ -71,26 +70,23 @@ def test_every_combination_has_its_verdict() -> None:
     }
 
 
-def test_a_new_cluster_keeps_its_root() -> None:
-    async def main() -> None:
-        kv, fs = new_store(), new_root()
-        found = await check(kv, fs)
-        stored = await read_root(kv, CLUSTER)
-        assert stored is not None
-        assert stored.root_id == await read_root_id(fs) != ""
-        assert await check(kv, fs) == found == await read_cluster(fs)
-        with pytest.raises(WrongCluster, match=r"it has no cluster\.json.*Check --root"):
-            await check(kv, new_root())
-        with pytest.raises(WrongCluster, match="belongs to cluster"):
-            await check(new_store(), fs)
-
-    run(main())
+async def test_a_new_cluster_keeps_its_root() -> None:
+    kv, fs = new_store(), new_root()
+    found = await check(kv, fs)
+    stored = await read_root(kv, CLUSTER)
+    assert stored is not None
+    assert stored.root_id == await read_root_id(fs) != ""
+    assert await check(kv, fs) == found == await read_cluster(fs)
+    with pytest.raises(WrongCluster, match=r"it has no cluster\.json.*Check --root"):
+        await check(kv, new_root())
+    with pytest.raises(WrongCluster, match="belongs to cluster"):
+        await check(new_store(), fs)
 
 
-def test_storage_that_answers_later_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_storage_that_answers_later_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     """Datanodes were just restarted: the NameNode knows no replica of the root's files yet."""
 
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING):
         kv, fs = new_store(), new_root()
         found = await check(kv, fs)
         for name in fs.storage.datanodes:
@@ -105,28 +101,22 @@ def test_storage_that_answers_later_is_waited_for(caplog: pytest.LogCaptureFixtu
             fs.storage.kill_datanode(name)
         with pytest.raises(StorageUnavailable):
             await asyncio.wait_for(check(kv, fs), 2 * STORAGE_PATIENCE_S)
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert any("waiting for storage" in record.getMessage() for record in caplog.records)
 
 
-def test_a_cluster_of_an_older_version_is_taken_over_as_it_is() -> None:
-    async def main() -> None:
-        kv, fs = new_store(), new_root()
-        await of_today(kv, fs)
-        assert (await check(kv, fs)).cluster_id == "id"
-        stored = await read_root(kv, CLUSTER)
-        assert stored is not None
-        assert stored.root_id == await read_root_id(fs)
-
-    run(main())
+async def test_a_cluster_of_an_older_version_is_taken_over_as_it_is() -> None:
+    kv, fs = new_store(), new_root()
+    await of_today(kv, fs)
+    assert (await check(kv, fs)).cluster_id == "id"
+    stored = await read_root(kv, CLUSTER)
+    assert stored is not None
+    assert stored.root_id == await read_root_id(fs)
 
 
-def test_a_full_root_of_an_older_version_is_served_and_bound_when_there_is_room(
+async def test_a_full_root_of_an_older_version_is_served_and_bound_when_there_is_room(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING):
         kv, fs = new_store(), new_root()
         await of_today(kv, fs)
         fs.storage.is_full = True
@@ -140,133 +130,106 @@ def test_a_full_root_of_an_older_version_is_served_and_bound_when_there_is_room(
         stored = await read_root(kv, CLUSTER)
         assert stored is not None
         assert stored.root_id == await read_root_id(fs) != ""
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert sum("has no room for /root.json" in record.getMessage() for record in caplog.records) == 2
 
 
-def test_a_full_root_is_refused_when_another_one_was_bound_meanwhile() -> None:
-    async def main() -> None:
-        kv, fs = new_store(), new_root()
-        await of_today(kv, fs)
-        fs.storage.is_full = True
-        guard = RootGuard(kv, fs, CLUSTER)
+async def test_a_full_root_is_refused_when_another_one_was_bound_meanwhile() -> None:
+    kv, fs = new_store(), new_root()
+    await of_today(kv, fs)
+    fs.storage.is_full = True
+    guard = RootGuard(kv, fs, CLUSTER)
+    await guard.before_join()
+    other = RootRecord(root_id="other", url="file:///other")
+    await kv.commit([], [Put(root_key(CLUSTER), encode_root(other))])
+    with pytest.raises(JoinRefused, match="file:///other"):
         await guard.before_join()
-        other = RootRecord(root_id="other", url="file:///other")
-        await kv.commit([], [Put(root_key(CLUSTER), encode_root(other))])
-        with pytest.raises(JoinRefused, match="file:///other"):
-            await guard.before_join()
-
-    run(main())
 
 
-def test_a_new_cluster_does_not_begin_on_a_full_root() -> None:
-    async def main() -> None:
-        fs = new_root()
-        fs.storage.is_full = True
-        with pytest.raises(OutOfSpace):
-            await check(new_store(), fs)
-
-    run(main())
+async def test_a_new_cluster_does_not_begin_on_a_full_root() -> None:
+    fs = new_root()
+    fs.storage.is_full = True
+    with pytest.raises(OutOfSpace):
+        await check(new_store(), fs)
 
 
-def test_an_empty_root_beside_a_store_with_topics_is_never_adopted() -> None:
-    async def main() -> None:
-        kv, right, wrong = new_store(), new_root(), new_root()
-        await of_today(kv, right)
-        with pytest.raises(WrongCluster, match=r"with topics \(/c/catalog/topics/t\)"):
-            await check(kv, wrong)
-        assert [each.path async for each in wrong.list("/")] == []
-        assert await read_root(kv, CLUSTER) is None
-        await check(kv, right)
-
-    run(main())
+async def test_an_empty_root_beside_a_store_with_topics_is_never_adopted() -> None:
+    kv, right, wrong = new_store(), new_root(), new_root()
+    await of_today(kv, right)
+    with pytest.raises(WrongCluster, match=r"with topics \(/c/catalog/topics/t\)"):
+        await check(kv, wrong)
+    assert [each.path async for each in wrong.list("/")] == []
+    assert await read_root(kv, CLUSTER) is None
+    await check(kv, right)
 
 
-def test_a_root_that_lost_its_files_is_not_a_new_one() -> None:
-    async def main() -> None:
-        kv, fs = new_store(), new_root()
+async def test_a_root_that_lost_its_files_is_not_a_new_one() -> None:
+    kv, fs = new_store(), new_root()
+    await check(kv, fs)
+    await fs.delete("/root.json")
+    with pytest.raises(WrongCluster, match=r"without an id.*merge-root"):
         await check(kv, fs)
-        await fs.delete("/root.json")
-        with pytest.raises(WrongCluster, match=r"without an id.*merge-root"):
-            await check(kv, fs)
-        await fs.delete("/cluster.json")
-        with pytest.raises(WrongCluster, match="merge-root"):
-            await check(kv, fs)
-
-    run(main())
+    await fs.delete("/cluster.json")
+    with pytest.raises(WrongCluster, match="merge-root"):
+        await check(kv, fs)
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_members_that_start_at_once_with_one_root_all_serve(is_new: bool) -> None:
-    async def main() -> None:
-        kv, storage = new_store(), MemoryStorage()
-        members = [MemoryFileSystem(storage, f"m{number}") for number in range(5)]
-        if not is_new:
-            await of_today(kv, members[0])
-        found = await asyncio.gather(*(check(kv, fs) for fs in members))
-        assert len(set(found)) == 1
-
-    run(main())
+async def test_members_that_start_at_once_with_one_root_all_serve(is_new: bool) -> None:
+    kv, storage = new_store(), MemoryStorage()
+    members = [MemoryFileSystem(storage, f"m{number}") for number in range(5)]
+    if not is_new:
+        await of_today(kv, members[0])
+    found = await asyncio.gather(*(check(kv, fs) for fs in members))
+    assert len(set(found)) == 1
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_of_members_that_start_at_once_with_several_roots_those_of_one_serve(is_new: bool) -> None:
+async def test_of_members_that_start_at_once_with_several_roots_those_of_one_serve(is_new: bool) -> None:
     """Also when an older version has written its file to each of the roots."""
 
-    async def main() -> None:
-        kv, storages = new_store(), [MemoryStorage() for _ in range(3)]
-        members = [MemoryFileSystem(storages[number % 3], f"m{number}") for number in range(6)]
-        if not is_new:
-            await of_today(kv, *members[:3])
-        found = await asyncio.gather(*(check(kv, fs) for fs in members), return_exceptions=True)
-        served = {number % 3 for number, each in enumerate(found) if isinstance(each, ClusterFile)}
-        assert len(served) == 1
-        assert all(isinstance(each, ClusterFile | WrongCluster) for each in found)
-        stored = await read_root(kv, CLUSTER)
-        assert stored is not None
-        assert stored.root_id == await read_root_id(members[served.pop()])
-
-    run(main())
+    kv, storages = new_store(), [MemoryStorage() for _ in range(3)]
+    members = [MemoryFileSystem(storages[number % 3], f"m{number}") for number in range(6)]
+    if not is_new:
+        await of_today(kv, *members[:3])
+    found = await asyncio.gather(*(check(kv, fs) for fs in members), return_exceptions=True)
+    served = {number % 3 for number, each in enumerate(found) if isinstance(each, ClusterFile)}
+    assert len(served) == 1
+    assert all(isinstance(each, ClusterFile | WrongCluster) for each in found)
+    stored = await read_root(kv, CLUSTER)
+    assert stored is not None
+    assert stored.root_id == await read_root_id(members[served.pop()])
 
 
-def test_whoever_joins_again_looks_whether_the_store_is_still_the_same() -> None:
-    async def main() -> None:
-        kv, fs = new_store(), new_root()
-        guard = RootGuard(kv, fs, CLUSTER)
+async def test_whoever_joins_again_looks_whether_the_store_is_still_the_same() -> None:
+    kv, fs = new_store(), new_root()
+    guard = RootGuard(kv, fs, CLUSTER)
+    await guard.before_join()
+    await guard.before_join()
+    stored = await read_root(kv, CLUSTER)
+    assert stored is not None
+    other = RootRecord(root_id="other", url="file:///other")
+    await kv.commit([], [Put(root_key(CLUSTER), encode_root(other))])
+    with pytest.raises(JoinRefused, match="file:///other"):
         await guard.before_join()
+    await kv.commit([], [Put(root_key(CLUSTER), encode_root(stored)), Delete(cluster_id_key(CLUSTER))])
+    with pytest.raises(JoinRefused, match="empty or being rebuilt"):
         await guard.before_join()
-        stored = await read_root(kv, CLUSTER)
-        assert stored is not None
-        other = RootRecord(root_id="other", url="file:///other")
-        await kv.commit([], [Put(root_key(CLUSTER), encode_root(other))])
-        with pytest.raises(JoinRefused, match="file:///other"):
-            await guard.before_join()
-        await kv.commit([], [Put(root_key(CLUSTER), encode_root(stored)), Delete(cluster_id_key(CLUSTER))])
-        with pytest.raises(JoinRefused, match="empty or being rebuilt"):
-            await guard.before_join()
-        assert await kv.get(cluster_id_key(CLUSTER)) is None
-        await kv.commit([], [Put(cluster_id_key(CLUSTER), b"\xff")])
-        with pytest.raises(JoinRefused, match="another cluster"):
-            await guard.before_join()
-
-    run(main())
+    assert await kv.get(cluster_id_key(CLUSTER)) is None
+    await kv.commit([], [Put(cluster_id_key(CLUSTER), b"\xff")])
+    with pytest.raises(JoinRefused, match="another cluster"):
+        await guard.before_join()
 
 
 @pytest.mark.parametrize(
     "value", [b"", b"[]", b"{}", b'{"format":2,"root_id":"a","url":""}', b'{"format":1,"root_id":1,"url":""}']
 )
-def test_a_record_that_cannot_be_read_is_named(value: bytes) -> None:
-    async def main() -> None:
-        kv, fs = new_store(), new_root()
+async def test_a_record_that_cannot_be_read_is_named(value: bytes) -> None:
+    kv, fs = new_store(), new_root()
+    await check(kv, fs)
+    await kv.commit([], [Put(root_key(CLUSTER), value)])
+    with pytest.raises(Exception, match="/c/root") as refused:
         await check(kv, fs)
-        await kv.commit([], [Put(root_key(CLUSTER), value)])
-        with pytest.raises(Exception, match="/c/root") as refused:
-            await check(kv, fs)
-        assert type(refused.value).__name__ == "FormatError"
-
-    run(main())
+    assert type(refused.value).__name__ == "FormatError"
 
 
 def test_a_sqlite_file_and_a_mistyped_folder(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from bmq.server import storage_room
 from bmq.server.storage_room import KEPT_S, StorageRoom
 from bmq.storage.filesystem import StorageUnavailable, Unsupported
 from bmq.storage.health import StorageHealth
-from tests.harness.loop import run
 
 HEALTH = StorageHealth(
     capacity_bytes=1000, remaining_bytes=400, is_in_safe_mode=True, missing_blocks=2, root_names=7, root_bytes=90,
@@ -83,15 +82,12 @@ def test_why_some_of_it_is_missing(answer: Any, error: str, monkeypatch: pytest.
     assert (told["space"], told["error"]) == (None, error)
 
 
-def test_storage_is_asked_once_for_all_who_look() -> None:
-    async def story() -> None:
-        hdfs = Hdfs()
-        of = room(hdfs)
-        first, second = await asyncio.gather(of.facts(), of.facts())
-        assert first is second
-        assert hdfs.asked == 1
-        await asyncio.sleep(KEPT_S)
-        await of.facts()
-        assert hdfs.asked == 2
-
-    run(story())
+async def test_storage_is_asked_once_for_all_who_look() -> None:
+    hdfs = Hdfs()
+    of = room(hdfs)
+    first, second = await asyncio.gather(of.facts(), of.facts())
+    assert first is second
+    assert hdfs.asked == 1
+    await asyncio.sleep(KEPT_S)
+    await of.facts()
+    assert hdfs.asked == 2

@@ -80,18 +80,15 @@ def test_the_brokers_sums_are_added_up_and_those_that_do_not_answer_are_named() 
     assert sorted(peers.asked) == ["b", "still"]
 
 
-def test_brokers_are_asked_once_for_all_who_look() -> None:
+async def test_brokers_are_asked_once_for_all_who_look() -> None:
     peers = Peers(b=counted({"orders": 5}))
     sizes = ClusterTopicSizes(node(peers, None, member("own", PROXY), member("b", BROKER)))
 
-    async def story() -> None:
-        await asyncio.gather(*(sizes.facts() for _ in range(5)))
-        assert peers.asked == ["b"]
-        await asyncio.sleep(topic_sizes.KEPT_S)
-        await sizes.facts()
-        assert peers.asked == ["b", "b"]
-
-    run(story())
+    await asyncio.gather(*(sizes.facts() for _ in range(5)))
+    assert peers.asked == ["b"]
+    await asyncio.sleep(topic_sizes.KEPT_S)
+    await sizes.facts()
+    assert peers.asked == ["b", "b"]
 
 
 def test_a_broker_names_its_largest_topics(monkeypatch: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pickle
 import re
@@ -112,13 +111,10 @@ def test_the_page_names_every_option() -> None:
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(OPTIONS)
 
 
-def test_journals_are_read_for_the_partitions_wanted_only() -> None:
-    async def test() -> None:
-        store = await Store(MemoryFileSystem(MemoryStorage(), "test")).create(2)
-        written = await store.segment(series(0, 3))
-        other = PartitionKey(store.topic_id, 1)
-        await store.journal(written.checkpoint, replace(written.checkpoint, key=other), incarnation="0-a")
-        assert set(await read_journals(store.fs, "0-a")) == {written.checkpoint.key, other}
-        assert set(await read_journals(store.fs, "0-a", {other})) == {other}
-
-    asyncio.run(test())
+async def test_journals_are_read_for_the_partitions_wanted_only() -> None:
+    store = await Store(MemoryFileSystem(MemoryStorage(), "test")).create(2)
+    written = await store.segment(series(0, 3))
+    other = PartitionKey(store.topic_id, 1)
+    await store.journal(written.checkpoint, replace(written.checkpoint, key=other), incarnation="0-a")
+    assert set(await read_journals(store.fs, "0-a")) == {written.checkpoint.key, other}
+    assert set(await read_journals(store.fs, "0-a", {other})) == {other}

@@ -225,38 +225,34 @@ def test_a_deleted_topics_files_go_and_anothers_stay(connect: Connect) -> None:
     story(body, connect)
 
 
-def test_a_reader_that_misses_a_file_looks_once_more() -> None:
+@pytest.mark.loops("asyncio")
+async def test_a_reader_that_misses_a_file_looks_once_more() -> None:
     """Rule 10: a newer file took its place between the listing and the read."""
 
-    async def body() -> None:
-        storage = MemoryStorage()
-        fs = MemoryFileSystem(storage, "a")
-        topics = StoredTopics(fs)
+    storage = MemoryStorage()
+    fs = MemoryFileSystem(storage, "a")
+    topics = StoredTopics(fs)
+    await topics.write("t", 9, ID, 1, {})
+
+    class Late(MemoryFileSystem):
+        async def read(self, path: str, position: int, length: int) -> bytes:
+            if path.endswith("topic-9.json"):
+                await topics.write("t", 10, ID, 2, {})
+            return await super().read(path, position, length)
+
+    stored = await read_topic(Late(storage, "b"), "t")
+    assert stored is not None
+    assert stored.revision == 10
+
+
+@pytest.mark.loops("asyncio")
+async def test_storages_failures_are_request_errors() -> None:
+    storage = MemoryStorage()
+    topics = StoredTopics(MemoryFileSystem(storage, "a"))
+    storage.is_full = True
+    with pytest.raises(RequestError) as caught:
         await topics.write("t", 9, ID, 1, {})
-
-        class Late(MemoryFileSystem):
-            async def read(self, path: str, position: int, length: int) -> bytes:
-                if path.endswith("topic-9.json"):
-                    await topics.write("t", 10, ID, 2, {})
-                return await super().read(path, position, length)
-
-        stored = await read_topic(Late(storage, "b"), "t")
-        assert stored is not None
-        assert stored.revision == 10
-
-    asyncio.run(body())
-
-
-def test_storages_failures_are_request_errors() -> None:
-    async def body() -> None:
-        storage = MemoryStorage()
-        topics = StoredTopics(MemoryFileSystem(storage, "a"))
-        storage.is_full = True
-        with pytest.raises(RequestError) as caught:
-            await topics.write("t", 9, ID, 1, {})
-        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-
-    asyncio.run(body())
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 OPTIONS = CreateOptions(block_bytes=1 << 20)
@@ -278,20 +274,18 @@ class FullDisk(MemoryFileSystem):
         await super().rename(source, target)
 
 
+@pytest.mark.loops("asyncio")
 @pytest.mark.parametrize("refuses_renames", [False, True])
-def test_a_root_that_is_full_is_not_filled_with_what_failed(refuses_renames: bool) -> None:
+async def test_a_root_that_is_full_is_not_filled_with_what_failed(refuses_renames: bool) -> None:
     """A server tries again and again to give a full root its id."""
 
-    async def main() -> None:
-        fs = FullDisk(MemoryStorage(), "one")
-        fs.refuses_renames = refuses_renames
-        try:
-            for _ in range(3):
-                fs.storage.is_full = False
-                with pytest.raises(StorageError):
-                    await make_root_id(fs)
-            assert await names(fs, "/") == []
-        finally:
-            await fs.close()
-
-    asyncio.run(main())
+    fs = FullDisk(MemoryStorage(), "one")
+    fs.refuses_renames = refuses_renames
+    try:
+        for _ in range(3):
+            fs.storage.is_full = False
+            with pytest.raises(StorageError):
+                await make_root_id(fs)
+        assert await names(fs, "/") == []
+    finally:
+        await fs.close()

@@ -348,16 +348,13 @@ def test_a_newer_snapshot_without_a_partition_does_not_hide_it() -> None:
     assert {k.partition: c.end_offset for k, c in found.items()} == {0: 10, 1: 21}
 
 
-def test_only_the_brokers_own_files_are_read() -> None:
-    async def main() -> dict[PartitionKey, Checkpoint]:
-        fs = MemoryFileSystem(MemoryStorage(page=2), "reader")
-        for other in ("3-0123456789abcdee", "3-0123456789abcdf0", "30-0123456789abcdef", "2-0123456789abcdef"):
-            await put(fs, 1, snapshot(full(99)), other)
-        for n in range(1, 6):
-            await put(fs, n, snapshot(full(n)))
-        return await read_journals(fs, BROKER)
-
-    assert run(main())[key()].end_offset == 5
+async def test_only_the_brokers_own_files_are_read() -> None:
+    fs = MemoryFileSystem(MemoryStorage(page=2), "reader")
+    for other in ("3-0123456789abcdee", "3-0123456789abcdf0", "30-0123456789abcdef", "2-0123456789abcdef"):
+        await put(fs, 1, snapshot(full(99)), other)
+    for n in range(1, 6):
+        await put(fs, n, snapshot(full(n)))
+    assert (await read_journals(fs, BROKER))[key()].end_offset == 5
 
 
 class RollingFileSystem(MemoryFileSystem):
@@ -375,16 +372,13 @@ class RollingFileSystem(MemoryFileSystem):
         return await super().read(path, position, length)
 
 
-def test_a_journal_that_rolls_while_it_is_read_is_listed_once_more() -> None:
+async def test_a_journal_that_rolls_while_it_is_read_is_listed_once_more() -> None:
     """Rule 10: the files that were listed are gone, what they said is in newer ones."""
 
-    async def main() -> dict[PartitionKey, Checkpoint]:
-        fs = RollingFileSystem(MemoryStorage(), "reader")
-        await put(fs, 1, snapshot(full(1)))
-        await put(fs, 2, snapshot(full(2)))
-        return await read_journals(fs, BROKER)
-
-    assert run(main())[key()].end_offset == 9
+    fs = RollingFileSystem(MemoryStorage(), "reader")
+    await put(fs, 1, snapshot(full(1)))
+    await put(fs, 2, snapshot(full(2)))
+    assert (await read_journals(fs, BROKER))[key()].end_offset == 9
 
 
 # --------------------------------------------------------------------------------------------------------- the writer
@@ -447,375 +441,315 @@ def flushes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sent
 
 
-def test_what_is_answered_can_be_read() -> None:
+async def test_what_is_answered_can_be_read() -> None:
     """Durable when the future is done, and the file begins with a snapshot."""
 
-    async def main() -> None:
-        world = World()
-        async with world.running():
-            await world.append(full(5))
-            await world.append(delta(6))
-            assert (await world.read())[key()].end_offset == 6
-            kinds = [kind for kind, _ in backwards(await world.data(1))][::-1]
-            assert kinds[0] == SNAPSHOT_BEGIN
-            assert kinds.count(SNAPSHOT_END) == 1
-            assert check(memoryview(await world.data(1))) == []
-
-    run(main())
+    world = World()
+    async with world.running():
+        await world.append(full(5))
+        await world.append(delta(6))
+        assert (await world.read())[key()].end_offset == 6
+        kinds = [kind for kind, _ in backwards(await world.data(1))][::-1]
+        assert kinds[0] == SNAPSHOT_BEGIN
+        assert kinds.count(SNAPSHOT_END) == 1
+        assert check(memoryview(await world.data(1))) == []
 
 
-def test_many_appends_share_a_flush(flushes: list[int]) -> None:
+async def test_many_appends_share_a_flush(flushes: list[int]) -> None:
     """Group commit: what gathers while one flush is under way goes out with the next."""
 
-    async def main() -> None:
-        world = World(MemoryStorage(faults=Faults(ack_s=(0.01, 0.01))))
-        async with world.running():
-            await world.append(full(1))
-            before = len(flushes)
-            first = world.append(full(2))
-            await asyncio.sleep(0.005)
-            rest = [world.append(full(n)) for n in range(3, 503)]
-            await asyncio.gather(first, *rest)
-            assert len(flushes) - before == 2
-            assert world.journal.records_written == 502
-
-    run(main())
+    world = World(MemoryStorage(faults=Faults(ack_s=(0.01, 0.01))))
+    async with world.running():
+        await world.append(full(1))
+        before = len(flushes)
+        first = world.append(full(2))
+        await asyncio.sleep(0.005)
+        rest = [world.append(full(n)) for n in range(3, 503)]
+        await asyncio.gather(first, *rest)
+        assert len(flushes) - before == 2
+        assert world.journal.records_written == 502
 
 
-def test_appends_are_answered_in_order() -> None:
-    async def main() -> None:
-        world = World(MemoryStorage(random.Random(1), Faults(ack_s=(0.0, 0.05), pipeline_fails=0.2)))
-        done: list[int] = []
-        async with world.running():
-            futures = []
-            for n in range(1, 60):
-                future = world.append(full(n))
-                future.add_done_callback(lambda _, n=n: done.append(n))  # type: ignore[misc]
-                futures.append(future)
-                await asyncio.sleep(0.01)
-            await asyncio.gather(*futures)
-        assert done == list(range(1, 60))
-
-    run(main())
+async def test_appends_are_answered_in_order() -> None:
+    world = World(MemoryStorage(random.Random(1), Faults(ack_s=(0.0, 0.05), pipeline_fails=0.2)))
+    done: list[int] = []
+    async with world.running():
+        futures = []
+        for n in range(1, 60):
+            future = world.append(full(n))
+            future.add_done_callback(lambda _, n=n: done.append(n))  # type: ignore[misc]
+            futures.append(future)
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*futures)
+    assert done == list(range(1, 60))
 
 
-def test_nothing_is_written_while_nothing_is_said(flushes: list[int]) -> None:
-    async def main() -> None:
-        world = World()
-        async with world.running():
-            await world.append(full(1))
-            before = len(flushes)
-            await asyncio.sleep(3600)
-            assert len(flushes) == before
-
-    run(main())
+async def test_nothing_is_written_while_nothing_is_said(flushes: list[int]) -> None:
+    world = World()
+    async with world.running():
+        await world.append(full(1))
+        before = len(flushes)
+        await asyncio.sleep(3600)
+        assert len(flushes) == before
 
 
-def test_a_full_file_is_rolled_with_a_snapshot_and_old_ones_go() -> None:
+async def test_a_full_file_is_rolled_with_a_snapshot_and_old_ones_go() -> None:
     """Every file stays near its bound, each begins with a whole snapshot, and no more than two are kept."""
 
-    async def main() -> None:
-        world = World(roll_bytes=4000)
-        size = len(record(delta(1)))
-        async with world.running():
-            for partition in range(3):
-                await world.append(full(1, partition))
-            for n in range(2, 300):
-                await world.append(delta(n, n % 3))
-                assert len(await world.files()) <= 3  # the third only while it is being deleted
-            await asyncio.sleep(1)
-            files = await world.files()
-            assert len(files) == 2
-            assert files[1] > 5
-            for n in files:
-                data = await world.data(n)
-                assert len(data) <= 4000 + 2 * size
-                kinds = [kind for kind, _ in backwards(data)][::-1]
-                assert kinds[:5] == [SNAPSHOT_BEGIN, CHECKPOINT, CHECKPOINT, CHECKPOINT, SNAPSHOT_END]
-            assert {k.partition: c.end_offset for k, c in (await world.read()).items()} == {0: 297, 1: 298, 2: 299}
-            assert list(world.storage.open_files()) == [layout.journal(BROKER, files[1])]
-
-    run(main())
+    world = World(roll_bytes=4000)
+    size = len(record(delta(1)))
+    async with world.running():
+        for partition in range(3):
+            await world.append(full(1, partition))
+        for n in range(2, 300):
+            await world.append(delta(n, n % 3))
+            assert len(await world.files()) <= 3  # the third only while it is being deleted
+        await asyncio.sleep(1)
+        files = await world.files()
+        assert len(files) == 2
+        assert files[1] > 5
+        for n in files:
+            data = await world.data(n)
+            assert len(data) <= 4000 + 2 * size
+            kinds = [kind for kind, _ in backwards(data)][::-1]
+            assert kinds[:5] == [SNAPSHOT_BEGIN, CHECKPOINT, CHECKPOINT, CHECKPOINT, SNAPSHOT_END]
+        assert {k.partition: c.end_offset for k, c in (await world.read()).items()} == {0: 297, 1: 298, 2: 299}
+        assert list(world.storage.open_files()) == [layout.journal(BROKER, files[1])]
 
 
-def test_a_large_snapshot_is_not_rolled_at_once() -> None:
+async def test_a_large_snapshot_is_not_rolled_at_once() -> None:
     """The bound is also a few times the snapshot: else a broker of many partitions would write snapshots only."""
 
-    async def main() -> None:
-        world = World(roll_bytes=100)
-        for partition in range(50):
-            world.held[key(partition)] = full(1, partition)
-        async with world.running():
-            for n in range(2, 100):
-                await world.append(delta(n))
-            assert await world.files() == [1]
-
-    run(main())
+    world = World(roll_bytes=100)
+    for partition in range(50):
+        world.held[key(partition)] = full(1, partition)
+    async with world.running():
+        for n in range(2, 100):
+            await world.append(delta(n))
+        assert await world.files() == [1]
 
 
-def test_after_a_pipeline_failure_the_next_file_holds_everything() -> None:
+async def test_after_a_pipeline_failure_the_next_file_holds_everything() -> None:
     """Callers only wait longer: what was queued is durable in the next file, behind its snapshot."""
 
-    async def main() -> None:
-        world = World(MemoryStorage(faults=Faults(ack_s=(0.01, 0.01))))
-        async with world.running():
-            await world.append(full(1))
-            await world.append(full(1, 1))
-            queued = [world.append(delta(2)), world.append(delta(3))]
-            await asyncio.sleep(0.001)
-            (appender,) = world.storage.appenders
-            world.storage.kill_datanode(appender.nodes[0])
-            assert not any(future.done() for future in queued)
-            await asyncio.gather(*queued)
-            assert await world.files() == [1, 2]
-            alone = parse(await world.data(2))
-            assert {k.partition: c.end_offset for k, c in alone.items()} == {0: 3, 1: 1}
-            assert JournalView.parse(memoryview(await world.data(2))).has_snapshot
-
-    run(main())
+    world = World(MemoryStorage(faults=Faults(ack_s=(0.01, 0.01))))
+    async with world.running():
+        await world.append(full(1))
+        await world.append(full(1, 1))
+        queued = [world.append(delta(2)), world.append(delta(3))]
+        await asyncio.sleep(0.001)
+        (appender,) = world.storage.appenders
+        world.storage.kill_datanode(appender.nodes[0])
+        assert not any(future.done() for future in queued)
+        await asyncio.gather(*queued)
+        assert await world.files() == [1, 2]
+        alone = parse(await world.data(2))
+        assert {k.partition: c.end_offset for k, c in alone.items()} == {0: 3, 1: 1}
+        assert JournalView.parse(memoryview(await world.data(2))).has_snapshot
 
 
-def test_a_probe_is_acknowledged_without_a_namenode_and_says_nothing() -> None:
-    async def main() -> None:
-        world = World()
-        async with world.running():
-            await world.append(full(1))
-            world.storage.restart_namenode(30.0)
-            await asyncio.wait_for(world.journal.probe(), 1.0)
-            await asyncio.sleep(60)
-            assert await world.files() == [1]
-            data = memoryview(await world.data(1))
-            assert [bytes(payload) for kind, payload in read_backwards(data) if kind == PROBE] == [b""]
-            assert JournalView.parse(data).checkpoints == {key(): full(1)}
-            assert not check(data)
-
-    run(main())
+async def test_a_probe_is_acknowledged_without_a_namenode_and_says_nothing() -> None:
+    world = World()
+    async with world.running():
+        await world.append(full(1))
+        world.storage.restart_namenode(30.0)
+        await asyncio.wait_for(world.journal.probe(), 1.0)
+        await asyncio.sleep(60)
+        assert await world.files() == [1]
+        data = memoryview(await world.data(1))
+        assert [bytes(payload) for kind, payload in read_backwards(data) if kind == PROBE] == [b""]
+        assert JournalView.parse(data).checkpoints == {key(): full(1)}
+        assert not check(data)
 
 
-def test_a_probe_is_done_when_storage_takes_it_and_is_written_once() -> None:
-    async def main() -> None:
-        world = World()
-        async with world.running():
-            await world.append(full(1))
-            world.storage.faults = Faults(hung_ack=1.0, create_fails=1.0)
-            probe = world.journal.probe()
-            await asyncio.sleep(30)
-            assert not probe.done()
-            assert world.journal.probe() is probe
-            world.storage.faults = Faults()
-            await asyncio.wait_for(probe, 10.0)
-            (*_, last) = await world.files()
-            assert [kind for kind, _ in read_backwards(memoryview(await world.data(last)))].count(PROBE) == 1
-            assert world.journal.probe() is not probe
-        assert world.journal.probe().cancelled(), "nobody waits for a journal that has ended"
-
-    run(main())
+async def test_a_probe_is_done_when_storage_takes_it_and_is_written_once() -> None:
+    world = World()
+    async with world.running():
+        await world.append(full(1))
+        world.storage.faults = Faults(hung_ack=1.0, create_fails=1.0)
+        probe = world.journal.probe()
+        await asyncio.sleep(30)
+        assert not probe.done()
+        assert world.journal.probe() is probe
+        world.storage.faults = Faults()
+        await asyncio.wait_for(probe, 10.0)
+        (*_, last) = await world.files()
+        assert [kind for kind, _ in read_backwards(memoryview(await world.data(last)))].count(PROBE) == 1
+        assert world.journal.probe() is not probe
+    assert world.journal.probe().cancelled(), "nobody waits for a journal that has ended"
 
 
-def test_a_file_is_begun_when_asked_for_once_storage_serves() -> None:
+async def test_a_file_is_begun_when_asked_for_once_storage_serves() -> None:
     """It holds everything; the open file takes what comes meanwhile."""
 
-    async def main() -> None:
-        world = World()
-        async with world.running():
-            await world.append(full(1))
-            world.storage.restart_namenode(30.0)
-            renewal = world.journal.renew()
-            assert world.journal.renew() is renewal
-            await asyncio.wait_for(world.append(delta(2)), 1.0)
-            await asyncio.sleep(25.0)
-            assert not renewal.done()
-            await asyncio.wait_for(renewal, 10.0)
-            files = await world.files()
-            assert files[-1] > 1
-            assert parse(await world.data(files[-1]))[key()].end_offset == 2
-            await asyncio.sleep(60.0)
-            assert await world.files() == files, "one is enough"
-            again = world.journal.renew()
-            assert again is not renewal
-        assert again.cancelled() or again.done(), "nobody waits for a journal that has ended"
-        assert world.journal.renew().cancelled()
-
-    run(main())
+    world = World()
+    async with world.running():
+        await world.append(full(1))
+        world.storage.restart_namenode(30.0)
+        renewal = world.journal.renew()
+        assert world.journal.renew() is renewal
+        await asyncio.wait_for(world.append(delta(2)), 1.0)
+        await asyncio.sleep(25.0)
+        assert not renewal.done()
+        await asyncio.wait_for(renewal, 10.0)
+        files = await world.files()
+        assert files[-1] > 1
+        assert parse(await world.data(files[-1]))[key()].end_offset == 2
+        await asyncio.sleep(60.0)
+        assert await world.files() == files, "one is enough"
+        again = world.journal.renew()
+        assert again is not renewal
+    assert again.cancelled() or again.done(), "nobody waits for a journal that has ended"
+    assert world.journal.renew().cancelled()
 
 
-def test_a_pipeline_that_fails_while_the_snapshot_is_written() -> None:
+async def test_a_pipeline_that_fails_while_the_snapshot_is_written() -> None:
     """Again and again: a number is never used twice, and in the end everything is there."""
 
-    async def main() -> None:
-        world = World(MemoryStorage(faults=Faults(pipeline_fails=1.0)))
-        async with world.running():
-            future = world.append(full(1))
-            await asyncio.sleep(1.0)
-            assert not future.done()
-            world.storage.faults = Faults()
-            await asyncio.wait_for(future, 1.0)
-            files = await world.files()
-            assert files == list(range(1, files[-1] + 1))
-            assert len(files) > 2
-            assert (await world.read())[key()].end_offset == 1
-
-    run(main())
+    world = World(MemoryStorage(faults=Faults(pipeline_fails=1.0)))
+    async with world.running():
+        future = world.append(full(1))
+        await asyncio.sleep(1.0)
+        assert not future.done()
+        world.storage.faults = Faults()
+        await asyncio.wait_for(future, 1.0)
+        files = await world.files()
+        assert files == list(range(1, files[-1] + 1))
+        assert len(files) > 2
+        assert (await world.read())[key()].end_offset == 1
 
 
-def test_numbers_in_use_are_stepped_over() -> None:
+async def test_numbers_in_use_are_stepped_over() -> None:
     """Left behind by a create whose answer was lost."""
 
-    async def main() -> None:
-        world = World()
-        for n in (1, 2):
-            await put(world.fs, n, b"")
-        async with world.running():
-            await world.append(full(4))
-            assert await world.files() == [1, 2, 3]
-            assert (await world.read())[key()].end_offset == 4
-
-    run(main())
+    world = World()
+    for n in (1, 2):
+        await put(world.fs, n, b"")
+    async with world.running():
+        await world.append(full(4))
+        assert await world.files() == [1, 2, 3]
+        assert (await world.read())[key()].end_offset == 4
 
 
-def test_storage_that_is_unavailable_for_a_while_only_delays() -> None:
+async def test_storage_that_is_unavailable_for_a_while_only_delays() -> None:
     """From the beginning, before the first file exists."""
 
-    async def main() -> None:
-        world = World()
-        world.storage.restart_namenode(10.0, safe_mode_s=5.0)
-        async with world.running():
-            future = world.append(full(1))
-            await asyncio.sleep(14.0)
-            assert not future.done()
-            await asyncio.wait_for(future, 2.0)
-            assert (await world.read())[key()].end_offset == 1
-
-    run(main())
+    world = World()
+    world.storage.restart_namenode(10.0, safe_mode_s=5.0)
+    async with world.running():
+        future = world.append(full(1))
+        await asyncio.sleep(14.0)
+        assert not future.done()
+        await asyncio.wait_for(future, 2.0)
+        assert (await world.read())[key()].end_offset == 1
 
 
-def test_a_roll_waits_for_the_namenode_and_the_open_file_goes_on() -> None:
+async def test_a_roll_waits_for_the_namenode_and_the_open_file_goes_on() -> None:
     """Pipelines outlive the NameNode, so checkpoints must too: the file grows past its bound until a roll succeeds."""
 
-    async def main() -> None:
-        world = World(roll_bytes=1000)
-        async with world.running():
-            await world.append(full(1))
-            world.storage.restart_namenode(60.0)
-            for n in range(2, 30):
-                await asyncio.wait_for(world.append(delta(n)), 1.0)
-            assert asyncio.get_running_loop().time() < 60.0
-            await asyncio.sleep(61.0)
-            files = await world.files()
-            assert (files[0], len(files)) == (1, 2)
-            await world.append(delta(30))
-            await world.append(delta(31))
-            assert (await world.read())[key()].end_offset == 31
-            assert list(world.storage.open_files()) == [layout.journal(BROKER, files[1])]
-
-    run(main())
+    world = World(roll_bytes=1000)
+    async with world.running():
+        await world.append(full(1))
+        world.storage.restart_namenode(60.0)
+        for n in range(2, 30):
+            await asyncio.wait_for(world.append(delta(n)), 1.0)
+        assert asyncio.get_running_loop().time() < 60.0
+        await asyncio.sleep(61.0)
+        files = await world.files()
+        assert (files[0], len(files)) == (1, 2)
+        await world.append(delta(30))
+        await world.append(delta(31))
+        assert (await world.read())[key()].end_offset == 31
+        assert list(world.storage.open_files()) == [layout.journal(BROKER, files[1])]
 
 
-def test_close_drains_and_closes_the_file() -> None:
+async def test_close_drains_and_closes_the_file() -> None:
     """All that was queued is answered, ``run`` ends, no file stays open."""
 
-    async def main() -> None:
-        world = World(MemoryStorage(faults=Faults(ack_s=(0.01, 0.01))))
-        task = asyncio.create_task(world.journal.run())
-        futures = [world.append(full(n)) for n in range(1, 20)]
-        world.journal.close()
-        await asyncio.wait_for(task, 5.0)
-        assert all(future.done() and not future.cancelled() for future in futures)
-        assert world.storage.open_files() == {}
-        assert (await world.read())[key()].end_offset == 19
-
-    run(main())
+    world = World(MemoryStorage(faults=Faults(ack_s=(0.01, 0.01))))
+    task = asyncio.create_task(world.journal.run())
+    futures = [world.append(full(n)) for n in range(1, 20)]
+    world.journal.close()
+    await asyncio.wait_for(task, 5.0)
+    assert all(future.done() and not future.cancelled() for future in futures)
+    assert world.storage.open_files() == {}
+    assert (await world.read())[key()].end_offset == 19
 
 
-def test_close_drains_through_a_failure() -> None:
-    async def main() -> None:
-        world = World(MemoryStorage(faults=Faults(pipeline_fails=1.0)))
-        task = asyncio.create_task(world.journal.run())
-        future = world.append(full(1))
-        world.journal.close()
-        await asyncio.sleep(2.0)
-        assert not task.done()
-        world.storage.faults = Faults()
-        await asyncio.wait_for(task, 5.0)
-        assert future.done()
-        assert not future.cancelled()
-
-    run(main())
+async def test_close_drains_through_a_failure() -> None:
+    world = World(MemoryStorage(faults=Faults(pipeline_fails=1.0)))
+    task = asyncio.create_task(world.journal.run())
+    future = world.append(full(1))
+    world.journal.close()
+    await asyncio.sleep(2.0)
+    assert not task.done()
+    world.storage.faults = Faults()
+    await asyncio.wait_for(task, 5.0)
+    assert future.done()
+    assert not future.cancelled()
 
 
-def test_closing_an_unused_journal_ends_it() -> None:
-    async def main() -> None:
-        world = World()
-        task = asyncio.create_task(world.journal.run())
-        await asyncio.sleep(1.0)
-        world.journal.close()
-        await asyncio.wait_for(task, 5.0)
-        assert world.storage.open_files() == {}
-
-    run(main())
+async def test_closing_an_unused_journal_ends_it() -> None:
+    world = World()
+    task = asyncio.create_task(world.journal.run())
+    await asyncio.sleep(1.0)
+    world.journal.close()
+    await asyncio.wait_for(task, 5.0)
+    assert world.storage.open_files() == {}
 
 
-def test_an_ended_journal_answers_at_once() -> None:
+async def test_an_ended_journal_answers_at_once() -> None:
     """Nobody waits for ever: a late append is cancelled, and there is room."""
 
-    async def main() -> None:
-        world = World(queue_bytes_max=10)
-        task = asyncio.create_task(world.journal.run())
-        world.journal.close()
-        await task
-        late = world.append(full(1))
-        assert late.cancelled()
-        await asyncio.wait_for(world.journal.room(), 1.0)
-
-    run(main())
+    world = World(queue_bytes_max=10)
+    task = asyncio.create_task(world.journal.run())
+    world.journal.close()
+    await task
+    late = world.append(full(1))
+    assert late.cancelled()
+    await asyncio.wait_for(world.journal.room(), 1.0)
 
 
-def test_cancellation_gives_up_what_is_queued() -> None:
+async def test_cancellation_gives_up_what_is_queued() -> None:
     """Futures are cancelled, waiters for room go on, the file is let go, and the cancellation is passed on."""
 
-    async def main() -> None:
-        world = World(MemoryStorage(faults=Faults(ack_s=(0.001, 0.001))), queue_bytes_max=200)
-        task = asyncio.create_task(world.journal.run())
-        await world.append(full(1))
-        world.storage.faults = Faults(hung_ack=1.0)
-        flying = world.append(full(2))
-        await asyncio.sleep(0.1)
-        queued = [world.append(full(n)) for n in range(3, 9)]
-        room = asyncio.create_task(world.journal.room())
-        await asyncio.sleep(0.1)
-        assert not room.done()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert flying.cancelled()
-        assert all(future.cancelled() for future in queued)
-        await asyncio.wait_for(room, 1.0)
-        assert list(world.storage.appenders) == []
-
-    run(main())
+    world = World(MemoryStorage(faults=Faults(ack_s=(0.001, 0.001))), queue_bytes_max=200)
+    task = asyncio.create_task(world.journal.run())
+    await world.append(full(1))
+    world.storage.faults = Faults(hung_ack=1.0)
+    flying = world.append(full(2))
+    await asyncio.sleep(0.1)
+    queued = [world.append(full(n)) for n in range(3, 9)]
+    room = asyncio.create_task(world.journal.room())
+    await asyncio.sleep(0.1)
+    assert not room.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert flying.cancelled()
+    assert all(future.cancelled() for future in queued)
+    await asyncio.wait_for(room, 1.0)
+    assert list(world.storage.appenders) == []
 
 
 @pytest.mark.parametrize("is_stuck_in_close", [False, True])
-def test_cancellation_during_a_roll_lets_both_files_go(is_stuck_in_close: bool) -> None:
+async def test_cancellation_during_a_roll_lets_both_files_go(is_stuck_in_close: bool) -> None:
     """Whether the next file is being created or the last one closed: no pipeline and no lease is kept alive."""
 
-    async def main() -> None:
-        world = World(MemoryStorage(faults=Faults(waits_for_namenode=1.0)), roll_bytes=500)
-        async with world.running() as task:
-            await world.append(full(1))
-            if not is_stuck_in_close:
-                world.storage.restart_namenode(1000.0)
-            else:
-                world.fs.create = _then_down(world)  # type: ignore[method-assign, assignment]
-            futures = [world.append(full(n)) for n in range(2, 9)]
-            await asyncio.sleep(5.0)
-            assert all(future.done() for future in futures)
-            assert len(world.storage.appenders) == (2 if is_stuck_in_close else 1)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            assert list(world.storage.appenders) == []
-
-    run(main())
+    world = World(MemoryStorage(faults=Faults(waits_for_namenode=1.0)), roll_bytes=500)
+    async with world.running() as task:
+        await world.append(full(1))
+        if not is_stuck_in_close:
+            world.storage.restart_namenode(1000.0)
+        else:
+            world.fs.create = _then_down(world)  # type: ignore[method-assign, assignment]
+        futures = [world.append(full(n)) for n in range(2, 9)]
+        await asyncio.sleep(5.0)
+        assert all(future.done() for future in futures)
+        assert len(world.storage.appenders) == (2 if is_stuck_in_close else 1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert list(world.storage.appenders) == []
 
 
 def _then_down(world: World) -> Callable[[str, CreateOptions], Coroutine[Any, Any, MemoryAppender]]:
@@ -831,78 +765,66 @@ def _then_down(world: World) -> Callable[[str, CreateOptions], Coroutine[Any, An
     return wrapped
 
 
-def test_a_cancelled_waiter_harms_nobody() -> None:
-    async def main() -> None:
-        world = World(MemoryStorage(faults=Faults(ack_s=(0.1, 0.1))))
-        async with world.running():
-            first, second = world.append(full(1)), world.append(full(2))
-            first.cancel()
-            await second
-            await world.append(full(3))
-            assert (await world.read())[key()].end_offset == 3
-
-    run(main())
+async def test_a_cancelled_waiter_harms_nobody() -> None:
+    world = World(MemoryStorage(faults=Faults(ack_s=(0.1, 0.1))))
+    async with world.running():
+        first, second = world.append(full(1)), world.append(full(2))
+        first.cancel()
+        await second
+        await world.append(full(3))
+        assert (await world.read())[key()].end_offset == 3
 
 
-def test_the_queue_has_a_bound() -> None:
+async def test_the_queue_has_a_bound() -> None:
     """Past it ``has_room`` is false and ``room`` waits until the queue has been taken."""
 
-    async def main() -> None:
-        size = len(record(full(1)))
-        world = World(queue_bytes_max=3 * size + 1)
-        for n in (1, 2, 3):
-            world.append(full(n))
-            assert world.journal.has_room
-        world.append(full(4))
-        assert not world.journal.has_room
-        waiting = asyncio.create_task(world.journal.room())
-        await asyncio.sleep(1.0)
-        assert not waiting.done()
-        async with world.running():
-            await asyncio.wait_for(waiting, 1.0)
-            assert world.journal.has_room
-
-    run(main())
+    size = len(record(full(1)))
+    world = World(queue_bytes_max=3 * size + 1)
+    for n in (1, 2, 3):
+        world.append(full(n))
+        assert world.journal.has_room
+    world.append(full(4))
+    assert not world.journal.has_room
+    waiting = asyncio.create_task(world.journal.room())
+    await asyncio.sleep(1.0)
+    assert not waiting.done()
+    async with world.running():
+        await asyncio.wait_for(waiting, 1.0)
+        assert world.journal.has_room
 
 
-def test_what_comes_back_from_a_failed_flush_counts_again() -> None:
+async def test_what_comes_back_from_a_failed_flush_counts_again() -> None:
     """The bound holds while storage is away, not only before the first attempt."""
 
-    async def main() -> None:
-        size = len(record(full(1)))
-        world = World(MemoryStorage(faults=Faults(ack_s=(0.1, 0.1))), queue_bytes_max=3 * size)
-        async with world.running():
-            await world.append(full(1))
-            world.storage.faults = Faults(hung_ack=1.0)
-            futures = [world.append(full(n)) for n in range(2, 8)]
-            await asyncio.sleep(0.01)
-            assert world.journal.has_room  # all were taken
-            world.storage.restart_namenode(5.0)
-            (appender,) = world.storage.appenders
-            world.storage.kill_datanode(appender.nodes[0])
-            await asyncio.sleep(0.01)
-            assert not world.journal.has_room
-            world.storage.faults = Faults()
-            await asyncio.gather(*futures)
-            assert world.journal.has_room
-
-    run(main())
+    size = len(record(full(1)))
+    world = World(MemoryStorage(faults=Faults(ack_s=(0.1, 0.1))), queue_bytes_max=3 * size)
+    async with world.running():
+        await world.append(full(1))
+        world.storage.faults = Faults(hung_ack=1.0)
+        futures = [world.append(full(n)) for n in range(2, 8)]
+        await asyncio.sleep(0.01)
+        assert world.journal.has_room  # all were taken
+        world.storage.restart_namenode(5.0)
+        (appender,) = world.storage.appenders
+        world.storage.kill_datanode(appender.nodes[0])
+        await asyncio.sleep(0.01)
+        assert not world.journal.has_room
+        world.storage.faults = Faults()
+        await asyncio.gather(*futures)
+        assert world.journal.has_room
 
 
-def test_a_bug_in_the_snapshot_ends_the_task_and_cancels_the_queue() -> None:
+async def test_a_bug_in_the_snapshot_ends_the_task_and_cancels_the_queue() -> None:
     """It is heard by whoever owns the task, and nobody waits for an answer that will not come."""
 
-    async def main() -> None:
-        world = World()
-        world.held[key(1)] = delta(1, 1)  # no full checkpoint
-        task = asyncio.create_task(world.journal.run())
-        future = world.append(full(1))
-        with pytest.raises(AssertionError):
-            await task
-        assert future.cancelled()
-        assert list(world.storage.appenders) == []
-
-    run(main())
+    world = World()
+    world.held[key(1)] = delta(1, 1)  # no full checkpoint
+    task = asyncio.create_task(world.journal.run())
+    future = world.append(full(1))
+    with pytest.raises(AssertionError):
+        await task
+    assert future.cancelled()
+    assert list(world.storage.appenders) == []
 
 
 FAULTS = Faults(
@@ -919,51 +841,48 @@ FAULTS = Faults(
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_every_answered_checkpoint_survives_any_crash(seed: int) -> None:
+async def test_every_answered_checkpoint_survives_any_crash(seed: int) -> None:
     """Random partitions, deltas, faults and a crash at a random moment: what another process then reads of each
     partition is something that was said, and nothing older than what was answered."""
     rng = random.Random(seed)
 
-    async def main() -> None:
-        world = World(MemoryStorage(rng, FAULTS), roll_bytes=rng.choice([300, 2000, 1 << 20]), retry_s=0.05)
-        said: dict[PartitionKey, dict[int, Checkpoint]] = {}
-        answered: dict[PartitionKey, int] = {}
+    world = World(MemoryStorage(rng, FAULTS), roll_bytes=rng.choice([300, 2000, 1 << 20]), retry_s=0.05)
+    said: dict[PartitionKey, dict[int, Checkpoint]] = {}
+    answered: dict[PartitionKey, int] = {}
 
-        def keep(checkpoint: Checkpoint, future: asyncio.Future[None]) -> None:
-            if not future.cancelled():
-                answered[checkpoint.key] = checkpoint.end_offset
+    def keep(checkpoint: Checkpoint, future: asyncio.Future[None]) -> None:
+        if not future.cancelled():
+            answered[checkpoint.key] = checkpoint.end_offset
 
-        async def partition(number: int) -> None:
-            """Like a partition's: one checkpoint at a time, the index and producers of a delta are those since then."""
-            state = full(0, number)
-            while True:
-                end = state.end_offset + rng.randint(1, 5)
-                is_full = state.end_offset == 0 or rng.random() < 0.1
-                news = delta(end, number)
-                entry, producers = news.index, (*state.producers, *news.producers)
-                state = replace(full(end, number), index=state.index + entry, producers=producers)
-                said.setdefault(state.key, {})[end] = state
-                world.held[state.key] = state
-                future = world.journal.append(state if is_full else news)
-                future.add_done_callback(lambda done, state=state: keep(state, done))  # type: ignore[misc]
-                await asyncio.gather(future, return_exceptions=True)
-                await asyncio.sleep(rng.choice([0.0, 0.001, 0.1]))
+    async def partition(number: int) -> None:
+        """Like a partition's: one checkpoint at a time, the index and producers of a delta are those since then."""
+        state = full(0, number)
+        while True:
+            end = state.end_offset + rng.randint(1, 5)
+            is_full = state.end_offset == 0 or rng.random() < 0.1
+            news = delta(end, number)
+            entry, producers = news.index, (*state.producers, *news.producers)
+            state = replace(full(end, number), index=state.index + entry, producers=producers)
+            said.setdefault(state.key, {})[end] = state
+            world.held[state.key] = state
+            future = world.journal.append(state if is_full else news)
+            future.add_done_callback(lambda done, state=state: keep(state, done))  # type: ignore[misc]
+            await asyncio.gather(future, return_exceptions=True)
+            await asyncio.sleep(rng.choice([0.0, 0.001, 0.1]))
 
-        async with world.running():
-            tasks = [asyncio.create_task(partition(number)) for number in range(rng.randint(1, 5))]
-            await asyncio.sleep(rng.uniform(0.0, 5.0))
-            world.fs.crash()
-            promised = dict(answered)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            found = await world.read()
-            for which, end in promised.items():
-                assert found[which].end_offset >= end, f"seed {seed}"
-            for which, checkpoint in found.items():
-                assert checkpoint == said[which][checkpoint.end_offset], f"seed {seed}"
-
-    run(main(), seed)
+    async with world.running():
+        tasks = [asyncio.create_task(partition(number)) for number in range(rng.randint(1, 5))]
+        await asyncio.sleep(rng.uniform(0.0, 5.0))
+        world.fs.crash()
+        promised = dict(answered)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        found = await world.read()
+        for which, end in promised.items():
+            assert found[which].end_offset >= end, f"seed {seed}"
+        for which, checkpoint in found.items():
+            assert checkpoint == said[which][checkpoint.end_offset], f"seed {seed}"
 
 
 def test_the_journal_hides_no_other_error() -> None:
@@ -996,194 +915,167 @@ def full_world(**options: Any) -> tuple[World, FullFileSystem]:
     return world, fs
 
 
-def test_a_file_that_was_asked_for_is_tried_once_a_second_while_there_is_no_room() -> None:
+async def test_a_file_that_was_asked_for_is_tried_once_a_second_while_there_is_no_room() -> None:
     """Also while checkpoints are written to the open one."""
 
-    async def main() -> None:
-        world, fs = full_world()
-        fs.is_full = False
-        async with world.running():
-            await world.append(full(1))
-            fs.is_full = fs.is_always_full = True
-            fs.asked.clear()
-            renewal = world.journal.renew()
-            for number in range(300):
-                await asyncio.sleep(0.1)
-                await world.append(full(number + 2))
-            assert 20 <= len(fs.asked) <= 31
-            await asyncio.sleep(30)
-            assert 40 <= len(fs.asked) <= 61, "also while nothing is written"
-            fs.is_full = fs.is_always_full = False
-            await asyncio.wait_for(renewal, 2)
-
-    run(main())
+    world, fs = full_world()
+    fs.is_full = False
+    async with world.running():
+        await world.append(full(1))
+        fs.is_full = fs.is_always_full = True
+        fs.asked.clear()
+        renewal = world.journal.renew()
+        for number in range(300):
+            await asyncio.sleep(0.1)
+            await world.append(full(number + 2))
+        assert 20 <= len(fs.asked) <= 31
+        await asyncio.sleep(30)
+        assert 40 <= len(fs.asked) <= 61, "also while nothing is written"
+        fs.is_full = fs.is_always_full = False
+        await asyncio.wait_for(renewal, 2)
 
 
 @pytest.mark.parametrize("wanted", [JournalWriter.renew, JournalWriter.probe])
-def test_a_file_is_tried_once_a_second_while_none_is_open_and_no_checkpoint_waits(
+async def test_a_file_is_tried_once_a_second_while_none_is_open_and_no_checkpoint_waits(
     wanted: Callable[[JournalWriter], asyncio.Future[None]],
 ) -> None:
-    async def main() -> None:
-        world, fs = full_world()
-        fs.is_always_full = True
-        async with world.running():
-            waiting = wanted(world.journal)
-            await asyncio.sleep(30)
-            assert 20 <= len(fs.asked) <= 32
-            fs.is_full = fs.is_always_full = False
-            await asyncio.wait_for(waiting, 2)
-
-    run(main())
+    world, fs = full_world()
+    fs.is_always_full = True
+    async with world.running():
+        waiting = wanted(world.journal)
+        await asyncio.sleep(30)
+        assert 20 <= len(fs.asked) <= 32
+        fs.is_full = fs.is_always_full = False
+        await asyncio.wait_for(waiting, 2)
 
 
-def test_the_file_after_a_full_one_is_tried_once_a_second() -> None:
+async def test_the_file_after_a_full_one_is_tried_once_a_second() -> None:
     """Checkpoints go to the full one meanwhile, and do not wait for the tries."""
 
-    async def main() -> None:
-        world, fs = full_world(roll_bytes=300)
-        fs.is_full = False
-        async with world.running():
-            await world.append(full(1))
-            fs.is_always_full = True
-            for number in range(300):
-                await asyncio.sleep(0.1)
-                await world.append(full(number + 2))
-            assert 20 <= len(fs.asked) <= 32
-            fs.is_full = fs.is_always_full = False
-            await asyncio.sleep(2)
-            assert await world.files() == [1, world.journal._n]
-
-    run(main())
+    world, fs = full_world(roll_bytes=300)
+    fs.is_full = False
+    async with world.running():
+        await world.append(full(1))
+        fs.is_always_full = True
+        for number in range(300):
+            await asyncio.sleep(0.1)
+            await world.append(full(number + 2))
+        assert 20 <= len(fs.asked) <= 32
+        fs.is_full = fs.is_always_full = False
+        await asyncio.sleep(2)
+        assert await world.files() == [1, world.journal._n]
 
 
 @pytest.mark.parametrize("after_s", [0.1, 0.5, 1.5])
-def test_a_probe_goes_to_the_open_file_when_that_is_full_and_there_is_no_next_one(after_s: float) -> None:
-    async def main() -> None:
-        world, fs = full_world(roll_bytes=300)
-        fs.is_full = False
-        async with world.running():
+async def test_a_probe_goes_to_the_open_file_when_that_is_full_and_there_is_no_next_one(after_s: float) -> None:
+    world, fs = full_world(roll_bytes=300)
+    fs.is_full = False
+    async with world.running():
+        await world.append(full(1))
+        fs.is_always_full = True
+        fs.asked.clear()
+        while not fs.asked:
             await world.append(full(1))
-            fs.is_always_full = True
-            fs.asked.clear()
-            while not fs.asked:
-                await world.append(full(1))
-            await asyncio.sleep(after_s)
-            await asyncio.wait_for(world.journal.probe(), 2)
-            assert await world.files() == [1]
-
-    run(main())
+        await asyncio.sleep(after_s)
+        await asyncio.wait_for(world.journal.probe(), 2)
+        assert await world.files() == [1]
 
 
-def test_a_journal_asks_for_all_its_copies_then_takes_those_that_it_gets() -> None:
-    async def main() -> None:
-        told: list[str] = []
-        world, fs = full_world(no_room=told.append)
-        async with world.running():
-            await world.append(full(5))
-            now = asyncio.get_running_loop().time()
-            assert now == pytest.approx(5.0, abs=0.5), "takeovers wait no longer"
-            assert [all_copies for _, all_copies in fs.asked] == [True] * (len(fs.asked) - 1) + [False]
-            assert len(told) == len(fs.asked) - 1, "others are asked to make room"
-            assert (await world.read())[key()].end_offset == 5
-
-    run(main())
+async def test_a_journal_asks_for_all_its_copies_then_takes_those_that_it_gets() -> None:
+    told: list[str] = []
+    world, fs = full_world(no_room=told.append)
+    async with world.running():
+        await world.append(full(5))
+        now = asyncio.get_running_loop().time()
+        assert now == pytest.approx(5.0, abs=0.5), "takeovers wait no longer"
+        assert [all_copies for _, all_copies in fs.asked] == [True] * (len(fs.asked) - 1) + [False]
+        assert len(told) == len(fs.asked) - 1, "others are asked to make room"
+        assert (await world.read())[key()].end_offset == 5
 
 
-def test_a_journal_with_few_copies_is_replaced_once_there_is_room_for_all() -> None:
+async def test_a_journal_with_few_copies_is_replaced_once_there_is_room_for_all() -> None:
     """It goes on meanwhile, and has nobody make room for that."""
 
-    async def main() -> None:
-        told: list[str] = []
-        world, fs = full_world(no_room=told.append)
-        async with world.running():
-            await world.append(full(5))
-            refusals, tries = len(told), len(fs.asked)
-            for number in range(6, 16):
-                await asyncio.sleep(20)
-                await world.append(full(number))
-            assert 5 <= len(fs.asked) - tries <= 7, "after 5 s, then more and more rarely"
-            assert len(told) == refusals
-            fs.is_full = False
-            tries, begun = len(fs.asked), world.journal._n
-            for number in range(16, 26):
-                await asyncio.sleep(20)
-                await world.append(full(number))
-            assert (len(fs.asked) - tries, world.journal._n) == (1, begun + 1)
-            assert fs.asked[-1][1]
-            assert (await world.read())[key()].end_offset == 25
-
-    run(main())
-
-
-def test_a_full_journal_goes_on_in_its_file_while_the_next_one_waits_for_room() -> None:
-    async def main() -> None:
-        world, fs = full_world(roll_bytes=200)
+    told: list[str] = []
+    world, fs = full_world(no_room=told.append)
+    async with world.running():
+        await world.append(full(5))
+        refusals, tries = len(told), len(fs.asked)
+        for number in range(6, 16):
+            await asyncio.sleep(20)
+            await world.append(full(number))
+        assert 5 <= len(fs.asked) - tries <= 7, "after 5 s, then more and more rarely"
+        assert len(told) == refusals
         fs.is_full = False
-        async with world.running():
-            await world.append(full(5))
-            fs.is_full = True
-            for number in range(6, 60):
-                await world.append(full(number))
-                await asyncio.sleep(0.2)
-            fewer = [at for at, all_copies in fs.asked if not all_copies]
-            assert fewer
-            assert fewer[0] >= 5.0
-            assert (await world.read())[key()].end_offset == 59
-
-    run(main())
+        tries, begun = len(fs.asked), world.journal._n
+        for number in range(16, 26):
+            await asyncio.sleep(20)
+            await world.append(full(number))
+        assert (len(fs.asked) - tries, world.journal._n) == (1, begun + 1)
+        assert fs.asked[-1][1]
+        assert (await world.read())[key()].end_offset == 25
 
 
-def test_a_file_left_behind_is_closed_in_the_end() -> None:
+async def test_a_full_journal_goes_on_in_its_file_while_the_next_one_waits_for_room() -> None:
+    world, fs = full_world(roll_bytes=200)
+    fs.is_full = False
+    async with world.running():
+        await world.append(full(5))
+        fs.is_full = True
+        for number in range(6, 60):
+            await world.append(full(number))
+            await asyncio.sleep(0.2)
+        fewer = [at for at, all_copies in fs.asked if not all_copies]
+        assert fewer
+        assert fewer[0] >= 5.0
+        assert (await world.read())[key()].end_offset == 59
+
+
+async def test_a_file_left_behind_is_closed_in_the_end() -> None:
     """Its lease is ours while we live: without this it would stay open, and its block reserved, as long."""
 
-    async def main() -> None:
-        storage = MemoryStorage()
-        journal = JournalWriter(MemoryFileSystem(storage, "b"), "b", list)
-        task = asyncio.get_running_loop().create_task(journal.run())
-        await asyncio.sleep(1)
-        (appender,) = storage.appenders
-        storage.kill_datanode(appender.nodes[0])
-        await asyncio.sleep(0)
-        segment = SegmentName(0, 1, 0)
-        key = PartitionKey(uuid.UUID(int=1), 0)
-        await journal.append(Checkpoint(key=key, segment=segment, position=1, end_offset=1, log_start=0))
-        assert len(storage.open_files()) == 2
-        await journal.seal_left_files()
-        assert list(storage.open_files()) == [layout.journal("b", 2)]
-        await journal.seal_left_files()
-        journal.close()
-        await task
-
-    run(main())
+    storage = MemoryStorage()
+    journal = JournalWriter(MemoryFileSystem(storage, "b"), "b", list)
+    task = asyncio.get_running_loop().create_task(journal.run())
+    await asyncio.sleep(1)
+    (appender,) = storage.appenders
+    storage.kill_datanode(appender.nodes[0])
+    await asyncio.sleep(0)
+    segment = SegmentName(0, 1, 0)
+    key = PartitionKey(uuid.UUID(int=1), 0)
+    await journal.append(Checkpoint(key=key, segment=segment, position=1, end_offset=1, log_start=0))
+    assert len(storage.open_files()) == 2
+    await journal.seal_left_files()
+    assert list(storage.open_files()) == [layout.journal("b", 2)]
+    await journal.seal_left_files()
+    journal.close()
+    await task
 
 
-def test_tries_that_failed_do_not_take_the_open_file_away() -> None:
+async def test_tries_that_failed_do_not_take_the_open_file_away() -> None:
     """Their files have higher numbers than the one that the journal goes on in."""
 
-    async def main() -> None:
-        world = World(roll_bytes=300)
-        create = world.fs.create
+    world = World(roll_bytes=300)
+    create = world.fs.create
 
-        async def broken(path: str, options: CreateOptions) -> MemoryAppender:
-            appender = await create(path, options)
-            appender.abort()
-            return appender
+    async def broken(path: str, options: CreateOptions) -> MemoryAppender:
+        appender = await create(path, options)
+        appender.abort()
+        return appender
 
-        async with world.running():
-            await world.append(full(1))
-            world.fs.create = broken  # type: ignore[assignment]
-            for n in range(2, 12):
-                await world.append(delta(n))
-                await asyncio.sleep(1)
-            assert len(await world.files()) > 3
-            assert parse(await world.data(1))[key()].end_offset == 11
-            world.fs.create = create  # type: ignore[method-assign]
-            await world.append(delta(12))
-            await asyncio.sleep(2)
-            assert len(await world.files()) == 2
-            assert (await world.read())[key()].end_offset == 12
-
-    run(main())
+    async with world.running():
+        await world.append(full(1))
+        world.fs.create = broken  # type: ignore[assignment]
+        for n in range(2, 12):
+            await world.append(delta(n))
+            await asyncio.sleep(1)
+        assert len(await world.files()) > 3
+        assert parse(await world.data(1))[key()].end_offset == 11
+        world.fs.create = create  # type: ignore[method-assign]
+        await world.append(delta(12))
+        await asyncio.sleep(2)
+        assert len(await world.files()) == 2
+        assert (await world.read())[key()].end_offset == 12
 
 
 def restart_all(storage: MemoryStorage) -> None:
@@ -1194,81 +1086,72 @@ def restart_all(storage: MemoryStorage) -> None:
         storage.start_datanode(name)
 
 
-def test_a_pipeline_that_breaks_while_nothing_is_written_is_left() -> None:
+async def test_a_pipeline_that_breaks_while_nothing_is_written_is_left() -> None:
     """A partition may be taken over from the journal of a living broker, which could say nothing for days."""
 
-    async def main() -> None:
-        world = World()
-        async with world.running():
-            await world.append(full(5))
-            restart_all(world.storage)
-            with pytest.raises(StorageUnavailable):
-                await world.read()
-            await asyncio.sleep(60)
-            assert await world.files() == [1], "nobody has looked"
-            sealing = asyncio.create_task(world.journal.former.wait_left())
-            world.journal.check_file()
-            await asyncio.wait_for(sealing, 1)
-            await world.journal.seal_left_files()
-            assert list(world.storage.open_files()) == [layout.journal(BROKER, 2)]
-            assert (await world.read())[key()] == full(5)
-            assert JournalView.parse(memoryview(await world.data(2))).has_snapshot
-            world.journal.check_file()
-            await asyncio.sleep(60)
-            assert await world.files() == [2], "the new one stands"
-
-    run(main())
+    world = World()
+    async with world.running():
+        await world.append(full(5))
+        restart_all(world.storage)
+        with pytest.raises(StorageUnavailable):
+            await world.read()
+        await asyncio.sleep(60)
+        assert await world.files() == [1], "nobody has looked"
+        sealing = asyncio.create_task(world.journal.former.wait_left())
+        world.journal.check_file()
+        await asyncio.wait_for(sealing, 1)
+        await world.journal.seal_left_files()
+        assert list(world.storage.open_files()) == [layout.journal(BROKER, 2)]
+        assert (await world.read())[key()] == full(5)
+        assert JournalView.parse(memoryview(await world.data(2))).has_snapshot
+        world.journal.check_file()
+        await asyncio.sleep(60)
+        assert await world.files() == [2], "the new one stands"
 
 
-def test_an_idle_journal_tries_once_a_second_while_storage_is_away() -> None:
+async def test_an_idle_journal_tries_once_a_second_while_storage_is_away() -> None:
     """Each try is a file of the NameNode; a checkpoint that comes meanwhile waits no longer than otherwise."""
 
-    async def main() -> None:
-        world = World()
-        created: list[float] = []
-        create = world.fs.create
+    world = World()
+    created: list[float] = []
+    create = world.fs.create
 
-        async def counted(path: str, options: CreateOptions) -> MemoryAppender:
-            created.append(asyncio.get_running_loop().time())
-            return await create(path, options)
+    async def counted(path: str, options: CreateOptions) -> MemoryAppender:
+        created.append(asyncio.get_running_loop().time())
+        return await create(path, options)
 
-        async with world.running():
-            await world.append(full(1))
-            world.fs.create = counted  # type: ignore[assignment]
-            for name in world.storage.datanodes:
-                world.storage.kill_datanode(name)
-            for _ in range(60):
-                world.journal.check_file()
-                await asyncio.sleep(1)
-            assert 30 < len(created) <= 61
-            for name in world.storage.datanodes:
-                world.storage.start_datanode(name)
-            await asyncio.wait_for(world.append(full(2)), 0.5)
-
-    run(main())
+    async with world.running():
+        await world.append(full(1))
+        world.fs.create = counted  # type: ignore[assignment]
+        for name in world.storage.datanodes:
+            world.storage.kill_datanode(name)
+        for _ in range(60):
+            world.journal.check_file()
+            await asyncio.sleep(1)
+        assert 30 < len(created) <= 61
+        for name in world.storage.datanodes:
+            world.storage.start_datanode(name)
+        await asyncio.wait_for(world.append(full(2)), 0.5)
 
 
-def test_files_that_were_left_go_once_others_hold_what_they_said() -> None:
+async def test_files_that_were_left_go_once_others_hold_what_they_said() -> None:
     """A journal that is hardly written never rolls; datanodes restart all the same."""
 
-    async def main() -> None:
-        world = World()
-        async with world.running():
-            for n in range(1, 11):
-                await world.append(full(n))
-                restart_all(world.storage)
-                world.journal.check_file()
-                await asyncio.sleep(1)
-                await world.journal.seal_left_files()
-                assert len(await world.files()) == 1
-                assert (await world.read())[key()] == full(n)
-
-    run(main())
+    world = World()
+    async with world.running():
+        for n in range(1, 11):
+            await world.append(full(n))
+            restart_all(world.storage)
+            world.journal.check_file()
+            await asyncio.sleep(1)
+            await world.journal.seal_left_files()
+            assert len(await world.files()) == 1
+            assert (await world.read())[key()] == full(n)
 
 
 @pytest.mark.parametrize("closes", [True, False])
 @pytest.mark.parametrize("rolls", [0, 1, 3])
-def test_what_had_to_be_on_disk_is_still_there_after_rolls_and_a_loss_of_power(
+async def test_what_had_to_be_on_disk_is_still_there_after_rolls_and_a_loss_of_power(
     rolls: int, closes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new file's snapshot repeats it, and takes its place, whether or not the old file could be closed."""
@@ -1279,83 +1162,74 @@ def test_what_had_to_be_on_disk_is_still_there_after_rolls_and_a_loss_of_power(
     if not closes:
         monkeypatch.setattr(JournalWriter, "_close_file", left)
 
-    async def main() -> None:
-        storage = MemoryStorage()
-        fs = MemoryFileSystem(storage, "b")
-        held = replace(full(5), log_start=3)
-        journal = JournalWriter(fs, "b", lambda: [held], roll_bytes=200)
-        task = asyncio.get_running_loop().create_task(journal.run())
-        await journal.append(held, sync=True)
-        last = journal._n + rolls
-        while journal._n < last:
-            await journal.append(full(1, 1))
-            await asyncio.sleep(0.01)
-        fs.crash()
-        task.cancel()
-        storage.lose_power(is_partial=False)
-        found = await read_journals(MemoryFileSystem(storage, "r"), "b", passes_damaged=True)
-        assert found[key()].log_start == 3
-
-    run(main())
+    storage = MemoryStorage()
+    fs = MemoryFileSystem(storage, "b")
+    held = replace(full(5), log_start=3)
+    journal = JournalWriter(fs, "b", lambda: [held], roll_bytes=200)
+    task = asyncio.get_running_loop().create_task(journal.run())
+    await journal.append(held, sync=True)
+    last = journal._n + rolls
+    while journal._n < last:
+        await journal.append(full(1, 1))
+        await asyncio.sleep(0.01)
+    fs.crash()
+    task.cancel()
+    storage.lose_power(is_partial=False)
+    found = await read_journals(MemoryFileSystem(storage, "r"), "b", passes_damaged=True)
+    assert found[key()].log_start == 3
 
 
-def test_a_file_that_cannot_be_closed_holds_up_no_other() -> None:
+async def test_a_file_that_cannot_be_closed_holds_up_no_other() -> None:
     """Its datanodes are dead, say: it is tried again each time, and the others are closed meanwhile."""
 
-    async def main() -> None:
-        storage = MemoryStorage()
-        fs = MemoryFileSystem(storage, "b")
-        journal = JournalWriter(fs, "b", list)
-        bad = ""
-        for n in range(20):
-            appender = await fs.create(f"/journals/b-{n:08d}.jnl")
-            bad = bad or appender.lease.paths[0]
-            journal._leave(appender)
-        fence, tries = fs.fence, 0
+    storage = MemoryStorage()
+    fs = MemoryFileSystem(storage, "b")
+    journal = JournalWriter(fs, "b", list)
+    bad = ""
+    for n in range(20):
+        appender = await fs.create(f"/journals/b-{n:08d}.jnl")
+        bad = bad or appender.lease.paths[0]
+        journal._leave(appender)
+    fence, tries = fs.fence, 0
 
-        async def failing(lease: Lease, *, sync: bool = False) -> int:
-            nonlocal tries
-            if bad in lease.paths:
-                tries += 1
-                raise StorageUnavailable("its datanodes are dead")
-            return await fence(lease, sync=sync)
+    async def failing(lease: Lease, *, sync: bool = False) -> int:
+        nonlocal tries
+        if bad in lease.paths:
+            tries += 1
+            raise StorageUnavailable("its datanodes are dead")
+        return await fence(lease, sync=sync)
 
-        fs.fence = failing  # type: ignore[method-assign]
-        for _ in range(3):
-            await journal.seal_left_files()
-            assert list(storage.open_files()) == [bad]
-        assert tries == 3
-        fs.fence = fence  # type: ignore[method-assign]
+    fs.fence = failing  # type: ignore[method-assign]
+    for _ in range(3):
         await journal.seal_left_files()
-        assert storage.open_files() == {}
+        assert list(storage.open_files()) == [bad]
+    assert tries == 3
+    fs.fence = fence  # type: ignore[method-assign]
+    await journal.seal_left_files()
+    assert storage.open_files() == {}
 
-    run(main())
 
-
-def test_a_long_queue_goes_out_in_several_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_queue_goes_out_in_several_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file has room for its snapshot and some flushes, not for the whole of a queue that an outage left."""
     monkeypatch.setattr("bmq.storage.journal_writer._FLUSH_BYTES_MAX", 500)
 
-    async def main() -> None:
-        storage = MemoryStorage()
-        journal = JournalWriter(MemoryFileSystem(storage, "b"), "b", list)
-        key = PartitionKey(uuid.UUID(int=1), 0)
-        futures = [
-            journal.append(Checkpoint(key=key, segment=SegmentName(0, 1, 0), position=n, end_offset=n, log_start=0))
-            for n in range(1, 21)
-        ]
-        task = asyncio.get_running_loop().create_task(journal.run())
-        taken: list[int] = []
-        while not futures[-1].done():
-            taken.append(sum(future.done() for future in futures))
-            await asyncio.sleep(0)
-        assert sorted(set(taken)) == [0, 4, 8, 12, 16]
-        journal.close()
-        await task
-        found = await read_journals(MemoryFileSystem(storage, "r"), "b")
-        assert found[key].end_offset == 20
-
-    run(main())
+    storage = MemoryStorage()
+    journal = JournalWriter(MemoryFileSystem(storage, "b"), "b", list)
+    key = PartitionKey(uuid.UUID(int=1), 0)
+    futures = [
+        journal.append(Checkpoint(key=key, segment=SegmentName(0, 1, 0), position=n, end_offset=n, log_start=0))
+        for n in range(1, 21)
+    ]
+    task = asyncio.get_running_loop().create_task(journal.run())
+    taken: list[int] = []
+    while not futures[-1].done():
+        taken.append(sum(future.done() for future in futures))
+        await asyncio.sleep(0)
+    assert sorted(set(taken)) == [0, 4, 8, 12, 16]
+    journal.close()
+    await task
+    found = await read_journals(MemoryFileSystem(storage, "r"), "b")
+    assert found[key].end_offset == 20
 
 
 # --------------------------------------------------------------------------------------------------------------- turns
@@ -1367,173 +1241,152 @@ def producers(count: int) -> tuple[ProducerState, ...]:
     return tuple(ProducerState(pid, 0, -1, 1000, -1, batches) for pid in range(count))
 
 
-def test_a_checkpoint_of_many_producers_is_written_and_read_in_turns() -> None:
+async def test_a_checkpoint_of_many_producers_is_written_and_read_in_turns() -> None:
     """It is durable when it is answered, and those behind it in the queue wait for it."""
 
-    async def main() -> None:
-        world = World()
-        large = replace(full(5), producers=producers(20_000))
-        behind = [key(number) for number in range(1, 4)]
-        async with world.running():
-            await world.append(full(1))
-            with loop_stops() as writing:
-                done = [world.append(large), *(world.append(replace(full(1), key=each)) for each in behind)]
-                finished: list[int] = []
-                for number, future in enumerate(done):
-                    future.add_done_callback(lambda _, number=number: finished.append(number))  # type: ignore[misc]
-                await asyncio.gather(*done)
-                await asyncio.sleep(0)
-            assert finished == [0, 1, 2, 3]
-            assert writing.turns > 20_000 / PRODUCERS_A_STEP
-            with loop_stops() as reading:
-                found = await world.read()
-            assert reading.turns > 20_000 / PRODUCERS_A_STEP
-        assert found[key()] == large
-        assert set(found) == {key(), *behind}
-        assert max(writing.longest_s, reading.longest_s) < STOP_MAX_S
-
-    run(main())
+    world = World()
+    large = replace(full(5), producers=producers(20_000))
+    behind = [key(number) for number in range(1, 4)]
+    async with world.running():
+        await world.append(full(1))
+        with loop_stops() as writing:
+            done = [world.append(large), *(world.append(replace(full(1), key=each)) for each in behind)]
+            finished: list[int] = []
+            for number, future in enumerate(done):
+                future.add_done_callback(lambda _, number=number: finished.append(number))  # type: ignore[misc]
+            await asyncio.gather(*done)
+            await asyncio.sleep(0)
+        assert finished == [0, 1, 2, 3]
+        assert writing.turns > 20_000 / PRODUCERS_A_STEP
+        with loop_stops() as reading:
+            found = await world.read()
+        assert reading.turns > 20_000 / PRODUCERS_A_STEP
+    assert found[key()] == large
+    assert set(found) == {key(), *behind}
+    assert max(writing.longest_s, reading.longest_s) < STOP_MAX_S
 
 
-def test_a_checkpoint_of_many_producers_survives_a_pipeline_that_fails_meanwhile() -> None:
-    async def main() -> None:
-        world = World()
-        async with world.running():
-            await world.append(full(1))
-            world.storage.faults = Faults(pipeline_fails=1.0)
-            large = replace(full(5), producers=producers(3_000))
-            done = world.append(large)
-            await asyncio.sleep(1.0)
-            assert not done.done()
-            world.storage.faults = Faults()
-            await done
-            assert (await world.read())[key()] == large
-
-    run(main())
+async def test_a_checkpoint_of_many_producers_survives_a_pipeline_that_fails_meanwhile() -> None:
+    world = World()
+    async with world.running():
+        await world.append(full(1))
+        world.storage.faults = Faults(pipeline_fails=1.0)
+        large = replace(full(5), producers=producers(3_000))
+        done = world.append(large)
+        await asyncio.sleep(1.0)
+        assert not done.done()
+        world.storage.faults = Faults()
+        await done
+        assert (await world.read())[key()] == large
 
 
-def test_a_snapshot_of_many_partitions_is_made_in_turns() -> None:
+async def test_a_snapshot_of_many_partitions_is_made_in_turns() -> None:
     """What is appended while it is made stands behind it."""
 
-    async def main() -> None:
-        world = World(roll_bytes=1)
-        count = 5 * SNAPSHOT_A_TURN
+    world = World(roll_bytes=1)
+    count = 5 * SNAPSHOT_A_TURN
+    for number in range(count):
+        world.held[key(number)] = replace(full(5), key=key(number))
+    turns, taken = TurnCounter(), list[int]()
+
+    def snapshot() -> Iterator[Checkpoint]:
         for number in range(count):
-            world.held[key(number)] = replace(full(5), key=key(number))
-        turns, taken = TurnCounter(), list[int]()
+            taken.append(number)
+            turns.count()
+            yield world.held[key(number)]
 
-        def snapshot() -> Iterator[Checkpoint]:
-            for number in range(count):
-                taken.append(number)
-                turns.count()
-                yield world.held[key(number)]
-
-        world.journal._snapshot = snapshot
-        async with world.running():
-            while len(taken) < count // 2:  # noqa: ASYNC110 - a turn of the loop is what is waited for
-                await asyncio.sleep(0)
-            later = world.append(replace(full(9), key=key(0)))
-            assert not later.done()
-            await later
-            found = await world.read()
-        assert 0 < max(turns.take()) <= SNAPSHOT_A_TURN + 1  # the next one is taken before the turn ends
-        assert {each.partition: checkpoint.end_offset for each, checkpoint in found.items()} == {
-            number: 5 if number else 9 for number in range(count)
-        }
-
-    run(main())
+    world.journal._snapshot = snapshot
+    async with world.running():
+        while len(taken) < count // 2:  # noqa: ASYNC110 - a turn of the loop is what is waited for
+            await asyncio.sleep(0)
+        later = world.append(replace(full(9), key=key(0)))
+        assert not later.done()
+        await later
+        found = await world.read()
+    assert 0 < max(turns.take()) <= SNAPSHOT_A_TURN + 1  # the next one is taken before the turn ends
+    assert {each.partition: checkpoint.end_offset for each, checkpoint in found.items()} == {
+        number: 5 if number else 9 for number in range(count)
+    }
 
 
-def test_a_journal_with_few_copies_is_replaced_once_more_datanodes_answer() -> None:
+async def test_a_journal_with_few_copies_is_replaced_once_more_datanodes_answer() -> None:
     """Soon at first: a broker that was cut off itself for a moment finds one datanode, and then all of them."""
 
-    async def main() -> None:
-        world = World(MemoryStorage(datanodes=4))
+    world = World(MemoryStorage(datanodes=4))
+    for name in ("dn1", "dn2", "dn3"):
+        world.storage.stop_datanode(name)
+    async with world.running():
+        await world.append(full(5))
+        assert [len(each.nodes) for each in world.storage.appenders] == [1]
         for name in ("dn1", "dn2", "dn3"):
-            world.storage.stop_datanode(name)
-        async with world.running():
-            await world.append(full(5))
-            assert [len(each.nodes) for each in world.storage.appenders] == [1]
-            for name in ("dn1", "dn2", "dn3"):
-                world.storage.resume_datanode(name)
-            await asyncio.sleep(6)
-            assert [len(each.nodes) for each in world.storage.appenders] == [3], "also if nothing is written"
-            begun = world.journal._n
-            await asyncio.sleep(300)
-            assert world.journal._n == begun, "one that has them all is left alone"
-            assert await world.files() == [begun], "the one with a single copy is gone"
-            world.storage.kill_datanode("dn0")
-            assert (await world.read())[key()].end_offset == 5
-
-    run(main())
+            world.storage.resume_datanode(name)
+        await asyncio.sleep(6)
+        assert [len(each.nodes) for each in world.storage.appenders] == [3], "also if nothing is written"
+        begun = world.journal._n
+        await asyncio.sleep(300)
+        assert world.journal._n == begun, "one that has them all is left alone"
+        assert await world.files() == [begun], "the one with a single copy is gone"
+        world.storage.kill_datanode("dn0")
+        assert (await world.read())[key()].end_offset == 5
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
-def test_a_file_on_dead_datanodes_goes_once_the_next_one_has_all_its_copies(copies: int) -> None:
+async def test_a_file_on_dead_datanodes_goes_once_the_next_one_has_all_its_copies(copies: int) -> None:
     """Nobody can read or seal it while they are dead, and takeovers would wait for what the next one repeats."""
 
-    async def main() -> None:
-        world = World(MemoryStorage(datanodes=6))
-        names = list(world.storage.datanodes)
+    world = World(MemoryStorage(datanodes=6))
+    names = list(world.storage.datanodes)
+    for name in names[copies:]:
+        world.storage.stop_datanode(name)
+    async with world.running():
+        await world.append(full(5))
+        (first,) = world.storage.appenders
+        assert set(first.nodes) == set(names[:copies])
         for name in names[copies:]:
-            world.storage.stop_datanode(name)
-        async with world.running():
-            await world.append(full(5))
-            (first,) = world.storage.appenders
-            assert set(first.nodes) == set(names[:copies])
-            for name in names[copies:]:
-                world.storage.resume_datanode(name)
-            for name in names[:copies]:
-                world.storage.kill_datanode(name)
-            await world.append(full(6))
-            await asyncio.sleep(1)
-            assert await world.files() == [2]
-            assert (await world.read())[key()].end_offset == 6
-
-    run(main())
+            world.storage.resume_datanode(name)
+        for name in names[:copies]:
+            world.storage.kill_datanode(name)
+        await world.append(full(6))
+        await asyncio.sleep(1)
+        assert await world.files() == [2]
+        assert (await world.read())[key()].end_offset == 6
 
 
-def test_a_file_that_was_left_stays_while_the_next_one_has_fewer_copies() -> None:
+async def test_a_file_that_was_left_stays_while_the_next_one_has_fewer_copies() -> None:
     """It is closed soon, and may be the only one that a failed datanode leaves readable."""
 
-    async def main() -> None:
-        world = World(MemoryStorage(datanodes=4))
-        async with world.running():
-            await world.append(full(5))
-            world.storage.kill_datanode("dn0")
-            world.storage.stop_datanode("dn3")
-            await world.append(full(6))
-            await world.journal.seal_left_files()
-            await asyncio.sleep(1)
-            assert [len(each.nodes) for each in world.storage.appenders] == [2]
-            assert await world.files() == [1, 2]
-            assert (await world.read())[key()].end_offset == 6
-            world.storage.resume_datanode("dn3")
-            await asyncio.sleep(6)
-            assert [len(each.nodes) for each in world.storage.appenders] == [3]
-            assert len(await world.files()) == 1
-            assert (await world.read())[key()].end_offset == 6
-
-    run(main())
+    world = World(MemoryStorage(datanodes=4))
+    async with world.running():
+        await world.append(full(5))
+        world.storage.kill_datanode("dn0")
+        world.storage.stop_datanode("dn3")
+        await world.append(full(6))
+        await world.journal.seal_left_files()
+        await asyncio.sleep(1)
+        assert [len(each.nodes) for each in world.storage.appenders] == [2]
+        assert await world.files() == [1, 2]
+        assert (await world.read())[key()].end_offset == 6
+        world.storage.resume_datanode("dn3")
+        await asyncio.sleep(6)
+        assert [len(each.nodes) for each in world.storage.appenders] == [3]
+        assert len(await world.files()) == 1
+        assert (await world.read())[key()].end_offset == 6
 
 
-def test_a_journal_with_few_copies_goes_on_while_there_are_no_more_datanodes() -> None:
+async def test_a_journal_with_few_copies_goes_on_while_there_are_no_more_datanodes() -> None:
     """A file with as few copies is no better: it is dropped, and looked for more and more rarely."""
 
-    async def main() -> None:
-        world = World(MemoryStorage(datanodes=2))
-        async with world.running():
-            await world.append(full(5))
-            (first,) = world.storage.appenders
-            for number in range(6, 306):
-                await asyncio.sleep(1)
-                await world.append(full(number))
-            assert list(world.storage.appenders) == [first]
-            assert await world.files() == [1], "and what was made in vain is gone"
-            assert 6 <= world.journal._n <= 10
-            assert (await world.read())[key()].end_offset == 305
-
-    run(main())
+    world = World(MemoryStorage(datanodes=2))
+    async with world.running():
+        await world.append(full(5))
+        (first,) = world.storage.appenders
+        for number in range(6, 306):
+            await asyncio.sleep(1)
+            await world.append(full(number))
+        assert list(world.storage.appenders) == [first]
+        assert await world.files() == [1], "and what was made in vain is gone"
+        assert 6 <= world.journal._n <= 10
+        assert (await world.read())[key()].end_offset == 305
 
 
 class SlowNameNode(MemoryFileSystem):

@@ -23,7 +23,6 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import LiveSegment, LogReader, OffsetNotFound
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import encode_idx
-from tests.harness.loop import run
 
 PATH = PartitionPath("t", "id", 0)
 KEY = PartitionKey(uuid.UUID(int=1), 0)
@@ -119,125 +118,101 @@ async def read_all(log: LogReader, start: int, end: int, max_bytes: int = 700) -
 
 @pytest.mark.parametrize("idx", [True, False])
 @pytest.mark.parametrize("max_bytes", [1, 700, 5_000])
-def test_every_offset_of_several_segments_is_read_in_order(idx: bool, max_bytes: int) -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), batches(0, 30), idx=idx)
-        await put(fs, S(30, 1, 1), batches(30, 55), idx=idx)
-        await put(fs, S(55, 2, 0), batches(55, 80))
-        log = reader(fs)
-        assert await read_all(log, 0, 80, max_bytes) == list(range(80))
-        for offset in (0, 7, 29, 30, 54, 55, 79):
-            assert offsets(await log.read(offset, 1, 80)) == [offset]
-
-    run(main())
+async def test_every_offset_of_several_segments_is_read_in_order(idx: bool, max_bytes: int) -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 30), idx=idx)
+    await put(fs, S(30, 1, 1), batches(30, 55), idx=idx)
+    await put(fs, S(55, 2, 0), batches(55, 80))
+    log = reader(fs)
+    assert await read_all(log, 0, 80, max_bytes) == list(range(80))
+    for offset in (0, 7, 29, 30, 54, 55, 79):
+        assert offsets(await log.read(offset, 1, 80)) == [offset]
 
 
 @pytest.mark.parametrize("idx", [True, False])
-def test_an_offset_in_the_middle_of_a_batch_gives_the_whole_batch(idx: bool) -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), [batch(base, 10) for base in range(0, 100, 10)], idx=idx)
-        await put(fs, S(100, 1, 1), [])
-        log = reader(fs)
-        for offset in (0, 9, 45, 99):
-            assert offsets(await log.read(offset, 1, 100)) == [offset // 10 * 10]
-
-    run(main())
+async def test_an_offset_in_the_middle_of_a_batch_gives_the_whole_batch(idx: bool) -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), [batch(base, 10) for base in range(0, 100, 10)], idx=idx)
+    await put(fs, S(100, 1, 1), [])
+    log = reader(fs)
+    for offset in (0, 9, 45, 99):
+        assert offsets(await log.read(offset, 1, 100)) == [offset // 10 * 10]
 
 
-def test_at_least_one_batch_though_it_is_larger_than_asked_and_than_a_block() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        content = [batch(0), batch(1, size=10 * BLOCK), batch(2)]
-        await put(fs, S(0, 1, 0), content)
-        log = reader(fs)
-        assert await log.read(1, 1, 3) == content[1]
-        assert await log.read(0, 10 * BLOCK, 3) == content[0]
-        assert await log.read(0, 1 << 20, 3) == b"".join(content)
-        assert await log.read(0, len(content[0]) + len(content[1]), 3) == content[0] + content[1]
-
-    run(main())
+async def test_at_least_one_batch_though_it_is_larger_than_asked_and_than_a_block() -> None:
+    fs = SlowFileSystem()
+    content = [batch(0), batch(1, size=10 * BLOCK), batch(2)]
+    await put(fs, S(0, 1, 0), content)
+    log = reader(fs)
+    assert await log.read(1, 1, 3) == content[1]
+    assert await log.read(0, 10 * BLOCK, 3) == content[0]
+    assert await log.read(0, 1 << 20, 3) == b"".join(content)
+    assert await log.read(0, len(content[0]) + len(content[1]), 3) == content[0] + content[1]
 
 
-def test_rule_2_nothing_at_or_past_the_watermark() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), [batch(base, 10) for base in range(0, 100, 10)])
-        log = reader(fs)
-        assert offsets(await log.read(0, 1 << 20, 50)) == [0, 10, 20, 30, 40]
-        assert await log.read(50, 1 << 20, 50) == b""
-        assert await log.read(70, 1 << 20, 50) == b""
-        assert offsets(await log.read(0, 1 << 20, 55)) == [0, 10, 20, 30, 40]  # 50..59 is not wholly below
-        assert await log.read(52, 1 << 20, 55) == b""
-        assert offsets(await log.read(40, 1 << 20, 70)) == [40, 50, 60]
-
-    run(main())
+async def test_rule_2_nothing_at_or_past_the_watermark() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), [batch(base, 10) for base in range(0, 100, 10)])
+    log = reader(fs)
+    assert offsets(await log.read(0, 1 << 20, 50)) == [0, 10, 20, 30, 40]
+    assert await log.read(50, 1 << 20, 50) == b""
+    assert await log.read(70, 1 << 20, 50) == b""
+    assert offsets(await log.read(0, 1 << 20, 55)) == [0, 10, 20, 30, 40]  # 50..59 is not wholly below
+    assert await log.read(52, 1 << 20, 55) == b""
+    assert offsets(await log.read(40, 1 << 20, 70)) == [40, 50, 60]
 
 
 @pytest.mark.parametrize("idx", [True, False])
-def test_rule_5_bytes_past_the_next_segments_base_are_leftovers(idx: bool) -> None:
+async def test_rule_5_bytes_past_the_next_segments_base_are_leftovers(idx: bool) -> None:
     """The first segment holds offsets 10 to 14 too, in a version that was never acknowledged."""
 
-    async def main() -> None:
-        fs = SlowFileSystem()
-        leftovers = batches(10, 15, size=77)
-        flushed = await put(MemoryFileSystem(fs.storage, "x"), S(0, 9, 0), batches(0, 10))
-        await fs.delete(PATH.log(S(0, 9, 0)))
-        await put(fs, S(0, 1, 0), [*batches(0, 10), *leftovers])
-        if idx:
-            await put_idx(fs, S(0, 1, 0), flushed.position, 10, flushed.index)
-        await put(fs, S(10, 2, 0), batches(10, 20))
-        log = reader(fs)
-        assert await log.read(9, 1 << 20, 20) == batch(9)
-        assert await log.read(10, 1 << 20, 20) == b"".join(batches(10, 20))
-
-    run(main())
+    fs = SlowFileSystem()
+    leftovers = batches(10, 15, size=77)
+    flushed = await put(MemoryFileSystem(fs.storage, "x"), S(0, 9, 0), batches(0, 10))
+    await fs.delete(PATH.log(S(0, 9, 0)))
+    await put(fs, S(0, 1, 0), [*batches(0, 10), *leftovers])
+    if idx:
+        await put_idx(fs, S(0, 1, 0), flushed.position, 10, flushed.index)
+    await put(fs, S(10, 2, 0), batches(10, 20))
+    log = reader(fs)
+    assert await log.read(9, 1 << 20, 20) == batch(9)
+    assert await log.read(10, 1 << 20, 20) == b"".join(batches(10, 20))
 
 
-def test_a_superseded_segment_is_never_read() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), batches(0, 10))
-        await put(fs, S(10, 1, 1), batches(10, 12, size=50))
-        await put(fs, S(10, 1, 2), batches(10, 20))
-        log = reader(fs)
-        assert await read_all(log, 0, 20) == list(range(20))
-        assert await log.read(10, 1, 20) == batch(10)
-        assert PATH.log(S(10, 1, 1)) not in {path for path, _ in fs.log_reads}
-
-    run(main())
+async def test_a_superseded_segment_is_never_read() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 10))
+    await put(fs, S(10, 1, 1), batches(10, 12, size=50))
+    await put(fs, S(10, 1, 2), batches(10, 20))
+    log = reader(fs)
+    assert await read_all(log, 0, 20) == list(range(20))
+    assert await log.read(10, 1, 20) == batch(10)
+    assert PATH.log(S(10, 1, 1)) not in {path for path, _ in fs.log_reads}
 
 
-def test_rule_2_a_segment_registered_since_the_last_listing_is_seen_before_old_leftovers() -> None:
+async def test_rule_2_a_segment_registered_since_the_last_listing_is_seen_before_old_leftovers() -> None:
     """The watermark moves to 12 after a fail-over at 10: the old file's 10 and 11 must not be shown."""
 
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), [*batches(0, 10), *batches(10, 12, size=33)])
-        log = reader(fs)
-        assert offsets(await log.read(9, 1 << 20, 10)) == [9]
-        await put(fs, S(10, 1, 1), batches(10, 12, size=44))
-        assert await log.read(9, 1 << 20, 12) == batch(9)
-        assert await log.read(10, 1 << 20, 12) == b"".join(batches(10, 12, size=44))
-
-    run(main())
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), [*batches(0, 10), *batches(10, 12, size=33)])
+    log = reader(fs)
+    assert offsets(await log.read(9, 1 << 20, 10)) == [9]
+    await put(fs, S(10, 1, 1), batches(10, 12, size=44))
+    assert await log.read(9, 1 << 20, 12) == batch(9)
+    assert await log.read(10, 1 << 20, 12) == b"".join(batches(10, 12, size=44))
 
 
-def test_an_offset_below_the_first_segment_is_told_with_the_first_offset() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        log = reader(fs)
-        with pytest.raises(OffsetNotFound) as empty:
-            await log.read(0, 1, 5)
-        assert empty.value.first_offset is None
-        await put(fs, S(10, 1, 0), batches(10, 20))
-        log = reader(fs)
-        with pytest.raises(OffsetNotFound) as caught:
-            await log.read(9, 1, 20)
-        assert caught.value.first_offset == 10
-
-    run(main())
+async def test_an_offset_below_the_first_segment_is_told_with_the_first_offset() -> None:
+    fs = SlowFileSystem()
+    log = reader(fs)
+    with pytest.raises(OffsetNotFound) as empty:
+        await log.read(0, 1, 5)
+    assert empty.value.first_offset is None
+    await put(fs, S(10, 1, 0), batches(10, 20))
+    log = reader(fs)
+    with pytest.raises(OffsetNotFound) as caught:
+        await log.read(9, 1, 20)
+    assert caught.value.first_offset == 10
 
 
 # ----------------------------------------------------------------------------------------------------- damaged data
@@ -253,81 +228,66 @@ def test_an_offset_below_the_first_segment_is_told_with_the_first_offset() -> No
         (23, struct.pack(">i", -1), "last offset delta is -1"),
     ],
 )
-def test_a_damaged_header_is_corrupt_data_with_its_place(place: int, value: bytes, message: str) -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        content = batches(0, 5)
-        bad = bytearray(content[3])
-        bad[place : place + len(value)] = value
-        await put(fs, S(0, 1, 0), [*content[:3], bytes(bad)])
-        log = reader(fs)
-        assert offsets(await log.read(0, 2 * len(content[0]), 5)) == [0, 1]
-        with pytest.raises(CorruptData, match=message) as caught:
-            await log.read(3, 1, 5)
-        assert f"{PATH.log(S(0, 1, 0))} at {3 * len(content[0])}" in str(caught.value)
-
-    run(main())
+async def test_a_damaged_header_is_corrupt_data_with_its_place(place: int, value: bytes, message: str) -> None:
+    fs = SlowFileSystem()
+    content = batches(0, 5)
+    bad = bytearray(content[3])
+    bad[place : place + len(value)] = value
+    await put(fs, S(0, 1, 0), [*content[:3], bytes(bad)])
+    log = reader(fs)
+    assert offsets(await log.read(0, 2 * len(content[0]), 5)) == [0, 1]
+    with pytest.raises(CorruptData, match=message) as caught:
+        await log.read(3, 1, 5)
+    assert f"{PATH.log(S(0, 1, 0))} at {3 * len(content[0])}" in str(caught.value)
 
 
-def test_promised_bytes_that_are_not_there_are_corrupt_data() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        whole = await put(fs, S(0, 1, 0), batches(0, 5))
-        with pytest.raises(CorruptData, match=f"ends at {whole.position}: offset 5 is missing, 6 is promised"):
-            await reader(fs).read(5, 1, 6)
-
-    run(main())
+async def test_promised_bytes_that_are_not_there_are_corrupt_data() -> None:
+    fs = SlowFileSystem()
+    whole = await put(fs, S(0, 1, 0), batches(0, 5))
+    with pytest.raises(CorruptData, match=f"ends at {whole.position}: offset 5 is missing, 6 is promised"):
+        await reader(fs).read(5, 1, 6)
 
 
-def test_a_damaged_index_costs_a_scan_and_nothing_else() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), batches(0, 30))
-        await write_once(fs, PATH.idx(S(0, 1, 0)), b"BMQIDX1\n rubbish")
-        await put(fs, S(30, 1, 1), [])
-        log = reader(fs)
-        assert await read_all(log, 0, 30) == list(range(30))
-        assert log.pool.bad_indexes > 0
-
-    run(main())
+async def test_a_damaged_index_costs_a_scan_and_nothing_else() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 30))
+    await write_once(fs, PATH.idx(S(0, 1, 0)), b"BMQIDX1\n rubbish")
+    await put(fs, S(30, 1, 1), [])
+    log = reader(fs)
+    assert await read_all(log, 0, 30) == list(range(30))
+    assert log.pool.bad_indexes > 0
 
 
 # ------------------------------------------------------------------------------------------------------------ costs
 
 
-def test_all_who_wait_for_a_block_share_one_read() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), batches(0, 50), idx=True)
-        await put(fs, S(50, 1, 1), batches(50, 55))
-        log = reader(fs, ahead_max=0)
-        answers = await asyncio.gather(*(log.read(0, 700, 55) for _ in range(100)))
-        assert set(answers) == {b"".join(batches(0, 4))}
-        assert fs.log_reads == [(PATH.log(S(0, 1, 0)), 0)]
-        assert fs.idx_reads == 1
-        fs.log_reads.clear()
-        answers = await asyncio.gather(*(log.read(50, 1, 55) for _ in range(100)))
-        assert set(answers) == {batch(50)}
-        assert fs.log_reads == [(PATH.log(S(50, 1, 1)), 0)]
-
-    run(main())
+async def test_all_who_wait_for_a_block_share_one_read() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 50), idx=True)
+    await put(fs, S(50, 1, 1), batches(50, 55))
+    log = reader(fs, ahead_max=0)
+    answers = await asyncio.gather(*(log.read(0, 700, 55) for _ in range(100)))
+    assert set(answers) == {b"".join(batches(0, 4))}
+    assert fs.log_reads == [(PATH.log(S(0, 1, 0)), 0)]
+    assert fs.idx_reads == 1
+    fs.log_reads.clear()
+    answers = await asyncio.gather(*(log.read(50, 1, 55) for _ in range(100)))
+    assert set(answers) == {batch(50)}
+    assert fs.log_reads == [(PATH.log(S(50, 1, 1)), 0)]
 
 
-def test_a_block_is_read_once_and_kept_under_the_budget() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), batches(0, 100), idx=True)  # 17 blocks
-        await put(fs, S(100, 1, 1), [])
-        log = reader(fs, cache_bytes=20 * BLOCK, ahead_max=0)
-        for _ in range(2):
-            assert await read_all(log, 0, 100) == list(range(100))
-        assert len(fs.log_reads) == len(set(fs.log_reads))
-        assert log.pool.cached_bytes == 100 * len(batch(0))
-        small = reader(fs, cache_bytes=4 * BLOCK, ahead_max=0)
-        assert await read_all(small, 0, 100) == list(range(100))
-        assert small.pool.cached_bytes <= 4 * BLOCK
-
-    run(main())
+async def test_a_block_is_read_once_and_kept_under_the_budget() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 100), idx=True)  # 17 blocks
+    await put(fs, S(100, 1, 1), [])
+    log = reader(fs, cache_bytes=20 * BLOCK, ahead_max=0)
+    for _ in range(2):
+        assert await read_all(log, 0, 100) == list(range(100))
+    assert len(fs.log_reads) == len(set(fs.log_reads))
+    assert log.pool.cached_bytes == 100 * len(batch(0))
+    small = reader(fs, cache_bytes=4 * BLOCK, ahead_max=0)
+    assert await read_all(small, 0, 100) == list(range(100))
+    assert small.pool.cached_bytes <= 4 * BLOCK
 
 
 def test_the_least_recently_used_block_makes_room() -> None:
@@ -345,143 +305,119 @@ def test_the_least_recently_used_block_makes_room() -> None:
     assert pool.cached_bytes == 2 * BLOCK
 
 
-def test_rule_5_a_block_past_the_known_end_is_kept_only_up_to_it() -> None:
+async def test_rule_5_a_block_past_the_known_end_is_kept_only_up_to_it() -> None:
     """Two watermarks over one open file: what lay past the first when the block was read is read again."""
 
-    async def main() -> None:
-        fs = SlowFileSystem()
-        appender = await fs.create(PATH.log(S(0, 1, 0)))
-        appender.write(b"".join(batches(0, 3)))
-        await appender.flush()
-        log = reader(fs)
-        size = len(batch(0))
-        assert offsets(await log.read(0, 1 << 20, 2)) == [0, 1]
-        assert log.pool.cached_bytes == 2 * size
-        assert offsets(await log.read(0, 1 << 20, 2)) == [0, 1]
-        assert len(fs.log_reads) == 1
-        assert offsets(await log.read(0, 1 << 20, 3)) == [0, 1, 2]
-        assert len(fs.log_reads) == 2
-        assert log.pool.cached_bytes == 3 * size
-
-    run(main())
+    fs = SlowFileSystem()
+    appender = await fs.create(PATH.log(S(0, 1, 0)))
+    appender.write(b"".join(batches(0, 3)))
+    await appender.flush()
+    log = reader(fs)
+    size = len(batch(0))
+    assert offsets(await log.read(0, 1 << 20, 2)) == [0, 1]
+    assert log.pool.cached_bytes == 2 * size
+    assert offsets(await log.read(0, 1 << 20, 2)) == [0, 1]
+    assert len(fs.log_reads) == 1
+    assert offsets(await log.read(0, 1 << 20, 3)) == [0, 1, 2]
+    assert len(fs.log_reads) == 2
+    assert log.pool.cached_bytes == 3 * size
 
 
-def test_readers_with_another_watermark_do_not_share_a_block_past_the_known_end() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        appender = await fs.create(PATH.log(S(0, 1, 0)))
-        appender.write(b"".join(batches(0, 2)))
-        await appender.flush()
-        log = reader(fs)
-        await log.segments.cover(3)
-        early = asyncio.create_task(log.read(0, 1 << 20, 2))
-        await asyncio.sleep(0.005)
-        assert fs.log_reads  # its block is on the way
-        appender.write(batch(2))
-        await appender.flush()
-        late = asyncio.create_task(log.read(0, 1 << 20, 3))
-        await asyncio.sleep(0.001)
-        assert fs.running == 2
-        assert offsets(await early) == [0, 1]
-        assert offsets(await late) == [0, 1, 2]
-
-    run(main())
+async def test_readers_with_another_watermark_do_not_share_a_block_past_the_known_end() -> None:
+    fs = SlowFileSystem()
+    appender = await fs.create(PATH.log(S(0, 1, 0)))
+    appender.write(b"".join(batches(0, 2)))
+    await appender.flush()
+    log = reader(fs)
+    await log.segments.cover(3)
+    early = asyncio.create_task(log.read(0, 1 << 20, 2))
+    await asyncio.sleep(0.005)
+    assert fs.log_reads  # its block is on the way
+    appender.write(batch(2))
+    await appender.flush()
+    late = asyncio.create_task(log.read(0, 1 << 20, 3))
+    await asyncio.sleep(0.001)
+    assert fs.running == 2
+    assert offsets(await early) == [0, 1]
+    assert offsets(await late) == [0, 1, 2]
 
 
-def test_a_sequential_reader_finds_its_next_block_on_the_way() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), batches(0, 100), idx=True)
-        await put(fs, S(100, 1, 1), [])
-        log = reader(fs)
-        await log.read(0, 1, 100)
-        await asyncio.sleep(1)
-        path = PATH.log(S(0, 1, 0))
-        assert fs.log_reads == [(path, 0), (path, BLOCK)]
-        await log.read(60, 1, 100)  # not sequential
-        await asyncio.sleep(1)
-        assert len(fs.log_reads) == 4
-        await log.read(61, 1, 100)  # goes on where the last one ended
-        await asyncio.sleep(1)
-        assert len(fs.log_reads) == 5
-        assert log.pool.ahead == 0
-
-    run(main())
+async def test_a_sequential_reader_finds_its_next_block_on_the_way() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 100), idx=True)
+    await put(fs, S(100, 1, 1), [])
+    log = reader(fs)
+    await log.read(0, 1, 100)
+    await asyncio.sleep(1)
+    path = PATH.log(S(0, 1, 0))
+    assert fs.log_reads == [(path, 0), (path, BLOCK)]
+    await log.read(60, 1, 100)  # not sequential
+    await asyncio.sleep(1)
+    assert len(fs.log_reads) == 4
+    await log.read(61, 1, 100)  # goes on where the last one ended
+    await asyncio.sleep(1)
+    assert len(fs.log_reads) == 5
+    assert log.pool.ahead == 0
 
 
-def test_reads_in_flight_are_bounded() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), batches(0, 200), idx=True)
-        await put(fs, S(200, 1, 1), [])
-        log = reader(fs, reads_max=3)
-        answers = await asyncio.gather(*(log.read(offset, 1, 200) for offset in range(200)))
-        assert [offsets(answer) for answer in answers] == [[offset] for offset in range(200)]
-        assert fs.running_max == 3
-
-    run(main())
+async def test_reads_in_flight_are_bounded() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 200), idx=True)
+    await put(fs, S(200, 1, 1), [])
+    log = reader(fs, reads_max=3)
+    answers = await asyncio.gather(*(log.read(offset, 1, 200) for offset in range(200)))
+    assert [offsets(answer) for answer in answers] == [[offset] for offset in range(200)]
+    assert fs.running_max == 3
 
 
-def test_indexes_are_kept_under_their_budget() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        for n in range(20):
-            await put(fs, S(n * 20, 1, n), batches(n * 20, n * 20 + 20), idx=True)
-        log = reader(fs, index_bytes=3_000)
-        assert await read_all(log, 0, 400) == list(range(400))
-        assert 0 < log.pool.facts_bytes <= 3_000
-
-    run(main())
+async def test_indexes_are_kept_under_their_budget() -> None:
+    fs = SlowFileSystem()
+    for n in range(20):
+        await put(fs, S(n * 20, 1, n), batches(n * 20, n * 20 + 20), idx=True)
+    log = reader(fs, index_bytes=3_000)
+    assert await read_all(log, 0, 400) == list(range(400))
+    assert 0 < log.pool.facts_bytes <= 3_000
 
 
-def test_a_live_segment_needs_neither_listing_nor_scan() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        live = await put(fs, S(0, 1, 0), batches(0, 60))
-        log = reader(fs, ahead_max=0)
-        assert offsets(await log.read(50, 1, 60, live=live)) == [50]
-        assert len(fs.log_reads) <= 2
-        assert fs.idx_reads == 0
-        await log.read(59, 1, 60, live=live)
-        assert log.segments.listings == 1
-
-    run(main())
+async def test_a_live_segment_needs_neither_listing_nor_scan() -> None:
+    fs = SlowFileSystem()
+    live = await put(fs, S(0, 1, 0), batches(0, 60))
+    log = reader(fs, ahead_max=0)
+    assert offsets(await log.read(50, 1, 60, live=live)) == [50]
+    assert len(fs.log_reads) <= 2
+    assert fs.idx_reads == 0
+    await log.read(59, 1, 60, live=live)
+    assert log.segments.listings == 1
 
 
-def test_an_open_segment_is_scanned_once_then_known() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), batches(0, 100))
-        log = reader(fs, ahead_max=0)
-        await log.read(99, 1, 100)
-        assert len(set(fs.log_reads)) == len(fs.log_reads) == 17
-        await log.read(50, 1, 100)
-        assert len(fs.log_reads) == 17
-
-    run(main())
+async def test_an_open_segment_is_scanned_once_then_known() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 100))
+    log = reader(fs, ahead_max=0)
+    await log.read(99, 1, 100)
+    assert len(set(fs.log_reads)) == len(fs.log_reads) == 17
+    await log.read(50, 1, 100)
+    assert len(fs.log_reads) == 17
 
 
 # --------------------------------------------------------------------------------------------- deletes, joins, ends
 
 
-def test_rule_10_a_reader_that_misses_a_file_lists_once_more() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        for n in range(4):
-            await put(fs, S(n * 10, 1, n), batches(n * 10, n * 10 + 10), idx=True)
-        log = reader(fs, cache_bytes=0)
-        assert await read_all(log, 0, 40) == list(range(40))
-        await fs.concat(PATH.log(S(10, 1, 1)), [PATH.log(S(20, 1, 2))])
-        assert await read_all(log, 10, 40) == list(range(10, 40))
-        await fs.delete(PATH.log(S(0, 1, 0)))
-        with pytest.raises(OffsetNotFound) as caught:
-            await log.read(5, 1, 40)
-        assert caught.value.first_offset == 10
-
-    run(main())
+async def test_rule_10_a_reader_that_misses_a_file_lists_once_more() -> None:
+    fs = SlowFileSystem()
+    for n in range(4):
+        await put(fs, S(n * 10, 1, n), batches(n * 10, n * 10 + 10), idx=True)
+    log = reader(fs, cache_bytes=0)
+    assert await read_all(log, 0, 40) == list(range(40))
+    await fs.concat(PATH.log(S(10, 1, 1)), [PATH.log(S(20, 1, 2))])
+    assert await read_all(log, 10, 40) == list(range(10, 40))
+    await fs.delete(PATH.log(S(0, 1, 0)))
+    with pytest.raises(OffsetNotFound) as caught:
+        await log.read(5, 1, 40)
+    assert caught.value.first_offset == 10
 
 
-def test_a_file_that_is_listed_but_cannot_be_found_is_an_error_after_a_bounded_number_of_looks() -> None:
+async def test_a_file_that_is_listed_but_cannot_be_found_is_an_error_after_a_bounded_number_of_looks() -> None:
     class Blind(MemoryFileSystem):
         tries = 0
 
@@ -489,125 +425,104 @@ def test_a_file_that_is_listed_but_cannot_be_found_is_an_error_after_a_bounded_n
             self.tries += path.endswith(".log")
             raise NoSuchFile(path)
 
-    async def main() -> None:
-        fs = Blind(MemoryStorage(), "h")
-        await put(fs, S(0, 1, 0), batches(0, 3))
-        with pytest.raises(NoSuchFile):
-            await reader(fs).read(0, 1, 3)
-        assert fs.tries == 3
-
-    run(main())
+    fs = Blind(MemoryStorage(), "h")
+    await put(fs, S(0, 1, 0), batches(0, 3))
+    with pytest.raises(NoSuchFile):
+        await reader(fs).read(0, 1, 3)
+    assert fs.tries == 3
 
 
 @pytest.mark.parametrize("is_index_renewed", [False, True])
-def test_a_joined_file_is_read_past_its_old_index_and_by_its_new_one(is_index_renewed: bool) -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), batches(0, 20), idx=True)
-        await put(fs, S(20, 1, 1), batches(20, 40), idx=True)
-        await put(fs, S(40, 1, 2), batches(40, 50))
-        log = reader(fs)
-        assert offsets(await log.read(19, 1, 50)) == [19]  # the first index is known now
-        await fs.concat(PATH.log(S(0, 1, 0)), [PATH.log(S(20, 1, 1))])
-        if is_index_renewed:
-            await fs.delete(PATH.idx(S(0, 1, 0)))
-            whole = await put(MemoryFileSystem(MemoryStorage(), "x"), S(0, 1, 0), batches(0, 40))
-            await put_idx(fs, S(0, 1, 0), whole.position, 40, whole.index)
-        assert await read_all(log, 0, 50) == list(range(50))
-        assert await read_all(reader(fs), 0, 50) == list(range(50))
-
-    run(main())
+async def test_a_joined_file_is_read_past_its_old_index_and_by_its_new_one(is_index_renewed: bool) -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 20), idx=True)
+    await put(fs, S(20, 1, 1), batches(20, 40), idx=True)
+    await put(fs, S(40, 1, 2), batches(40, 50))
+    log = reader(fs)
+    assert offsets(await log.read(19, 1, 50)) == [19]  # the first index is known now
+    await fs.concat(PATH.log(S(0, 1, 0)), [PATH.log(S(20, 1, 1))])
+    if is_index_renewed:
+        await fs.delete(PATH.idx(S(0, 1, 0)))
+        whole = await put(MemoryFileSystem(MemoryStorage(), "x"), S(0, 1, 0), batches(0, 40))
+        await put_idx(fs, S(0, 1, 0), whole.position, 40, whole.index)
+    assert await read_all(log, 0, 50) == list(range(50))
+    assert await read_all(reader(fs), 0, 50) == list(range(50))
 
 
-def test_a_cancelled_reader_does_not_cancel_the_read_of_the_others() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), batches(0, 5), idx=True)
-        await put(fs, S(5, 1, 1), [])
-        log = reader(fs)
-        await log.read(0, 1, 5)
-        log.pool._blocks.clear()
-        fs.log_reads.clear()
-        tasks = [asyncio.create_task(log.read(0, 1, 5)) for _ in range(3)]
-        await asyncio.sleep(0.005)
-        tasks[0].cancel()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(outcomes[0], asyncio.CancelledError)
-        assert outcomes[1:] == [batch(0), batch(0)]
-        assert len(fs.log_reads) == 1
-
-    run(main())
+async def test_a_cancelled_reader_does_not_cancel_the_read_of_the_others() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 5), idx=True)
+    await put(fs, S(5, 1, 1), [])
+    log = reader(fs)
+    await log.read(0, 1, 5)
+    log.pool._blocks.clear()
+    fs.log_reads.clear()
+    tasks = [asyncio.create_task(log.read(0, 1, 5)) for _ in range(3)]
+    await asyncio.sleep(0.005)
+    tasks[0].cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(outcomes[0], asyncio.CancelledError)
+    assert outcomes[1:] == [batch(0), batch(0)]
+    assert len(fs.log_reads) == 1
 
 
-def test_the_last_reader_to_leave_cancels_the_read_and_a_new_one_starts_afresh() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), batches(0, 5))
-        log = reader(fs)
-        await log.segments.cover(5)
-        tasks = [asyncio.create_task(log.read(0, 1, 5)) for _ in range(3)]
-        await asyncio.sleep(0.005)
-        assert fs.running == 1
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert not log.pool._shared
-        await asyncio.sleep(0)
-        assert fs.running == 0
-        assert await log.read(0, 1, 5) == batch(0)
-
-    run(main())
+async def test_the_last_reader_to_leave_cancels_the_read_and_a_new_one_starts_afresh() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 5))
+    log = reader(fs)
+    await log.segments.cover(5)
+    tasks = [asyncio.create_task(log.read(0, 1, 5)) for _ in range(3)]
+    await asyncio.sleep(0.005)
+    assert fs.running == 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not log.pool._shared
+    await asyncio.sleep(0)
+    assert fs.running == 0
+    assert await log.read(0, 1, 5) == batch(0)
 
 
-def test_a_failed_read_is_told_to_all_and_kept_by_nobody() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), batches(0, 5), idx=True)
-        log = reader(fs)
-        fs.fails = True
-        outcomes = await asyncio.gather(*(log.read(0, 1, 5) for _ in range(3)), return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [StorageUnavailable] * 3
-        fs.fails = False
-        assert await log.read(0, 1, 5) == batch(0)
-
-    run(main())
+async def test_a_failed_read_is_told_to_all_and_kept_by_nobody() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 5), idx=True)
+    log = reader(fs)
+    fs.fails = True
+    outcomes = await asyncio.gather(*(log.read(0, 1, 5) for _ in range(3)), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [StorageUnavailable] * 3
+    fs.fails = False
+    assert await log.read(0, 1, 5) == batch(0)
 
 
-def test_close_ends_what_is_under_way() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await put(fs, S(0, 1, 0), batches(0, 5))
-        log = reader(fs)
-        await log.segments.cover(5)
-        task = asyncio.create_task(log.read(0, 1, 5))
-        await asyncio.sleep(0.001)
-        await log.pool.close()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert fs.running == 0
-
-    run(main())
+async def test_close_ends_what_is_under_way() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 5))
+    log = reader(fs)
+    await log.segments.cover(5)
+    task = asyncio.create_task(log.read(0, 1, 5))
+    await asyncio.sleep(0.001)
+    await log.pool.close()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert fs.running == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_reads_under_storage_faults_are_right_or_fail(seed: int) -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        for n in range(6):
-            await put(fs, S(n * 20, 1, n), batches(n * 20, n * 20 + 20), idx=n % 2 == 0)
-        fs.storage.faults = Faults(unavailable=0.2, call_s=(0.0, 0.05))
-        log = reader(fs, cache_bytes=5 * BLOCK)
+async def test_reads_under_storage_faults_are_right_or_fail(seed: int) -> None:
+    fs = SlowFileSystem()
+    for n in range(6):
+        await put(fs, S(n * 20, 1, n), batches(n * 20, n * 20 + 20), idx=n % 2 == 0)
+    fs.storage.faults = Faults(unavailable=0.2, call_s=(0.0, 0.05))
+    log = reader(fs, cache_bytes=5 * BLOCK)
 
-        async def one(offset: int) -> bool:
-            try:
-                return await log.read(offset, 1, 120) == batch(offset)
-            except StorageUnavailable:
-                return True
+    async def one(offset: int) -> bool:
+        try:
+            return await log.read(offset, 1, 120) == batch(offset)
+        except StorageUnavailable:
+            return True
 
-        assert all(await asyncio.gather(*(one(offset) for offset in range(120))))
-        assert not log.pool._shared
-
-    run(main(), seed)
+    assert all(await asyncio.gather(*(one(offset) for offset in range(120))))
+    assert not log.pool._shared
 
 
 # ----------------------------------------------------------------------------------------------------- by timestamp
@@ -639,73 +554,58 @@ async def timed_log(fs: MemoryFileSystem) -> None:
         (9_591, 0, None),
     ],
 )
-def test_offset_for_timestamp(timestamp: int, start: int, wanted: TimestampAndOffset | None) -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await timed_log(fs)
-        log = reader(fs)
-        for _ in range(2):
-            assert await log.offset_for_timestamp(timestamp, 40, start_offset=start) == wanted
-
-    run(main())
+async def test_offset_for_timestamp(timestamp: int, start: int, wanted: TimestampAndOffset | None) -> None:
+    fs = SlowFileSystem()
+    await timed_log(fs)
+    log = reader(fs)
+    for _ in range(2):
+        assert await log.offset_for_timestamp(timestamp, 40, start_offset=start) == wanted
 
 
-def test_offset_for_timestamp_stays_below_the_watermark() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await timed_log(fs)
-        log = reader(fs)
-        assert await log.offset_for_timestamp(9_540, 35) == TimestampAndOffset(34, 9_540)
-        assert await log.offset_for_timestamp(9_541, 35) is None
-        assert await log.offset_for_timestamp(9_541, 40) == TimestampAndOffset(35, 9_550)
-
-    run(main())
+async def test_offset_for_timestamp_stays_below_the_watermark() -> None:
+    fs = SlowFileSystem()
+    await timed_log(fs)
+    log = reader(fs)
+    assert await log.offset_for_timestamp(9_540, 35) == TimestampAndOffset(34, 9_540)
+    assert await log.offset_for_timestamp(9_541, 35) is None
+    assert await log.offset_for_timestamp(9_541, 40) == TimestampAndOffset(35, 9_550)
 
 
-def test_offset_for_timestamp_asks_each_index_once_and_survives_a_join() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        await timed_log(fs)
-        log = reader(fs)
-        assert await log.offset_for_timestamp(9_591, 40) is None
-        asked = fs.idx_reads
-        assert await log.offset_for_timestamp(9_591, 40) is None
-        assert fs.idx_reads <= asked + 1  # the newest one has none, it may have come
-        await fs.concat(PATH.log(S(0, 1, 0)), [PATH.log(S(10, 1, 1))])
-        log.pool._blocks.clear()
-        assert await log.offset_for_timestamp(1_000, 40, start_offset=12) == TimestampAndOffset(12, 1_020)
-        await fs.delete(PATH.log(S(0, 1, 0)))
-        await fs.delete(PATH.log(S(20, 1, 2)))
-        assert await log.offset_for_timestamp(9_000, 40) == TimestampAndOffset(30, 9_500)
-
-    run(main())
+async def test_offset_for_timestamp_asks_each_index_once_and_survives_a_join() -> None:
+    fs = SlowFileSystem()
+    await timed_log(fs)
+    log = reader(fs)
+    assert await log.offset_for_timestamp(9_591, 40) is None
+    asked = fs.idx_reads
+    assert await log.offset_for_timestamp(9_591, 40) is None
+    assert fs.idx_reads <= asked + 1  # the newest one has none, it may have come
+    await fs.concat(PATH.log(S(0, 1, 0)), [PATH.log(S(10, 1, 1))])
+    log.pool._blocks.clear()
+    assert await log.offset_for_timestamp(1_000, 40, start_offset=12) == TimestampAndOffset(12, 1_020)
+    await fs.delete(PATH.log(S(0, 1, 0)))
+    await fs.delete(PATH.log(S(20, 1, 2)))
+    assert await log.offset_for_timestamp(9_000, 40) == TimestampAndOffset(30, 9_500)
 
 
-def test_offset_for_timestamp_looks_into_compressed_batches() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        plain = batch(0, 5, timestamp=100, step=10)
-        packed = bytearray(plain[:HEADER_BYTES] + gzip.compress(plain[HEADER_BYTES:]))
-        struct.pack_into(">i", packed, 8, len(packed) - 12)
-        struct.pack_into(">h", packed, 21, 1)
-        struct.pack_into(">I", packed, 17, crc32c(memoryview(packed)[21:]))
-        await put(fs, S(0, 1, 0), [bytes(packed)])
-        log = reader(fs)
-        assert await log.offset_for_timestamp(121, 5) == TimestampAndOffset(3, 130)
-        assert await log.offset_for_timestamp(100, 5) == TimestampAndOffset(0, 100)
-
-    run(main())
+async def test_offset_for_timestamp_looks_into_compressed_batches() -> None:
+    fs = SlowFileSystem()
+    plain = batch(0, 5, timestamp=100, step=10)
+    packed = bytearray(plain[:HEADER_BYTES] + gzip.compress(plain[HEADER_BYTES:]))
+    struct.pack_into(">i", packed, 8, len(packed) - 12)
+    struct.pack_into(">h", packed, 21, 1)
+    struct.pack_into(">I", packed, 17, crc32c(memoryview(packed)[21:]))
+    await put(fs, S(0, 1, 0), [bytes(packed)])
+    log = reader(fs)
+    assert await log.offset_for_timestamp(121, 5) == TimestampAndOffset(3, 130)
+    assert await log.offset_for_timestamp(100, 5) == TimestampAndOffset(0, 100)
 
 
-def test_offset_for_timestamp_of_a_batch_that_cannot_be_opened_is_the_batch() -> None:
-    async def main() -> None:
-        fs = SlowFileSystem()
-        broken = bytearray(batch(0, 5, timestamp=100, step=10))
-        struct.pack_into(">h", broken, 21, 1)  # says gzip, is not
-        await put(fs, S(0, 1, 0), [bytes(broken)])
-        assert await reader(fs).offset_for_timestamp(121, 5) == TimestampAndOffset(0, 140)
-
-    run(main())
+async def test_offset_for_timestamp_of_a_batch_that_cannot_be_opened_is_the_batch() -> None:
+    fs = SlowFileSystem()
+    broken = bytearray(batch(0, 5, timestamp=100, step=10))
+    struct.pack_into(">h", broken, 21, 1)  # says gzip, is not
+    await put(fs, S(0, 1, 0), [bytes(broken)])
+    assert await reader(fs).offset_for_timestamp(121, 5) == TimestampAndOffset(0, 140)
 
 
 def test_read_config_names_what_is_wrong() -> None:
@@ -715,25 +615,22 @@ def test_read_config_names_what_is_wrong() -> None:
         ReadConfig(reads_max=0).validate()
 
 
-def test_a_repaired_segment_is_read_as_it_is_now() -> None:
+async def test_a_repaired_segment_is_read_as_it_is_now() -> None:
     """`bmq segment repair` replaces a file: what is kept of the old one goes when it does not fit, and with age."""
 
-    async def main() -> None:
-        fs = MemoryFileSystem(MemoryStorage(), "h")
-        now = 0.0
-        pool = BlockCache(fs, ReadConfig(block_age_s=600), monotonic=lambda: now)
-        name = SegmentName(0, 1, 0)
-        old = [build_batch([Record(value=b"old" * 20)], base_offset=offset) for offset in range(40)]
-        gap = next(build_gap(0, 2, 1))
-        await write_once(fs, PATH.log(name), b"".join(old))
-        reader = LogReader(pool, PATH)
-        for offset in range(0, 40, 8):
-            await reader.read(offset, 1 << 20, 40)
-        await fs.delete(PATH.log(name))
-        await write_once(fs, PATH.log(name), bytes(gap) + b"".join(old[2:]))
-        assert (await reader.read(0, 1, 40)).startswith(old[0]), "from the cache"
-        now = 601.0
-        assert await reader.read(0, 1, 40) == gap
-        assert await reader.read(39, 1 << 20, 40) == old[39]
-
-    run(main())
+    fs = MemoryFileSystem(MemoryStorage(), "h")
+    now = 0.0
+    pool = BlockCache(fs, ReadConfig(block_age_s=600), monotonic=lambda: now)
+    name = SegmentName(0, 1, 0)
+    old = [build_batch([Record(value=b"old" * 20)], base_offset=offset) for offset in range(40)]
+    gap = next(build_gap(0, 2, 1))
+    await write_once(fs, PATH.log(name), b"".join(old))
+    reader = LogReader(pool, PATH)
+    for offset in range(0, 40, 8):
+        await reader.read(offset, 1 << 20, 40)
+    await fs.delete(PATH.log(name))
+    await write_once(fs, PATH.log(name), bytes(gap) + b"".join(old[2:]))
+    assert (await reader.read(0, 1, 40)).startswith(old[0]), "from the cache"
+    now = 601.0
+    assert await reader.read(0, 1, 40) == gap
+    assert await reader.read(39, 1 << 20, 40) == old[39]

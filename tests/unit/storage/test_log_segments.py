@@ -13,7 +13,6 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import Extent, ListedSegment, LogSegments, Retained, expired, is_deletable, walk
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.recovery import ends
-from tests.harness.loop import run
 
 PATH = PartitionPath("t", "id", 0)
 S = SegmentName
@@ -49,69 +48,57 @@ def extents(segments: LogSegments) -> list[Extent]:
     return list(segments.between(0, 1 << 62))
 
 
-def test_walk_gives_ends_and_skips_temporary_files_and_foreign_names() -> None:
-    async def main() -> None:
-        fs = filesystem(page=2)
-        await put(fs, S(0, 1, 0), S(10, 1, 1), S(25, 2, 0))
-        await write_once(fs, PATH.idx(S(0, 1, 0)), b"i")
-        for name in (".spare-00000002-0001-h", ".idx-x", "README"):
-            await write_once(fs, f"{PATH.folder}/{name}", b"")
-        found = await walked(fs)
-        assert [(one.name, one.end, one.length, one.has_idx) for one in found] == [
-            (S(0, 1, 0), 10, 10, True),
-            (S(10, 1, 1), 25, 10, False),
-            (S(25, 2, 0), None, 10, False),
-        ]
-        assert all(one.is_live for one in found)
-
-    run(main())
+async def test_walk_gives_ends_and_skips_temporary_files_and_foreign_names() -> None:
+    fs = filesystem(page=2)
+    await put(fs, S(0, 1, 0), S(10, 1, 1), S(25, 2, 0))
+    await write_once(fs, PATH.idx(S(0, 1, 0)), b"i")
+    for name in (".spare-00000002-0001-h", ".idx-x", "README"):
+        await write_once(fs, f"{PATH.folder}/{name}", b"")
+    found = await walked(fs)
+    assert [(one.name, one.end, one.length, one.has_idx) for one in found] == [
+        (S(0, 1, 0), 10, 10, True),
+        (S(10, 1, 1), 25, 10, False),
+        (S(25, 2, 0), None, 10, False),
+    ]
+    assert all(one.is_live for one in found)
 
 
-def test_rule_5_superseded_segments_are_empty_and_do_not_end_the_one_before_twice() -> None:
-    async def main() -> None:
-        fs = filesystem()
-        await put(fs, S(0, 1, 0), S(10, 1, 1), S(10, 1, 2), S(10, 2, 0), S(20, 1, 3), S(30, 2, 1))
-        found = await walked(fs)
-        assert [(one.name, one.end, one.is_live) for one in found] == [
-            (S(0, 1, 0), 10, True),
-            (S(10, 1, 1), 10, False),
-            (S(10, 1, 2), 10, False),
-            (S(10, 2, 0), 30, True),
-            (S(20, 1, 3), 20, False),  # a zombie's, registered before the one that covers it
-            (S(30, 2, 1), None, True),
-        ]
-
-    run(main())
+async def test_rule_5_superseded_segments_are_empty_and_do_not_end_the_one_before_twice() -> None:
+    fs = filesystem()
+    await put(fs, S(0, 1, 0), S(10, 1, 1), S(10, 1, 2), S(10, 2, 0), S(20, 1, 3), S(30, 2, 1))
+    found = await walked(fs)
+    assert [(one.name, one.end, one.is_live) for one in found] == [
+        (S(0, 1, 0), 10, True),
+        (S(10, 1, 1), 10, False),
+        (S(10, 1, 2), 10, False),
+        (S(10, 2, 0), 30, True),
+        (S(20, 1, 3), 20, False),  # a zombie's, registered before the one that covers it
+        (S(30, 2, 1), None, True),
+    ]
 
 
-def test_n_past_its_four_digits_is_ordered_by_number() -> None:
-    async def main() -> None:
-        fs = filesystem()
-        await put(fs, S(0, 1, 9998), S(5, 1, 9999), S(5, 1, 10000))
-        segments = LogSegments(fs, PATH)
-        await segments.cover(6)
-        assert extents(segments) == [Extent(S(0, 1, 9998), 5), Extent(S(5, 1, 10000), None)]
-
-    run(main())
+async def test_n_past_its_four_digits_is_ordered_by_number() -> None:
+    fs = filesystem()
+    await put(fs, S(0, 1, 9998), S(5, 1, 9999), S(5, 1, 10000))
+    segments = LogSegments(fs, PATH)
+    await segments.cover(6)
+    assert extents(segments) == [Extent(S(0, 1, 9998), 5), Extent(S(5, 1, 10000), None)]
 
 
-def test_an_index_without_a_log_is_listed_but_not_live() -> None:
-    async def main() -> None:
-        fs = filesystem()
-        await put(fs, S(0, 1, 0), S(30, 1, 2))
-        await write_once(fs, PATH.idx(S(10, 1, 1)), b"i")
-        found = await walked(fs)
-        assert [(one.name, one.end, one.has_log, one.is_live) for one in found] == [
-            (S(0, 1, 0), 30, True, True),
-            (S(10, 1, 1), 10, False, False),
-            (S(30, 1, 2), None, True, True),
-        ]
-
-    run(main())
+async def test_an_index_without_a_log_is_listed_but_not_live() -> None:
+    fs = filesystem()
+    await put(fs, S(0, 1, 0), S(30, 1, 2))
+    await write_once(fs, PATH.idx(S(10, 1, 1)), b"i")
+    found = await walked(fs)
+    assert [(one.name, one.end, one.has_log, one.is_live) for one in found] == [
+        (S(0, 1, 0), 30, True, True),
+        (S(10, 1, 1), 10, False, False),
+        (S(30, 1, 2), None, True, True),
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_walk_agrees_with_recovery_on_every_end(seed: int) -> None:
+async def test_walk_agrees_with_recovery_on_every_end(seed: int) -> None:
     """Random histories in which every segment is registered at or past the last one's base."""
     rng = random.Random(seed)
     names, base, epoch, n = [], 0, 1, 0
@@ -123,127 +110,106 @@ def test_walk_agrees_with_recovery_on_every_end(seed: int) -> None:
             epoch, n = epoch + 1, 0
     wanted = {name: name.base if end is not None and end <= name.base else end for name, end in _pairs(names)}
 
-    async def main() -> None:
-        fs = filesystem(page=3)
-        shuffled = list(names)
-        rng.shuffle(shuffled)
-        await put(fs, *shuffled)
-        assert {one.name: one.end for one in await walked(fs)} == wanted
-        live = [one for one in await walked(fs) if one.is_live]
-        middle = rng.choice(live)
-        assert [one for one in await walked(fs, middle.name) if one.is_live] == live[live.index(middle) :]
-
-    run(main())
+    fs = filesystem(page=3)
+    shuffled = list(names)
+    rng.shuffle(shuffled)
+    await put(fs, *shuffled)
+    assert {one.name: one.end for one in await walked(fs)} == wanted
+    live = [one for one in await walked(fs) if one.is_live]
+    middle = rng.choice(live)
+    assert [one for one in await walked(fs, middle.name) if one.is_live] == live[live.index(middle) :]
 
 
 def _pairs(names: Sequence[SegmentName]) -> list[tuple[SegmentName, int | None]]:
     return list(zip(names, ends(names), strict=True))
 
 
-def test_find_and_between() -> None:
-    async def main() -> None:
-        fs = filesystem()
-        await put(fs, S(10, 1, 0), S(20, 1, 1), S(30, 1, 2))
-        segments = LogSegments(fs, PATH)
-        assert segments.first_offset is None
-        assert segments.find(0) is None
-        await segments.cover(40)
-        assert segments.first_offset == 10
-        assert segments.find(9) is None
-        assert segments.find(10) == segments.find(19) == Extent(S(10, 1, 0), 20)
-        assert segments.find(99) == Extent(S(30, 1, 2), None)
-        assert list(segments.between(15, 20)) == [Extent(S(10, 1, 0), 20)]
-        assert list(segments.between(19, 21)) == [Extent(S(10, 1, 0), 20), Extent(S(20, 1, 1), 30)]
-        assert list(segments.between(0, 10)) == []
-
-    run(main())
+async def test_find_and_between() -> None:
+    fs = filesystem()
+    await put(fs, S(10, 1, 0), S(20, 1, 1), S(30, 1, 2))
+    segments = LogSegments(fs, PATH)
+    assert segments.first_offset is None
+    assert segments.find(0) is None
+    await segments.cover(40)
+    assert segments.first_offset == 10
+    assert segments.find(9) is None
+    assert segments.find(10) == segments.find(19) == Extent(S(10, 1, 0), 20)
+    assert segments.find(99) == Extent(S(30, 1, 2), None)
+    assert list(segments.between(15, 20)) == [Extent(S(10, 1, 0), 20)]
+    assert list(segments.between(19, 21)) == [Extent(S(10, 1, 0), 20), Extent(S(20, 1, 1), 30)]
+    assert list(segments.between(0, 10)) == []
 
 
-def test_rule_8_what_is_covered_is_not_listed_and_what_is_new_costs_only_itself() -> None:
-    async def main() -> None:
-        fs = filesystem()
-        await put(fs, *(S(n * 10, 1, n) for n in range(300)))
-        segments = LogSegments(fs, PATH)
-        await segments.cover(3000)
-        assert (len(segments), fs.listed) == (300, 300)
-        await segments.cover(2500)
-        assert fs.listed == 300
-        await put(fs, S(3000, 1, 300))
-        await segments.cover(3005)
-        assert fs.listed == 302  # the last one known, and the new one
-        assert segments.find(3004) == Extent(S(3000, 1, 300), None)
-        assert segments.find(2999) == Extent(S(2990, 1, 299), 3000)
-
-    run(main())
+async def test_rule_8_what_is_covered_is_not_listed_and_what_is_new_costs_only_itself() -> None:
+    fs = filesystem()
+    await put(fs, *(S(n * 10, 1, n) for n in range(300)))
+    segments = LogSegments(fs, PATH)
+    await segments.cover(3000)
+    assert (len(segments), fs.listed) == (300, 300)
+    await segments.cover(2500)
+    assert fs.listed == 300
+    await put(fs, S(3000, 1, 300))
+    await segments.cover(3005)
+    assert fs.listed == 302  # the last one known, and the new one
+    assert segments.find(3004) == Extent(S(3000, 1, 300), None)
+    assert segments.find(2999) == Extent(S(2990, 1, 299), 3000)
 
 
-def test_the_owners_word_saves_the_listing_only_if_nothing_lies_between() -> None:
-    async def main() -> None:
-        fs = filesystem()
-        await put(fs, S(0, 1, 0))
-        segments = LogSegments(fs, PATH)
-        await segments.cover(5)
-        await segments.cover(8, current=S(0, 1, 0))
-        assert segments.listings == 1
-        await put(fs, S(10, 1, 1), S(20, 1, 2))
-        await segments.cover(25, current=S(20, 1, 2))
-        assert segments.listings == 2
-        assert [extent.name.base for extent in extents(segments)] == [0, 10, 20]
-
-    run(main())
+async def test_the_owners_word_saves_the_listing_only_if_nothing_lies_between() -> None:
+    fs = filesystem()
+    await put(fs, S(0, 1, 0))
+    segments = LogSegments(fs, PATH)
+    await segments.cover(5)
+    await segments.cover(8, current=S(0, 1, 0))
+    assert segments.listings == 1
+    await put(fs, S(10, 1, 1), S(20, 1, 2))
+    await segments.cover(25, current=S(20, 1, 2))
+    assert segments.listings == 2
+    assert [extent.name.base for extent in extents(segments)] == [0, 10, 20]
 
 
-def test_rule_10_refresh_after_retention_drops_all_older_ones_at_the_cost_of_a_page() -> None:
-    async def main() -> None:
-        fs = filesystem(page=50)
-        names = [S(n * 10, 1, n) for n in range(500)]
-        await put(fs, *names)
-        segments = LogSegments(fs, PATH)
-        await segments.cover(5000)
-        for name in names[:100]:
-            await fs.delete(PATH.log(name))
-        fs.listed = 0
-        await segments.refresh(names[40])
-        assert segments.first_offset == 1000
-        assert len(segments) == 400
-        assert fs.listed <= 50
-
-    run(main())
+async def test_rule_10_refresh_after_retention_drops_all_older_ones_at_the_cost_of_a_page() -> None:
+    fs = filesystem(page=50)
+    names = [S(n * 10, 1, n) for n in range(500)]
+    await put(fs, *names)
+    segments = LogSegments(fs, PATH)
+    await segments.cover(5000)
+    for name in names[:100]:
+        await fs.delete(PATH.log(name))
+    fs.listed = 0
+    await segments.refresh(names[40])
+    assert segments.first_offset == 1000
+    assert len(segments) == 400
+    assert fs.listed <= 50
 
 
 @pytest.mark.parametrize("missed", [101, 105, 119])
-def test_rule_10_refresh_after_concat_gives_the_range_to_the_file_that_swallowed_it(missed: int) -> None:
-    async def main() -> None:
-        fs = filesystem(page=50)
-        names = [S(n * 10, 1, n) for n in range(200)]
-        await put(fs, *names)
-        segments = LogSegments(fs, PATH)
-        await segments.cover(2000)
-        await fs.concat(PATH.log(names[100]), [PATH.log(name) for name in names[101:120]])
-        await segments.refresh(names[missed])
-        assert segments.find(missed * 10) == Extent(names[100], 1200)
-        assert [extent.name for extent in extents(segments)] == names[:101] + names[120:]
-
-    run(main())
+async def test_rule_10_refresh_after_concat_gives_the_range_to_the_file_that_swallowed_it(missed: int) -> None:
+    fs = filesystem(page=50)
+    names = [S(n * 10, 1, n) for n in range(200)]
+    await put(fs, *names)
+    segments = LogSegments(fs, PATH)
+    await segments.cover(2000)
+    await fs.concat(PATH.log(names[100]), [PATH.log(name) for name in names[101:120]])
+    await segments.refresh(names[missed])
+    assert segments.find(missed * 10) == Extent(names[100], 1200)
+    assert [extent.name for extent in extents(segments)] == names[:101] + names[120:]
 
 
-def test_refresh_of_an_emptied_folder_and_of_a_name_already_gone() -> None:
-    async def main() -> None:
-        fs = filesystem()
-        await put(fs, S(0, 1, 0), S(10, 1, 1))
-        segments = LogSegments(fs, PATH)
-        await segments.cover(20)
-        await segments.refresh(S(5, 1, 7))
-        assert len(segments) == 2
-        await fs.delete(PATH.log(S(0, 1, 0)))
-        await fs.delete(PATH.log(S(10, 1, 1)))
-        await segments.refresh(S(0, 1, 0))
-        assert len(segments) == 0
-        await put(fs, S(20, 2, 0))
-        await segments.cover(20)
-        assert extents(segments) == [Extent(S(20, 2, 0), None)]
-
-    run(main())
+async def test_refresh_of_an_emptied_folder_and_of_a_name_already_gone() -> None:
+    fs = filesystem()
+    await put(fs, S(0, 1, 0), S(10, 1, 1))
+    segments = LogSegments(fs, PATH)
+    await segments.cover(20)
+    await segments.refresh(S(5, 1, 7))
+    assert len(segments) == 2
+    await fs.delete(PATH.log(S(0, 1, 0)))
+    await fs.delete(PATH.log(S(10, 1, 1)))
+    await segments.refresh(S(0, 1, 0))
+    assert len(segments) == 0
+    await put(fs, S(20, 2, 0))
+    await segments.cover(20)
+    assert extents(segments) == [Extent(S(20, 2, 0), None)]
 
 
 # ------------------------------------------------------------------------------------------------------- retention

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any, cast
 
@@ -22,18 +21,9 @@ from bmq.meta.kv_memory import KvFaults
 from bmq.meta.ownership import PartitionRecord
 from bmq.meta.registration import broker_key
 from bmq.storage.memory import Faults
-from tests.harness.loop import run
 from tests.unit.broker.world import World, batch, idempotent, world
 
 pytestmark = pytest.mark.slow
-
-
-def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with world(**options) as made:
-            await story(made)
-
-    run(main())
 
 
 def refusal(outcome: BaseException | None) -> ErrorCode:
@@ -41,10 +31,10 @@ def refusal(outcome: BaseException | None) -> ErrorCode:
     return outcome.code
 
 
-def test_all_are_opened_in_the_background() -> None:
+async def test_all_are_opened_in_the_background() -> None:
     """A few at a time, without anybody asking."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.kv.faults = KvFaults(latency_s=0.01)
         w.topic("orders", 50)
         most = 0
@@ -55,12 +45,10 @@ def test_all_are_opened_in_the_background() -> None:
         order = [event[1] for event in w.tails.told]
         assert all(abs(at - number) <= BACKGROUND_PARALLEL for at, number in enumerate(order)), "as they were assigned"
 
-    play(story)
-
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
-def test_a_segment_has_as_many_copies_as_its_topic_asks_for(copies: int) -> None:
-    async def story(w: World) -> None:
+async def test_a_segment_has_as_many_copies_as_its_topic_asks_for(copies: int) -> None:
+    async with world() as w:
         topic = w.topic("orders", assign=False)
         config = log_config(topic.configs, copies)
         w.assigned.assign(w.path(), w.key(), config)
@@ -70,14 +58,12 @@ def test_a_segment_has_as_many_copies_as_its_topic_asks_for(copies: int) -> None
         (segment,) = (file for file in files if "/topics/" in w.storage.namespace.path_of(file) and file.replicas)
         assert len(segment.replicas) == copies
 
-    play(story)
-
 
 @pytest.mark.parametrize("ask", ["wait", "get"])
-def test_whoever_asks_goes_first(ask: str) -> None:
+async def test_whoever_asks_goes_first(ask: str) -> None:
     """The last of 1,000 is open long before the others; a fetch only ever calls ``get``."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.kv.faults = KvFaults(latency_s=0.01)
         w.topic("orders", 1000)
         key = w.key("orders", 999)
@@ -89,13 +75,11 @@ def test_whoever_asks_goes_first(ask: str) -> None:
         assert w.assigned.get(key) is not None
         assert len(w.tails.told) < 30
 
-    play(story)
 
-
-def test_a_request_goes_before_a_flood_of_looks() -> None:
+async def test_a_request_goes_before_a_flood_of_looks() -> None:
     """One Metadata answer looks at every partition there is; a produce must not stand behind them all."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.kv.faults = KvFaults(latency_s=0.01)
         w.topic("orders", 1000)
         for number in range(1000):
@@ -103,11 +87,9 @@ def test_a_request_goes_before_a_flood_of_looks() -> None:
         await w.assigned.wait(w.key("orders", 999), 5.0)
         assert len(w.tails.told) < 50
 
-    play(story)
 
-
-def test_many_that_are_wanted_open_at_full_width() -> None:
-    async def story(w: World) -> None:
+async def test_many_that_are_wanted_open_at_full_width() -> None:
+    async with world(broker=BrokerConfig(open_parallel=8)) as w:
         w.kv.faults = KvFaults(latency_s=0.01)
         w.topic("orders", 100)
         asking = [asyncio.ensure_future(w.assigned.wait(w.key("orders", number), 5.0)) for number in range(100)]
@@ -115,25 +97,21 @@ def test_many_that_are_wanted_open_at_full_width() -> None:
         assert len(w.assigned._opening) == 8
         await asyncio.gather(*asking)
 
-    play(story, broker=BrokerConfig(open_parallel=8))
 
-
-def test_who_is_told_finds_it_at_once() -> None:
+async def test_who_is_told_finds_it_at_once() -> None:
     """A fetch is woken by ``opened`` and asks in the same turn: hearing "not here" it would park again."""
     found: list[bool] = []
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.tails.opened = lambda key, *_: found.append(w.assigned.get(key) is not None)  # type: ignore[method-assign]
         w.topic("orders", 3)
         for number in range(3):
             await w.owner("orders", number)
         assert found == [True] * 3
 
-    play(story)
 
-
-def test_a_wait_ends_with_a_retriable_error() -> None:
-    async def story(w: World) -> None:
+async def test_a_wait_ends_with_a_retriable_error() -> None:
+    async with world() as w:
         w.kv.faults = KvFaults(unavailable=1.0)
         w.topic()
         began = asyncio.get_running_loop().time()
@@ -151,13 +129,12 @@ def test_a_wait_ends_with_a_retriable_error() -> None:
         assert refusal(nobody.value) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert w.assigned.get(w.key("unassigned")) is None
 
-    play(story)
 
-
-def test_storage_that_is_throttled_at_start_is_no_reason_to_give_up() -> None:
+@pytest.mark.leaves_tasks
+async def test_storage_that_is_throttled_at_start_is_no_reason_to_give_up() -> None:
     """AutoMQ #3177: hours of it, then everything opens without anybody asking again."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic("orders", 4)
         for number in range(4):
             await w.produce_one(batch(), number)
@@ -175,11 +152,9 @@ def test_storage_that_is_throttled_at_start_is_no_reason_to_give_up() -> None:
             assert owner is not None
             assert (owner.high_watermark, owner.epoch) == (1, 2)
 
-    play(story)
 
-
-def test_a_lost_partition_is_opened_again() -> None:
-    async def story(w: World) -> None:
+async def test_a_lost_partition_is_opened_again() -> None:
+    async with world() as w:
         w.topic()
         first = await w.owner()
         await w.produce_one(batch())
@@ -191,13 +166,11 @@ def test_a_lost_partition_is_opened_again() -> None:
         assert w.assigned.get(w.key()) is second
         assert [event[0] for event in w.tails.told] == ["opened", "flushed", "closed", "opened"]
 
-    play(story)
 
-
-def test_a_lost_lease_is_taken_again() -> None:
+async def test_a_lost_lease_is_taken_again() -> None:
     """The store forgot us (a machine that slept): everything is fenced, then owned anew by a registered broker."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic("orders", 3)
         for number in range(3):
             await w.produce_one(batch(), number)
@@ -211,13 +184,11 @@ def test_a_lost_lease_is_taken_again() -> None:
         assert await w.kv.get(broker_key("bmq", "b1")) is not None
         assert not w.broker.is_lost
 
-    play(story)
 
-
-def test_a_partition_that_another_broker_takes_again_and_again() -> None:
+async def test_a_partition_that_another_broker_takes_again_and_again() -> None:
     """Back-off between tries is bounded, and grows."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         await w.owner()
         times = []
@@ -237,13 +208,12 @@ def test_a_partition_that_another_broker_takes_again_and_again() -> None:
         w.broker.open = opening  # type: ignore[method-assign]
         assert (await w.owner()).epoch == 2
 
-    play(story)
 
-
-def test_offline_waits_for_an_operator() -> None:
+@pytest.mark.leaves_tasks
+async def test_offline_waits_for_an_operator() -> None:
     """Said at once and with the reason, as a storage error; not tried again."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         for number in range(3):
             await w.produce_one(batch(b"%d" % number * 100))
@@ -266,13 +236,11 @@ def test_offline_waits_for_an_operator() -> None:
         assert w.assigned.get(w.key()) is None
         assert (await w.produce_one(batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
-    play(story)
 
-
-def test_undecodable_records_take_their_own_partitions_offline_and_no_other() -> None:
+async def test_undecodable_records_take_their_own_partitions_offline_and_no_other() -> None:
     """More of them than the background opens at a time: those behind them are opened all the same."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         bad = BACKGROUND_PARALLEL + 1
         w.topic("orders", bad + 2, assign=False)
         for partition in range(bad):
@@ -287,14 +255,12 @@ def test_undecodable_records_take_their_own_partitions_offline_and_no_other() ->
             assert refusal(offline.value) is ErrorCode.KAFKA_STORAGE_ERROR
             assert "format 2" in offline.value.message
 
-    play(story)
-
 
 @pytest.mark.parametrize("finds", ["registration", "upkeep"])
-def test_a_record_that_becomes_undecodable_stops_its_owner_and_no_other(finds: str) -> None:
+async def test_a_record_that_becomes_undecodable_stops_its_owner_and_no_other(finds: str) -> None:
     """Found by the compare of the next registration, or by the proof before a deletion."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic("orders", 2, retention_ms="1000", file_delete_delay_ms="0")
         assert (await w.produce_one(batch())).error_code == 0
         assert (await w.produce_one(batch(), 1)).error_code == 0
@@ -313,11 +279,9 @@ def test_a_record_that_becomes_undecodable_stops_its_owner_and_no_other(finds: s
         assert failed == []
         assert (await w.produce_one(batch(), 1)).error_code == 0
 
-    play(story)
 
-
-def test_assign_is_idempotent_and_reconfigures() -> None:
-    async def story(w: World) -> None:
+async def test_assign_is_idempotent_and_reconfigures() -> None:
+    async with world() as w:
         w.topic()
         w.assign()
         owner = await w.owner()
@@ -328,11 +292,9 @@ def test_assign_is_idempotent_and_reconfigures() -> None:
         assert len(w.assigned) == 1
         assert [event[0] for event in w.tails.told] == ["opened", "flushed"]
 
-    play(story)
 
-
-def test_a_config_that_changes_while_it_opens() -> None:
-    async def story(w: World) -> None:
+async def test_a_config_that_changes_while_it_opens() -> None:
+    async with world() as w:
         w.kv.faults = KvFaults(latency_s=0.1)
         w.topic("orders", 5)
         await asyncio.sleep(0.05)
@@ -342,13 +304,11 @@ def test_a_config_that_changes_while_it_opens() -> None:
         for number in range(5):
             assert (await w.owner("orders", number)).max_message_bytes == 100
 
-    play(story)
 
-
-def test_withdraw() -> None:
+async def test_withdraw() -> None:
     """At once for whoever asks; what was accepted is flushed and answered first."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         await w.produce_one(idempotent(0))
         w.storage.faults = Faults(ack_s=(0.5, 0.5))
@@ -364,13 +324,11 @@ def test_withdraw() -> None:
         w.assign()
         assert (await w.owner()).high_watermark == 2
 
-    play(story)
 
-
-def test_a_pipeline_that_does_not_close_holds_nobody_up() -> None:
+async def test_a_pipeline_that_does_not_close_holds_nobody_up() -> None:
     """A datanode hangs just when the last segment is closed: its file is taken over, and the hand-over ends."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         await w.produce_one(batch())
         w.storage.faults = Faults(hung_ack=1.0)
@@ -383,14 +341,12 @@ def test_a_pipeline_that_does_not_close_holds_nobody_up() -> None:
         w.assign()
         assert (await w.owner()).high_watermark == 1
 
-    play(story)
-
 
 @pytest.mark.parametrize("is_withdrawn", [False, True])
-def test_storage_that_is_gone_does_not_keep_a_broker_from_leaving(is_withdrawn: bool) -> None:
+async def test_storage_that_is_gone_does_not_keep_a_broker_from_leaving(is_withdrawn: bool) -> None:
     """The only datanode that holds the segment has died.  When it is back, the next broker finds every record."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         topic = w.topic("orders", assign=False)
         w.assigned.assign(w.path(), w.key(), log_config(topic.configs, 1))
         await w.produce_one(batch())
@@ -407,11 +363,9 @@ def test_storage_that_is_gone_does_not_keep_a_broker_from_leaving(is_withdrawn: 
         owner = await w.assigned.wait(w.key(), 60.0)  # its replica waits for a recovery of the lease
         assert owner.high_watermark == 1
 
-    play(story)
 
-
-def test_withdraw_of_a_deleted_topic_leaves_nothing() -> None:
-    async def story(w: World) -> None:
+async def test_withdraw_of_a_deleted_topic_leaves_nothing() -> None:
+    async with world() as w:
         w.topic()
         await w.produce_one(batch())
         await w.assigned.withdraw(w.key(), is_deleted=True)
@@ -419,12 +373,10 @@ def test_withdraw_of_a_deleted_topic_leaves_nothing() -> None:
         assert len(w.assigned) == len(w.broker) == 0
         assert not w.assigned._leaving
 
-    play(story)
-
 
 @pytest.mark.parametrize("after_s", [0.0, 0.05, 0.15, 0.3])
-def test_withdraw_while_it_opens_and_assign_again(after_s: float) -> None:
-    async def story(w: World) -> None:
+async def test_withdraw_while_it_opens_and_assign_again(after_s: float) -> None:
+    async with world() as w:
         w.topic("orders", 3)
         await w.produce_one(batch())
         await w.assigned.withdraw(w.key())
@@ -443,11 +395,9 @@ def test_withdraw_while_it_opens_and_assign_again(after_s: float) -> None:
         await asyncio.sleep(5)
         assert w.assigned.get(w.key()) is owner
 
-    play(story)
 
-
-def test_close_refuses_those_who_wait() -> None:
-    async def story(w: World) -> None:
+async def test_close_refuses_those_who_wait() -> None:
+    async with world() as w:
         w.kv.faults = KvFaults(unavailable=1.0)
         w.topic("orders", 3)
         waiting = [asyncio.ensure_future(w.assigned.wait(w.key("orders", number), 60.0)) for number in range(3)]
@@ -461,11 +411,9 @@ def test_close_refuses_those_who_wait() -> None:
         assert (await held)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         w.kv.faults = KvFaults()
 
-    play(story)
 
-
-def test_an_idle_partition_has_no_task_and_no_timer() -> None:
-    async def story(w: World) -> None:
+async def test_an_idle_partition_has_no_task_and_no_timer() -> None:
+    async with world() as w:
         before = len(asyncio.all_tasks())
         w.topic("orders", 100)
         for number in range(100):
@@ -473,8 +421,6 @@ def test_an_idle_partition_has_no_task_and_no_timer() -> None:
         await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) == before
         assert not w.broker.shared.alarms._heap
-
-    play(story)
 
 
 # ------------------------------------------------------------------------------------------------------------ OFFLINE
@@ -491,10 +437,10 @@ async def offline(w: World) -> None:
 
 
 @pytest.mark.parametrize("owner", ["", "repair-1"])
-def test_a_partition_that_a_repair_releases_is_opened_soon(owner: str) -> None:
+async def test_a_partition_that_a_repair_releases_is_opened_soon(owner: str) -> None:
     """Within one look; not while the repair is at work."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         await offline(w)
         await asyncio.sleep(5 * OFFLINE_LOOK_MS / 1000 + 1)  # the looks at which it is tried in any case are 1, 2, 4, 8
         record = PartitionRecord(epoch=7, owner=owner)
@@ -502,11 +448,9 @@ def test_a_partition_that_a_repair_releases_is_opened_soon(owner: str) -> None:
         await asyncio.sleep(2 * OFFLINE_LOOK_MS / 1000)
         assert (w.assigned.get(w.key()) is not None) == (owner == "")
 
-    play(story)
 
-
-def test_partitions_that_cannot_be_served_are_named_until_they_can_be() -> None:
-    async def story(w: World) -> None:
+async def test_partitions_that_cannot_be_served_are_named_until_they_can_be() -> None:
+    async with world() as w:
         await offline(w)
         ((path, why),) = w.assigned.not_served()
         assert (path, "offline" in why) == (w.path(), True)
@@ -522,13 +466,11 @@ def test_partitions_that_cannot_be_served_are_named_until_they_can_be() -> None:
         assert list(w.assigned.not_served()) == []
         assert w.assigned.why_not_served(w.key()) == ""
 
-    play(story)
 
-
-def test_an_offline_partition_is_tried_again_more_and_more_rarely() -> None:
+async def test_an_offline_partition_is_tried_again_more_and_more_rarely() -> None:
     """What storage could not give may be there again: nobody has to say so."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         await offline(w)
         tries = 0
         opened = w.broker.open
@@ -546,5 +488,3 @@ def test_an_offline_partition_is_tried_again_more_and_more_rarely() -> None:
         await w.kv.commit([], [Delete(key)])
         await asyncio.sleep(OFFLINE_LOOKS_MAX * OFFLINE_LOOK_MS / 1000)
         assert w.assigned.get(w.key()) is not None
-
-    play(story)

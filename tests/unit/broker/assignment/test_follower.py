@@ -28,21 +28,12 @@ from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import JOURNALS, PartitionPath
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import Faults
-from tests.harness.loop import run
 from tests.unit.broker.cluster import Cluster, Node, cluster
 from tests.unit.broker.world import batch, idempotent, world
 from tests.unit.endpoint.serving import append
 from tests.unit.loop_stops import TurnCounter
 
 pytestmark = pytest.mark.slow
-
-
-def play(story: Callable[[Cluster], Awaitable[None]], *names: str, **options: Any) -> None:
-    async def main() -> None:
-        async with cluster(*names, **options) as made:
-            await story(made)
-
-    run(main())
 
 
 def count_gets(node: Node) -> list[str]:
@@ -70,8 +61,8 @@ async def record_of(c: Cluster, number: int = 0) -> ownership.PartitionRecord:
 # ------------------------------------------------------------------------------------------------------ following
 
 
-def test_only_what_the_view_assigns_is_opened() -> None:
-    async def story(c: Cluster) -> None:
+async def test_only_what_the_view_assigns_is_opened() -> None:
+    async with cluster() as c:
         c.topic(4)
         keys = c.keys()
         c.give("a", *keys[:3])
@@ -83,11 +74,9 @@ def test_only_what_the_view_assigns_is_opened() -> None:
             await c["b"].assigned.wait(keys[0], 5.0)
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    play(story)
 
-
-def test_assignment_and_topic_may_come_in_any_order() -> None:
-    async def story(c: Cluster) -> None:
+async def test_assignment_and_topic_may_come_in_any_order() -> None:
+    async with cluster() as c:
         topic = c.topic(2)
         keys = c.keys()
         c.catalog.put("orders", None)
@@ -99,13 +88,11 @@ def test_assignment_and_topic_may_come_in_any_order() -> None:
         assert len(c["a"].follower) == 2
         assert await c.write("a", keys[1], batch()) == 0
 
-    play(story)
 
-
-def test_a_change_costs_what_it_names() -> None:
+async def test_a_change_costs_what_it_names() -> None:
     """Of 1,000 partitions one moves: the view is asked for that one."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic(1000)
         keys = c.keys()
         c.give("a", *keys)
@@ -115,11 +102,9 @@ def test_a_change_costs_what_it_names() -> None:
         assert c["a"].view.asked - asked <= 2
         assert len(c["a"].assigned) == len(c["a"].follower) == 999
 
-    play(story)
 
-
-def test_a_topics_configs_reach_what_is_held() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_topics_configs_reach_what_is_held() -> None:
+    async with cluster() as c:
         topic = c.topic(2)
         keys = c.keys()
         c.give("a", keys[0])
@@ -129,13 +114,11 @@ def test_a_topics_configs_reach_what_is_held() -> None:
         assert owner.is_open
         assert len(c["a"].assigned) == 1
 
-    play(story)
 
-
-def test_a_deleted_topic_leaves_nothing_behind() -> None:
+async def test_a_deleted_topic_leaves_nothing_behind() -> None:
     """Neither where it was owned at last nor where it was before."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic(2)
         keys = c.keys()
         c.give("a", *keys)
@@ -150,11 +133,9 @@ def test_a_deleted_topic_leaves_nothing_behind() -> None:
             assert not node.broker._departed
             assert len(node.broker) == len(node.assigned) == len(node.follower) == 0
 
-    play(story)
 
-
-def test_a_topic_that_is_deleted_while_it_moves_leaves_nothing_behind() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_topic_that_is_deleted_while_it_moves_leaves_nothing_behind() -> None:
+    async with cluster() as c:
         c.topic(1)
         (key,) = c.keys()
         c.give("a", key)
@@ -165,33 +146,28 @@ def test_a_topic_that_is_deleted_while_it_moves_leaves_nothing_behind() -> None:
         assert not c["a"].broker._departed
         assert len(c["a"].broker) == len(c["b"].broker) == 0
 
-    play(story)
 
-
-def test_a_process_that_is_its_whole_cluster_owns_everything() -> None:
-    async def main() -> None:
-        async with world() as w:
-            w.catalog.subscribe_configs = lambda call: configs.append(call)  # type: ignore[method-assign]
-            configs: list[Callable[[], None]] = []
-            view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
-            w.topic("before", 2, assign=False)
-            follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
-            await follower.start()
-            topic = w.topic("orders", 3, assign=False)
-            assert (await w.produce_one(batch(), 2)).base_offset == 0
-            assert len(w.assigned) == 5
-            w.catalog.broker_configs = lambda node: {"message.max.bytes": "100"}  # type: ignore[method-assign, assignment]
-            configs[0]()
-            await asyncio.sleep(0.1)
-            assert (await w.produce_one(batch(b"x" * 200), 2)).error_code == ErrorCode.MESSAGE_TOO_LARGE
-            w.catalog.put("orders", replace(topic, partitions=4))
-            assert (await w.owner("orders", 3)).is_open
-            w.catalog.put("before", None)
-            await asyncio.sleep(1)
-            assert len(w.assigned) == len(follower) == 4
-            assert not w.broker._departed
-
-    run(main())
+async def test_a_process_that_is_its_whole_cluster_owns_everything() -> None:
+    async with world() as w:
+        w.catalog.subscribe_configs = lambda call: configs.append(call)  # type: ignore[method-assign]
+        configs: list[Callable[[], None]] = []
+        view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+        w.topic("before", 2, assign=False)
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+        await follower.start()
+        topic = w.topic("orders", 3, assign=False)
+        assert (await w.produce_one(batch(), 2)).base_offset == 0
+        assert len(w.assigned) == 5
+        w.catalog.broker_configs = lambda node: {"message.max.bytes": "100"}  # type: ignore[method-assign, assignment]
+        configs[0]()
+        await asyncio.sleep(0.1)
+        assert (await w.produce_one(batch(b"x" * 200), 2)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+        w.catalog.put("orders", replace(topic, partitions=4))
+        assert (await w.owner("orders", 3)).is_open
+        w.catalog.put("before", None)
+        await asyncio.sleep(1)
+        assert len(w.assigned) == len(follower) == 4
+        assert not w.broker._departed
 
 
 STEP = 100
@@ -205,166 +181,151 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_small_steps")
-def test_what_a_large_topic_brings_is_done_in_steps() -> None:
+async def test_what_a_large_topic_brings_is_done_in_steps() -> None:
     """At the start, when it is made, when its config changes, and when it is deleted."""
 
-    async def main() -> None:
-        async with world() as w:
-            w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
-            view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
-            turns = TurnCounter()
-            w.assigned.assign = w.assigned.delete = turns.count  # type: ignore[method-assign]
-            for number in range(30):
-                w.topic(f"small-{number}", 2, assign=False)
-            w.topic("before", LARGE, assign=False)
-            follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
-            await follower.start()
-            taken = turns.take()
-            assert (sum(taken), len(follower)) == (60 + LARGE, 60 + LARGE)
-            assert max(taken) < 2 * STEP
+    async with world() as w:
+        w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
+        view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+        turns = TurnCounter()
+        w.assigned.assign = w.assigned.delete = turns.count  # type: ignore[method-assign]
+        for number in range(30):
+            w.topic(f"small-{number}", 2, assign=False)
+        w.topic("before", LARGE, assign=False)
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+        await follower.start()
+        taken = turns.take()
+        assert (sum(taken), len(follower)) == (60 + LARGE, 60 + LARGE)
+        assert max(taken) < 2 * STEP
 
-            topic = w.topic("orders", LARGE, assign=False)
-            small = w.topic("small", 3, assign=False)
-            assert turns.take() == [STEP + 3], "nothing waits for what is large"
-            await asyncio.sleep(0.1)
-            assert turns.take() == [STEP, STEP // 2]
+        topic = w.topic("orders", LARGE, assign=False)
+        small = w.topic("small", 3, assign=False)
+        assert turns.take() == [STEP + 3], "nothing waits for what is large"
+        await asyncio.sleep(0.1)
+        assert turns.take() == [STEP, STEP // 2]
 
-            w.catalog.put("orders", replace(topic, configs={"retention.ms": "1000"}))
-            await asyncio.sleep(0.1)
-            assert turns.take() == [STEP, STEP, STEP // 2]
+        w.catalog.put("orders", replace(topic, configs={"retention.ms": "1000"}))
+        await asyncio.sleep(0.1)
+        assert turns.take() == [STEP, STEP, STEP // 2]
 
-            w.catalog.put("small", None)
-            w.catalog.put("orders", None)
-            await asyncio.sleep(0.1)
-            assert turns.take() == [STEP + 3, STEP, STEP // 2]
-            assert (len(follower), small.partitions) == (60 + LARGE, 3)
-            follower.close()
-
-    run(main())
+        w.catalog.put("small", None)
+        w.catalog.put("orders", None)
+        await asyncio.sleep(0.1)
+        assert turns.take() == [STEP + 3, STEP, STEP // 2]
+        assert (len(follower), small.partitions) == (60 + LARGE, 3)
+        follower.close()
 
 
 @pytest.mark.usefixtures("_small_steps")
-def test_a_large_topic_that_is_deleted_while_it_is_taken() -> None:
+async def test_a_large_topic_that_is_deleted_while_it_is_taken() -> None:
     """Nothing of it is assigned after its deletion."""
 
-    async def main() -> None:
-        async with world() as w:
-            w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
-            view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
-            calls: list[str] = []
-            w.assigned.assign = lambda *_: calls.append("assign")  # type: ignore[method-assign]
-            w.assigned.delete = lambda *_: calls.append("delete")  # type: ignore[method-assign]
-            follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
-            await follower.start()
-            topic = w.topic("orders", LARGE, assign=False)
-            w.catalog.put("orders", replace(topic, configs={"retention.ms": "1000"}))
-            assert calls.count("assign") < LARGE
-            before = len(calls)
-            w.catalog.put("orders", None)
-            await asyncio.sleep(0.1)
-            assert set(calls[before:]) == {"delete"}
-            assert calls.count("delete") == LARGE
-            assert len(follower) == 0
-            follower.close()
-
-    run(main())
+    async with world() as w:
+        w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
+        view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+        calls: list[str] = []
+        w.assigned.assign = lambda *_: calls.append("assign")  # type: ignore[method-assign]
+        w.assigned.delete = lambda *_: calls.append("delete")  # type: ignore[method-assign]
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+        await follower.start()
+        topic = w.topic("orders", LARGE, assign=False)
+        w.catalog.put("orders", replace(topic, configs={"retention.ms": "1000"}))
+        assert calls.count("assign") < LARGE
+        before = len(calls)
+        w.catalog.put("orders", None)
+        await asyncio.sleep(0.1)
+        assert set(calls[before:]) == {"delete"}
+        assert calls.count("delete") == LARGE
+        assert len(follower) == 0
+        follower.close()
 
 
 @pytest.mark.usefixtures("_small_steps")
-def test_a_step_that_fails_is_logged_and_stops_no_other_topic(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with world() as w:
-            w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
-            view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
-            assigned: list[PartitionPath] = []
+async def test_a_step_that_fails_is_logged_and_stops_no_other_topic(caplog: pytest.LogCaptureFixture) -> None:
+    async with world() as w:
+        w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
+        view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+        assigned: list[PartitionPath] = []
 
-            def assign(path: PartitionPath, *_: object) -> None:
-                if path.topic == "bad" and path.partition == STEP:
-                    raise ZeroDivisionError
-                assigned.append(path)
+        def assign(path: PartitionPath, *_: object) -> None:
+            if path.topic == "bad" and path.partition == STEP:
+                raise ZeroDivisionError
+            assigned.append(path)
 
-            w.assigned.assign = assign  # type: ignore[method-assign, assignment]
-            follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
-            await follower.start()
-            w.topic("bad", LARGE, assign=False)
-            w.topic("good", LARGE, assign=False)
-            await asyncio.sleep(0.1)
-            (failure,) = caplog.records
-            assert failure.getMessage().startswith("bug: some partitions of the topic may not be opened")
-            assert fields_of(failure) == {"topic": "bad"}
-            assert Counter(path.topic for path in assigned) == {"bad": STEP, "good": LARGE}
-            w.topic("later", LARGE, assign=False)
-            await asyncio.sleep(0.1)
-            assert sum(path.topic == "later" for path in assigned) == LARGE
-            follower.close()
-
-    run(main())
+        w.assigned.assign = assign  # type: ignore[method-assign, assignment]
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+        await follower.start()
+        w.topic("bad", LARGE, assign=False)
+        w.topic("good", LARGE, assign=False)
+        await asyncio.sleep(0.1)
+        (failure,) = caplog.records
+        assert failure.getMessage().startswith("bug: some partitions of the topic may not be opened")
+        assert fields_of(failure) == {"topic": "bad"}
+        assert Counter(path.topic for path in assigned) == {"bad": STEP, "good": LARGE}
+        w.topic("later", LARGE, assign=False)
+        await asyncio.sleep(0.1)
+        assert sum(path.topic == "later" for path in assigned) == LARGE
+        follower.close()
 
 
-def test_a_default_that_fails_for_one_topic_reaches_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with world() as w:
-            w.catalog.subscribe_configs = lambda call: configs.append(call)  # type: ignore[method-assign]
-            configs: list[Callable[[], None]] = []
-            view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
-            for name in ("a", "bad", "c"):
-                w.topic(name, 1, assign=False)
-            follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
-            await follower.start()
-            reached: list[str] = []
+async def test_a_default_that_fails_for_one_topic_reaches_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async with world() as w:
+        w.catalog.subscribe_configs = lambda call: configs.append(call)  # type: ignore[method-assign]
+        configs: list[Callable[[], None]] = []
+        view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+        for name in ("a", "bad", "c"):
+            w.topic(name, 1, assign=False)
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+        await follower.start()
+        reached: list[str] = []
 
-            def assign(path: PartitionPath, *_: object) -> None:
-                if path.topic == "bad":
-                    raise ZeroDivisionError
-                reached.append(path.topic)
+        def assign(path: PartitionPath, *_: object) -> None:
+            if path.topic == "bad":
+                raise ZeroDivisionError
+            reached.append(path.topic)
 
-            w.assigned.assign = assign  # type: ignore[method-assign, assignment]
-            w.catalog.broker_configs = lambda node_id: {"message.max.bytes": "100"}  # type: ignore[method-assign]
-            configs[0]()
-            await asyncio.sleep(1)
-            assert reached == ["a", "c"]
-            (failure,) = caplog.records
-            assert failure.getMessage().startswith("bug: some partitions of the topic may not be opened")
-            assert fields_of(failure) == {"topic": "bad"}
-            follower.close()
-
-    run(main())
+        w.assigned.assign = assign  # type: ignore[method-assign, assignment]
+        w.catalog.broker_configs = lambda node_id: {"message.max.bytes": "100"}  # type: ignore[method-assign]
+        configs[0]()
+        await asyncio.sleep(1)
+        assert reached == ["a", "c"]
+        (failure,) = caplog.records
+        assert failure.getMessage().startswith("bug: some partitions of the topic may not be opened")
+        assert fields_of(failure) == {"topic": "bad"}
+        follower.close()
 
 
-def test_a_changed_default_reaches_thousands_of_topics_in_steps() -> None:
+async def test_a_changed_default_reaches_thousands_of_topics_in_steps() -> None:
     """And the last of two changes counts, though it comes while the first is under way."""
 
-    async def main() -> None:
-        async with world() as w:
-            w.catalog.subscribe_configs = lambda call: configs.append(call)  # type: ignore[method-assign]
-            configs: list[Callable[[], None]] = []
-            view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
-            for number in range(1_000):
-                w.topic(f"t{number}", 1, assign=False)
-            follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
-            await follower.start()
-            sizes: list[int] = []
-            w.assigned.assign = lambda path, key, config: sizes.append(config.rules.max_message_bytes)  # type: ignore[method-assign]
-            for size in (100, 200):
-                w.catalog.broker_configs = lambda node, size=size: {"message.max.bytes": str(size)}  # type: ignore[method-assign, misc]
-                configs[0]()
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-            assert 0 < sizes.count(100) < 1_000
-            await asyncio.sleep(1)
-            assert sizes.count(200) == 1_000
-            follower.close()
-
-    run(main())
+    async with world() as w:
+        w.catalog.subscribe_configs = lambda call: configs.append(call)  # type: ignore[method-assign]
+        configs: list[Callable[[], None]] = []
+        view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+        for number in range(1_000):
+            w.topic(f"t{number}", 1, assign=False)
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+        await follower.start()
+        sizes: list[int] = []
+        w.assigned.assign = lambda path, key, config: sizes.append(config.rules.max_message_bytes)  # type: ignore[method-assign]
+        for size in (100, 200):
+            w.catalog.broker_configs = lambda node, size=size: {"message.max.bytes": str(size)}  # type: ignore[method-assign, misc]
+            configs[0]()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert 0 < sizes.count(100) < 1_000
+        await asyncio.sleep(1)
+        assert sizes.count(200) == 1_000
+        follower.close()
 
 
 # ------------------------------------------------------------------------------------------------------- planned moves
 
 
-def test_a_planned_move() -> None:
+async def test_a_planned_move() -> None:
     """The old owner flushes, closes and says so; the new one opens then, without fencing, and knows every producer."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -379,11 +340,9 @@ def test_a_planned_move() -> None:
         assert told == [("b", ((key.topic_id, 0),))]
         assert (await record_of(c)).owner == "b"
 
-    play(story)
 
-
-def test_what_was_accepted_before_the_move_is_acknowledged() -> None:
-    async def story(c: Cluster) -> None:
+async def test_what_was_accepted_before_the_move_is_acknowledged() -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -398,13 +357,11 @@ def test_what_was_accepted_before_the_move_is_acknowledged() -> None:
         assert not held.done()
         assert await held == 2
 
-    play(story)
 
-
-def test_the_new_owner_does_not_wait_for_ever() -> None:
+async def test_the_new_owner_does_not_wait_for_ever() -> None:
     """The old one does not hear of the move (its view hangs): after the patience it is fenced."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -420,11 +377,9 @@ def test_the_new_owner_does_not_wait_for_ever() -> None:
         assert refused.value.code.is_retriable
         assert not zombie.is_open
 
-    play(story)
 
-
-def test_a_word_that_is_lost_costs_the_patience() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_word_that_is_lost_costs_the_patience() -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -437,14 +392,13 @@ def test_a_word_that_is_lost_costs_the_patience() -> None:
         assert len(c["a"].wire.asked) == 3, "tried a few times, then dropped"
         assert not c["a"].handovers._tasks
 
-    play(story)
 
-
+@pytest.mark.leaves_tasks
 @pytest.mark.parametrize("is_news_early", [False, True])
-def test_a_dead_owner_is_not_waited_for(is_news_early: bool) -> None:
+async def test_a_dead_owner_is_not_waited_for(is_news_early: bool) -> None:
     """Whether its death is heard of before the assignment or after."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -465,13 +419,11 @@ def test_a_dead_owner_is_not_waited_for(is_news_early: bool) -> None:
         assert not c["b"].assigned._waiting
         del c.nodes["a"]
 
-    play(story)
 
-
-def test_a_word_that_comes_while_the_record_is_read() -> None:
+async def test_a_word_that_comes_while_the_record_is_read() -> None:
     """The record is read before the release, the word arrives before the answer: nobody is waited for."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -489,11 +441,9 @@ def test_a_word_that_comes_while_the_record_is_read() -> None:
         assert await c.write("b", key, batch()) == 1
         assert now() - began < 1.0
 
-    play(story)
 
-
-def test_a_word_before_the_assignment_is_heard_of() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_word_before_the_assignment_is_heard_of() -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -506,13 +456,11 @@ def test_a_word_before_the_assignment_is_heard_of() -> None:
         assert await c.write("b", key, batch()) == 1
         assert now() - began < 0.1
 
-    play(story)
 
-
-def test_withdrawn_while_it_waits() -> None:
+async def test_withdrawn_while_it_waits() -> None:
     """a to b to c: b never had it, so it says nothing to c, which waits for a."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster("a", "b", "c") as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -531,13 +479,11 @@ def test_withdrawn_while_it_waits() -> None:
         await asyncio.sleep(5)  # the alarm of the wait that is over rings
         assert len(c["b"].broker) == 0
 
-    play(story, "a", "b", "c")
 
-
-def test_withdrawn_while_it_claims() -> None:
+async def test_withdrawn_while_it_claims() -> None:
     """a to b to c: b has not claimed the partition yet, so it knows no record that c could build on."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster("a", "b", "c") as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -555,13 +501,11 @@ def test_withdrawn_while_it_claims() -> None:
         assert ReleaseNote.of(message.releases[0]) == NOTHING
         assert await c.write("c", key, batch()) == 1
 
-    play(story, "a", "b", "c")
 
-
-def test_to_and_fro() -> None:
+async def test_to_and_fro() -> None:
     """Moved back before it has left: it is opened again, by its own hand."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -573,13 +517,11 @@ def test_to_and_fro() -> None:
         c.give("a", key)
         assert await c.write("a", key, batch()) == 10
 
-    play(story)
 
-
-def test_many_moves_are_told_together() -> None:
+async def test_many_moves_are_told_together() -> None:
     """100 partitions: one message at a time, and closed and opened in parallel, bounded."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic(100)
         keys = c.keys()
         c.give("a", *keys)
@@ -603,14 +545,12 @@ def test_many_moves_are_told_together() -> None:
         assert len(messages) < 100
         assert 2 < max(most) <= c.broker_config.open_parallel
 
-    play(story)
 
-
-def test_where_the_time_of_a_move_goes() -> None:
+async def test_where_the_time_of_a_move_goes() -> None:
     """With HDFS's usual times (2 ms a call to the NameNode or the store, 0.3 ms a flush) the first acknowledgement by
     the new owner comes well within 100 ms of the assignment, and what each side takes is told below."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -630,13 +570,12 @@ def test_where_the_time_of_a_move_goes() -> None:
         spent = {"release": released - began, "open": opened - released, "first segment": now() - opened}
         assert sum(spent.values()) < 0.06, spent
 
-    play(story)
 
-
-def test_a_settled_log_is_opened_without_reading_journals() -> None:
+@pytest.mark.leaves_tasks
+async def test_a_settled_log_is_opened_without_reading_journals() -> None:
     """A live broker's journal is long and grows: reading it for each partition that it hands over would cost most."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic(2)
         keys = c.keys()
         c.give("a", *keys)
@@ -674,13 +613,11 @@ def test_a_settled_log_is_opened_without_reading_journals() -> None:
         assert (back.log_start, back.high_watermark) == (2, 2)
         del c.nodes["b"]
 
-    play(story)
 
-
-def test_a_settled_log_whose_index_is_damaged_or_gone() -> None:
+async def test_a_settled_log_whose_index_is_damaged_or_gone() -> None:
     """The journals are asked after all."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic(1)
         (key,) = c.keys()
         c.give("a", key)
@@ -693,8 +630,6 @@ def test_a_settled_log_whose_index_is_damaged_or_gone() -> None:
         heir = await c["b"].assigned.wait(key, 5.0)
         assert (heir.high_watermark, heir.epoch) == (1, 2)
         assert not (await record_of(c)).is_settled
-
-    play(story)
 
 
 async def journal_files(c: Cluster) -> list[str]:
@@ -712,11 +647,11 @@ async def indexes(c: Cluster) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_kafscale_120_two_brokers_wrote_one_partition(seed: int) -> None:
+async def test_kafscale_120_two_brokers_wrote_one_partition(seed: int) -> None:
     """Two brokers are each told that the partition is theirs, and both write for a minute of contradiction, over a
     slow store and storage: every acknowledged batch has an offset of its own, and stands there."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster(seed=seed, broker=BrokerConfig(handover_wait_ms=500)) as c:
         c.topic()
         c.storage.faults = Faults(call_s=(0.0, 0.02), ack_s=(0.0, 0.05), early_bytes=0.5)
         for node in c.nodes.values():
@@ -748,8 +683,6 @@ def test_kafscale_120_two_brokers_wrote_one_partition(seed: int) -> None:
         assert written[end] == b"last"
         assert {offset: written[offset] for offset in acked} == acked
 
-    play(story, seed=seed, broker=BrokerConfig(handover_wait_ms=500))
-
 
 class Contradicted:
     """a believes that it owns the partition, which b has taken from it, and a producer's next batch comes to a."""
@@ -773,10 +706,10 @@ class Contradicted:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_rule_9_who_is_the_owner_no_more_refuses_no_sequence(count: int) -> None:
+async def test_rule_9_who_is_the_owner_no_more_refuses_no_sequence(count: int) -> None:
     """Its table lacks what the owner after it has acknowledged: the batch is in order, and goes there."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         case = Contradicted(c)
         await case.begin()
         reads = count_gets(c["a"])
@@ -787,14 +720,12 @@ def test_rule_9_who_is_the_owner_no_more_refuses_no_sequence(count: int) -> None
         assert len(reads) <= 2, "one question for all"
         assert await c.write("b", case.key, idempotent(2)) == 2
 
-    play(story)
-
 
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_rule_9_a_gap_is_refused_by_who_is_the_owner(is_cut: bool) -> None:
+async def test_rule_9_a_gap_is_refused_by_who_is_the_owner(is_cut: bool) -> None:
     """While the store does not say who that is, the producer is to try again."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -808,11 +739,9 @@ def test_rule_9_a_gap_is_refused_by_who_is_the_owner(is_cut: bool) -> None:
         c["a"].kv.faults = KvFaults()
         assert await c.write("a", key, idempotent(1)) == 1
 
-    play(story)
 
-
-def test_a_gap_whose_partition_ends_meanwhile_is_answered() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_gap_whose_partition_ends_meanwhile_is_answered() -> None:
+    async with cluster() as c:
         case = Contradicted(c)
         await case.begin()
         c["a"].kv.faults = KvFaults(latency_s=1.0)
@@ -825,14 +754,12 @@ def test_a_gap_whose_partition_ends_meanwhile_is_answered() -> None:
                 await each
             assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    play(story)
-
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_partition_that_is_moved_again_at_any_moment_keeps_its_log(seed: int) -> None:
+async def test_a_partition_that_is_moved_again_at_any_moment_keeps_its_log(seed: int) -> None:
     """Among three brokers, often before the last move is done, over a slow store that loses requests."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster("a", "b", "c", seed=seed, broker=BrokerConfig(handover_wait_ms=500)) as c:
         c.topic()
         (key,) = c.keys()
         rng = Random(seed)
@@ -853,8 +780,6 @@ def test_a_partition_that_is_moved_again_at_any_moment_keeps_its_log(seed: int) 
         await insist(c, "a", key, batch(b"last"))
         written = await values(c, key)
         assert {offset: written[offset] for offset in acked} == acked
-
-    play(story, "a", "b", "c", seed=seed, broker=BrokerConfig(handover_wait_ms=500))
 
 
 async def insist(c: Cluster, owner: str, key: Any, data: bytearray) -> int:
@@ -886,11 +811,11 @@ async def values(c: Cluster, key: Any) -> dict[int, bytes]:
     return found
 
 
-def test_kafscale_162_a_stale_record_is_never_written_over_a_newer_one() -> None:
+async def test_kafscale_162_a_stale_record_is_never_written_over_a_newer_one() -> None:
     """b has read the record; a registers a segment, c takes the partition over; then b claims with what it has read.
     The claim compares the revision: nothing that the newer record lists is lost."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster("a", "b", "c") as c:
         c.topic()
         (key,) = c.keys()
         c["a"].view.give("a", key)
@@ -908,14 +833,12 @@ def test_kafscale_162_a_stale_record_is_never_written_over_a_newer_one() -> None
         assert await c.write("c", key, batch()) == 2
         assert (await c["c"].assigned.wait(key, 1.0)).epoch == newest.epoch
 
-    play(story, "a", "b", "c")
-
 
 # -------------------------------------------------------------------------------------------------- lost membership
 
 
-def test_a_lost_membership_ends_everything_at_once() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_lost_membership_ends_everything_at_once() -> None:
+    async with cluster() as c:
         c.topic(3)
         keys = c.keys()
         c.give("a", *keys)
@@ -938,13 +861,11 @@ def test_a_lost_membership_ends_everything_at_once() -> None:
         c.storage.faults = Faults()
         assert await c.write("a", keys[1], batch()) == 1
 
-    play(story)
 
-
-def test_what_a_returned_member_owned_is_not_waited_for() -> None:
+async def test_what_a_returned_member_owned_is_not_waited_for() -> None:
     """It was declared dead and has joined again: it says that it holds what was given away no more."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -957,16 +878,14 @@ def test_what_a_returned_member_owned_is_not_waited_for() -> None:
         assert await c.write("b", key, batch()) == 1
         assert now() - began < 0.5
 
-    play(story)
-
 
 # ------------------------------------------------------------------------------------------------------- gray brokers
 
 
-def test_a_broker_that_cannot_flush_says_so() -> None:
+async def test_a_broker_that_cannot_flush_says_so() -> None:
     """Storage acknowledges nothing to it for five seconds, and it has something to write."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -985,13 +904,11 @@ def test_a_broker_that_cannot_flush_says_so() -> None:
         await asyncio.sleep(2)
         assert c["a"].broker.is_serving
 
-    play(story)
 
-
-def test_an_emptied_broker_serves_again_once_it_reaches_storage_and_not_before() -> None:
+async def test_an_emptied_broker_serves_again_once_it_reaches_storage_and_not_before() -> None:
     """Its partitions were given to others, so it has nothing to write, which is no sign that storage serves it."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster("a", "b") as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -1016,13 +933,12 @@ def test_an_emptied_broker_serves_again_once_it_reaches_storage_and_not_before()
         await asyncio.sleep(60)
         assert await journal_files(c) == files, "it is tried once"
 
-    play(story, "a", "b")
 
-
-def test_a_broker_that_cannot_take_over_says_so_too() -> None:
+@pytest.mark.leaves_tasks
+async def test_a_broker_that_cannot_take_over_says_so_too() -> None:
     """It has nothing to write, since it cannot open anything."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -1039,13 +955,11 @@ def test_a_broker_that_cannot_take_over_says_so_too() -> None:
         assert c["b"].broker.is_serving
         del c.nodes["a"]
 
-    play(story)
 
-
-def test_a_store_that_is_away_is_no_stall() -> None:
+async def test_a_store_that_is_away_is_no_stall() -> None:
     """Rule 7: nothing can be opened, and storage is not to blame."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         for node in c.nodes.values():
@@ -1057,14 +971,12 @@ def test_a_store_that_is_away_is_no_stall() -> None:
             node.kv.faults = KvFaults()
         assert await c.write("a", key, batch()) == 0
 
-    play(story)
 
-
-def test_a_partition_that_waits_for_the_store_to_register_a_segment_is_no_stall() -> None:
+async def test_a_partition_that_waits_for_the_store_to_register_a_segment_is_no_stall() -> None:
     """It has bytes that nothing acknowledges, since its next segment cannot be registered: the log names the store,
     and the writes are done when the store answers."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -1092,13 +1004,11 @@ def test_a_partition_that_waits_for_the_store_to_register_a_segment_is_no_stall(
         c["a"].kv.faults, c.storage.faults = KvFaults(), Faults()
         assert await writing == 2
 
-    play(story)
 
-
-def test_a_gray_brokers_partitions_are_fenced_away() -> None:
+async def test_a_gray_brokers_partitions_are_fenced_away() -> None:
     """The controller has given them to another; the gray one cannot hand over, so patience ends it."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster(broker=BrokerConfig(handover_wait_ms=1_000)) as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -1117,13 +1027,13 @@ def test_a_gray_brokers_partitions_are_fenced_away() -> None:
         else:
             assert outcome != offset
 
-    play(story, broker=BrokerConfig(handover_wait_ms=1_000))
 
-
-def test_a_gray_broker_answers_what_it_holds_once_another_has_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gray_broker_answers_what_it_holds_once_another_has_the_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It can neither flush nor take over its own file, and clients ask nobody else before it has answered."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster(broker=BrokerConfig(handover_wait_ms=1_000)) as c:
         is_asked = asyncio.Event()
 
         async def no_answer(*_: object, **__: object) -> None:
@@ -1147,13 +1057,11 @@ def test_a_gray_broker_answers_what_it_holds_once_another_has_the_partition(monk
                 await stuck
         assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
-    play(story, broker=BrokerConfig(handover_wait_ms=1_000))
 
-
-def test_told_of_what_it_does_not_know() -> None:
+async def test_told_of_what_it_does_not_know() -> None:
     """Partitions that are open already, or are not ours, or do not exist."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         topic = c.topic(2)
         keys = c.keys()
         c.give("a", keys[0])
@@ -1164,13 +1072,11 @@ def test_told_of_what_it_does_not_know() -> None:
         assert owner.is_open
         assert len(c["a"].assigned) == 1
 
-    play(story)
 
-
-def test_a_topic_with_a_wrong_config_is_kept_from_opening_and_no_other() -> None:
+async def test_a_topic_with_a_wrong_config_is_kept_from_opening_and_no_other() -> None:
     """What stands in the store may be of another version; nobody ends of it, and a change that mends it is enough."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster("a") as c:
         wrong = replace(c.topic(2, "wrong"), configs={"compression.type": "brotli"})
         c.catalog.put("wrong", wrong)
         c.topic(1)
@@ -1193,15 +1099,11 @@ def test_a_topic_with_a_wrong_config_is_kept_from_opening_and_no_other() -> None
         c.catalog.put("orders", orders)
         assert follower.refused == {}
 
-    play(story, "a")
 
-
-def test_a_deleted_topic_is_not_refused_any_more() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_deleted_topic_is_not_refused_any_more() -> None:
+    async with cluster("a") as c:
         c.catalog.put("wrong", replace(c.topic(1, "wrong"), configs={"segment.ms": "x"}))
         c.give("a", *c.keys("wrong"))
         assert list(c["a"].follower.refused) == ["wrong"]
         c.catalog.put("wrong", None)
         assert c["a"].follower.refused == {}
-
-    play(story, "a")

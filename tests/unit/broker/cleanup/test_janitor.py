@@ -38,7 +38,7 @@ from bmq.storage.segment import decode_idx
 from tests.harness.loop import run
 from tests.simulation.world import WallClock, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
 T = TypeVar("T")
 S = SegmentName
@@ -187,295 +187,250 @@ async def moved_log_start(owner: Owner, offset: int) -> None:
 # -------------------------------------------------------------------------------------------------------- retention
 
 
-def test_rule_10_retention_by_time_moves_the_start_then_deletes_after_the_delay() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS, file_delete_delay_ms=60_000))
-        await owner.send(6)
-        await asyncio.sleep(1800)
-        await owner.send(6)
-        await owner.rounds()
-        assert (owner.log_start, await world.logs()) == (0, [0, 3, 6, 9])
-        await owner.round(1850)  # the first two are an hour old now
-        assert owner.log_start == 6
-        assert await world.logs() == [0, 3, 6, 9]
-        await owner.round(59)
-        assert await world.logs() == [0, 3, 6, 9]
-        await owner.round(1)
-        assert await world.logs() == [6, 9]
-        assert await world.records(6, 12) == world.sent[6:]
-        assert owner.janitor.files_deleted == 2
-
-    run(main())
+async def test_rule_10_retention_by_time_moves_the_start_then_deletes_after_the_delay() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS, file_delete_delay_ms=60_000))
+    await owner.send(6)
+    await asyncio.sleep(1800)
+    await owner.send(6)
+    await owner.rounds()
+    assert (owner.log_start, await world.logs()) == (0, [0, 3, 6, 9])
+    await owner.round(1850)  # the first two are an hour old now
+    assert owner.log_start == 6
+    assert await world.logs() == [0, 3, 6, 9]
+    await owner.round(59)
+    assert await world.logs() == [0, 3, 6, 9]
+    await owner.round(1)
+    assert await world.logs() == [6, 9]
+    assert await world.records(6, 12) == world.sent[6:]
+    assert owner.janitor.files_deleted == 2
 
 
-def test_retention_by_time_takes_the_largest_timestamp_of_the_records() -> None:
+async def test_retention_by_time_takes_the_largest_timestamp_of_the_records() -> None:
     """Old records written now go at once; records from the future stay; none at all means the file's own time."""
 
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
-        await owner.send(3, timestamp=CLOCK.now_ms() - 2 * HOUR_MS)
-        await owner.send(3, timestamp=-1)
-        await owner.send(3, timestamp=CLOCK.now_ms() + HOUR_MS // 2)
-        await owner.send(1)
-        await owner.rounds()
-        assert owner.log_start == 3
-        await owner.round(3590)
-        assert owner.log_start == 3
-        await owner.round(60)
-        assert owner.log_start == 6
-        await owner.round(1800)
-        assert owner.log_start == 10  # the last one had been waiting behind it
-
-    run(main())
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    await owner.send(3, timestamp=CLOCK.now_ms() - 2 * HOUR_MS)
+    await owner.send(3, timestamp=-1)
+    await owner.send(3, timestamp=CLOCK.now_ms() + HOUR_MS // 2)
+    await owner.send(1)
+    await owner.rounds()
+    assert owner.log_start == 3
+    await owner.round(3590)
+    assert owner.log_start == 3
+    await owner.round(60)
+    assert owner.log_start == 6
+    await owner.round(1800)
+    assert owner.log_start == 10  # the last one had been waiting behind it
 
 
-def test_a_segment_with_the_log_start_inside_expires_in_time() -> None:
+async def test_a_segment_with_the_log_start_inside_expires_in_time() -> None:
     """After DeleteRecords: what is left of it is looked at when it expires, not a whole retention time later."""
 
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
-        await owner.send(6)
-        await owner.round()
-        await moved_log_start(owner, 1)
-        await owner.round(1800)
-        await owner.send(3)  # what is registered has retention look again
-        await owner.rounds()
-        assert owner.log_start == 1
-        await owner.round(1810)
-        assert owner.log_start >= 3
-
-    run(main())
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    await owner.send(6)
+    await owner.round()
+    await moved_log_start(owner, 1)
+    await owner.round(1800)
+    await owner.send(3)  # what is registered has retention look again
+    await owner.rounds()
+    assert owner.log_start == 1
+    await owner.round(1810)
+    assert owner.log_start >= 3
 
 
 @pytest.mark.parametrize("hours", [20, -20])
-def test_a_wall_clock_that_was_wrong_for_a_round_delays_nothing(hours: int) -> None:
+async def test_a_wall_clock_that_was_wrong_for_a_round_delays_nothing(hours: int) -> None:
     """Ahead: what it then calls expired goes, as with Kafka, but no deadline is kept in its time.  Behind (a machine
     that starts before it has asked for the time): what expires is not looked at hours later."""
 
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS, file_delete_delay_ms=60_000))
-        await owner.send(6)
-        owner.clock.ahead_ms = hours * HOUR_MS
-        await owner.round()
-        owner.clock.ahead_ms = 0
-        assert owner.log_start == (3 if hours > 0 else 0)
-        await owner.round(30)
-        await owner.round(40)
-        assert await world.logs() == ([3] if hours > 0 else [0, 3])
-        await owner.send(6)
-        await owner.rounds(61)
-        await owner.round(HOUR_MS / 1000)
-        assert owner.log_start == 12
-        await owner.rounds(61)
-        assert await world.logs() == [9]
-
-    run(main())
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS, file_delete_delay_ms=60_000))
+    await owner.send(6)
+    owner.clock.ahead_ms = hours * HOUR_MS
+    await owner.round()
+    owner.clock.ahead_ms = 0
+    assert owner.log_start == (3 if hours > 0 else 0)
+    await owner.round(30)
+    await owner.round(40)
+    assert await world.logs() == ([3] if hours > 0 else [0, 3])
+    await owner.send(6)
+    await owner.rounds(61)
+    await owner.round(HOUR_MS / 1000)
+    assert owner.log_start == 12
+    await owner.rounds(61)
+    assert await world.logs() == [9]
 
 
-def test_what_expires_is_computed_again_when_the_clock_is_set() -> None:
+async def test_what_expires_is_computed_again_when_the_clock_is_set() -> None:
     """A machine begins twenty hours behind; nothing is written any more when its clock is put right."""
 
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
-        await owner.send(6)
-        owner.clock.ahead_ms = -20 * HOUR_MS
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    await owner.send(6)
+    owner.clock.ahead_ms = -20 * HOUR_MS
+    await owner.rounds()
+    owner.clock.ahead_ms = 0
+    await owner.rounds(30)
+    assert owner.log_start == 0
+    await owner.rounds(HOUR_MS / 1000)
+    assert owner.log_start == 6
+
+
+async def test_a_clock_that_is_slewed_costs_no_listing() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=24 * HOUR_MS))
+    await owner.send(6)
+    await owner.rounds()
+    for _ in range(10):
+        owner.clock.ahead_ms += 90  # of 30 s: far more than ntpd slews
+        assert await owner.round(30) == 0
+
+
+async def test_retention_by_size_keeps_at_least_what_is_asked_and_follows_the_growth() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_bytes=1_100))
+    await owner.send(30)
+    await owner.rounds()
+    size = len(world.sent[0]) + 21
+    assert size * 3 <= 600 < size * 4
+    kept = (30 - owner.log_start) * size
+    assert 1_100 <= kept < 1_100 + 3 * size
+    for _ in range(20):
+        await owner.send(3)
         await owner.rounds()
-        owner.clock.ahead_ms = 0
-        await owner.rounds(30)
-        assert owner.log_start == 0
-        await owner.rounds(HOUR_MS / 1000)
-        assert owner.log_start == 6
-
-    run(main())
+        kept = (owner.watermark - owner.log_start) * size
+        assert 1_100 <= kept < 1_100 + 6 * size
+    await owner.rounds(60)
+    assert (await world.logs())[0] == owner.log_start
+    assert await world.records(owner.log_start, owner.watermark) == world.sent[owner.log_start :]
 
 
-def test_a_clock_that_is_slewed_costs_no_listing() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", replace(SMALL, retention_ms=24 * HOUR_MS))
-        await owner.send(6)
-        await owner.rounds()
-        for _ in range(10):
-            owner.clock.ahead_ms += 90  # of 30 s: far more than ntpd slews
-            assert await owner.round(30) == 0
-
-    run(main())
+async def test_for_ever_means_for_ever_and_costs_no_listing() -> None:
+    world = World()
+    owner = await world.owner("a", SMALL)
+    await owner.send(12)
+    await owner.rounds()
+    for _ in range(5):
+        assert await owner.round(HOUR_MS / 1000) <= 1  # sweeping
+    assert (owner.log_start, await world.logs()) == (0, [0, 3, 6, 9])
 
 
-def test_retention_by_size_keeps_at_least_what_is_asked_and_follows_the_growth() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", replace(SMALL, retention_bytes=1_100))
-        await owner.send(30)
-        await owner.rounds()
-        size = len(world.sent[0]) + 21
-        assert size * 3 <= 600 < size * 4
-        kept = (30 - owner.log_start) * size
-        assert 1_100 <= kept < 1_100 + 3 * size
-        for _ in range(20):
-            await owner.send(3)
-            await owner.rounds()
-            kept = (owner.watermark - owner.log_start) * size
-            assert 1_100 <= kept < 1_100 + 6 * size
-        await owner.rounds(60)
-        assert (await world.logs())[0] == owner.log_start
-        assert await world.records(owner.log_start, owner.watermark) == world.sent[owner.log_start :]
-
-    run(main())
-
-
-def test_for_ever_means_for_ever_and_costs_no_listing() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", SMALL)
-        await owner.send(12)
-        await owner.rounds()
-        for _ in range(5):
-            assert await owner.round(HOUR_MS / 1000) <= 1  # sweeping
-        assert (owner.log_start, await world.logs()) == (0, [0, 3, 6, 9])
-
-    run(main())
+async def test_the_open_segment_stays_and_the_newest_closed_one_is_emptied_but_kept_as_a_name() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=60_000))
+    await owner.send(4)
+    await owner.rounds()
+    assert owner.writer.partition.current is not None
+    await owner.round(250)
+    assert owner.log_start == 3  # 3 is in the open one
+    await owner.round(400)
+    await owner.round(3600)
+    assert owner.writer.partition.current is None  # idle, closed
+    assert (owner.log_start, owner.watermark) == (4, 4)
+    await owner.round(61)
+    assert await world.logs() == [3]
+    await owner.send(1)
+    await owner.round()
+    await owner.round(61)
+    assert await world.logs() == [4]
+    assert await world.records(4, 5) == world.sent[4:]
 
 
-def test_the_open_segment_stays_and_the_newest_closed_one_is_emptied_but_kept_as_a_name() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", replace(SMALL, retention_ms=60_000))
-        await owner.send(4)
-        await owner.rounds()
-        assert owner.writer.partition.current is not None
-        await owner.round(250)
-        assert owner.log_start == 3  # 3 is in the open one
-        await owner.round(400)
-        await owner.round(3600)
-        assert owner.writer.partition.current is None  # idle, closed
-        assert (owner.log_start, owner.watermark) == (4, 4)
-        await owner.round(61)
-        assert await world.logs() == [3]
-        await owner.send(1)
-        await owner.round()
-        await owner.round(61)
-        assert await world.logs() == [4]
-        assert await world.records(4, 5) == world.sent[4:]
-
-    run(main())
+async def test_delete_records_is_noticed_and_its_files_go_after_the_delay() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_bytes=100_000))
+    await owner.send(12)
+    await owner.rounds()
+    await moved_log_start(owner, 7)
+    await owner.round()
+    assert await world.logs() == [0, 3, 6, 9]
+    await owner.rounds(61)
+    assert await world.logs() == [6, 9]  # 7 and 8 are in the first
+    assert await world.records(7, 12) == world.sent[7:]
 
 
-def test_delete_records_is_noticed_and_its_files_go_after_the_delay() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", replace(SMALL, retention_bytes=100_000))
-        await owner.send(12)
-        await owner.rounds()
-        await moved_log_start(owner, 7)
-        await owner.round()
-        assert await world.logs() == [0, 3, 6, 9]
-        await owner.rounds(61)
-        assert await world.logs() == [6, 9]  # 7 and 8 are in the first
-        assert await world.records(7, 12) == world.sent[7:]
-
-    run(main())
-
-
-def test_a_file_that_may_still_be_open_is_not_deleted_until_the_record_says_closed() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", SMALL)
-        await owner.send(12)
-        await owner.rounds()
-        await world.reading.delete(PATH.idx(S(6, 1, 2)))  # as if it were still being closed
-        await moved_log_start(owner, 9)
-        await owner.round()
-        await owner.rounds(61)
-        assert await world.logs() == [6, 9]
-        await owner.send(6)
-        await owner.round()
-        await owner.rounds(61)
-        assert (await world.logs())[0] == 9
-
-    run(main())
+async def test_a_file_that_may_still_be_open_is_not_deleted_until_the_record_says_closed() -> None:
+    world = World()
+    owner = await world.owner("a", SMALL)
+    await owner.send(12)
+    await owner.rounds()
+    await world.reading.delete(PATH.idx(S(6, 1, 2)))  # as if it were still being closed
+    await moved_log_start(owner, 9)
+    await owner.round()
+    await owner.rounds(61)
+    assert await world.logs() == [6, 9]
+    await owner.send(6)
+    await owner.round()
+    await owner.rounds(61)
+    assert (await world.logs())[0] == 9
 
 
-def test_deletes_are_bounded_per_job() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", SMALL, replace(CONFIG, deletes_per_job=2, jobs_per_round=1))
-        await owner.send(30)
-        await owner.rounds()
-        await moved_log_start(owner, 27)
-        await owner.round()
-        await asyncio.sleep(61)
-        counts = []
-        while await owner.round():
-            counts.append(owner.janitor.files_deleted)
-        assert counts[0] == 2
-        assert max(b - a for a, b in zip([0, *counts], counts, strict=False)) == 2
-        assert await world.logs() == [27]
-
-    run(main())
+async def test_deletes_are_bounded_per_job() -> None:
+    world = World()
+    owner = await world.owner("a", SMALL, replace(CONFIG, deletes_per_job=2, jobs_per_round=1))
+    await owner.send(30)
+    await owner.rounds()
+    await moved_log_start(owner, 27)
+    await owner.round()
+    await asyncio.sleep(61)
+    counts = []
+    while await owner.round():
+        counts.append(owner.janitor.files_deleted)
+    assert counts[0] == 2
+    assert max(b - a for a, b in zip([0, *counts], counts, strict=False)) == 2
+    assert await world.logs() == [27]
 
 
-def test_a_lost_partition_is_left_alone() -> None:
-    async def main() -> None:
-        world = World()
-        first = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
-        await first.send(9, timestamp=0)
-        second = await world.owner("b", SMALL)
-        await asyncio.sleep(1)  # its indexes are written behind
-        before = await world.names()
-        await first.round()
-        await first.round(100)
-        assert (second.log_start, await world.names()) == (0, before)
-        assert first.janitor.files_deleted == 0
-        assert first.writer.partition.state.name == "FENCED"
-
-    run(main())
+async def test_a_lost_partition_is_left_alone() -> None:
+    world = World()
+    first = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    await first.send(9, timestamp=0)
+    second = await world.owner("b", SMALL)
+    await asyncio.sleep(1)  # its indexes are written behind
+    before = await world.names()
+    await first.round()
+    await first.round(100)
+    assert (second.log_start, await world.names()) == (0, before)
+    assert first.janitor.files_deleted == 0
+    assert first.writer.partition.state.name == "FENCED"
 
 
-def test_rule_10_files_are_deleted_only_after_a_fresh_proof_of_ownership() -> None:
+async def test_rule_10_files_are_deleted_only_after_a_fresh_proof_of_ownership() -> None:
     """The first owner moved the log start, and was overtaken without noticing before the delay had passed."""
 
-    async def main() -> None:
-        world = World()
-        first = await world.owner("a", SMALL)
-        await first.send(12)
-        await first.rounds()
-        await moved_log_start(first, 6)
-        await first.round()
-        await asyncio.sleep(60)
-        second = await world.owner("b", SMALL)
-        assert first.writer.partition.state.name == "WRITE"
-        await first.round(1)
-        assert first.janitor.files_deleted == 0
-        assert first.writer.partition.state.name == "FENCED"
-        assert await world.logs() == [0, 3, 6, 9]
-        await second.round()
-        await second.round(61)
-        assert await world.logs() == [6, 9]
-
-    run(main())
+    world = World()
+    first = await world.owner("a", SMALL)
+    await first.send(12)
+    await first.rounds()
+    await moved_log_start(first, 6)
+    await first.round()
+    await asyncio.sleep(60)
+    second = await world.owner("b", SMALL)
+    assert first.writer.partition.state.name == "WRITE"
+    await first.round(1)
+    assert first.janitor.files_deleted == 0
+    assert first.writer.partition.state.name == "FENCED"
+    assert await world.logs() == [0, 3, 6, 9]
+    await second.round()
+    await second.round(61)
+    assert await world.logs() == [6, 9]
 
 
-def test_a_log_start_moved_but_not_yet_carried_out_is_carried_out_by_the_successor() -> None:
-    async def main() -> None:
-        world = World()
-        first = await world.owner("a", SMALL)
-        await first.send(12)
-        await moved_log_start(first, 6)
-        first.die()
-        second = await world.owner("b", SMALL)
-        assert second.log_start == 6
-        await second.round()
-        await second.round(61)
-        assert (await world.logs())[0] == 6
-        assert await world.records(6, 12) == world.sent[6:]
-
-    run(main())
+async def test_a_log_start_moved_but_not_yet_carried_out_is_carried_out_by_the_successor() -> None:
+    world = World()
+    first = await world.owner("a", SMALL)
+    await first.send(12)
+    await moved_log_start(first, 6)
+    first.die()
+    second = await world.owner("b", SMALL)
+    assert second.log_start == 6
+    await second.round()
+    await second.round(61)
+    assert (await world.logs())[0] == 6
+    assert await world.records(6, 12) == world.sent[6:]
 
 
 @pytest.mark.parametrize("dies_before", [True, False])
@@ -529,94 +484,79 @@ async def small_segments(world: World, count: int = 14) -> Owner:
     return owner
 
 
-def test_small_neighbours_become_one_file_with_one_index() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await small_segments(world)
-        await owner.rounds()
-        names = await world.names()
-        assert await world.logs() == [0, 11, 12, 13]  # the last three are the record's
-        assert await world.records(0, 14) == world.sent
-        head = S(0, 1, 0)
-        checkpoint = decode_idx(await world.reading.read(PATH.idx(head), 0, 1 << 20))
-        assert checkpoint.segment == head
-        assert checkpoint.end_offset == 11
-        assert checkpoint.position == (await world.reading.status(PATH.log(head))).length
-        assert [name for name in names if name.startswith(".")] == []
-        assert len([name for name in names if name.endswith(".idx")]) == 3
-        assert owner.janitor.files_merged == 10
-        second = await world.owner("b")
-        assert (second.log_start, second.watermark) == (0, 14)
-
-    run(main())
+async def test_small_neighbours_become_one_file_with_one_index() -> None:
+    world = World()
+    owner = await small_segments(world)
+    await owner.rounds()
+    names = await world.names()
+    assert await world.logs() == [0, 11, 12, 13]  # the last three are the record's
+    assert await world.records(0, 14) == world.sent
+    head = S(0, 1, 0)
+    checkpoint = decode_idx(await world.reading.read(PATH.idx(head), 0, 1 << 20))
+    assert checkpoint.segment == head
+    assert checkpoint.end_offset == 11
+    assert checkpoint.position == (await world.reading.status(PATH.log(head))).length
+    assert [name for name in names if name.startswith(".")] == []
+    assert len([name for name in names if name.endswith(".idx")]) == 3
+    assert owner.janitor.files_merged == 10
+    second = await world.owner("b")
+    assert (second.log_start, second.watermark) == (0, 14)
 
 
-def test_joining_goes_on_from_where_it_ended() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await small_segments(world, 5)
-        await owner.rounds()
-        assert await world.logs() == [0, 2, 3, 4]
-        owner.configure(segment_bytes=200)
-        for _ in range(20):
-            await owner.send(1)
-        owner.configure(segment_bytes=100_000)
-        await owner.rounds()
-        assert await world.logs() == [0, 22, 23, 24]
-        assert await world.records(0, 25) == world.sent
-
-    run(main())
+async def test_joining_goes_on_from_where_it_ended() -> None:
+    world = World()
+    owner = await small_segments(world, 5)
+    await owner.rounds()
+    assert await world.logs() == [0, 2, 3, 4]
+    owner.configure(segment_bytes=200)
+    for _ in range(20):
+        await owner.send(1)
+    owner.configure(segment_bytes=100_000)
+    await owner.rounds()
+    assert await world.logs() == [0, 22, 23, 24]
+    assert await world.records(0, 25) == world.sent
 
 
-def test_a_few_new_segments_cost_no_listing() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await small_segments(world, 5)
-        await owner.rounds()
-        owner.configure(segment_bytes=200)
-        await owner.send(5)
-        assert await owner.round() == 0
-        await owner.send(5)
-        assert await owner.round() == 1
-
-    run(main())
+async def test_a_few_new_segments_cost_no_listing() -> None:
+    world = World()
+    owner = await small_segments(world, 5)
+    await owner.rounds()
+    owner.configure(segment_bytes=200)
+    await owner.send(5)
+    assert await owner.round() == 0
+    await owner.send(5)
+    assert await owner.round() == 1
 
 
-def test_files_with_leftovers_inside_are_not_joined() -> None:
+async def test_files_with_leftovers_inside_are_not_joined() -> None:
     """A file longer than its index: what lies behind was never acknowledged, and must not come into the middle."""
 
-    async def main() -> None:
-        world = World()
-        owner = await small_segments(world)
-        appender = await world.reading.append(PATH.log(S(5, 1, 5)))
-        appender.write(build_batch([Record(value=b"never acknowledged")], base_offset=6))
-        await appender.close()
-        await owner.rounds()
-        assert await world.logs() == [0, 5, 6, 11, 12, 13]
-        assert await world.records(0, 14) == world.sent
-
-    run(main())
+    world = World()
+    owner = await small_segments(world)
+    appender = await world.reading.append(PATH.log(S(5, 1, 5)))
+    appender.write(build_batch([Record(value=b"never acknowledged")], base_offset=6))
+    await appender.close()
+    await owner.rounds()
+    assert await world.logs() == [0, 5, 6, 11, 12, 13]
+    assert await world.records(0, 14) == world.sent
 
 
-def test_epochs_with_a_spare_left_are_not_joined_until_it_is_swept() -> None:
+async def test_epochs_with_a_spare_left_are_not_joined_until_it_is_swept() -> None:
     """It may be registered, and be renamed late to a base inside the joined file, which would then end there."""
 
-    async def main() -> None:
-        world = World()
-        first = await small_segments(world)
-        spare = PATH.spare(1, 99, "a")
-        await world.reading.create(spare)
-        first.die()
-        second = await world.owner("b", replace(SMALL, segment_bytes=2_000))
-        await second.rounds()
-        assert len(await world.logs()) == 14
-        for _ in range(5):
-            await second.rounds(600)
-        assert layout.base_name(spare) not in await world.names()
-        assert (await world.logs())[:2] == [0, 11]
-        assert await world.records(0, 14) == world.sent
-
-    run(main())
+    world = World()
+    first = await small_segments(world)
+    spare = PATH.spare(1, 99, "a")
+    await world.reading.create(spare)
+    first.die()
+    second = await world.owner("b", replace(SMALL, segment_bytes=2_000))
+    await second.rounds()
+    assert len(await world.logs()) == 14
+    for _ in range(5):
+        await second.rounds(600)
+    assert layout.base_name(spare) not in await world.names()
+    assert (await world.logs())[:2] == [0, 11]
+    assert await world.records(0, 14) == world.sent
 
 
 @pytest.mark.parametrize("dies_before", [True, False])
@@ -691,23 +631,20 @@ def test_retention_after_a_crash_at_any_step_of_a_join_keeps_what_has_not_expire
         run(main(dies_at))
 
 
-def test_a_refused_concat_leaves_the_log_and_no_draft() -> None:
+async def test_a_refused_concat_leaves_the_log_and_no_draft() -> None:
     class Refusing(StepFileSystem):
         async def concat(self, target: str, sources: Sequence[str]) -> None:
             raise StorageError("block sizes differ")
 
-    async def main() -> None:
-        world = World()
-        owner = await small_segments(world)
-        fs = Refusing(world.storage, "a")
-        janitor = Janitor(replace(owner.broker.shared, fs=fs), owner.held, CONFIG, random.Random(1))
-        before = await world.names()
-        await janitor.run_once()
-        assert janitor.failures == 1
-        assert await world.names() == before
-        assert await world.records(0, 14) == world.sent
-
-    run(main())
+    world = World()
+    owner = await small_segments(world)
+    fs = Refusing(world.storage, "a")
+    janitor = Janitor(replace(owner.broker.shared, fs=fs), owner.held, CONFIG, random.Random(1))
+    before = await world.names()
+    await janitor.run_once()
+    assert janitor.failures == 1
+    assert await world.names() == before
+    assert await world.records(0, 14) == world.sent
 
 
 def one(base: int, end: int, length: int = 10, epoch: int = 1, *, has_idx: bool = True) -> ListedSegment:
@@ -793,234 +730,204 @@ def test_a_joined_index_is_that_of_the_joined_bytes() -> None:
 # --------------------------------------------------------------------------------------------------------- sweeping
 
 
-def test_the_sweeper_takes_temporary_files_of_earlier_epochs_after_a_grace() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a")
-        await owner.broker.move(KEY)
-        owner.writer = await owner.broker.open(PATH, KEY, SMALL)  # epoch 2
-        old, own = PATH.spare(1, 5, "dead"), PATH.spare(2, 90, "other")
-        makers = [("idx", "dead"), ("idx", "a"), ("join", "dead"), ("join", "a")]
-        drafts = [f"{PATH.folder}/.{kind}-{S(0, 2, 0)}-{holder}" for kind, holder in makers]
-        concat = f"{PATH.folder}/.{S(0, 1, 0)}.log.concat"
-        unknown = f"{PATH.folder}/.somebody-elses"
-        for path in (old, own, *drafts, concat, unknown):
-            await write_once(world.reading, path, b"")
-        await owner.rounds()
-        await owner.rounds(500)
-        assert len(await world.names()) == 8
-        await owner.rounds(1500)
-        left = [own, drafts[1], drafts[3], unknown]
-        assert await world.names() == sorted(layout.base_name(path) for path in left)
-        young = PATH.spare(1, 6, "dead")
-        await write_once(world.reading, young, b"")
-        await owner.round(300)
-        assert layout.base_name(young) in await world.names()
-        await owner.round(7 * 3600)
-        assert layout.base_name(young) not in await world.names()
-
-    run(main())
+async def test_the_sweeper_takes_temporary_files_of_earlier_epochs_after_a_grace() -> None:
+    world = World()
+    owner = await world.owner("a")
+    await owner.broker.move(KEY)
+    owner.writer = await owner.broker.open(PATH, KEY, SMALL)  # epoch 2
+    old, own = PATH.spare(1, 5, "dead"), PATH.spare(2, 90, "other")
+    makers = [("idx", "dead"), ("idx", "a"), ("join", "dead"), ("join", "a")]
+    drafts = [f"{PATH.folder}/.{kind}-{S(0, 2, 0)}-{holder}" for kind, holder in makers]
+    concat = f"{PATH.folder}/.{S(0, 1, 0)}.log.concat"
+    unknown = f"{PATH.folder}/.somebody-elses"
+    for path in (old, own, *drafts, concat, unknown):
+        await write_once(world.reading, path, b"")
+    await owner.rounds()
+    await owner.rounds(500)
+    assert len(await world.names()) == 8
+    await owner.rounds(1500)
+    left = [own, drafts[1], drafts[3], unknown]
+    assert await world.names() == sorted(layout.base_name(path) for path in left)
+    young = PATH.spare(1, 6, "dead")
+    await write_once(world.reading, young, b"")
+    await owner.round(300)
+    assert layout.base_name(young) in await world.names()
+    await owner.round(7 * 3600)
+    assert layout.base_name(young) not in await world.names()
 
 
-def test_an_open_spare_is_fenced_before_its_name_goes() -> None:
+async def test_an_open_spare_is_fenced_before_its_name_goes() -> None:
     """A zombie that still holds its spare open must not be acknowledged into a file without a name."""
 
-    async def main() -> None:
-        world = World()
-        first = await world.owner("a")
-        await first.broker.move(KEY)
-        zombie = MemoryFileSystem(world.storage, "zombie")
-        appender = await zombie.create(PATH.spare(0, 1, "zombie"))
-        appender.write(b"early")
-        await appender.flush()  # the first one asks the NameNode, which does not find a deleted file
-        second = await world.owner("b")
-        await second.rounds()
-        await second.rounds(2000)
-        assert await world.names() == []
-        appender.write(b"late")
-        with pytest.raises(StorageError) as caught:
-            await appender.flush()
-        assert isinstance(caught.value, LeaseLost)
-
-    run(main())
+    world = World()
+    first = await world.owner("a")
+    await first.broker.move(KEY)
+    zombie = MemoryFileSystem(world.storage, "zombie")
+    appender = await zombie.create(PATH.spare(0, 1, "zombie"))
+    appender.write(b"early")
+    await appender.flush()  # the first one asks the NameNode, which does not find a deleted file
+    second = await world.owner("b")
+    await second.rounds()
+    await second.rounds(2000)
+    assert await world.names() == []
+    appender.write(b"late")
+    with pytest.raises(StorageError) as caught:
+        await appender.flush()
+    assert isinstance(caught.value, LeaseLost)
 
 
-def test_journals_go_when_their_broker_is_gone_and_nobody_names_them() -> None:
-    async def main() -> None:
-        world = World()
-        first = await world.owner("a")
-        await first.send(3)
-        first.die()
-        config = JanitorConfig(journal_grace_ms=HOUR_MS, journal_sweep_ms=1000)
-        idle = Owner(world, "idle", config)
-        await idle.broker.start()
-        await asyncio.sleep(2 * 3600)
-        await idle.several_rounds()
-        # The dead one still owns the partition: its journal is what its successor begins from.
-        assert {name.rsplit("-", 1)[0] for name in await world.names(layout.JOURNALS)} == {"a", "idle"}
-        second = await world.owner("b", SMALL, config)
-        await second.send(4)  # registers: its record no longer names the first one's journals
-        await asyncio.sleep(3600)  # closed after it was read, it is as old as that
-        await idle.several_rounds()
-        assert {name.rsplit("-", 1)[0] for name in await world.names(layout.JOURNALS)} == {"idle", "b"}
-        assert await world.records(0, 7) == world.sent
-
-    run(main())
+async def test_journals_go_when_their_broker_is_gone_and_nobody_names_them() -> None:
+    world = World()
+    first = await world.owner("a")
+    await first.send(3)
+    first.die()
+    config = JanitorConfig(journal_grace_ms=HOUR_MS, journal_sweep_ms=1000)
+    idle = Owner(world, "idle", config)
+    await idle.broker.start()
+    await asyncio.sleep(2 * 3600)
+    await idle.several_rounds()
+    # The dead one still owns the partition: its journal is what its successor begins from.
+    assert {name.rsplit("-", 1)[0] for name in await world.names(layout.JOURNALS)} == {"a", "idle"}
+    second = await world.owner("b", SMALL, config)
+    await second.send(4)  # registers: its record no longer names the first one's journals
+    await asyncio.sleep(3600)  # closed after it was read, it is as old as that
+    await idle.several_rounds()
+    assert {name.rsplit("-", 1)[0] for name in await world.names(layout.JOURNALS)} == {"idle", "b"}
+    assert await world.records(0, 7) == world.sent
 
 
-def test_a_journal_whose_broker_only_slept_is_begun_anew() -> None:
+async def test_a_journal_whose_broker_only_slept_is_begun_anew() -> None:
     """Its broker wakes up after the sweep: its old journal refuses it, the next one begins with a snapshot."""
 
-    async def main() -> None:
-        world = World()
-        config = JanitorConfig(journal_grace_ms=HOUR_MS, journal_sweep_ms=1000)
-        sleeper = Owner(world, "sleeper", config)
-        await sleeper.broker.start()
-        await asyncio.sleep(1)
-        sleeper.fs.pause()
-        sleeper.kv.pause()
-        other = Owner(world, "other", config)
-        await other.broker.start()
-        await asyncio.sleep(2 * 3600)
-        await other.several_rounds()
-        assert {name.rsplit("-", 1)[0] for name in await world.names(layout.JOURNALS)} == {"other"}
-        sleeper.fs.resume()
-        sleeper.kv.resume()
-        await until(lambda: bool(sleeper.broker.alarms_raised))  # it hears that its lease is gone, and registers anew
-        sleeper.writer = await sleeper.broker.open(PATH, KEY, SMALL)
-        await sleeper.send(1)
-        await asyncio.sleep(5)
-        assert "sleeper-00000002.jnl" in await world.names(layout.JOURNALS)
-
-    run(main())
+    world = World()
+    config = JanitorConfig(journal_grace_ms=HOUR_MS, journal_sweep_ms=1000)
+    sleeper = Owner(world, "sleeper", config)
+    await sleeper.broker.start()
+    await asyncio.sleep(1)
+    sleeper.fs.pause()
+    sleeper.kv.pause()
+    other = Owner(world, "other", config)
+    await other.broker.start()
+    await asyncio.sleep(2 * 3600)
+    await other.several_rounds()
+    assert {name.rsplit("-", 1)[0] for name in await world.names(layout.JOURNALS)} == {"other"}
+    sleeper.fs.resume()
+    sleeper.kv.resume()
+    await until(lambda: bool(sleeper.broker.alarms_raised))  # it hears that its lease is gone, and registers anew
+    sleeper.writer = await sleeper.broker.open(PATH, KEY, SMALL)
+    await sleeper.send(1)
+    await asyncio.sleep(5)
+    assert "sleeper-00000002.jnl" in await world.names(layout.JOURNALS)
 
 
 # ------------------------------------------------------------------------------------------------------- the rounds
 
 
-def test_an_idle_partition_costs_no_call_at_all() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", replace(SMALL, retention_ms=24 * HOUR_MS))
-        await owner.send(7)
-        await owner.rounds()
-        calls = 0
-        plain = owner.steps.call
+async def test_an_idle_partition_costs_no_call_at_all() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=24 * HOUR_MS))
+    await owner.send(7)
+    await owner.rounds()
+    calls = 0
+    plain = owner.steps.call
 
-        async def counted(*args: object, **kwargs: object) -> object:
-            nonlocal calls
-            calls += 1
-            return await plain(*args, **kwargs)  # type: ignore[arg-type]
+    async def counted(*args: object, **kwargs: object) -> object:
+        nonlocal calls
+        calls += 1
+        return await plain(*args, **kwargs)  # type: ignore[arg-type]
 
-        owner.steps.call = counted  # type: ignore[method-assign, assignment]
-        for _ in range(15):
-            assert await owner.round(30) == 0
-        assert calls == 0
-
-    run(main())
+    owner.steps.call = counted  # type: ignore[method-assign, assignment]
+    for _ in range(15):
+        assert await owner.round(30) == 0
+    assert calls == 0
 
 
-def test_an_undecodable_record_ends_neither_the_round_nor_its_broker() -> None:
+async def test_an_undecodable_record_ends_neither_the_round_nor_its_broker() -> None:
     """Its own partition is OFFLINE; no journal is removed, since the record may name it."""
 
-    async def main() -> None:
-        world = World()
-        config = JanitorConfig(journal_sweep_ms=60_000, journal_grace_ms=60_000)
-        gone = await world.owner("gone", janitor=config)
-        gone.die()
-        owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS, file_delete_delay_ms=0), config)
-        await owner.send(6, timestamp=0)
-        await asyncio.sleep(HOUR_MS / 1000)
-        await owner.kv.commit([], [Put(ownership.partition_key("bmq", KEY), b"what?")])
-        for _ in range(5):
-            await owner.round(60)
-        assert owner.writer.partition.state is State.OFFLINE
-        assert "gone-00000001.jnl" in await world.names(layout.JOURNALS)
-        assert owner.janitor.failures > 0
-
-    run(main())
+    world = World()
+    config = JanitorConfig(journal_sweep_ms=60_000, journal_grace_ms=60_000)
+    gone = await world.owner("gone", janitor=config)
+    gone.die()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS, file_delete_delay_ms=0), config)
+    await owner.send(6, timestamp=0)
+    await asyncio.sleep(HOUR_MS / 1000)
+    await owner.kv.commit([], [Put(ownership.partition_key("bmq", KEY), b"what?")])
+    for _ in range(5):
+        await owner.round(60)
+    assert owner.writer.partition.state is State.OFFLINE
+    assert "gone-00000001.jnl" in await world.names(layout.JOURNALS)
+    assert owner.janitor.failures > 0
 
 
-def test_what_fails_is_counted_and_tried_again() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
-        await owner.send(6, timestamp=0)
-        world.storage.faults = Faults(unavailable=1.0)
-        await owner.round()
-        assert owner.janitor.failures == 2  # retention and joining
-        assert owner.log_start == 0
-        world.storage.faults = Faults()
-        await owner.rounds()
-        assert owner.log_start == 0
-        await owner.rounds(61)
-        assert owner.log_start == 3
-
-    run(main())
+async def test_what_fails_is_counted_and_tried_again() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    await owner.send(6, timestamp=0)
+    world.storage.faults = Faults(unavailable=1.0)
+    await owner.round()
+    assert owner.janitor.failures == 2  # retention and joining
+    assert owner.log_start == 0
+    world.storage.faults = Faults()
+    await owner.rounds()
+    assert owner.log_start == 0
+    await owner.rounds(61)
+    assert owner.log_start == 3
 
 
-def test_a_stuck_partition_is_given_up_in_time() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS), replace(CONFIG, step_timeout_ms=1000))
-        await owner.send(6, timestamp=0)
-        owner.steps.pause()
-        await owner.round()
-        assert owner.janitor.failures == 2
-        owner.steps.resume()
-        await owner.rounds(61)
-        assert owner.log_start == 3
-
-    run(main())
+async def test_a_stuck_partition_is_given_up_in_time() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS), replace(CONFIG, step_timeout_ms=1000))
+    await owner.send(6, timestamp=0)
+    owner.steps.pause()
+    await owner.round()
+    assert owner.janitor.failures == 2
+    owner.steps.resume()
+    await owner.rounds(61)
+    assert owner.log_start == 3
 
 
-def test_run_is_a_task_that_ends_by_cancellation() -> None:
-    async def main() -> None:
-        world = World()
-        owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
-        await owner.send(9, timestamp=0)
-        task = asyncio.create_task(owner.janitor.run())
-        await asyncio.sleep(200)
-        assert await world.logs() == [6]
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    run(main())
+async def test_run_is_a_task_that_ends_by_cancellation() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    await owner.send(9, timestamp=0)
+    task = asyncio.create_task(owner.janitor.run())
+    await asyncio.sleep(200)
+    assert await world.logs() == [6]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_upkeep_under_faults_loses_no_record(seed: int) -> None:
+async def test_upkeep_under_faults_loses_no_record(seed: int) -> None:
     """Everything at once, storage failing now and then, owners dying: what is kept is what was sent."""
 
-    async def main() -> None:
-        world = World()
-        rng = random.Random(seed)
-        config = replace(SMALL, segment_bytes=400, retention_ms=20 * 60_000, file_delete_delay_ms=5_000)
-        janitor = JanitorConfig(grace_ms=60_000, merge_after=2, retry_ms=1_000, sweep_ms=120_000)
-        for turn in range(4):
-            world.storage.faults = Faults()
-            owner = await world.owner(f"b{turn}", config, janitor)
-            world.storage.faults = Faults(unavailable=0.04, lost_answer=0.03, call_s=(0, 0.01))
-            for _ in range(15):
-                owner.configure(segment_bytes=400)
-                await owner.send(rng.randrange(8))
-                owner.configure(segment_bytes=rng.choice((400, 3_000)))
-                await owner.round(rng.choice((1, 30, 100)))
-            world.storage.faults = Faults()
-            await asyncio.sleep(5)
-            start, end = owner.log_start, owner.watermark
-            assert end == len(world.sent)
-            assert await world.records(start, end) == world.sent[start:]
-            if turn < 3:
-                owner.die()
-        await owner.round(1300)
-        await owner.round(10)
-        assert (start := owner.log_start) > 0
-        assert await world.records(start, end) == world.sent[start:end]
-        assert (await world.logs())[0] <= start
-
-    run(main(), seed)
+    world = World()
+    rng = random.Random(seed)
+    config = replace(SMALL, segment_bytes=400, retention_ms=20 * 60_000, file_delete_delay_ms=5_000)
+    janitor = JanitorConfig(grace_ms=60_000, merge_after=2, retry_ms=1_000, sweep_ms=120_000)
+    for turn in range(4):
+        world.storage.faults = Faults()
+        owner = await world.owner(f"b{turn}", config, janitor)
+        world.storage.faults = Faults(unavailable=0.04, lost_answer=0.03, call_s=(0, 0.01))
+        for _ in range(15):
+            owner.configure(segment_bytes=400)
+            await owner.send(rng.randrange(8))
+            owner.configure(segment_bytes=rng.choice((400, 3_000)))
+            await owner.round(rng.choice((1, 30, 100)))
+        world.storage.faults = Faults()
+        await asyncio.sleep(5)
+        start, end = owner.log_start, owner.watermark
+        assert end == len(world.sent)
+        assert await world.records(start, end) == world.sent[start:]
+        if turn < 3:
+            owner.die()
+    await owner.round(1300)
+    await owner.round(10)
+    assert (start := owner.log_start) > 0
+    assert await world.records(start, end) == world.sent[start:end]
+    assert (await world.logs())[0] <= start
 
 
 def test_janitor_config_names_what_is_wrong() -> None:

@@ -13,7 +13,6 @@ from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import State
 from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.model import PartitionKey
-from tests.harness.loop import run
 from tests.unit.broker.cluster import cluster
 from tests.unit.loop_stops import TurnCounter
 
@@ -37,25 +36,20 @@ class Held:
         return State.WRITE
 
 
-def test_a_round_looks_at_many_partitions_in_turns_of_the_loop() -> None:
+async def test_a_round_looks_at_many_partitions_in_turns_of_the_loop() -> None:
     """New ones cost more: there are fewer of them in a turn.  Partitions that go meanwhile are forgotten."""
 
-    async def main() -> None:
-        async with cluster("a") as made:
-            looks = TurnCounter()
-            held = [Held(number, looks) for number in range(2 * ELEMENTS_A_TURN + 500)]
-            janitor = Janitor(
-                made["a"].broker.shared, lambda: cast(list[PartitionDriver], held), None, random.Random(1)
-            )
-            await janitor._notice(0)
-            assert looks.take() == [ELEMENTS_A_TURN // COST_OF_NEW] * (len(held) * COST_OF_NEW // ELEMENTS_A_TURN)
-            await janitor._notice(1_000)
-            assert looks.take() == [ELEMENTS_A_TURN, ELEMENTS_A_TURN, 500]
-            task = asyncio.ensure_future(janitor._notice(2_000))
-            await asyncio.sleep(0)
-            del held[10:]
-            await task
-            await janitor._notice(3_000)
-            assert len(janitor._cares) == 10
-
-    run(main())
+    async with cluster("a") as made:
+        looks = TurnCounter()
+        held = [Held(number, looks) for number in range(2 * ELEMENTS_A_TURN + 500)]
+        janitor = Janitor(made["a"].broker.shared, lambda: cast(list[PartitionDriver], held), None, random.Random(1))
+        await janitor._notice(0)
+        assert looks.take() == [ELEMENTS_A_TURN // COST_OF_NEW] * (len(held) * COST_OF_NEW // ELEMENTS_A_TURN)
+        await janitor._notice(1_000)
+        assert looks.take() == [ELEMENTS_A_TURN, ELEMENTS_A_TURN, 500]
+        task = asyncio.ensure_future(janitor._notice(2_000))
+        await asyncio.sleep(0)
+        del held[10:]
+        await task
+        await janitor._notice(3_000)
+        assert len(janitor._cares) == 10

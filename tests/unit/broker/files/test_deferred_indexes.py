@@ -15,7 +15,6 @@ from bmq.core.model import SegmentName
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from tests.harness.loop import run
 from tests.simulation.world import PATH
 
 NAME = SegmentName(0, 1, 0)
@@ -27,43 +26,39 @@ LENGTH = 10
     [(LENGTH, True, 0), (LENGTH + 5, False, 0), (LENGTH - 1, False, 1), (-1, False, 0)],
     ids=["as it was", "joined with its neighbour", "shorter", "gone"],
 )
-def test_an_index_is_written_only_beside_the_file_that_it_describes(length: int, is_written: bool, alarms: int) -> None:
+async def test_an_index_is_written_only_beside_the_file_that_it_describes(
+    length: int, is_written: bool, alarms: int
+) -> None:
     """One that is longer has an index of its own, or will have: this one would stand in its way."""
 
-    async def main() -> None:
-        fs = MemoryFileSystem(MemoryStorage(Random(1)), "b")
-        kv = MemoryKeyValue(MemoryStore(), random=Random(1))
-        broker = Broker(fs, kv, incarnation="b", clock=LoopClock())
-        files = SegmentFiles(broker.shared, PATH, is_synced=False, replication=3)
-        if length >= 0:
-            await write_once(fs, PATH.log(NAME), b"x" * length)
-        late = broker.shared.late_indexes
-        late.add(files, NAME, LENGTH, b"index", after_ms=LOOK_MS)
-        await asyncio.sleep(LOOK_MS / 1000 - 0.1)
-        with pytest.raises(NoSuchFile):
-            await fs.status(PATH.idx(NAME))
-        await asyncio.sleep(1)
-        assert len(late) == 0
-        found = [status.path async for status in fs.list(PATH.folder) if status.path == PATH.idx(NAME)]
-        assert bool(found) is is_written
-        if is_written:
-            assert await fs.read(PATH.idx(NAME), 0, 99) == b"index"
-        assert len(broker.alarms_raised) == alarms
-
-    run(main())
+    fs = MemoryFileSystem(MemoryStorage(Random(1)), "b")
+    kv = MemoryKeyValue(MemoryStore(), random=Random(1))
+    broker = Broker(fs, kv, incarnation="b", clock=LoopClock())
+    files = SegmentFiles(broker.shared, PATH, is_synced=False, replication=3)
+    if length >= 0:
+        await write_once(fs, PATH.log(NAME), b"x" * length)
+    late = broker.shared.late_indexes
+    late.add(files, NAME, LENGTH, b"index", after_ms=LOOK_MS)
+    await asyncio.sleep(LOOK_MS / 1000 - 0.1)
+    with pytest.raises(NoSuchFile):
+        await fs.status(PATH.idx(NAME))
+    await asyncio.sleep(1)
+    assert len(late) == 0
+    found = [status.path async for status in fs.list(PATH.folder) if status.path == PATH.idx(NAME)]
+    assert bool(found) is is_written
+    if is_written:
+        assert await fs.read(PATH.idx(NAME), 0, 99) == b"index"
+    assert len(broker.alarms_raised) == alarms
 
 
-def test_storage_that_is_away_is_asked_a_few_times_and_the_operator_hears_of_it() -> None:
-    async def main() -> None:
-        storage = MemoryStorage(Random(1))
-        fs = MemoryFileSystem(storage, "b")
-        broker = Broker(fs, MemoryKeyValue(MemoryStore(), random=Random(1)), incarnation="b", clock=LoopClock())
-        files = SegmentFiles(broker.shared, PATH, is_synced=False, replication=3)
-        await write_once(fs, PATH.log(NAME), b"x" * LENGTH)
-        storage.faults = Faults(unavailable=1.0)
-        broker.shared.late_indexes.add(files, NAME, LENGTH, b"index", after_ms=BEHIND_MS)
-        await asyncio.sleep(ATTEMPTS)
-        (alarm,) = broker.alarms_raised
-        assert "could not write the index" in alarm
-
-    run(main())
+async def test_storage_that_is_away_is_asked_a_few_times_and_the_operator_hears_of_it() -> None:
+    storage = MemoryStorage(Random(1))
+    fs = MemoryFileSystem(storage, "b")
+    broker = Broker(fs, MemoryKeyValue(MemoryStore(), random=Random(1)), incarnation="b", clock=LoopClock())
+    files = SegmentFiles(broker.shared, PATH, is_synced=False, replication=3)
+    await write_once(fs, PATH.log(NAME), b"x" * LENGTH)
+    storage.faults = Faults(unavailable=1.0)
+    broker.shared.late_indexes.add(files, NAME, LENGTH, b"index", after_ms=BEHIND_MS)
+    await asyncio.sleep(ATTEMPTS)
+    (alarm,) = broker.alarms_raised
+    assert "could not write the index" in alarm

@@ -53,187 +53,163 @@ async def turns(count: int = 3) -> None:
 # ----------------------------------------------------------------------------------------------------------- flushes
 
 
-def test_a_lone_writer_is_flushed_in_the_next_turn() -> None:
+async def test_a_lone_writer_is_flushed_in_the_next_turn() -> None:
     """No timer: group commit costs a lone writer nothing.  What it appends in the same turn goes out together."""
 
-    async def main() -> None:
-        sent: list[Sender] = []
-        scheduler, sender = FlushScheduler(64, 8), Sender(0, sent, 1)
-        scheduler.want(sender)
-        scheduler.want(sender)
-        assert sent == []
-        await asyncio.sleep(0)
-        assert (sent, scheduler.outstanding, sender.in_flight) == ([sender], 1, 1)
-        assert asyncio.get_running_loop().time() == 0.0
-
-    run(main())
+    sent: list[Sender] = []
+    scheduler, sender = FlushScheduler(64, 8), Sender(0, sent, 1)
+    scheduler.want(sender)
+    scheduler.want(sender)
+    assert sent == []
+    await asyncio.sleep(0)
+    assert (sent, scheduler.outstanding, sender.in_flight) == ([sender], 1, 1)
+    assert asyncio.get_running_loop().time() == 0.0
 
 
-def test_small_flushes_behind_another_gather() -> None:
+async def test_small_flushes_behind_another_gather() -> None:
     """Until there is enough, or until the one under way lands: nothing is ever left behind."""
 
-    async def main() -> None:
-        sent: list[Sender] = []
-        scheduler, sender = FlushScheduler(64, 8, gather_bytes=300), Sender(0, sent, 1)
+    sent: list[Sender] = []
+    scheduler, sender = FlushScheduler(64, 8, gather_bytes=300), Sender(0, sent, 1)
 
-        async def appends(count: int) -> int:
-            sender.unsent += count
-            scheduler.want(sender)
-            await turns()
-            return len(sent)
-
-        assert await appends(0) == 1  # alone: at once
-        assert await appends(1) == 1
-        assert await appends(1) == 1
-        assert await appends(1) == 2  # enough; what it leaves is too little again
-        assert sender.unsent == 2
-        scheduler.on_flush_ended(sender)
+    async def appends(count: int) -> int:
+        sender.unsent += count
+        scheduler.want(sender)
         await turns()
-        assert (len(sent), sender.in_flight) == (2, 1)
-        scheduler.on_flush_ended(sender)
+        return len(sent)
+
+    assert await appends(0) == 1  # alone: at once
+    assert await appends(1) == 1
+    assert await appends(1) == 1
+    assert await appends(1) == 2  # enough; what it leaves is too little again
+    assert sender.unsent == 2
+    scheduler.on_flush_ended(sender)
+    await turns()
+    assert (len(sent), sender.in_flight) == (2, 1)
+    scheduler.on_flush_ended(sender)
+    await turns()
+    assert (len(sent), sender.unsent) == (3, 1)
+    scheduler.on_flush_ended(sender)
+    await turns()
+    scheduler.on_flush_ended(sender)
+    assert (len(sent), sender.unsent, sender.in_flight, scheduler.outstanding) == (4, 0, 0, 0)
+
+
+async def test_first_come_first_served() -> None:
+    sent: list[Sender] = []
+    scheduler = FlushScheduler(2, 1)
+    senders = [Sender(n, sent, 1) for n in range(5)]
+    for sender in senders:
+        scheduler.want(sender)
+    await turns()
+    assert sent == senders[:2]
+    for n in range(5):
+        scheduler.on_flush_ended(senders[n])
         await turns()
-        assert (len(sent), sender.unsent) == (3, 1)
-        scheduler.on_flush_ended(sender)
-        await turns()
-        scheduler.on_flush_ended(sender)
-        assert (len(sent), sender.unsent, sender.in_flight, scheduler.outstanding) == (4, 0, 0, 0)
-
-    run(main())
+    assert sent == senders
+    assert scheduler.outstanding == 0
 
 
-def test_first_come_first_served() -> None:
-    async def main() -> None:
-        sent: list[Sender] = []
-        scheduler = FlushScheduler(2, 1)
-        senders = [Sender(n, sent, 1) for n in range(5)]
-        for sender in senders:
-            scheduler.want(sender)
-        await turns()
-        assert sent == senders[:2]
-        for n in range(5):
-            scheduler.on_flush_ended(senders[n])
-            await turns()
-        assert sent == senders
-        assert scheduler.outstanding == 0
-
-    run(main())
-
-
-def test_partitions_take_turns() -> None:
+async def test_partitions_take_turns() -> None:
     """One with much to send does not starve the others: with all of them busy their flushes stay within one."""
 
-    async def main() -> None:
-        sent: list[Sender] = []
-        scheduler = FlushScheduler(3, 8)
-        senders = [Sender(n, sent, 1000) for n in range(10)]
-        for sender in senders:
-            scheduler.want(sender)
-        landed = 0
-        for _ in range(500):
-            await turns()
-            while landed < len(sent):
-                scheduler.on_flush_ended(sent[landed])
-                landed += 1
-                await turns()
-        counts = Counter(sender.name for sender in sent)
-        assert len(counts) == 10
-        assert max(counts.values()) - min(counts.values()) <= 1
-
-    run(main())
-
-
-def test_a_late_comer_waits_for_one_round_only() -> None:
-    async def main() -> None:
-        sent: list[Sender] = []
-        scheduler = FlushScheduler(1, 8)
-        busy = [Sender(n, sent, 1000) for n in range(4)]
-        for sender in busy:
-            scheduler.want(sender)
+    sent: list[Sender] = []
+    scheduler = FlushScheduler(3, 8)
+    senders = [Sender(n, sent, 1000) for n in range(10)]
+    for sender in senders:
+        scheduler.want(sender)
+    landed = 0
+    for _ in range(500):
         await turns()
-        late = Sender(99, sent, 1)
-        scheduler.want(late)
-        for _ in range(len(busy) + 1):  # the first has had its turn, and stands in line again before it
-            scheduler.on_flush_ended(sent[-1])
+        while landed < len(sent):
+            scheduler.on_flush_ended(sent[landed])
+            landed += 1
             await turns()
-        assert sent[-1] is late
+    counts = Counter(sender.name for sender in sent)
+    assert len(counts) == 10
+    assert max(counts.values()) - min(counts.values()) <= 1
 
-    run(main())
+
+async def test_a_late_comer_waits_for_one_round_only() -> None:
+    sent: list[Sender] = []
+    scheduler = FlushScheduler(1, 8)
+    busy = [Sender(n, sent, 1000) for n in range(4)]
+    for sender in busy:
+        scheduler.want(sender)
+    await turns()
+    late = Sender(99, sent, 1)
+    scheduler.want(late)
+    for _ in range(len(busy) + 1):  # the first has had its turn, and stands in line again before it
+        scheduler.on_flush_ended(sent[-1])
+        await turns()
+    assert sent[-1] is late
 
 
-def test_no_more_than_its_share_of_one_partition() -> None:
+async def test_no_more_than_its_share_of_one_partition() -> None:
     """``per_partition`` flushes in flight, the next when one has landed, though the window has room."""
 
-    async def main() -> None:
-        sent: list[Sender] = []
-        scheduler, sender = FlushScheduler(64, 3), Sender(0, sent, 10)
-        scheduler.want(sender)
-        await turns(20)
-        assert (len(sent), sender.in_flight, sender.is_queued) == (3, 3, False)
-        scheduler.want(sender)  # at its bound: not put in line, its landing will see to it
-        await turns(20)
-        assert (len(sent), sender.is_queued) == (3, False)
-        scheduler.on_flush_ended(sender)
-        await turns(20)
-        assert (len(sent), sender.in_flight) == (4, 3)
-
-    run(main())
+    sent: list[Sender] = []
+    scheduler, sender = FlushScheduler(64, 3), Sender(0, sent, 10)
+    scheduler.want(sender)
+    await turns(20)
+    assert (len(sent), sender.in_flight, sender.is_queued) == (3, 3, False)
+    scheduler.want(sender)  # at its bound: not put in line, its landing will see to it
+    await turns(20)
+    assert (len(sent), sender.is_queued) == (3, False)
+    scheduler.on_flush_ended(sender)
+    await turns(20)
+    assert (len(sent), sender.in_flight) == (4, 3)
 
 
-def test_nothing_to_send_takes_no_place() -> None:
+async def test_nothing_to_send_takes_no_place() -> None:
     """A partition that wanted, but has lost its pipeline meanwhile, leaves the line and may come again."""
 
-    async def main() -> None:
-        sent: list[Sender] = []
-        scheduler = FlushScheduler(1, 1)
-        empty, other = Sender(0, sent), Sender(1, sent, 1)
-        scheduler.want(empty)
-        scheduler.want(other)
-        await turns()
-        assert (sent, scheduler.outstanding, empty.in_flight, empty.is_queued) == ([other], 1, 0, False)
-        scheduler.on_flush_ended(other)
-        empty.unsent = 1
-        scheduler.want(empty)
-        await turns()
-        assert sent == [other, empty]
-
-    run(main())
+    sent: list[Sender] = []
+    scheduler = FlushScheduler(1, 1)
+    empty, other = Sender(0, sent), Sender(1, sent, 1)
+    scheduler.want(empty)
+    scheduler.want(other)
+    await turns()
+    assert (sent, scheduler.outstanding, empty.in_flight, empty.is_queued) == ([other], 1, 0, False)
+    scheduler.on_flush_ended(other)
+    empty.unsent = 1
+    scheduler.want(empty)
+    await turns()
+    assert sent == [other, empty]
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_bounds_hold_and_everything_is_sent(seed: int) -> None:
+async def test_bounds_hold_and_everything_is_sent(seed: int) -> None:
     """Random appends and landings, in any order across partitions: never past the window or a partition's share,
     never idle while somebody could send, and in the end nothing is left and all is accounted for."""
     rng = random.Random(seed)
     window, share = rng.randint(1, 6), rng.randint(1, 3)
 
-    async def main() -> None:
-        sent: list[Sender] = []
-        scheduler = FlushScheduler(window, share)
-        senders = [Sender(n, sent) for n in range(rng.randint(1, 8))]
-        flying: list[Sender] = []
-        seen = appended = 0
-        while appended < 200 or flying or any(sender.unsent for sender in senders):
-            if appended < 200 and rng.random() < 0.5:
-                sender = rng.choice(senders)
-                sender.unsent += 1
-                appended += 1
-                scheduler.want(sender)
-            if flying and rng.random() < 0.5:
-                scheduler.on_flush_ended(flying.pop(rng.randrange(len(flying))))
-            if rng.random() < 0.7:
-                await turns()
-                flying += sent[seen:]
-                seen = len(sent)
-                assert scheduler.outstanding == len(flying) <= window
-                assert {s.name: s.in_flight for s in senders if s.in_flight} == Counter(s.name for s in flying)
-                assert max(sender.in_flight for sender in senders) <= share
-                can_send = any(sender.unsent and sender.in_flight < share for sender in senders)
-                assert not can_send or scheduler.outstanding == window
-        assert len(sent) == 200
-        assert scheduler.outstanding == 0
-        assert not any(sender.is_queued or sender.in_flight for sender in senders)
-
-    run(main())
+    sent: list[Sender] = []
+    scheduler = FlushScheduler(window, share)
+    senders = [Sender(n, sent) for n in range(rng.randint(1, 8))]
+    flying: list[Sender] = []
+    seen = appended = 0
+    while appended < 200 or flying or any(sender.unsent for sender in senders):
+        if appended < 200 and rng.random() < 0.5:
+            sender = rng.choice(senders)
+            sender.unsent += 1
+            appended += 1
+            scheduler.want(sender)
+        if flying and rng.random() < 0.5:
+            scheduler.on_flush_ended(flying.pop(rng.randrange(len(flying))))
+        if rng.random() < 0.7:
+            await turns()
+            flying += sent[seen:]
+            seen = len(sent)
+            assert scheduler.outstanding == len(flying) <= window
+            assert {s.name: s.in_flight for s in senders if s.in_flight} == Counter(s.name for s in flying)
+            assert max(sender.in_flight for sender in senders) <= share
+            can_send = any(sender.unsent and sender.in_flight < share for sender in senders)
+            assert not can_send or scheduler.outstanding == window
+    assert len(sent) == 200
+    assert scheduler.outstanding == 0
+    assert not any(sender.is_queued or sender.in_flight for sender in senders)
 
 
 def test_a_bug_in_one_partition_does_not_hold_up_the_line() -> None:
@@ -365,19 +341,16 @@ def test_all_alarms_share_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     on_loop(main)
 
 
-def test_a_clock_that_lags_behind_the_loop_rings_late_not_early() -> None:
+async def test_a_clock_that_lags_behind_the_loop_rings_late_not_early() -> None:
     """The deadline is the clock's: a timer that comes too soon is set again."""
     rung: list[int] = []
 
-    async def main() -> None:
-        def slow_ms() -> int:
-            return now_ms() // 2
+    def slow_ms() -> int:
+        return now_ms() // 2
 
-        alarms = Alarms(slow_ms)
-        alarms.at(100, lambda: rung.append(slow_ms()))
-        await asyncio.sleep(10)
-
-    run(main())
+    alarms = Alarms(slow_ms)
+    alarms.at(100, lambda: rung.append(slow_ms()))
+    await asyncio.sleep(10)
     assert len(rung) == 1
     assert 100 <= rung[0] <= 101
 

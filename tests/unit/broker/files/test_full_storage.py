@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,20 +12,11 @@ from bmq.broker.config import BrokerConfig
 from bmq.core.errors import ErrorCode
 from bmq.storage.filesystem import CreateOptions, OutOfSpace
 from bmq.storage.memory import Faults
-from tests.harness.loop import run
 from tests.simulation.world import read_log, until
 from tests.unit.broker.world import World, batch, world
 from tests.unit.log_text import lines
 
 pytestmark = pytest.mark.slow
-
-
-def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with world(**options) as made:
-            await story(made)
-
-    run(main())
 
 
 def count_creations(w: World) -> list[str]:
@@ -47,8 +37,8 @@ async def segments(w: World, partition: int = 0) -> list[str]:
     return [status.path async for status in w.fs.list(folder) if status.path.endswith(".log")]
 
 
-def test_flushes_that_fail_cost_a_new_file_every_two_seconds_and_not_more() -> None:
-    async def story(w: World) -> None:
+async def test_flushes_that_fail_cost_a_new_file_every_two_seconds_and_not_more() -> None:
+    async with world() as w:
         w.topic("orders", 4)
         for partition in range(4):
             assert (await w.produce_one(batch(), partition)).base_offset == 0
@@ -70,11 +60,9 @@ def test_flushes_that_fail_cost_a_new_file_every_two_seconds_and_not_more() -> N
             assert len(await segments(w, partition)) <= 4
             assert [each.base_offset for each in await read_log(w.fs, 3, w.path("orders", partition))] == [0, 1, 2]
 
-    play(story)
 
-
-def test_a_segment_that_fails_at_its_first_flush_is_followed_at_once_and_the_next_ones_later() -> None:
-    async def story(w: World) -> None:
+async def test_a_segment_that_fails_at_its_first_flush_is_followed_at_once_and_the_next_ones_later() -> None:
+    async with world() as w:
         w.topic()
         await w.owner()
         times: list[float] = []
@@ -93,13 +81,11 @@ def test_a_segment_that_fails_at_its_first_flush_is_followed_at_once_and_the_nex
         w.storage.faults = Faults()
         assert (await task).error_code == ErrorCode.NONE
 
-    play(story)
 
-
-def test_a_flush_without_room_closes_the_line_and_names_the_cause(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_flush_without_room_closes_the_line_and_names_the_cause(caplog: pytest.LogCaptureFixture) -> None:
     """ENOSPC of a local disk comes with the flush, not with the file: it counts as a refusal, like HDFS's."""
 
-    async def story(w: World) -> None:
+    async with world(broker=BrokerConfig(stalled_ms=5_000)) as w:
         w.topic("orders", 20)
         for partition in range(20):
             await w.produce_one(batch(), partition)
@@ -125,19 +111,17 @@ def test_a_flush_without_room_closes_the_line_and_names_the_cause(caplog: pytest
         for task in waiting:
             assert (await task).base_offset == 1
         await until(lambda: w.broker.storage_trouble == "")
-
-    play(story, broker=BrokerConfig(stalled_ms=5_000))
     assert "No space left on device" in caplog.text
     assert len([line for line in lines(caplog) if "No space left" in line]) <= 3
 
 
 @pytest.mark.parametrize("drain_s", [4.0, 0.0])
-def test_a_stop_keeps_to_its_deadline_while_nothing_can_be_flushed(drain_s: float) -> None:
+async def test_a_stop_keeps_to_its_deadline_while_nothing_can_be_flushed(drain_s: float) -> None:
     """A second is granted always, for what does not hang on storage; then the partitions are left to their next owner.
 
     The journal's last entries have a file's time to close beside it."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic("orders", 4)
         for partition in range(4):
             await w.produce_one(batch(), partition)
@@ -157,8 +141,6 @@ def test_a_stop_keeps_to_its_deadline_while_nothing_can_be_flushed(drain_s: floa
         for partition in range(4):
             assert (await w.produce_one(batch(), partition)).base_offset == 1
 
-    play(story)
-
 
 def _refuse_flushes(appender: Any) -> None:
     def flush(*, sync: bool = False) -> asyncio.Future[int]:
@@ -169,10 +151,10 @@ def _refuse_flushes(appender: Any) -> None:
     appender.flush = flush
 
 
-def test_partitions_that_cannot_be_flushed_leave_room_for_the_others() -> None:
+async def test_partitions_that_cannot_be_flushed_leave_room_for_the_others() -> None:
     """Each holds a share of what is free of the process's buffers, and no more."""
 
-    async def story(w: World) -> None:
+    async with world(broker=BrokerConfig(buffer_bytes_total=8 << 20)) as w:
         w.topic("orders", 41)
         for partition in range(41):
             await w.produce_one(batch(), partition)
@@ -197,13 +179,11 @@ def test_partitions_that_cannot_be_flushed_leave_room_for_the_others() -> None:
         for task in waiting:
             task.cancel()
 
-    play(story, broker=BrokerConfig(buffer_bytes_total=8 << 20))
 
-
-def test_a_probe_that_is_never_answered_hides_no_stall() -> None:
+async def test_a_probe_that_is_never_answered_hides_no_stall() -> None:
     """As on a host that is cut off from storage after a datanode had died: partitions would stay where they are."""
 
-    async def story(w: World) -> None:
+    async with world(broker=BrokerConfig(stalled_ms=5_000)) as w:
         w.topic()
         assert (await w.produce_one(batch())).base_offset == 0
         probed = asyncio.Event()
@@ -223,5 +203,3 @@ def test_a_probe_that_is_never_answered_hides_no_stall() -> None:
         w.storage.faults = Faults()
         setattr(w.fs, "probe", plain)  # noqa: B010
         waiting.cancel()
-
-    play(story, broker=BrokerConfig(stalled_ms=5_000))

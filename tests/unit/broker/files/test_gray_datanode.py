@@ -12,7 +12,6 @@ import pytest
 from bmq.broker.config import BrokerConfig, log_config
 from bmq.storage.memory import MemoryFileSystem
 from bmq.storage.memory.appender import MemoryAppender
-from tests.harness.loop import run
 from tests.unit.broker.world import World, batch, world
 
 PARTITIONS = 8
@@ -47,94 +46,79 @@ async def produce_all(w: World) -> float:
 
 
 @pytest.mark.parametrize("has_tokens", [True, False])
-def test_rule_6_a_silent_node_is_left_by_all_partitions_at_once(has_tokens: bool) -> None:
-    async def main() -> None:
-        async with world() as w:
-            make_topic(w, PARTITIONS)
-            await produce_all(w)
-            if not has_tokens:
-                spend_tokens(w)
-            w.storage.stop_datanode("dn1")
-            affected = sum("dn1" in nodes for nodes in open_nodes(w))
-            assert affected > 1
-            assert await produce_all(w) < DETECTION_S
-            assert not any("dn1" in nodes for nodes in open_nodes(w))
-            w.storage.resume_datanode("dn1")
-
-    run(main())
+async def test_rule_6_a_silent_node_is_left_by_all_partitions_at_once(has_tokens: bool) -> None:
+    async with world() as w:
+        make_topic(w, PARTITIONS)
+        await produce_all(w)
+        if not has_tokens:
+            spend_tokens(w)
+        w.storage.stop_datanode("dn1")
+        affected = sum("dn1" in nodes for nodes in open_nodes(w))
+        assert affected > 1
+        assert await produce_all(w) < DETECTION_S
+        assert not any("dn1" in nodes for nodes in open_nodes(w))
+        w.storage.resume_datanode("dn1")
 
 
-def test_a_second_silent_node_is_left_as_soon() -> None:
+async def test_a_second_silent_node_is_left_as_soon() -> None:
     """The new pipelines are younger than ``slow_roll_interval_ms``: that is for slowness alone."""
 
-    async def main() -> None:
-        async with world() as w:
-            make_topic(w, PARTITIONS)
-            await produce_all(w)
-            for node in ("dn1", "dn2"):
-                w.storage.stop_datanode(node)
-                assert await produce_all(w) < DETECTION_S
-            for node in ("dn1", "dn2"):
-                w.storage.resume_datanode(node)
-
-    run(main())
-
-
-def test_a_pipeline_that_was_idle_is_left_with_its_first_batch() -> None:
-    async def main() -> None:
-        async with world() as w:
-            make_topic(w, 2)
-            loop = asyncio.get_running_loop()
-            for number in range(2):
-                await w.produce_one(batch(), number)
-            (node, *_) = set.intersection(*open_nodes(w))
+    async with world() as w:
+        make_topic(w, PARTITIONS)
+        await produce_all(w)
+        for node in ("dn1", "dn2"):
             w.storage.stop_datanode(node)
-            await w.produce_one(batch(), 0)
-            began = loop.time()
-            await w.produce_one(batch(), 1)
-            assert loop.time() - began < BrokerConfig().silent_flush_ms / 1000, "nothing was sent to it"
+            assert await produce_all(w) < DETECTION_S
+        for node in ("dn1", "dn2"):
             w.storage.resume_datanode(node)
 
-    run(main())
+
+async def test_a_pipeline_that_was_idle_is_left_with_its_first_batch() -> None:
+    async with world() as w:
+        make_topic(w, 2)
+        loop = asyncio.get_running_loop()
+        for number in range(2):
+            await w.produce_one(batch(), number)
+        (node, *_) = set.intersection(*open_nodes(w))
+        w.storage.stop_datanode(node)
+        await w.produce_one(batch(), 0)
+        began = loop.time()
+        await w.produce_one(batch(), 1)
+        assert loop.time() - began < BrokerConfig().silent_flush_ms / 1000, "nothing was sent to it"
+        w.storage.resume_datanode(node)
 
 
-def test_when_no_node_answers_tokens_are_asked_for() -> None:
+async def test_when_no_node_answers_tokens_are_asked_for() -> None:
     """It may be our own network: not a storm of new files."""
 
-    async def main() -> None:
-        async with world() as w:
-            make_topic(w)
-            await w.produce_one(batch())
-            spend_tokens(w)
-            (nodes,) = before = open_nodes(w)
-            for node in nodes:
-                w.storage.stop_datanode(node)
-            waiting = w.produce({("orders", 0): batch()})
-            await asyncio.sleep(2.0)
-            assert open_nodes(w) == before
-            for node in nodes:
-                w.storage.resume_datanode(node)
-            assert (await waiting)[0].error_code == 0
-
-    run(main())
+    async with world() as w:
+        make_topic(w)
+        await w.produce_one(batch())
+        spend_tokens(w)
+        (nodes,) = before = open_nodes(w)
+        for node in nodes:
+            w.storage.stop_datanode(node)
+        waiting = w.produce({("orders", 0): batch()})
+        await asyncio.sleep(2.0)
+        assert open_nodes(w) == before
+        for node in nodes:
+            w.storage.resume_datanode(node)
+        assert (await waiting)[0].error_code == 0
 
 
-def test_storage_that_is_slow_and_answers_is_left_only_for_a_token() -> None:
-    async def main() -> None:
-        async with world() as w:
-            make_topic(w)
-            await w.produce_one(batch())
-            spend_tokens(w)
-            before = open_nodes(w)
-            for node in w.storage.datanodes:
-                w.storage.slow_datanode(node, 2.5)
-            assert (await w.produce_one(batch())).error_code == 0
-            assert open_nodes(w) == before
-
-    run(main())
+async def test_storage_that_is_slow_and_answers_is_left_only_for_a_token() -> None:
+    async with world() as w:
+        make_topic(w)
+        await w.produce_one(batch())
+        spend_tokens(w)
+        before = open_nodes(w)
+        for node in w.storage.datanodes:
+            w.storage.slow_datanode(node, 2.5)
+        assert (await w.produce_one(batch())).error_code == 0
+        assert open_nodes(w) == before
 
 
-def test_the_journal_asks_the_nodes_of_a_late_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_journal_asks_the_nodes_of_a_late_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     """Storage then knows which ones the next file is to avoid."""
     asked: list[str] = []
     probe = MemoryFileSystem.probe
@@ -145,17 +129,14 @@ def test_the_journal_asks_the_nodes_of_a_late_flush(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(MemoryFileSystem, "probe", note)
 
-    async def main() -> None:
-        async with world() as w:
-            make_topic(w)
-            await w.produce_one(batch())
-            journal: MemoryAppender
-            (journal,) = [each for each in w.storage.appenders if "/journals/" in each.lease.paths[0]]
-            (node,) = set(journal.nodes[:1])
-            w.storage.stop_datanode(node)
-            await w.produce_one(batch())
-            await asyncio.sleep(BrokerConfig().checkpoint_ms / 1000 + 1.0)
-            assert set(journal.nodes) <= set(asked)
-            w.storage.resume_datanode(node)
-
-    run(main())
+    async with world() as w:
+        make_topic(w)
+        await w.produce_one(batch())
+        journal: MemoryAppender
+        (journal,) = [each for each in w.storage.appenders if "/journals/" in each.lease.paths[0]]
+        (node,) = set(journal.nodes[:1])
+        w.storage.stop_datanode(node)
+        await w.produce_one(batch())
+        await asyncio.sleep(BrokerConfig().checkpoint_ms / 1000 + 1.0)
+        assert set(journal.nodes) <= set(asked)
+        w.storage.resume_datanode(node)

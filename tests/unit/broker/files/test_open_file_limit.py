@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -15,21 +14,12 @@ from bmq.broker.partition.states import State
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.storage.filesystem import CreateOptions, OutOfSpace
 from bmq.storage.memory import Faults
-from tests.harness.loop import run
 from tests.simulation.world import read_log, until
 from tests.unit.broker.world import World, batch, world
 
 pytestmark = pytest.mark.slow
 
 LOOK_S = BEAT_S * BEATS_A_LOOK
-
-
-def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with world(**options) as made:
-            await story(made)
-
-    run(main())
 
 
 class Crowded:
@@ -104,11 +94,11 @@ async def keep_busy(w: World, partition: int) -> None:
 
 
 @pytest.mark.parametrize("bound", ["storage", "config"])
-def test_many_more_partitions_than_places_are_all_served(bound: str) -> None:
+async def test_many_more_partitions_than_places_are_all_served(bound: str) -> None:
     """Each partition gets its turn, again and again, and nothing is lost."""
     config = BrokerConfig(open_pipelines_max=5) if bound == "config" else BrokerConfig()
 
-    async def story(w: World) -> None:
+    async with world(broker=config) as w:
         crowded = Crowded(w, 5 if bound == "storage" else 1000)
         w.storage.faults = Faults(ack_s=(0.01, 0.02))
         w.topic(partitions=40)
@@ -123,11 +113,9 @@ def test_many_more_partitions_than_places_are_all_served(bound: str) -> None:
         for partition in range(40):
             assert await values(w, partition, 3) == [value(partition, number) for number in range(3)]
 
-    play(story, broker=config)
 
-
-def test_idle_segments_make_room_and_busy_ones_stay() -> None:
-    async def story(w: World) -> None:
+async def test_idle_segments_make_room_and_busy_ones_stay() -> None:
+    async with world() as w:
         Crowded(w, 4)
         w.storage.faults = Faults(ack_s=(0.05, 0.1))
         w.topic(partitions=5)
@@ -145,13 +133,11 @@ def test_idle_segments_make_room_and_busy_ones_stay() -> None:
             task.cancel()
         await asyncio.gather(*busy, return_exceptions=True)
 
-    play(story)
 
-
-def test_where_all_are_busy_for_ever_they_take_turns() -> None:
+async def test_where_all_are_busy_for_ever_they_take_turns() -> None:
     """No partition is idle at any moment; one that has had its turn gives its place away, and gets another later."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         crowded = Crowded(w, 3)
         w.storage.faults = Faults(ack_s=(0.05, 0.1))
         w.topic(partitions=6)
@@ -170,13 +156,11 @@ def test_where_all_are_busy_for_ever_they_take_turns() -> None:
         await asyncio.gather(*busy, return_exceptions=True)
         crowded.files_max = 1000
 
-    play(story)
 
-
-def test_a_partition_written_every_moment_keeps_its_file_for_its_turn() -> None:
+async def test_a_partition_written_every_moment_keeps_its_file_for_its_turn() -> None:
     """Between two records it is not idle: else nearly each of them would cost a file."""
 
-    async def story(w: World) -> None:
+    async with world(broker=BrokerConfig(open_pipelines_max=4)) as w:
         made = Crowded(w, 1000)
         w.storage.faults = Faults(ack_s=(0.01, 0.02))
         w.topic(partitions=6)
@@ -195,13 +179,11 @@ def test_a_partition_written_every_moment_keeps_its_file_for_its_turn() -> None:
             task.cancel()
         await asyncio.gather(*writing, return_exceptions=True)
 
-    play(story, broker=BrokerConfig(open_pipelines_max=4))
 
-
-def test_where_more_wait_than_have_files_the_next_idle_one_is_closed_at_once() -> None:
+async def test_where_more_wait_than_have_files_the_next_idle_one_is_closed_at_once() -> None:
     """A thousand that are written once must not each keep a file for the third of a turn."""
 
-    async def story(w: World) -> None:
+    async with world(broker=BrokerConfig(open_pipelines_max=4)) as w:
         w.storage.faults = Faults(ack_s=(0.01, 0.02))
         w.topic(partitions=60)
         for partition in range(60):
@@ -212,13 +194,11 @@ def test_where_more_wait_than_have_files_the_next_idle_one_is_closed_at_once() -
         await asyncio.gather(*sent)
         assert loop.time() - began < 60 / 4 * w.broker_config.crowded_turn_ms / 1000 / 3
 
-    play(story, broker=BrokerConfig(open_pipelines_max=4))
 
-
-def test_full_storage_is_asked_seldom_and_the_operator_told_once() -> None:
+async def test_full_storage_is_asked_seldom_and_the_operator_told_once() -> None:
     """Whatever the number of partitions that wait; when there is room again all of them go on by themselves."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         crowded = Crowded(w, 0)
         w.topic(partitions=50)
         sent = [w.produce({("orders", p): batch(value(p, 0))}, timeout_ms=600_000) for p in range(50)]
@@ -232,13 +212,11 @@ def test_full_storage_is_asked_seldom_and_the_operator_told_once() -> None:
         assert [answer.error_code for answer in answers] == [0] * 50
         assert w.broker.waiting_for_place == 0
 
-    play(story)
 
-
-def test_want_of_room_is_no_reason_to_move_partitions() -> None:
+async def test_want_of_room_is_no_reason_to_move_partitions() -> None:
     """Others have no more of it.  It is one to send clients elsewhere; storage that does not answer is one for both."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         crowded = Crowded(w, 0)
         w.topic(partitions=4)
         sent = [w.produce({("orders", p): batch()}, timeout_ms=600_000) for p in range(4)]
@@ -253,13 +231,11 @@ def test_want_of_room_is_no_reason_to_move_partitions() -> None:
         await asyncio.gather(*sent)
         await until(lambda: w.broker.is_serving and not w.broker.is_gray)
 
-    play(story)
 
-
-def test_the_bound_recovers_when_there_is_room() -> None:
+async def test_the_bound_recovers_when_there_is_room() -> None:
     """It rises to what is configured, and then nothing of it costs any time (rule 8)."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         crowded = Crowded(w, 4)
         w.topic(partitions=12)
         sent = [w.produce({("orders", p): batch()}, timeout_ms=120_000) for p in range(12)]
@@ -275,13 +251,11 @@ def test_the_bound_recovers_when_there_is_room() -> None:
         assert "refused" not in repr(places)
         assert places._timer is None
 
-    play(story)
 
-
-def test_a_broker_that_leaves_flushes_what_waits_for_a_place() -> None:
+async def test_a_broker_that_leaves_flushes_what_waits_for_a_place() -> None:
     """Hand-overs free the places that the others need; the next broker finds every batch."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         Crowded(w, 2)
         w.topic(partitions=10)
         for partition in range(10):
@@ -297,13 +271,11 @@ def test_a_broker_that_leaves_flushes_what_waits_for_a_place() -> None:
             assert (await w.owner(partition=partition)).high_watermark == 1
             assert await values(w, partition, 1) == [value(partition, 0)]
 
-    play(story)
 
-
-def test_a_journal_that_finds_no_room_gets_that_of_segments() -> None:
+async def test_a_journal_that_finds_no_room_gets_that_of_segments() -> None:
     """It takes no place, and without it nothing can be handed over: segments are closed until it has its file."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         crowded = Crowded(w, 1000)
         w.topic(partitions=6)
         for partition in range(6):
@@ -318,11 +290,9 @@ def test_a_journal_that_finds_no_room_gets_that_of_segments() -> None:
         assert names(w, 6).count("") > 0
         assert any("no room" in alarm for alarm in w.broker.alarms_raised)
 
-    play(story)
 
-
-def test_a_broker_whose_journal_is_never_written_leaves_all_the_same() -> None:
-    async def story(w: World) -> None:
+async def test_a_broker_whose_journal_is_never_written_leaves_all_the_same() -> None:
+    async with world() as w:
         await w.stop()
         crowded = Crowded(w, 0)
         crowded.is_counted = _is_journal
@@ -339,11 +309,9 @@ def test_a_broker_whose_journal_is_never_written_leaves_all_the_same() -> None:
         w.assign()
         assert (await w.owner()).high_watermark == 1
 
-    play(story)
 
-
-def test_who_is_lost_while_it_waits_leaves_the_line() -> None:
-    async def story(w: World) -> None:
+async def test_who_is_lost_while_it_waits_leaves_the_line() -> None:
+    async with world() as w:
         crowded = Crowded(w, 0)
         w.topic(partitions=3)
         sent = [w.produce({("orders", p): batch()}, timeout_ms=600_000) for p in range(3)]
@@ -357,13 +325,11 @@ def test_who_is_lost_while_it_waits_leaves_the_line() -> None:
         for partition in range(3):
             assert (await w.produce_one(batch(), partition)).error_code == 0, "in its next life"
 
-    play(story)
 
-
-def test_a_file_whose_closing_is_given_up_is_left_at_once() -> None:
+async def test_a_file_whose_closing_is_given_up_is_left_at_once() -> None:
     """The process ends while a pipeline hangs in its closing: no connection of it goes on, and its place is free."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         await w.produce_one(batch())
         writer = w.broker.get(w.key())
@@ -376,13 +342,11 @@ def test_a_file_whose_closing_is_given_up_is_left_at_once() -> None:
         assert not [each for each in w.storage.appenders if "/topics/" in str(each.lease.paths)]
         w.storage.faults = Faults()
 
-    play(story)
 
-
-def test_a_partition_that_is_being_claimed_is_fenced_with_the_others() -> None:
+async def test_a_partition_that_is_being_claimed_is_fenced_with_the_others() -> None:
     """A process that was declared dead does not go on to claim what it was about to."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic(assign=False)
         w.kv.pause()
         opening = asyncio.ensure_future(w.broker.open(w.path(), w.key()))
@@ -398,181 +362,161 @@ def test_a_partition_that_is_being_claimed_is_fenced_with_the_others() -> None:
         await until(lambda: w.broker.get(w.key()) is None)  # forgotten
         assert (await w.broker.read_record(w.key()))[0].epoch == 0
 
-    play(story)
-
 
 # ------------------------------------------------------------------------------------------------------- the parts
 
 
-def test_places_are_given_in_order_and_taken_back_from_the_cancelled() -> None:
-    async def main() -> None:
-        asked: list[int] = []
-        places = OpenFileLimit(2, 2, asked.append, lambda *_, **__: None)
-        order: list[int] = []
+async def test_places_are_given_in_order_and_taken_back_from_the_cancelled() -> None:
+    asked: list[int] = []
+    places = OpenFileLimit(2, 2, asked.append, lambda *_, **__: None)
+    order: list[int] = []
 
-        async def come(number: int) -> None:
-            await places.enter()
-            order.append(number)
-            places.opened()
+    async def come(number: int) -> None:
+        await places.enter()
+        order.append(number)
+        places.opened()
 
-        tasks = [asyncio.ensure_future(come(number)) for number in range(6)]
-        await asyncio.sleep(2.5 * BEAT_S)
-        assert order == [0, 1]
-        assert asked == [1, 1], "at each beat, no more than a quarter of the bound and one"
-        tasks[2].cancel()
-        places.leaves()
-        places.left()
-        tasks[3].cancel()  # when its turn has come already
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert order == [0, 1, 4]
-        assert repr(places) == "<OpenFileLimit opening=0 held=2 leaving=0 waiting=1 limit=2/2>"
-        tasks[5].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(2 * BEAT_S)
-        assert places.waiting == 0
-        assert places._timer is None
-        places.close()
-
-    run(main())
+    tasks = [asyncio.ensure_future(come(number)) for number in range(6)]
+    await asyncio.sleep(2.5 * BEAT_S)
+    assert order == [0, 1]
+    assert asked == [1, 1], "at each beat, no more than a quarter of the bound and one"
+    tasks[2].cancel()
+    places.leaves()
+    places.left()
+    tasks[3].cancel()  # when its turn has come already
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert order == [0, 1, 4]
+    assert repr(places) == "<OpenFileLimit opening=0 held=2 leaving=0 waiting=1 limit=2/2>"
+    tasks[5].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(2 * BEAT_S)
+    assert places.waiting == 0
+    assert places._timer is None
+    places.close()
 
 
-def test_a_bound_that_was_lowered_rises_step_by_step() -> None:
+async def test_a_bound_that_was_lowered_rises_step_by_step() -> None:
     """Refusals lower it once in a few looks, not once each; after each of them nobody is let in for a while."""
 
-    async def main() -> None:
-        told: list[str] = []
-        places = OpenFileLimit(100, 100, lambda _: None, lambda text, *_, **__: told.append(text))
-        for _ in range(40):
-            await places.enter()
-        for _ in range(20):
-            places.refused("full")
-        for _ in range(20):
-            places.opened()
-        assert places.limit == 100, "storage has not answered all of them yet"
-        await until(lambda: places.limit < 100)
-        assert places.limit == 15
-        assert len(told) == 1
-        for _ in range(10):
-            places.leaves()
-            places.left()
+    told: list[str] = []
+    places = OpenFileLimit(100, 100, lambda _: None, lambda text, *_, **__: told.append(text))
+    for _ in range(40):
         await places.enter()
+    for _ in range(20):
         places.refused("full")
-        late = asyncio.ensure_future(places.enter())
-        await asyncio.sleep(LOOK_S / 2)
-        assert not late.done()
-        await asyncio.wait_for(late, LOOK_S)
-        assert places.limit == 15, "it was lowered a moment ago"
-        places.failed()
-        seen = []
-        while places.limit < 100:
-            seen.append(places.limit)
-            await asyncio.sleep(LOOK_S)
-        assert list(dict.fromkeys(seen))[:5] == [15, 16, 18, 20, 22]
-        await until(lambda: places._timer is None)
-        assert len(told) == 1
+    for _ in range(20):
+        places.opened()
+    assert places.limit == 100, "storage has not answered all of them yet"
+    await until(lambda: places.limit < 100)
+    assert places.limit == 15
+    assert len(told) == 1
+    for _ in range(10):
+        places.leaves()
+        places.left()
+    await places.enter()
+    places.refused("full")
+    late = asyncio.ensure_future(places.enter())
+    await asyncio.sleep(LOOK_S / 2)
+    assert not late.done()
+    await asyncio.wait_for(late, LOOK_S)
+    assert places.limit == 15, "it was lowered a moment ago"
+    places.failed()
+    seen = []
+    while places.limit < 100:
+        seen.append(places.limit)
+        await asyncio.sleep(LOOK_S)
+    assert list(dict.fromkeys(seen))[:5] == [15, 16, 18, 20, 22]
+    await until(lambda: places._timer is None)
+    assert len(told) == 1
 
-    run(main())
 
-
-def test_a_share_is_the_bound_for_its_time() -> None:
+async def test_a_share_is_the_bound_for_its_time() -> None:
     """Neither refusals nor time move it; then the broker goes on by itself, from there."""
 
-    async def main() -> None:
-        asked: list[int] = []
-        told: list[str] = []
-        places = OpenFileLimit(100, 100, asked.append, lambda text, *_, **__: told.append(text))
-        for _ in range(40):
-            await places.enter()
-            places.opened()
-        places.share(30, 10.0)
-        assert places.limit == 30
-        await asyncio.sleep(1.5 * BEAT_S)
-        assert asked == [10], "what is above the share is given back though nobody waits here"
-        for _ in range(11):
-            places.leaves()
-            places.left()
-        for _ in range(5):
-            await places.enter()
-            places.refused("full")
-            await asyncio.sleep(LOOK_S)
-        assert places.limit == 30
-        assert places.refusals == 5
-        assert len(told) == 1
-        assert "shared" in repr(places)
-        await until(lambda: places.limit > 30)
-        assert "shared" not in repr(places)
-        await until(lambda: places.limit == 100 and places._timer is None)
-
-    run(main())
+    asked: list[int] = []
+    told: list[str] = []
+    places = OpenFileLimit(100, 100, asked.append, lambda text, *_, **__: told.append(text))
+    for _ in range(40):
+        await places.enter()
+        places.opened()
+    places.share(30, 10.0)
+    assert places.limit == 30
+    await asyncio.sleep(1.5 * BEAT_S)
+    assert asked == [10], "what is above the share is given back though nobody waits here"
+    for _ in range(11):
+        places.leaves()
+        places.left()
+    for _ in range(5):
+        await places.enter()
+        places.refused("full")
+        await asyncio.sleep(LOOK_S)
+    assert places.limit == 30
+    assert places.refusals == 5
+    assert len(told) == 1
+    assert "shared" in repr(places)
+    await until(lambda: places.limit > 30)
+    assert "shared" not in repr(places)
+    await until(lambda: places.limit == 100 and places._timer is None)
 
 
 @pytest.mark.parametrize(("share", "limit"), [(0, 1), (1, 1), (7, 7), (10, 10), (10_000, 10)])
-def test_no_share_takes_the_last_file_or_gives_more_than_is_configured(share: int, limit: int) -> None:
-    async def main() -> None:
-        places = OpenFileLimit(10, 10, lambda _: None, lambda *_, **__: None)
-        places.share(share, 10.0)
-        assert places.limit == limit
-        await places.enter()
-        places.opened()
-        places.close()
-        places.share(share, 10.0)
-        assert places._timer is None, "nothing is begun after the end"
-
-    run(main())
+async def test_no_share_takes_the_last_file_or_gives_more_than_is_configured(share: int, limit: int) -> None:
+    places = OpenFileLimit(10, 10, lambda _: None, lambda *_, **__: None)
+    places.share(share, 10.0)
+    assert places.limit == limit
+    await places.enter()
+    places.opened()
+    places.close()
+    places.share(share, 10.0)
+    assert places._timer is None, "nothing is begun after the end"
 
 
-def test_a_larger_share_lets_those_in_who_wait() -> None:
-    async def main() -> None:
-        places = OpenFileLimit(10, 10, lambda _: None, lambda *_, **__: None)
-        places.share(2, 10.0)
-        waiting = [asyncio.ensure_future(places.enter()) for _ in range(5)]
-        await asyncio.sleep(0)
-        assert (places.waiting, places.opening) == (3, 2)
-        places.share(4, 10.0)
-        assert (places.waiting, places.opening) == (1, 4)
-        waiting[-1].cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        places.close()
-
-    run(main())
+async def test_a_larger_share_lets_those_in_who_wait() -> None:
+    places = OpenFileLimit(10, 10, lambda _: None, lambda *_, **__: None)
+    places.share(2, 10.0)
+    waiting = [asyncio.ensure_future(places.enter()) for _ in range(5)]
+    await asyncio.sleep(0)
+    assert (places.waiting, places.opening) == (3, 2)
+    places.share(4, 10.0)
+    assert (places.waiting, places.opening) == (1, 4)
+    waiting[-1].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    places.close()
 
 
-def test_who_was_refused_has_not_lost_its_turn() -> None:
+async def test_who_was_refused_has_not_lost_its_turn() -> None:
     """It comes back after a while, behind many who have asked since; the first in line has waited for longest."""
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        places = OpenFileLimit(1, 1, lambda _: None, lambda *_, **__: None)
-        order: list[str] = []
+    loop = asyncio.get_running_loop()
+    places = OpenFileLimit(1, 1, lambda _: None, lambda *_, **__: None)
+    order: list[str] = []
 
-        async def come(name: str, since: float | None = None) -> None:
-            await places.enter(since)
-            order.append(name)
-            places.opened()
-            places.leaves()
-            places.left()
+    async def come(name: str, since: float | None = None) -> None:
+        await places.enter(since)
+        order.append(name)
+        places.opened()
+        places.leaves()
+        places.left()
 
-        since = await places.enter()
-        places.refused("full")
-        await asyncio.sleep(0.3)
-        tasks = [asyncio.ensure_future(come(f"new {number}")) for number in range(3)]
-        await asyncio.sleep(0.2)
-        tasks.append(asyncio.ensure_future(come("refused", since)))
-        await asyncio.sleep(0)
-        assert places.longest_wait_s == loop.time() - since == 0.5
-        await asyncio.gather(*tasks)
-        assert order == ["refused", "new 0", "new 1", "new 2"]
-        assert places.longest_wait_s == 0.0
-
-    run(main())
+    since = await places.enter()
+    places.refused("full")
+    await asyncio.sleep(0.3)
+    tasks = [asyncio.ensure_future(come(f"new {number}")) for number in range(3)]
+    await asyncio.sleep(0.2)
+    tasks.append(asyncio.ensure_future(come("refused", since)))
+    await asyncio.sleep(0)
+    assert places.longest_wait_s == loop.time() - since == 0.5
+    await asyncio.gather(*tasks)
+    assert order == ["refused", "new 0", "new 1", "new 2"]
+    assert places.longest_wait_s == 0.0
 
 
-def test_a_partition_that_storage_refuses_goes_first_when_there_is_room() -> None:
+async def test_a_partition_that_storage_refuses_goes_first_when_there_is_room() -> None:
     """It asked before the others, so it is served before them."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         crowded = Crowded(w, 0)
         w.topic(partitions=30)
         for partition in range(30):
@@ -588,5 +532,3 @@ def test_a_partition_that_storage_refuses_goes_first_when_there_is_room() -> Non
         crowded.files_max = 1_000
         await asyncio.gather(first, *others)
         assert w.broker.longest_wait_for_place_s == 0.0
-
-    play(story)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from bmq.broker.files.context import SEALS_AT_ONCE
 from bmq.storage.filesystem import Lease
 from bmq.storage.memory import Faults, MemoryFileSystem
-from tests.harness.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.world import World, batch, world
 
@@ -23,18 +23,15 @@ SOON_S = 60.0
 HDFS = Faults(call_s=(0.001, 0.003), ack_s=(0.0003, 0.0003), lease_recovery_s=(2.5, 11.0))
 
 
-def play(story: Callable[[World], Awaitable[None]], faults: Faults = AT_ONCE, **configs: Any) -> None:
-    """Tell a story of idle partitions that have one batch each; ``configs`` are the topic's."""
-
-    async def main() -> None:
-        async with world(faults=faults) as w:
-            w.topic(partitions=PARTITIONS, **configs)
-            for number in range(PARTITIONS):
-                assert (await w.produce_one(batch(), number)).error_code == 0
-            await asyncio.sleep(1)
-            await story(w)
-
-    run(main())
+@asynccontextmanager
+async def idle_partitions(faults: Faults = AT_ONCE, **configs: Any) -> AsyncIterator[World]:
+    """Yield idle partitions that have one batch each; ``configs`` are the topic's."""
+    async with world(faults=faults) as w:
+        w.topic(partitions=PARTITIONS, **configs)
+        for number in range(PARTITIONS):
+            assert (await w.produce_one(batch(), number)).error_code == 0
+        await asyncio.sleep(1)
+        yield w
 
 
 def restart_datanodes(w: World) -> None:
@@ -49,8 +46,8 @@ def segments(w: World) -> list[str]:
     return [path for path in w.storage.open_files() if "/topics/" in path]
 
 
-def test_segments_of_idle_partitions_are_closed_and_can_be_read() -> None:
-    async def story(w: World) -> None:
+async def test_segments_of_idle_partitions_are_closed_and_can_be_read() -> None:
+    async with idle_partitions() as w:
         reader = MemoryFileSystem(w.storage, "reader")
         paths = segments(w)
         assert len(paths) == PARTITIONS
@@ -64,13 +61,11 @@ def test_segments_of_idle_partitions_are_closed_and_can_be_read() -> None:
         assert w.broker.alarms_raised == []
         assert (await w.produce_one(batch())).base_offset == 1
 
-    play(story)
 
-
-def test_a_single_datanode_that_restarts_has_its_segments_closed() -> None:
+async def test_a_single_datanode_that_restarts_has_its_segments_closed() -> None:
     """Else the next one to be restarted takes the next copy of each."""
 
-    async def story(w: World) -> None:
+    async with idle_partitions() as w:
         struck = [each.lease.paths[0] for each in w.storage.appenders if "dn1" in each.nodes]
         others = [each.lease.paths[0] for each in w.storage.appenders if "dn1" not in each.nodes]
         assert struck
@@ -83,11 +78,9 @@ def test_a_single_datanode_that_restarts_has_its_segments_closed() -> None:
         assert open_spares.isdisjoint(struck)
         assert open_spares.issuperset(others)
 
-    play(story)
 
-
-def test_takeovers_of_idle_segments_take_turns() -> None:
-    async def story(w: World) -> None:
+async def test_takeovers_of_idle_segments_take_turns() -> None:
+    async with idle_partitions(HDFS) as w:
         under_way = most = 0
         fence = w.fs.fence
 
@@ -106,14 +99,12 @@ def test_takeovers_of_idle_segments_take_turns() -> None:
         # A takeover that takes longer than its turn goes on beside the next ones: here at most three turns.
         assert SEALS_AT_ONCE <= most <= 3 * SEALS_AT_ONCE
 
-    play(story, HDFS)
 
-
-def test_a_spare_that_breaks_unused_is_not_left_open() -> None:
+async def test_a_spare_that_breaks_unused_is_not_left_open() -> None:
     """Nobody sweeps files of an epoch that lasts, and HDFS keeps a file open for as long as its writer's process lives:
     a datanode with such a file cannot be decommissioned."""
 
-    async def story(w: World) -> None:
+    async with idle_partitions(segment_bytes=str(ROLL_BYTES)) as w:
         nearly_full = batch(bytes(ROLL_BYTES * 15 // 16))
         for records in (nearly_full, batch()):
             assert (await w.produce_one(records)).error_code == 0
@@ -123,5 +114,3 @@ def test_a_spare_that_breaks_unused_is_not_left_open() -> None:
         await asyncio.sleep(CLOSED_S)
         assert spare not in w.storage.open_files()
         assert await w.fs.delete(spare) is False, "it is gone"
-
-    play(story, segment_bytes=str(ROLL_BYTES))

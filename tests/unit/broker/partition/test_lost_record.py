@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import TERMINAL, State
 from bmq.core.model import PartitionKey
@@ -12,8 +14,7 @@ from bmq.meta.kv import Delete
 from bmq.storage.filesystem import Lease
 from bmq.storage.layout import PartitionPath
 from tests.simulation.world import until
-from tests.unit.broker.assignment.test_follower import play
-from tests.unit.broker.cluster import Cluster
+from tests.unit.broker.cluster import Cluster, cluster
 from tests.unit.broker.world import idempotent
 
 
@@ -28,10 +29,11 @@ async def delete_record(c: Cluster, key: PartitionKey) -> None:
     assert done.succeeded
 
 
-def test_a_takeover_that_finds_neither_files_nor_record_ends() -> None:
+@pytest.mark.leaves_tasks
+async def test_a_takeover_that_finds_neither_files_nor_record_ends() -> None:
     """What it misses is no damage then, and no successor fences it."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         topic = c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -55,13 +57,11 @@ def test_a_takeover_that_finds_neither_files_nor_record_ends() -> None:
         await until(lambda: heir.partition.state in TERMINAL)
         assert heir.partition.state is State.FENCED
 
-    play(story)
 
-
-def test_a_move_ends_though_a_broken_segment_cannot_be_proven_ours() -> None:
+async def test_a_move_ends_though_a_broken_segment_cannot_be_proven_ours() -> None:
     """Its takeover proves the ownership first; the move waits for the takeover."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -78,5 +78,3 @@ def test_a_move_ends_though_a_broken_segment_cannot_be_proven_ours() -> None:
         await asyncio.wait_for(writer.move(), 60.0)
         assert writer.partition.state is State.FENCED
         await asyncio.gather(lost, return_exceptions=True)
-
-    play(story)

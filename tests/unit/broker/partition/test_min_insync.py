@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from bmq.broker.config import BrokerConfig, LogConfig, log_config
 from bmq.core.errors import ErrorCode
-from tests.harness.loop import run
 from tests.simulation.world import until
 from tests.unit.broker.world import World, batch, idempotent, world
 
@@ -48,18 +47,10 @@ async def repeated(w: World, make: Callable[[], bytearray]) -> Any:
     raise AssertionError(answer)
 
 
-def play(story: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with world() as w:
-            await story(w)
-
-    run(main())
-
-
-def test_rule_1_no_acks_all_with_fewer_copies_than_asked_for() -> None:
+async def test_rule_1_no_acks_all_with_fewer_copies_than_asked_for() -> None:
     """The first produces wait for nodes to come back, the next ones are refused at once; acks=1 is not bound."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         two_of_three(w)
         keep_datanodes(w, 1)
         loop = asyncio.get_running_loop()
@@ -82,11 +73,9 @@ def test_rule_1_no_acks_all_with_fewer_copies_than_asked_for() -> None:
         assert w.broker.under_min_isr == 1
         assert w.broker.is_serving
 
-    play(story)
 
-
-def test_it_goes_on_by_itself_when_nodes_come_back() -> None:
-    async def story(w: World) -> None:
+async def test_it_goes_on_by_itself_when_nodes_come_back() -> None:
+    async with world() as w:
         two_of_three(w)
         keep_datanodes(w, 1)
         assert (await w.produce_one(batch())).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
@@ -95,11 +84,9 @@ def test_it_goes_on_by_itself_when_nodes_come_back() -> None:
         assert copies(w) == 3
         await until(lambda: w.broker.under_min_isr == 0)
 
-    play(story)
 
-
-def test_nodes_that_come_back_in_time_cost_only_time() -> None:
-    async def story(w: World) -> None:
+async def test_nodes_that_come_back_in_time_cost_only_time() -> None:
+    async with world() as w:
         two_of_three(w)
         keep_datanodes(w, 1)
         waiting = w.produce({("orders", 0): batch()})
@@ -109,13 +96,11 @@ def test_nodes_that_come_back_in_time_cost_only_time() -> None:
         assert (await waiting)[0].error_code == 0
         assert copies(w) == 2
 
-    play(story)
 
-
-def test_nodes_that_die_under_an_open_segment() -> None:
+async def test_nodes_that_die_under_an_open_segment() -> None:
     """What is on its way is in the log already; its repetition is answered once it has its copies (rule 9)."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         two_of_three(w)
         assert (await w.produce_one(idempotent(0))).error_code == 0
         keep_datanodes(w, 1)
@@ -130,11 +115,9 @@ def test_nodes_that_die_under_an_open_segment() -> None:
         assert (await w.owner()).high_watermark == 2
         assert copies(w) == 3
 
-    play(story)
 
-
-def test_the_setting_may_change_on_a_partition_that_is_written() -> None:
-    async def story(w: World) -> None:
+async def test_the_setting_may_change_on_a_partition_that_is_written() -> None:
+    async with world() as w:
         topic = w.topic("orders", assign=False)
         w.assigned.assign(w.path(), w.key(), log_config(topic.configs, 3))
         keep_datanodes(w, 1)
@@ -145,20 +128,16 @@ def test_the_setting_may_change_on_a_partition_that_is_written() -> None:
         w.assigned.assign(w.path(), w.key(), log_config(topic.configs, 3))
         assert (await w.produce_one(batch())).error_code == 0
 
-    play(story)
-
 
 @pytest.mark.parametrize("number", [1, 4])
-def test_more_than_the_replication_factor_is_taken_and_refuses_every_acks_all(number: int) -> None:
+async def test_more_than_the_replication_factor_is_taken_and_refuses_every_acks_all(number: int) -> None:
     """As Kafka does.  A local folder keeps one copy whatever the replication factor says."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic("orders", assign=False)
         w.assigned.assign(w.path(), w.key(), log_config({"min.insync.replicas": str(number + 1)}, number))
         assert (await w.produce_one(batch())).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert (await w.produce_one(batch(), acks=1)).error_code == 0
-
-    play(story)
 
 
 def test_internal_topics_are_not_bound() -> None:

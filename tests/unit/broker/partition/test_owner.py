@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,7 +33,6 @@ from bmq.meta.kv_memory import KvFaults
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.filesystem import FileStatus
 from bmq.storage.memory import Faults, MemoryFileSystem
-from tests.harness.loop import run
 from tests.unit.broker.world import World, batch, idempotent, world
 
 pytestmark = pytest.mark.slow
@@ -56,14 +55,6 @@ SLOW = Faults(ack_s=(0.5, 0.5))
 T0 = 1_700_000_000_000
 
 
-def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with world(**options) as made:
-            await story(made)
-
-    run(main())
-
-
 async def fill(w: World, *timestamps: int, rolls_every: int = 0) -> None:
     """One record a batch; with ``rolls_every`` so many batches a segment."""
     for number, timestamp in enumerate(timestamps):
@@ -75,8 +66,8 @@ async def fill(w: World, *timestamps: int, rolls_every: int = 0) -> None:
 # ------------------------------------------------------------------------------------------------------- properties
 
 
-def test_properties_follow_the_partition() -> None:
-    async def story(w: World) -> None:
+async def test_properties_follow_the_partition() -> None:
+    async with world() as w:
         w.topic(max_message_bytes="5000")
         owner = await w.owner()
         assert (owner.epoch, owner.log_start, owner.high_watermark, owner.last_stable_offset) == (1, 0, 0, 0)
@@ -97,13 +88,11 @@ def test_properties_follow_the_partition() -> None:
         w.broker.fence_all()
         assert not owner.is_open
 
-    play(story)
 
-
-def test_internal_appends() -> None:
+async def test_internal_appends() -> None:
     """What a coordinator's shard writes: control batches and internal producers, answered with the base offset."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         owner = await w.owner()
         await w.produce_one(batch(count=5))
@@ -114,13 +103,11 @@ def test_internal_appends() -> None:
             owner.append_internal(memoryview(batch()))
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    play(story)
 
-
-def test_tails_are_told_in_order() -> None:
+async def test_tails_are_told_in_order() -> None:
     """One call a flush; nothing after ``closed``, although the hand-over still flushes."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         owner = await w.owner()
         await w.produce_one(batch(count=2))
@@ -143,18 +130,14 @@ def test_tails_are_told_in_order() -> None:
         await w.owner()
         assert w.tails.told[-1] == ("opened", 0, 2, 3, 6)
 
-    play(story)
 
-
-def test_without_tails() -> None:
-    async def story(w: World) -> None:
+async def test_without_tails() -> None:
+    async with world() as w:
         w.broker.shared.tails = None
         w.topic()
         assert (await w.produce_one(batch())).base_offset == 0
         await (await w.owner()).delete_before(1)
         assert not w.tails.told
-
-    play(story)
 
 
 # ------------------------------------------------------------------------------------------------------ ListOffsets
@@ -180,8 +163,8 @@ async def offsets(
     return found
 
 
-def test_list_offsets() -> None:
-    async def story(w: World) -> None:
+async def test_list_offsets() -> None:
+    async with world(broker=ROLLING) as w:
         w.topic()
         assert await offsets(w, -1, -2, -3, T0) == [
             ("NONE", 0, -1, 1),
@@ -205,16 +188,14 @@ def test_list_offsets() -> None:
         ]
         assert await offsets(w, -3) == [("NONE", 3, T0 + 300, -1)]
 
-    play(story, broker=ROLLING)
-
 
 @pytest.mark.parametrize("rolls_every", [0, 1, 2, 3])
 @pytest.mark.parametrize("log_start", range(6))
-def test_max_timestamp_in_what_is_left(rolls_every: int, log_start: int) -> None:
+async def test_max_timestamp_in_what_is_left(rolls_every: int, log_start: int) -> None:
     """Whatever the segments, and however far the log start has moved into one."""
     timestamps = [500, 100, 400, 50, 300, 200]
 
-    async def story(w: World) -> None:
+    async with world(broker=ROLLING) as w:
         w.topic()
         await fill(w, *timestamps, rolls_every=rolls_every)
         owner = await w.owner()
@@ -227,11 +208,9 @@ def test_max_timestamp_in_what_is_left(rolls_every: int, log_start: int) -> None
         await owner.delete_before(-1)
         assert await owner.offset_of_max_timestamp() == (-1, -1)
 
-    play(story, broker=ROLLING)
 
-
-def test_list_offsets_refusals() -> None:
-    async def story(w: World) -> None:
+async def test_list_offsets_refusals() -> None:
+    async with world() as w:
         w.topic()
         await w.owner()
         assert (await offsets(w, -3, version=6))[0][0] == "UNSUPPORTED_VERSION"
@@ -245,11 +224,9 @@ def test_list_offsets_refusals() -> None:
         for version in range(1, 12):
             assert [each[:2] for each in await offsets(w, -1, -2, version=version)] == [("NONE", 0), ("NONE", 0)]
 
-    play(story)
 
-
-def test_list_offsets_names_a_partition_once() -> None:
-    async def story(w: World) -> None:
+async def test_list_offsets_names_a_partition_once() -> None:
+    async with world() as w:
         w.topic()
         Topic = ListOffsetsRequest.ListOffsetsTopic
         twice = [Topic.ListOffsetsPartition(partition_index=0, timestamp=-1) for _ in range(2)]
@@ -257,11 +234,9 @@ def test_list_offsets_names_a_partition_once() -> None:
         response = await w.call(request, ListOffsetsResponse, 9)
         assert [each.error_code for each in response.topics[0].partitions] == [ErrorCode.INVALID_REQUEST] * 2
 
-    play(story)
 
-
-def test_a_search_has_a_time_out() -> None:
-    async def story(w: World) -> None:
+async def test_a_search_has_a_time_out() -> None:
+    async with world(broker=ROLLING) as w:
         w.topic()
         await fill(w, 0, 1, rolls_every=1)
         w.storage.faults = Faults(call_s=(5.0, 5.0))
@@ -269,14 +244,12 @@ def test_a_search_has_a_time_out() -> None:
         w.storage.faults = Faults(unavailable=1.0)
         assert (await offsets(w, T0))[0][0] == "KAFKA_STORAGE_ERROR"
 
-    play(story, broker=ROLLING)
-
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
-def test_no_time_told_is_no_time_out(timeout_ms: int) -> None:
+async def test_no_time_told_is_no_time_out(timeout_ms: int) -> None:
     """kafka-python sends 0: what is known is answered, and a slow search gets the time of those who do not say."""
 
-    async def story(w: World) -> None:
+    async with world(broker=ROLLING) as w:
         w.topic()
         await fill(w, 0, 1, rolls_every=1)
         for version in (10, 11):
@@ -284,8 +257,6 @@ def test_no_time_told_is_no_time_out(timeout_ms: int) -> None:
             assert [each[:2] for each in found] == [("NONE", 2), ("NONE", 0), ("NONE", 1)]
         w.storage.faults = Faults(call_s=(5.0, 5.0))
         assert (await offsets(w, T0, timeout_ms=timeout_ms))[0][:2] == ("NONE", 0)
-
-    play(story, broker=ROLLING)
 
 
 # -------------------------------------------------------------------------------------------- OffsetForLeaderEpoch
@@ -300,10 +271,10 @@ async def end_of_epoch(w: World, epoch: int, *, current: int = -1, version: int 
     return ErrorCode(answer.error_code).name, answer.leader_epoch, answer.end_offset
 
 
-def test_epochs_over_restarts() -> None:
+async def test_epochs_over_restarts() -> None:
     """Epochs 1, 2 and 4 wrote, 3 did not; Kafka's ``LeaderEpochFileCache.endOffsetFor``."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         await fill(w, 0, 1, 2)
         for number in range(3):
@@ -326,11 +297,9 @@ def test_epochs_over_restarts() -> None:
         assert (await end_of_epoch(w, 1, current=0))[0] == "NONE"
         assert (await end_of_epoch(w, 1, current=5))[0] == "UNKNOWN_LEADER_EPOCH"
 
-    play(story)
 
-
-def test_an_epoch_that_wrote_nothing_yet() -> None:
-    async def story(w: World) -> None:
+async def test_an_epoch_that_wrote_nothing_yet() -> None:
+    async with world() as w:
         w.topic()
         await fill(w, 0, 1)
         await w.stop()
@@ -339,8 +308,6 @@ def test_an_epoch_that_wrote_nothing_yet() -> None:
         await w.owner()
         assert await end_of_epoch(w, 1) == ("NONE", 1, 2)
         assert await end_of_epoch(w, 2) == ("NONE", 2, 2)
-
-    play(story)
 
 
 # ----------------------------------------------------------------------------------- acknowledged before the flush
@@ -355,8 +322,8 @@ async def send_two(w: World) -> PartitionOwner:
     return owner
 
 
-def test_list_offsets_tells_the_end_of_what_was_acknowledged() -> None:
-    async def story(w: World) -> None:
+async def test_list_offsets_tells_the_end_of_what_was_acknowledged() -> None:
+    async with world(faults=SLOW) as w:
         w.topic()
         owner = await send_two(w)
         assert await offsets(w, -2) == [("NONE", 0, -1, 1)], "the beginning is told at once"
@@ -367,31 +334,25 @@ def test_list_offsets_tells_the_end_of_what_was_acknowledged() -> None:
         await w.produce_one(batch(base_timestamp=T0 + 3), acks=1)
         assert await offsets(w, T0 + 3) == [("NONE", 3, T0 + 3, -1)]
 
-    play(story, faults=SLOW)
-
 
 @pytest.mark.parametrize("offset", [1, 2, -1])
-def test_delete_records_reaches_what_was_acknowledged(offset: int) -> None:
-    async def story(w: World) -> None:
+async def test_delete_records_reaches_what_was_acknowledged(offset: int) -> None:
+    async with world(faults=SLOW) as w:
         w.topic()
         await send_two(w)
         assert await delete(w, offset, timeout_ms=10_000) == ("NONE", offset if offset > 0 else 2)
 
-    play(story, faults=SLOW)
 
-
-def test_delete_records_past_what_was_acknowledged_is_out_of_range() -> None:
-    async def story(w: World) -> None:
+async def test_delete_records_past_what_was_acknowledged_is_out_of_range() -> None:
+    async with world(faults=SLOW) as w:
         w.topic()
         owner = await send_two(w)
         assert await delete(w, 3, timeout_ms=10_000) == ("OFFSET_OUT_OF_RANGE", -1)
         assert owner.high_watermark == 2
 
-    play(story, faults=SLOW)
 
-
-def test_who_waits_for_a_flush_waits_no_longer_than_asked() -> None:
-    async def story(w: World) -> None:
+async def test_who_waits_for_a_flush_waits_no_longer_than_asked() -> None:
+    async with world(faults=SLOW) as w:
         w.topic()
         owner = await send_two(w)
         assert await offsets(w, -1, timeout_ms=1) == [("REQUEST_TIMED_OUT", -1, -1, -1)]
@@ -399,21 +360,17 @@ def test_who_waits_for_a_flush_waits_no_longer_than_asked() -> None:
         assert owner.high_watermark == 0
         assert owner.log_start == 0
 
-    play(story, faults=SLOW)
 
-
-def test_what_only_waits_for_its_flush_is_not_waited_for() -> None:
+async def test_what_only_waits_for_its_flush_is_not_waited_for() -> None:
     """With acks=all nobody was told of it."""
 
-    async def story(w: World) -> None:
+    async with world(faults=SLOW) as w:
         w.topic()
         owner = await w.owner()
         sent = w.produce({("orders", 0): batch()})
         assert await offsets(w, -1) == [("NONE", 0, -1, 1)]
         assert owner.high_watermark == 0
         assert (await sent)[0].error_code == 0
-
-    play(story, faults=SLOW)
 
 
 # ---------------------------------------------------------------------------------------------------- DeleteRecords
@@ -430,8 +387,8 @@ async def delete(w: World, offset: int, name: str = "orders", **options: Any) ->
     return ErrorCode(answer.error_code).name, answer.low_watermark
 
 
-def test_delete_records() -> None:
-    async def story(w: World) -> None:
+async def test_delete_records() -> None:
+    async with world() as w:
         w.topic()
         w.topic("__consumer_offsets")
         w.topic("compacted", cleanup_policy="compact")
@@ -448,13 +405,11 @@ def test_delete_records() -> None:
         assert await delete(w, 0, "compacted") == ("POLICY_VIOLATION", -1)
         assert await delete(w, 0, "both") == ("NONE", 0)
 
-    play(story)
 
-
-def test_delete_records_needs_the_ownership_proven() -> None:
+async def test_delete_records_needs_the_ownership_proven() -> None:
     """Rule 10.  The store does not answer: a retriable error, or the request's time-out."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         await fill(w, 0, 1, 2)
         w.kv.faults = KvFaults(unavailable=1.0)
@@ -462,14 +417,12 @@ def test_delete_records_needs_the_ownership_proven() -> None:
         w.kv.faults = KvFaults(latency_s=100.0)
         assert await delete(w, 2, timeout_ms=500) == ("REQUEST_TIMED_OUT", -1)
 
-    play(story)
-
 
 # ------------------------------------------------------------------------------------------------- DescribeProducers
 
 
-def test_describe_producers() -> None:
-    async def story(w: World) -> None:
+async def test_describe_producers() -> None:
+    async with world() as w:
         w.topic("orders", 2)
         await w.produce_one(idempotent(0, 3))
         await w.produce_one(idempotent(3, 2))
@@ -483,8 +436,6 @@ def test_describe_producers() -> None:
         assert producer.last_timestamp == w.services.clock.now_ms()
         assert (producer.current_txn_start_offset, second.active_producers) == (-1, [])
         assert (third.error_code, third.partition_index) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 2)
-
-    play(story)
 
 
 # --------------------------------------------------------------------------------------------------- DescribeLogDirs
@@ -500,8 +451,8 @@ async def sizes(w: World, topics: Any = None, version: int = 4) -> dict[tuple[st
     }
 
 
-def test_describe_log_dirs() -> None:
-    async def story(w: World) -> None:
+async def test_describe_log_dirs() -> None:
+    async with world(broker=ROLLING) as w:
         w.topic("orders", 2)
         w.topic("other")
         size = len(batch())
@@ -522,14 +473,12 @@ def test_describe_log_dirs() -> None:
         response = await w.call(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, 4)
         assert response.results[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
-    play(story, broker=ROLLING)
-
 
 @pytest.mark.parametrize("rolls_every", [0, 1, 3])
-def test_log_bytes_are_counted_as_the_log_grows(rolls_every: int) -> None:
+async def test_log_bytes_are_counted_as_the_log_grows(rolls_every: int) -> None:
     """Right whenever asked, and no listing while nothing was registered or closed."""
 
-    async def story(w: World) -> None:
+    async with world(broker=ROLLING) as w:
         w.topic()
         owner = await w.owner()
         size = len(batch())
@@ -545,10 +494,8 @@ def test_log_bytes_are_counted_as_the_log_grows(rolls_every: int) -> None:
         newest = {0: 7, 1: 1, 3: 3}[rolls_every]  # batches of the last segment: it stays, empty as the log is
         assert await owner.log_bytes() == newest * size
 
-    play(story, broker=ROLLING)
 
-
-def test_log_bytes_of_what_is_not_closed_are_counted_again() -> None:
+async def test_log_bytes_of_what_is_not_closed_are_counted_again() -> None:
     """The namespace does not know an open file's length (HDFS: until the block ends), also when the next is open."""
     lengths = {0: 0, 5: 0}
     listings = 0
@@ -565,7 +512,7 @@ def test_log_bytes_of_what_is_not_closed_are_counted_again() -> None:
     def entry(base: int, length: int = -1) -> SegmentEntry:
         return SegmentEntry(name=SegmentName(base, 1, base), spare="", holder="", file_id=1, length=length)
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         fs = Namespace(w.storage, "n")
         partition = SimpleNamespace(
@@ -584,13 +531,11 @@ def test_log_bytes_of_what_is_not_closed_are_counted_again() -> None:
         lengths[5] = 90
         assert await size.count(fs, writer) == 1090
 
-    play(story)
 
-
-def test_a_config_reaches_the_open_partition() -> None:
+async def test_a_config_reaches_the_open_partition() -> None:
     """Nothing is closed: the same owner, under the new settings."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         owner = await w.owner()
         await w.produce_one(batch(b"x" * 500))
@@ -606,5 +551,3 @@ def test_a_config_reaches_the_open_partition() -> None:
         assert not writer.segments.is_synced
         w.assigned.assign(w.path(), w.key(), LogConfig(flush_sync=True))
         assert writer.segments.is_synced, "an index is as durable as its records"
-
-    play(story)

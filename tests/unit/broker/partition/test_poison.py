@@ -8,7 +8,7 @@ import struct
 import time
 import tracemalloc
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import cramjam
@@ -22,9 +22,8 @@ from bmq.core.records import check
 from bmq.core.records.batch import HEADER_BYTES, Batch, BatchRules, Record, build_batch, encode_varint
 from bmq.core.records.compression import Compression, recompress
 from bmq.core.records.walk import Walker
-from tests.harness.loop import run
 from tests.simulation.world import read_log
-from tests.unit.broker.world import World, idempotent, world
+from tests.unit.broker.world import idempotent, world
 
 pytestmark = pytest.mark.slow
 
@@ -39,14 +38,6 @@ def walker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> W
     monkeypatch.setattr(record_checks, "WALKER", chosen)
     monkeypatch.setattr(check, "WALKER", chosen)
     return chosen
-
-
-def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with world(**options) as made:
-            await story(made)
-
-    run(main())
 
 
 def forged(
@@ -103,36 +94,38 @@ TABLE = [
 
 @pytest.mark.parametrize(("data", "code"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 @pytest.mark.parametrize("acks", [-1, 1])
-def test_poison_is_refused(data: bytes, code: ErrorCode, acks: int) -> None:
+async def test_poison_is_refused(data: bytes, code: ErrorCode, acks: int) -> None:
     """Nothing of it is stored, and the next batch of its partition is."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         answer = await w.produce_one(data, acks=acks)
         assert (ErrorCode(answer.error_code), answer.base_offset) == (code, -1)
         assert (await w.produce_one(idempotent(0))).base_offset == 0
         assert len(await read_log(w.fs, 1, w.path())) == 1
 
-    play(story)
-
 
 @pytest.mark.parametrize("is_checked", [False, True])
-def test_lz4_frames_of_other_clients_are_taken(is_checked: bool) -> None:
-    async def story(w: World) -> None:
+async def test_lz4_frames_of_other_clients_are_taken(is_checked: bool) -> None:
+    async with world() as w:
         w.topic()
         for values in ((b"v",), tuple(b"%d" % n * 5000 for n in range(50))):
             data = forged(lz4(body(*values), is_checked=is_checked), len(values), codec=3)
             assert (await w.produce_one(data)).error_code == 0
 
-    play(story)
-
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
-def test_large_ones_are_checked_elsewhere(codec: str) -> None:
+async def test_large_ones_are_checked_elsewhere(codec: str) -> None:
     """Beyond what the loop may take: off it, in the order of the requests, with the same verdicts."""
     calls = 0
 
-    async def story(w: World) -> None:
+    async def elsewhere(call: Callable[[], Outcome]) -> Outcome:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0.01)
+        return call()
+
+    async with world(offload=elsewhere) as w:
         w.topic(max_message_bytes=str(10 << 20))
         level = {"gzip": 1, "lz4": 9, "zstd": 3}.get(codec, 0)
         compression = Compression("none" if codec == "uncompressed" else codec, level)
@@ -147,21 +140,13 @@ def test_large_ones_are_checked_elsewhere(codec: str) -> None:
         assert [answer.base_offset for answer in answers] == [0, 3, 6, -1, 9, 12, 15]
         assert calls == 7, "what comes behind a large one waits for it"
 
-    async def elsewhere(call: Callable[[], Outcome]) -> Outcome:
-        nonlocal calls
-        calls += 1
-        await asyncio.sleep(0.01)
-        return call()
-
-    play(story, offload=elsewhere)
-
 
 @pytest.mark.parametrize("claimed", [-1, 500, 10**9])
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_a_largest_timestamp_that_is_not_the_headers_is_corrected(claimed: int, codec: str) -> None:
+async def test_a_largest_timestamp_that_is_not_the_headers_is_corrected(claimed: int, codec: str) -> None:
     """As Kafka's broker does: retention and lookups by time go by the header."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         plain = forged(body(b"v"), base_timestamp=2000, max_timestamp=claimed)
         sent = recompress(Batch(memoryview(bytearray(plain))), Compression(codec, 3))
@@ -170,15 +155,11 @@ def test_a_largest_timestamp_that_is_not_the_headers_is_corrected(claimed: int, 
         assert stored.max_timestamp == 2000
         assert stored.has_valid_crc
 
-    play(story)
 
-
-def test_a_topic_that_stamps_batches_asks_no_record_for_its_time() -> None:
-    async def story(w: World) -> None:
+async def test_a_topic_that_stamps_batches_asks_no_record_for_its_time() -> None:
+    async with world() as w:
         w.topic(message_timestamp_type="LogAppendTime")
         assert (await w.produce_one(forged(ONE, base_timestamp=1 << 62, max_timestamp=1 << 62))).error_code == 0
-
-    play(story)
 
 
 # ------------------------------------------------------------------------------------------------- bombs
@@ -196,10 +177,10 @@ def bombs() -> dict[str, bytes]:
     }
 
 
-def test_bombs_leave_nothing_behind() -> None:
+async def test_bombs_leave_nothing_behind() -> None:
     """Refused again and again, on a topic with its own codec and on one without, they take no memory."""
 
-    async def story(w: World) -> None:
+    async with world() as w:
         w.topic()
         w.topic("packed", compression_type="lz4")
         made = bombs()
@@ -218,10 +199,8 @@ def test_bombs_leave_nothing_behind() -> None:
             gc.enable()
         assert left < 16 << 20
 
-    play(story)
 
-
-def test_gzip_of_empty_members_is_refused_soon() -> None:
+async def test_gzip_of_empty_members_is_refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each member costs a decompressor: past 1,024 the batch is refused, whatever follows."""
     member = zlib.compressobj(9, wbits=31).flush()
     data = forged(member * 100_000, codec=1)
@@ -233,23 +212,25 @@ def test_gzip_of_empty_members_is_refused_soon() -> None:
         members += 1
         return make(*arguments)
 
-    async def story(w: World) -> None:
+    monkeypatch.setattr(zlib, "decompressobj", counted)
+    async with world() as w:
         w.topic(max_message_bytes=str(10 << 20))
         assert (await w.produce_one(data)).error_code == INVALID_RECORD
         assert members == 1024
         several = zlib.compress(ONE, wbits=31)
         assert (await w.produce_one(forged(member + several + member, codec=1))).error_code == 0
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zlib, "decompressobj", counted)
-        play(story)
 
-
-def test_what_nobody_waits_for_is_not_begun() -> None:
+async def test_what_nobody_waits_for_is_not_begun() -> None:
     """A client that has left, or was answered by the time-out, takes the batches with it that no thread has begun."""
     done: list[int] = []
 
-    async def story(w: World) -> None:
+    async def slowly(call: Callable[[], Outcome]) -> Outcome:
+        done.append(1)
+        await asyncio.sleep(0.1)
+        return call()
+
+    async with world(offload=slowly) as w:
         w.topic(compression_type="zstd")
         await w.owner()
         for number in range(3):
@@ -259,13 +240,6 @@ def test_what_nobody_waits_for_is_not_begun() -> None:
         await asyncio.sleep(1)
         assert len(done) == 1
         assert (await w.produce_one(idempotent(0, producer_id=8), acks=1)).base_offset == 1
-
-    async def slowly(call: Callable[[], Outcome]) -> Outcome:
-        done.append(1)
-        await asyncio.sleep(0.1)
-        return call()
-
-    play(story, offload=slowly)
 
 
 # ------------------------------------------------------------------------------------------------- the loop

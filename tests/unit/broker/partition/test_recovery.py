@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +40,7 @@ def checkpoint(end_offset: int, log_start: int) -> Checkpoint:
 
 
 @pytest.mark.parametrize("journals", [("older", "newer"), ("newer", "older"), ("older", "newer", "none")])
-def test_the_latest_checkpoint_and_the_highest_log_start_count(journals: tuple[str, ...]) -> None:
+async def test_the_latest_checkpoint_and_the_highest_log_start_count(journals: tuple[str, ...]) -> None:
     """A journal of a broker that owned the partition before may tell a log start that the latest one does not."""
     kept = {"older": checkpoint(5, log_start=3), "newer": checkpoint(8, log_start=2)}
 
@@ -49,16 +48,13 @@ def test_the_latest_checkpoint_and_the_highest_log_start_count(journals: tuple[s
         assert key == KEY
         return kept.get(incarnation)
 
-    async def main() -> None:
-        fs = MemoryFileSystem(MemoryStorage(), "b")
-        shared: Any = SimpleNamespace(
-            fs=fs, journals=SimpleNamespace(find=find), clock=SimpleNamespace(now_ms=lambda: 1), report=pytest.fail
-        )
-        files: Any = SimpleNamespace(path=PartitionPath("orders", str(KEY.topic_id), 0))
-        event = await Takeover(shared, files, KEY, 65_536).recover(ev.RecoverLog((), (), journals))
-        assert isinstance(event, ev.LogRecovered)
-        assert event.checkpoint == kept["newer"]
-        assert event.producers == kept["newer"].producers
-        assert (event.recovered.end_offset, event.log_start) == (8, 3)
-
-    asyncio.run(main())
+    fs = MemoryFileSystem(MemoryStorage(), "b")
+    shared: Any = SimpleNamespace(
+        fs=fs, journals=SimpleNamespace(find=find), clock=SimpleNamespace(now_ms=lambda: 1), report=pytest.fail
+    )
+    files: Any = SimpleNamespace(path=PartitionPath("orders", str(KEY.topic_id), 0))
+    event = await Takeover(shared, files, KEY, 65_536).recover(ev.RecoverLog((), (), journals))
+    assert isinstance(event, ev.LogRecovered)
+    assert event.checkpoint == kept["newer"]
+    assert event.producers == kept["newer"].producers
+    assert (event.recovered.end_offset, event.log_start) == (8, 3)

@@ -31,8 +31,8 @@ from bmq.storage.memory import Faults
 from bmq.storage.segment import decode_idx
 from tests.harness.loop import run
 from tests.simulation.world import until
-from tests.unit.broker.assignment.test_follower import count_gets, now, play, record_of
-from tests.unit.broker.cluster import Cluster, Node
+from tests.unit.broker.assignment.test_follower import count_gets, now, record_of
+from tests.unit.broker.cluster import Cluster, Node, cluster
 from tests.unit.broker.world import batch, idempotent
 
 HDFS = Faults(call_s=(0.001, 0.001), ack_s=(0.0003, 0.0003))
@@ -84,8 +84,8 @@ async def later(ms: int) -> None:
 # ----------------------------------------------------------------------------------------------------------- the word
 
 
-def test_the_successor_asks_neither_storage_nor_the_store_for_what_it_was_told() -> None:
-    async def story(c: Cluster) -> None:
+async def test_the_successor_asks_neither_storage_nor_the_store_for_what_it_was_told() -> None:
+    async with cluster() as c:
         key = await owned(c)
         read = count_calls(c["b"], "read", "status")
         gets = count_gets(c["b"])
@@ -95,11 +95,9 @@ def test_the_successor_asks_neither_storage_nor_the_store_for_what_it_was_told()
         assert read == []
         assert len(gets) == 1, "once, to hear whom to wait for"
 
-    play(story)
 
-
-def test_the_index_is_written_once_and_by_the_old_owner_when_the_new_one_is_open() -> None:
-    async def story(c: Cluster) -> None:
+async def test_the_index_is_written_once_and_by_the_old_owner_when_the_new_one_is_open() -> None:
+    async with cluster() as c:
         key = await owned(c)
         created = count_calls(c["b"], "create")
         c.give("b", key)
@@ -117,11 +115,9 @@ def test_the_index_is_written_once_and_by_the_old_owner_when_the_new_one_is_open
         assert not c["a"].broker.alarms_raised
         assert not c["b"].broker.alarms_raised
 
-    play(story)
 
-
-def test_a_process_that_ends_writes_its_indexes_first() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_process_that_ends_writes_its_indexes_first() -> None:
+    async with cluster() as c:
         key = await owned(c)
         c.give("b", key)
         await c.write("b", key, idempotent(2))
@@ -129,11 +125,10 @@ def test_a_process_that_ends_writes_its_indexes_first() -> None:
         kept = [status.path async for status in c["b"].fs.list(path_of(c).folder)]
         assert sum(path.endswith(".idx") for path in kept) == 1
 
-    play(story)
 
-
-def test_an_index_whose_writer_died_is_written_by_the_successor() -> None:
-    async def story(c: Cluster) -> None:
+@pytest.mark.leaves_tasks
+async def test_an_index_whose_writer_died_is_written_by_the_successor() -> None:
+    async with cluster() as c:
         key = await owned(c)
         c.give("b", key)
         await c.write("b", key, idempotent(2))
@@ -144,8 +139,6 @@ def test_an_index_whose_writer_died_is_written_by_the_successor() -> None:
         kept = [status.path async for status in c["b"].fs.list(path_of(c).folder)]
         assert sum(path.endswith(".idx") for path in kept) == 1
 
-    play(story)
-
 
 async def index_of(c: Cluster, node: str) -> Checkpoint | None:
     """Return what the index of the log's first segment says, None where there is none."""
@@ -153,11 +146,12 @@ async def index_of(c: Cluster, node: str) -> Checkpoint | None:
     return decode_idx(await c[node].fs.read(found[0], 0, 1 << 20)) if found else None
 
 
+@pytest.mark.leaves_tasks
 @pytest.mark.parametrize("dies", [True, False])
-def test_an_index_is_whole_after_two_moves_before_it_was_written(dies: bool) -> None:
+async def test_an_index_is_whole_after_two_moves_before_it_was_written(dies: bool) -> None:
     """The second owner's journal has a checkpoint of the closed segment, without its index."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster("a", "b", "c") as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -181,11 +175,10 @@ def test_an_index_is_whole_after_two_moves_before_it_was_written(dies: bool) -> 
         assert len(found.index) // ENTRY == found.position // (3 * 30_000)
         assert not c["c"].broker.alarms_raised
 
-    play(story, "a", "b", "c")
 
-
-def test_no_index_is_made_again_of_what_is_deleted_meanwhile() -> None:
-    async def story(c: Cluster) -> None:
+@pytest.mark.leaves_tasks
+async def test_no_index_is_made_again_of_what_is_deleted_meanwhile() -> None:
+    async with cluster("a", "b", "c") as c:
         c.topic()
         (key,) = c.keys()
         c.give("a", key)
@@ -205,13 +198,12 @@ def test_no_index_is_made_again_of_what_is_deleted_meanwhile() -> None:
         assert await index_of(c, "c") is None
         assert not c["c"].broker.alarms_raised
 
-    play(story, "a", "b", "c")
 
-
-def test_rule_9_a_word_and_an_index_that_died_with_their_writer_cost_no_producer_its_memory() -> None:
+@pytest.mark.leaves_tasks
+async def test_rule_9_a_word_and_an_index_that_died_with_their_writer_cost_no_producer_its_memory() -> None:
     """The segment is scanned then, as after any death."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         key = await owned(c, 3)
         c["a"].wire.is_cut = True
         c.give("b", key)
@@ -226,13 +218,12 @@ def test_rule_9_a_word_and_an_index_that_died_with_their_writer_cost_no_producer
         kept = [status.path async for status in c["b"].fs.list(path_of(c).folder)]
         assert sum(path.endswith(".idx") for path in kept) == 1
 
-    play(story)
 
-
-def test_rule_9_they_cost_no_producer_its_memory_of_the_segment_before() -> None:
+@pytest.mark.leaves_tasks
+async def test_rule_9_they_cost_no_producer_its_memory_of_the_segment_before() -> None:
     """The segment was begun a moment ago: no journal speaks of it yet, and the record lists the one before no more."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         key = await owned(c, 3)
         writer = c["a"].broker.get(key)
         assert writer is not None
@@ -250,11 +241,9 @@ def test_rule_9_they_cost_no_producer_its_memory_of_the_segment_before() -> None
         assert await c.write("b", key, idempotent(2)) == 2, "a repetition"
         assert await c.write("b", key, idempotent(3)) == 4
 
-    play(story)
 
-
-def test_an_index_of_what_is_deleted_meanwhile_is_not_written() -> None:
-    async def story(c: Cluster) -> None:
+async def test_an_index_of_what_is_deleted_meanwhile_is_not_written() -> None:
+    async with cluster() as c:
         key = await owned(c)
         c.give("b", key)
         await c["b"].assigned.wait(key, 5.0)
@@ -264,12 +253,10 @@ def test_an_index_of_what_is_deleted_meanwhile_is_not_written() -> None:
         assert await names(c) == []
         assert not c["a"].broker.alarms_raised
 
-    play(story)
-
 
 @pytest.mark.parametrize("spoil", ["damaged", "of another segment", "stale", "no record", "an empty record"])
-def test_a_word_that_is_wrong_costs_time_and_nothing_else(spoil: str) -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_word_that_is_wrong_costs_time_and_nothing_else(spoil: str) -> None:
+    async with cluster() as c:
         key = await owned(c)
         c["a"].wire.is_cut = True
         c.give("b", key)
@@ -294,11 +281,9 @@ def test_a_word_that_is_wrong_costs_time_and_nothing_else(spoil: str) -> None:
         assert await c.write("b", key, idempotent(1)) == 1
         assert await c.write("b", key, idempotent(2)) == 2
 
-    play(story)
 
-
-def test_a_word_from_an_earlier_version_has_no_releases() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_word_from_an_earlier_version_has_no_releases() -> None:
+    async with cluster() as c:
         key = await owned(c)
         c["a"].wire.is_cut = True
         c.give("b", key)
@@ -311,22 +296,18 @@ def test_a_word_from_an_earlier_version_has_no_releases() -> None:
         assert await c.write("b", key, idempotent(1)) == 1
         assert now() - began < 1.0
 
-    play(story)
-
 
 @pytest.mark.parametrize("releases", [(Release(1, b"{}", b""),), (NOTHING.release(),) * 3])
-def test_a_word_that_is_none_is_refused(releases: tuple[Release, ...]) -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_word_that_is_none_is_refused(releases: tuple[Release, ...]) -> None:
+    async with cluster() as c:
         topic = c.topic(2)
         told = HandedOverRequest(((topic.topic_id, 0), (topic.topic_id, 1)), releases)
         with pytest.raises((RequestError, FormatError)):
             await c["b"].wire.ask(c["b"].view.members["a"], told, 1.0)
 
-    play(story)
 
-
-def test_without_a_successor_the_index_is_written_first() -> None:
-    async def story(c: Cluster) -> None:
+async def test_without_a_successor_the_index_is_written_first() -> None:
+    async with cluster() as c:
         key = await owned(c)
         for node in c.nodes.values():
             node.view.lose("b")
@@ -335,13 +316,11 @@ def test_without_a_successor_the_index_is_written_first() -> None:
         assert "idx" in await kinds(c)
         assert len(c["a"].broker.shared.late_indexes) == 0
 
-    play(story)
 
-
-def test_where_too_many_indexes_wait_the_next_is_written_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_too_many_indexes_wait_the_next_is_written_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deferred_indexes, "BYTES_MAX", 1)
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         c.topic(2)
         keys = c.keys()
         c.give("a", *keys)
@@ -355,8 +334,6 @@ def test_where_too_many_indexes_wait_the_next_is_written_first(monkeypatch: pyte
         assert await c.write("b", keys[0], idempotent(0)) == 0
         assert "idx" in await kinds(c)
         assert len(c["b"].broker.shared.late_indexes) == 1
-
-    play(story)
 
 
 def test_words_are_bounded() -> None:
@@ -375,10 +352,10 @@ def test_words_are_bounded() -> None:
 # -------------------------------------------------------------------------------------------------------- first files
 
 
-def test_the_first_file_is_there_when_the_partition_comes() -> None:
+async def test_the_first_file_is_there_when_the_partition_comes() -> None:
     """It is made while the old owner closes its own, once, and used."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         key = await owned(c)
         c.storage.faults = replace(HDFS, ack_s=(0.02, 0.02))
         created = count_calls(c["b"], "create")
@@ -391,11 +368,9 @@ def test_the_first_file_is_there_when_the_partition_comes() -> None:
         assert (await record_of(c)).segments[-1].spare == spare
         assert len(c["b"].broker.shared.first_files) == 0
 
-    play(story)
 
-
-def test_nothing_is_made_for_what_nobody_waits_for() -> None:
-    async def story(c: Cluster) -> None:
+async def test_nothing_is_made_for_what_nobody_waits_for() -> None:
+    async with cluster() as c:
         key = await owned(c)
         created = count_calls(c["b"], "create")
         c.give("b", key)
@@ -403,11 +378,9 @@ def test_nothing_is_made_for_what_nobody_waits_for() -> None:
         assert c["b"].assigned.get(key) is not None
         assert not any(".spare" in path for path in created)
 
-    play(story)
 
-
-def test_nothing_is_made_where_others_wait_for_room() -> None:
-    async def story(c: Cluster) -> None:
+async def test_nothing_is_made_where_others_wait_for_room() -> None:
+    async with cluster(broker=BrokerConfig(open_pipelines_max=1)) as c:
         c.topic(2)
         mine, theirs = c.keys()
         c.give("a", mine)
@@ -422,12 +395,10 @@ def test_nothing_is_made_where_others_wait_for_room() -> None:
         assert not any(".spare" in path for path in created)
         assert await writing == 1
 
-    play(story, broker=BrokerConfig(open_pipelines_max=1))
-
 
 @pytest.mark.parametrize("how", ["nobody writes", "it goes elsewhere", "the process ends"])
-def test_a_first_file_that_is_not_wanted_is_removed(how: str) -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_first_file_that_is_not_wanted_is_removed(how: str) -> None:
+    async with cluster() as c:
         key = await owned(c)
         b = c["b"]
         b.view.give("b", key)  # the old owner does not hear of it yet
@@ -446,8 +417,6 @@ def test_a_first_file_that_is_not_wanted_is_removed(how: str) -> None:
         assert left == []
         assert len(b.broker.shared.first_files) == 0
         await asyncio.gather(waiting, return_exceptions=True)
-
-    play(story)
 
 
 class Appender:
@@ -655,10 +624,10 @@ def test_one_who_is_cancelled_while_he_takes_it_leaves_nothing_open() -> None:
     first_files(story)
 
 
-def test_where_the_time_of_a_move_goes_with_waiters() -> None:
+async def test_where_the_time_of_a_move_goes_with_waiters() -> None:
     """Storage as in the table of docs/design/hand-over.md: what is left is serial by the rules."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster(broker=BrokerConfig()) as c:
         key = await owned(c)
         c.storage.faults = HDFS
         began = now()
@@ -666,13 +635,11 @@ def test_where_the_time_of_a_move_goes_with_waiters() -> None:
         assert await c.write("b", key, idempotent(2)) == 2
         assert now() - began < 0.03
 
-    play(story, broker=BrokerConfig())
 
-
-def test_a_word_does_not_wait_for_the_answer_to_the_one_before() -> None:
+async def test_a_word_does_not_wait_for_the_answer_to_the_one_before() -> None:
     """But no more than a few are under way, and what comes then goes together."""
 
-    async def story(c: Cluster) -> None:
+    async with cluster() as c:
         topic = c.topic(20)
         keys = c.keys()
         c.wire_s = 1.0
@@ -690,5 +657,3 @@ def test_a_word_does_not_wait_for_the_answer_to_the_one_before() -> None:
         assert sizes == [1] * UNDER_WAY_MAX + [len(keys) - UNDER_WAY_MAX]
         told = [each for _, message in a.wire.asked for each in message.partitions]
         assert told == [(topic.topic_id, number) for number in range(20)]
-
-    play(story)

@@ -49,20 +49,17 @@ async def split_cluster() -> MemoryFileSystem:
     return fs
 
 
-def test_all_that_the_wrong_root_has_is_moved_as_the_same_file() -> None:
-    async def body() -> None:
-        fs = await split_cluster()
-        ids = {path: (await fs.status("/rot" + path)).file_id for path in (B, C)}
-        would = await merge(fs, "/root", "/rot", is_dry=True)
-        assert await paths(fs, "/rot") == ["/rot" + path for path in ("/cluster.json", JOURNAL, B, C, FACTS)]
-        done = await merge(fs, "/root", "/rot")
-        assert done == would
-        assert (done.moved, done.left) == (["/rot" + B, "/rot/topics/t/id/7", "/rot/journals"], [])
-        assert await paths(fs, "/root") == ["/root" + path for path in (JOURNAL, A, B, C, FACTS)]
-        assert {path: (await fs.status("/root" + path)).file_id for path in (B, C)} == ids
-        assert (await merge(fs, "/root", "/rot")).moved == []
-
-    run(body())
+async def test_all_that_the_wrong_root_has_is_moved_as_the_same_file() -> None:
+    fs = await split_cluster()
+    ids = {path: (await fs.status("/rot" + path)).file_id for path in (B, C)}
+    would = await merge(fs, "/root", "/rot", is_dry=True)
+    assert await paths(fs, "/rot") == ["/rot" + path for path in ("/cluster.json", JOURNAL, B, C, FACTS)]
+    done = await merge(fs, "/root", "/rot")
+    assert done == would
+    assert (done.moved, done.left) == (["/rot" + B, "/rot/topics/t/id/7", "/rot/journals"], [])
+    assert await paths(fs, "/root") == ["/root" + path for path in (JOURNAL, A, B, C, FACTS)]
+    assert {path: (await fs.status("/root" + path)).file_id for path in (B, C)} == ids
+    assert (await merge(fs, "/root", "/rot")).moved == []
 
 
 def test_an_index_without_its_segment_is_not_one() -> None:
@@ -86,16 +83,13 @@ def test_an_index_without_its_segment_is_not_one() -> None:
         run(body(has_index))
 
 
-def test_what_collides_stays_and_is_named() -> None:
-    async def body() -> None:
-        fs = await split_cluster()
-        await fill(fs, "/rot", **{A: b"another a"})
-        merged = await merge(fs, "/root", "/rot")
-        assert merged.left == ["/rot" + A]
-        assert await fs.read("/root" + A, 0, 100) == b"a"
-        assert await fs.read("/rot" + A, 0, 100) == b"another a"
-
-    run(body())
+async def test_what_collides_stays_and_is_named() -> None:
+    fs = await split_cluster()
+    await fill(fs, "/rot", **{A: b"another a"})
+    merged = await merge(fs, "/root", "/rot")
+    assert merged.left == ["/rot" + A]
+    assert await fs.read("/root" + A, 0, 100) == b"a"
+    assert await fs.read("/rot" + A, 0, 100) == b"another a"
 
 
 TOPIC = {
@@ -124,7 +118,7 @@ TOPIC = {
     ],
     ids=str,
 )
-def test_files_that_say_the_same_of_a_topic_are_the_same(
+async def test_files_that_say_the_same_of_a_topic_are_the_same(
     right: dict[str, object], wrong: dict[str, object], is_same: bool
 ) -> None:
     """Files of older versions have the configs in the order of the topic's creation, or no replication factor."""
@@ -132,39 +126,33 @@ def test_files_that_say_the_same_of_a_topic_are_the_same(
     def content(fields: dict[str, object]) -> bytes:
         return json.dumps({name: value for name, value in (TOPIC | fields).items() if value is not None}).encode()
 
-    async def body() -> None:
-        fs, path = MemoryFileSystem(MemoryStorage(), "merge"), "/topics/t/topic-3.json"
-        for root, fields in (("/root", right), ("/rot", wrong)):
-            await fill(fs, root, **{path: content(fields)})
-        merged = await merge(fs, "/root", "/rot")
-        assert merged.left == ([] if is_same else ["/rot" + path])
-        assert await fs.read("/root" + path, 0, 10_000) == content(right)
-
-    run(body())
+    fs, path = MemoryFileSystem(MemoryStorage(), "merge"), "/topics/t/topic-3.json"
+    for root, fields in (("/root", right), ("/rot", wrong)):
+        await fill(fs, root, **{path: content(fields)})
+    merged = await merge(fs, "/root", "/rot")
+    assert merged.left == ([] if is_same else ["/rot" + path])
+    assert await fs.read("/root" + path, 0, 10_000) == content(right)
 
 
-def test_a_merge_that_was_interrupted_is_run_again() -> None:
-    async def body() -> None:
-        for allowed in range(4):
-            fs, renames = await split_cluster(), 0
-            rename = fs.rename
+async def test_a_merge_that_was_interrupted_is_run_again() -> None:
+    for allowed in range(4):
+        fs, renames = await split_cluster(), 0
+        rename = fs.rename
 
-            async def fails(source: str, target: str, rename: Any = rename, allowed: int = allowed) -> None:
-                nonlocal renames
-                renames += 1
-                if renames > allowed:
-                    raise NoSuchFile("killed")
-                await rename(source, target)
+        async def fails(source: str, target: str, rename: Any = rename, allowed: int = allowed) -> None:
+            nonlocal renames
+            renames += 1
+            if renames > allowed:
+                raise NoSuchFile("killed")
+            await rename(source, target)
 
-            fs.rename = fails  # type: ignore[method-assign]
-            if allowed < 3:
-                with pytest.raises(NoSuchFile):
-                    await merge(fs, "/root", "/rot")
-                fs.rename = rename  # type: ignore[method-assign]
-            await merge(fs, "/root", "/rot")
-            assert await paths(fs, "/root") == ["/root" + path for path in (JOURNAL, A, B, C, FACTS)]
-
-    run(body())
+        fs.rename = fails  # type: ignore[method-assign]
+        if allowed < 3:
+            with pytest.raises(NoSuchFile):
+                await merge(fs, "/root", "/rot")
+            fs.rename = rename  # type: ignore[method-assign]
+        await merge(fs, "/root", "/rot")
+        assert await paths(fs, "/root") == ["/root" + path for path in (JOURNAL, A, B, C, FACTS)]
 
 
 def test_roots_of_one_file_system_share_a_folder() -> None:

@@ -261,13 +261,11 @@ def room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalFileSystem, "health", health)
 
 
-def test_room_of_a_local_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.loops("asyncio")
+async def test_room_of_a_local_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
 
-    async def ask() -> StorageHealth:
-        return await LocalFileSystem(str(tmp_path), "test").health()
-
-    health = asyncio.run(ask())
+    health = await LocalFileSystem(str(tmp_path), "test").health()
     assert 0 <= health.remaining_bytes <= health.capacity_bytes
     assert health.capacity_bytes > 0
 

@@ -21,7 +21,6 @@ from bmq.storage.filesystem import FileStatus, StorageError, write_once
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.root_id import read_root_id
-from tests.harness.loop import run
 
 TOPIC_ID = uuid.UUID(int=1)
 PARTITIONS = 3
@@ -58,61 +57,52 @@ async def _fill(fs: MemoryFileSystem) -> None:
         await write_once(fs, PartitionPath("t", str(TOPIC_ID), number).folder + "/file", b"x")
 
 
-def test_what_is_read_ahead_ends_with_the_one_that_reads() -> None:
+async def test_what_is_read_ahead_ends_with_the_one_that_reads() -> None:
     """Also while the error is still held by somebody, who would keep a generator from being collected."""
 
-    async def main() -> None:
-        fs = await _root()
-        had: list[int] = []
+    fs = await _root()
+    had: list[int] = []
 
-        def on_partition(found: FoundPartition) -> None:
-            had.append(len(fs.listing))
-            raise StorageError("the output is full")
+    def on_partition(found: FoundPartition) -> None:
+        had.append(len(fs.listing))
+        raise StorageError("the output is full")
 
-        with pytest.raises(StorageError, match="full") as held:
-            await rebuild(
-                fs, MemoryKeyValue(MemoryStore()), NodeConfig(cluster="c"), is_dry=True, on_partition=on_partition
-            )
-        assert held.value.__traceback__ is not None
-        assert had == [PARTITIONS - 1]
-        assert fs.listing == set()
-
-    run(main())
+    with pytest.raises(StorageError, match="full") as held:
+        await rebuild(
+            fs, MemoryKeyValue(MemoryStore()), NodeConfig(cluster="c"), is_dry=True, on_partition=on_partition
+        )
+    assert held.value.__traceback__ is not None
+    assert had == [PARTITIONS - 1]
+    assert fs.listing == set()
 
 
-def test_the_rebuilt_store_knows_its_root() -> None:
+async def test_the_rebuilt_store_knows_its_root() -> None:
     """Also one of an older version, which has no id yet."""
 
-    async def main() -> None:
-        storage, kv = MemoryStorage(), MemoryKeyValue(MemoryStore())
-        fs = MemoryFileSystem(storage, "rebuild")
-        await check_cluster(fs, "id")
-        assert await read_root_id(fs) == ""
-        await rebuild(fs, kv, NodeConfig(cluster="c"), is_dry=True)
-        assert await read_root_id(fs) == ""
-        await rebuild(fs, kv, NodeConfig(cluster="c"))
-        stored = await read_root(kv, "c")
-        assert stored is not None
-        assert stored.root_id == await read_root_id(fs) != ""
-        assert (await RootGuard(kv, fs, "c").check()).incarnation == 1
-
-    run(main())
+    storage, kv = MemoryStorage(), MemoryKeyValue(MemoryStore())
+    fs = MemoryFileSystem(storage, "rebuild")
+    await check_cluster(fs, "id")
+    assert await read_root_id(fs) == ""
+    await rebuild(fs, kv, NodeConfig(cluster="c"), is_dry=True)
+    assert await read_root_id(fs) == ""
+    await rebuild(fs, kv, NodeConfig(cluster="c"))
+    stored = await read_root(kv, "c")
+    assert stored is not None
+    assert stored.root_id == await read_root_id(fs) != ""
+    assert (await RootGuard(kv, fs, "c").check()).incarnation == 1
 
 
-def test_how_far_it_is_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_how_far_it_is_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics, journals and partitions are counted, and then the topics that are written."""
 
-    async def main() -> list[str]:
-        fs = MemoryFileSystem(MemoryStorage(), "rebuild")
-        await _fill(fs)
-        await write_once(fs, "/journals/broker-00000001.jnl", b"")
-        stream = io.StringIO()
-        monkeypatch.setattr("bmq.cli.progress.LOG_S", 0.0)
-        progress = Progress("rebuild", stream=stream)
-        await rebuild(fs, MemoryKeyValue(MemoryStore()), NodeConfig(cluster="c"), progress=progress)
-        return stream.getvalue().splitlines()
-
-    lines = [line.removeprefix("bmq: rebuild: ") for line in run(main())]
+    fs = MemoryFileSystem(MemoryStorage(), "rebuild")
+    await _fill(fs)
+    await write_once(fs, "/journals/broker-00000001.jnl", b"")
+    stream = io.StringIO()
+    monkeypatch.setattr("bmq.cli.progress.LOG_S", 0.0)
+    progress = Progress("rebuild", stream=stream)
+    await rebuild(fs, MemoryKeyValue(MemoryStore()), NodeConfig(cluster="c"), progress=progress)
+    lines = [line.removeprefix("bmq: rebuild: ") for line in stream.getvalue().splitlines()]
     assert lines[0] == "reading topics: 1 topics"
     assert lines[1] == "reading journals: 1 brokers"
     assert lines[2].startswith(f"reading partitions: 1 of {PARTITIONS} partitions")

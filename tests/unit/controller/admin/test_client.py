@@ -157,23 +157,20 @@ async def test_errors_are_the_leaders(w: World, one: Remote) -> None:
 
 
 @pytest.mark.parametrize("fate", [fate for fate in Fate if fate is not Fate.ANSWERED])
-def test_an_answer_that_is_lost_is_no_wrong_answer(fate: Fate) -> None:
+async def test_an_answer_that_is_lost_is_no_wrong_answer(fate: Fate) -> None:
     """Created once and told so; deleted and told so; not told that there were as many partitions before."""
 
-    async def main() -> None:
-        async with world("a", "b", controllers=["c1"]) as w, remote(w) as one:
-            one.peers.fates = [fate, fate]
-            made = await one.admin.create_topic("u", 3)
-            assert one.catalog.topics["u"] == made
-            one.peers.fates = [fate]
-            assert (await one.admin.add_partitions("u", 5)).partitions == 5
-            one.peers.fates = [fate]
-            await one.admin.alter_topic_configs("u", {"retention.ms": "8"})
-            one.peers.fates = [fate]
-            await one.admin.delete_topic("u")
-            assert "u" not in one.catalog.topics
-
-    run(main())
+    async with world("a", "b", controllers=["c1"]) as w, remote(w) as one:
+        one.peers.fates = [fate, fate]
+        made = await one.admin.create_topic("u", 3)
+        assert one.catalog.topics["u"] == made
+        one.peers.fates = [fate]
+        assert (await one.admin.add_partitions("u", 5)).partitions == 5
+        one.peers.fates = [fate]
+        await one.admin.alter_topic_configs("u", {"retention.ms": "8"})
+        one.peers.fates = [fate]
+        await one.admin.delete_topic("u")
+        assert "u" not in one.catalog.topics
 
 
 @story("c1")
@@ -261,15 +258,12 @@ async def test_a_report_reaches_the_leader(w: World, one: Remote) -> None:
     assert answer.error is ErrorCode.NOT_CONTROLLER
 
 
-def test_a_leader_in_the_same_process_that_stands_still_is_not_waited_for_for_ever() -> None:
-    async def main() -> None:
-        async with world("a", controllers=["c1"]) as w, remote(w, local=w.standbys[0]) as one:
-            w.standbys[0].kv.pause()
-            async with asyncio.timeout(60):
-                assert "not known" in await refused(one.admin.create_topic("u"), ErrorCode.REQUEST_TIMED_OUT)
-            w.standbys[0].kv.resume()
-
-    run(main())
+async def test_a_leader_in_the_same_process_that_stands_still_is_not_waited_for_for_ever() -> None:
+    async with world("a", controllers=["c1"]) as w, remote(w, local=w.standbys[0]) as one:
+        w.standbys[0].kv.pause()
+        async with asyncio.timeout(60):
+            assert "not known" in await refused(one.admin.create_topic("u"), ErrorCode.REQUEST_TIMED_OUT)
+        w.standbys[0].kv.resume()
 
 
 _SOUND: dict[str, dict[str, Any]] = {
@@ -335,10 +329,7 @@ async def test_arguments_of_another_version_are_told_from_a_bug(w: World, one: R
         await service.act("ensure_topic", {"name": "t"})
 
 
-def test_the_leader_asks_nobody() -> None:
-    async def main() -> None:
-        async with world("a", controllers=["c1"]) as w, remote(w, local=w.standbys[0]) as one:
-            await one.admin.create_topic("u")
-            assert one.peers.calls == 0
-
-    run(main())
+async def test_the_leader_asks_nobody() -> None:
+    async with world("a", controllers=["c1"]) as w, remote(w, local=w.standbys[0]) as one:
+        await one.admin.create_topic("u")
+        assert one.peers.calls == 0

@@ -73,46 +73,40 @@ async def left(w: AdminWorld, topic: Topic) -> tuple[int, list[str]]:
     return len(records), await w.names(f"/topics/{topic.name}/{topic.topic_id}")
 
 
-def test_all_of_it_goes_after_the_delay_and_not_before() -> None:
-    async def main() -> None:
-        async with world() as w:
-            gone = await w.admin.create_topic("t", 250, configs={"file.delete.delay.ms": "30000"})
-            kept = await w.admin.create_topic("kept", 2)
-            await fill(w, gone)
-            await fill(w, kept)
-            cleaner = TopicCleaner(MemoryKeyValue(w.store), "c", w.files, LoopClock())
-            await cleaner.start()
-            await w.admin.delete_topic("t")
-            assert await read_topic(w.fs, "t") is None
-            again = await w.admin.create_topic("t", 1)
-            await fill(w, again)
-            await asyncio.sleep(25)
-            assert (await left(w, gone))[0] == 250
-            assert len((await left(w, gone))[1]) == 250
-            await asyncio.sleep(20)
-            assert await left(w, gone) == (0, [])
-            assert str(gone.topic_id) not in await w.names("/topics/t")
-            assert w.store.get(deleted_key("c", gone.topic_id)) is None
-            for topic in (kept, again):
-                assert await left(w, topic) == (topic.partitions, [str(p) for p in range(topic.partitions)])
-                stored = await read_topic(w.fs, topic.name)
-                assert stored is not None
-                assert stored.topic_id == topic.topic_id
-            await cleaner.close()
-
-    run(main())
+async def test_all_of_it_goes_after_the_delay_and_not_before() -> None:
+    async with world() as w:
+        gone = await w.admin.create_topic("t", 250, configs={"file.delete.delay.ms": "30000"})
+        kept = await w.admin.create_topic("kept", 2)
+        await fill(w, gone)
+        await fill(w, kept)
+        cleaner = TopicCleaner(MemoryKeyValue(w.store), "c", w.files, LoopClock())
+        await cleaner.start()
+        await w.admin.delete_topic("t")
+        assert await read_topic(w.fs, "t") is None
+        again = await w.admin.create_topic("t", 1)
+        await fill(w, again)
+        await asyncio.sleep(25)
+        assert (await left(w, gone))[0] == 250
+        assert len((await left(w, gone))[1]) == 250
+        await asyncio.sleep(20)
+        assert await left(w, gone) == (0, [])
+        assert str(gone.topic_id) not in await w.names("/topics/t")
+        assert w.store.get(deleted_key("c", gone.topic_id)) is None
+        for topic in (kept, again):
+            assert await left(w, topic) == (topic.partitions, [str(p) for p in range(topic.partitions)])
+            stored = await read_topic(w.fs, topic.name)
+            assert stored is not None
+            assert stored.topic_id == topic.topic_id
+        await cleaner.close()
 
 
-def test_nothing_is_left_of_a_name_that_nobody_uses() -> None:
-    async def main() -> None:
-        async with world() as w:
-            gone = await w.admin.create_topic("t", 3, configs={"file.delete.delay.ms": "0"})
-            await fill(w, gone)
-            await w.admin.delete_topic("t")
-            assert await TopicCleaner(w.kv, "c", w.files, LoopClock()).clean() == 10.0
-            assert await w.names("/topics") == []
-
-    run(main())
+async def test_nothing_is_left_of_a_name_that_nobody_uses() -> None:
+    async with world() as w:
+        gone = await w.admin.create_topic("t", 3, configs={"file.delete.delay.ms": "0"})
+        await fill(w, gone)
+        await w.admin.delete_topic("t")
+        assert await TopicCleaner(w.kv, "c", w.files, LoopClock()).clean() == 10.0
+        assert await w.names("/topics") == []
 
 
 class Dying(StoredTopics):
@@ -139,24 +133,21 @@ class Dying(StoredTopics):
 
 
 @pytest.mark.parametrize("step", range(1, 12))
-def test_a_crash_anywhere_is_the_next_starts_beginning(step: int) -> None:
-    async def main() -> None:
-        async with world() as w:
-            gone = await w.admin.create_topic("t", 7, configs={"file.delete.delay.ms": "0"})
-            await fill(w, gone)
-            await w.admin.delete_topic("t")
-            crashed = False
-            try:
-                await TopicCleaner(w.kv, "c", Dying(w, step), LoopClock()).clean()
-            except asyncio.CancelledError:
-                crashed = True
-                assert w.store.get(deleted_key("c", gone.topic_id)) is not None
-            assert crashed == (step <= 9), "seven partitions take four calls, two chances each, after the first step"
-            await TopicCleaner(w.kv, "c", w.files, LoopClock()).clean()
-            assert await left(w, gone) == (0, [])
-            assert w.store.get(deleted_key("c", gone.topic_id)) is None
-
-    run(main())
+async def test_a_crash_anywhere_is_the_next_starts_beginning(step: int) -> None:
+    async with world() as w:
+        gone = await w.admin.create_topic("t", 7, configs={"file.delete.delay.ms": "0"})
+        await fill(w, gone)
+        await w.admin.delete_topic("t")
+        crashed = False
+        try:
+            await TopicCleaner(w.kv, "c", Dying(w, step), LoopClock()).clean()
+        except asyncio.CancelledError:
+            crashed = True
+            assert w.store.get(deleted_key("c", gone.topic_id)) is not None
+        assert crashed == (step <= 9), "seven partitions take four calls, two chances each, after the first step"
+        await TopicCleaner(w.kv, "c", w.files, LoopClock()).clean()
+        assert await left(w, gone) == (0, [])
+        assert w.store.get(deleted_key("c", gone.topic_id)) is None
 
 
 def test_two_cleaners_under_faults_end_with_nothing_left() -> None:
@@ -185,89 +176,80 @@ def test_two_cleaners_under_faults_end_with_nothing_left() -> None:
         run(main(seed), seed)
 
 
-def test_a_record_that_is_still_written_is_not_removed_under_its_writer() -> None:
+async def test_a_record_that_is_still_written_is_not_removed_under_its_writer() -> None:
     """An owner that has not heard of the deletion: the folder stays until it has."""
 
-    async def main() -> None:
-        async with world() as w:
-            gone = await w.admin.create_topic("t", 1, configs={"file.delete.delay.ms": "0"})
-            await fill(w, gone)
-            await w.admin.delete_topic("t")
-            key = partition_key("c", PartitionKey(gone.topic_id, 0))
+    async with world() as w:
+        gone = await w.admin.create_topic("t", 1, configs={"file.delete.delay.ms": "0"})
+        await fill(w, gone)
+        await w.admin.delete_topic("t")
+        key = partition_key("c", PartitionKey(gone.topic_id, 0))
 
-            class Racing(MemoryKeyValue):
-                """Writes the record between the cleaner's look and its commit, once."""
+        class Racing(MemoryKeyValue):
+            """Writes the record between the cleaner's look and its commit, once."""
 
-                is_done = False
+            is_done = False
 
-                async def commit(self, compares, writes):  # type: ignore[no-untyped-def]
-                    if not self.is_done and compares[0].key == key:
-                        self.is_done = True
-                        await super().commit([], [Put(key, encode(PartitionRecord(epoch=2)))])
-                    return await super().commit(compares, writes)
+            async def commit(self, compares, writes):  # type: ignore[no-untyped-def]
+                if not self.is_done and compares[0].key == key:
+                    self.is_done = True
+                    await super().commit([], [Put(key, encode(PartitionRecord(epoch=2)))])
+                return await super().commit(compares, writes)
 
-            cleaner = TopicCleaner(Racing(w.store), "c", w.files, LoopClock())
-            await cleaner.clean()
-            assert await left(w, gone) == (1, ["0"])
-            await cleaner.clean()
-            assert await left(w, gone) == (0, [])
-
-    run(main())
+        cleaner = TopicCleaner(Racing(w.store), "c", w.files, LoopClock())
+        await cleaner.clean()
+        assert await left(w, gone) == (1, ["0"])
+        await cleaner.clean()
+        assert await left(w, gone) == (0, [])
 
 
-def test_a_storage_that_fails_is_asked_again() -> None:
-    async def main() -> None:
-        async with world() as w:
-            gone = await w.admin.create_topic("t", 1, configs={"file.delete.delay.ms": "0"})
-            await fill(w, gone)
-            await w.admin.delete_topic("t")
+async def test_a_storage_that_fails_is_asked_again() -> None:
+    async with world() as w:
+        gone = await w.admin.create_topic("t", 1, configs={"file.delete.delay.ms": "0"})
+        await fill(w, gone)
+        await w.admin.delete_topic("t")
 
-            class Failing(StoredTopics):
-                async def remove_some(self, name: str, topic_id: uuid.UUID, limit: int) -> bool:
-                    raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "storage is away")
+        class Failing(StoredTopics):
+            async def remove_some(self, name: str, topic_id: uuid.UUID, limit: int) -> bool:
+                raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "storage is away")
 
-            await TopicCleaner(w.kv, "c", Failing(w.fs), LoopClock()).clean()
-            assert w.store.get(deleted_key("c", gone.topic_id)) is not None
-            await TopicCleaner(w.kv, "c", w.files, LoopClock()).clean()
-            assert w.store.get(deleted_key("c", gone.topic_id)) is None
-
-    run(main())
+        await TopicCleaner(w.kv, "c", Failing(w.fs), LoopClock()).clean()
+        assert w.store.get(deleted_key("c", gone.topic_id)) is not None
+        await TopicCleaner(w.kv, "c", w.files, LoopClock()).clean()
+        assert w.store.get(deleted_key("c", gone.topic_id)) is None
 
 
-def test_a_topic_that_cannot_be_removed_holds_up_no_other() -> None:
+async def test_a_topic_that_cannot_be_removed_holds_up_no_other() -> None:
     """A folder without permission, or with a snapshot; and a record that this version cannot read.  Each is tried
     again, less and less often."""
 
-    async def main() -> None:
-        async with world() as w:
-            topics = [await w.admin.create_topic(f"t{n}", 1, configs={"file.delete.delay.ms": "0"}) for n in range(5)]
-            for topic in topics:
-                await fill(w, topic)
-                await w.admin.delete_topic(topic.name)
-            first = min(topics, key=lambda topic: str(topic.topic_id))
-            tries = 0
+    async with world() as w:
+        topics = [await w.admin.create_topic(f"t{n}", 1, configs={"file.delete.delay.ms": "0"}) for n in range(5)]
+        for topic in topics:
+            await fill(w, topic)
+            await w.admin.delete_topic(topic.name)
+        first = min(topics, key=lambda topic: str(topic.topic_id))
+        tries = 0
 
-            class Kept(StoredTopics):
-                async def remove_some(self, name: str, topic_id: uuid.UUID, limit: int) -> bool:
-                    nonlocal tries
-                    if topic_id == first.topic_id:
-                        tries += 1
-                        raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "Permission denied")
-                    return await super().remove_some(name, topic_id, limit)
+        class Kept(StoredTopics):
+            async def remove_some(self, name: str, topic_id: uuid.UUID, limit: int) -> bool:
+                nonlocal tries
+                if topic_id == first.topic_id:
+                    tries += 1
+                    raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "Permission denied")
+                return await super().remove_some(name, topic_id, limit)
 
-            unknown = deleted_key("c", uuid.UUID(int=0))
-            await w.kv.commit([], [Put(unknown, b'{"format": 99}')])
-            cleaner = TopicCleaner(MemoryKeyValue(w.store), "c", Kept(w.fs), LoopClock())
-            await cleaner.clean()
-            for topic in topics:
-                assert (w.store.get(deleted_key("c", topic.topic_id)) is None) == (topic is not first)
-            assert (cleaner.waiting, cleaner.failing) == (2, 2)
-            await cleaner.start()
-            await asyncio.sleep(3_600)
-            await cleaner.close()
-            assert 8 <= tries <= 14, "after 10 s, 20 s, ... and then every ten minutes"
-            await w.kv.commit([], [Delete(unknown), Delete(deleted_key("c", first.topic_id))])
-            await cleaner.clean()
-            assert (cleaner.waiting, cleaner.failing) == (0, 0)
-
-    run(main())
+        unknown = deleted_key("c", uuid.UUID(int=0))
+        await w.kv.commit([], [Put(unknown, b'{"format": 99}')])
+        cleaner = TopicCleaner(MemoryKeyValue(w.store), "c", Kept(w.fs), LoopClock())
+        await cleaner.clean()
+        for topic in topics:
+            assert (w.store.get(deleted_key("c", topic.topic_id)) is None) == (topic is not first)
+        assert (cleaner.waiting, cleaner.failing) == (2, 2)
+        await cleaner.start()
+        await asyncio.sleep(3_600)
+        await cleaner.close()
+        assert 8 <= tries <= 14, "after 10 s, 20 s, ... and then every ten minutes"
+        await w.kv.commit([], [Delete(unknown), Delete(deleted_key("c", first.topic_id))])
+        await cleaner.clean()
+        assert (cleaner.waiting, cleaner.failing) == (0, 0)

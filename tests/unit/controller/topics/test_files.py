@@ -14,7 +14,6 @@ from bmq.controller.topics import files as topic_files
 from bmq.controller.topics.files import PACE_S, Publisher
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import Catalog, Topic
-from tests.harness.loop import run
 
 
 class Files:
@@ -45,26 +44,23 @@ def catalog(topics: int) -> Catalog:
     return cast(Catalog, SimpleNamespace(topics=made))
 
 
-def test_the_newest_are_looked_at_at_once_and_the_others_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_newest_are_looked_at_at_once_and_the_others_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_files, "NEWEST", 10)
 
-    async def main() -> None:
-        files = Files({f"t{n}": n + 1 for n in range(1_000) if n not in (5, 995)})
-        files.failing = {"t7"}
-        publisher = Publisher(files, catalog(1_000))
-        publisher.start()
-        await asyncio.sleep(PACE_S / 2)
-        assert {name for _, name in files.looked[:10]} == {f"t{n}" for n in range(990, 1_000)}
-        assert files.written["t995"] == 996
-        assert len(files.looked) <= 11
-        await asyncio.sleep(2_000 * PACE_S)
-        files.failing.clear()
-        await asyncio.sleep(60)
-        assert files.written["t5"] == 6
-        assert {name for _, name in files.looked} == {f"t{n}" for n in range(1_000)}
-        assert sum(name == "t7" for _, name in files.looked) >= 2, "what failed is looked at again"
-        times = [at for at, _ in files.looked[10:]]
-        assert times[500] - times[0] >= 480 * PACE_S
-        await publisher.close()
-
-    run(main())
+    files = Files({f"t{n}": n + 1 for n in range(1_000) if n not in (5, 995)})
+    files.failing = {"t7"}
+    publisher = Publisher(files, catalog(1_000))
+    publisher.start()
+    await asyncio.sleep(PACE_S / 2)
+    assert {name for _, name in files.looked[:10]} == {f"t{n}" for n in range(990, 1_000)}
+    assert files.written["t995"] == 996
+    assert len(files.looked) <= 11
+    await asyncio.sleep(2_000 * PACE_S)
+    files.failing.clear()
+    await asyncio.sleep(60)
+    assert files.written["t5"] == 6
+    assert {name for _, name in files.looked} == {f"t{n}" for n in range(1_000)}
+    assert sum(name == "t7" for _, name in files.looked) >= 2, "what failed is looked at again"
+    times = [at for at, _ in files.looked[10:]]
+    assert times[500] - times[0] >= 480 * PACE_S
+    await publisher.close()

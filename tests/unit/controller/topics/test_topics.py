@@ -59,33 +59,27 @@ async def three() -> int:
     return 3
 
 
-def test_a_topic_is_there_everywhere_when_it_is_answered() -> None:
-    async def main() -> None:
-        async with world(config=NodeConfig(num_partitions=4, default_replication_factor=2)) as w:
-            made = await w.admin.create_topic("t", configs={"retention.ms": " 5 "})
-            assert (made.partitions, made.replication_factor, made.configs) == (4, 2, {"retention.ms": "5"})
-            assert w.catalog.topics["t"] == made
-            stored = await read_topic(w.fs, "t")
-            assert stored is not None
-            assert (stored.topic_id, stored.partitions, stored.revision) == (made.topic_id, 4, made.revision)
-            assert stored.configs == {"retention.ms": "5"}
-
-    run(main())
+async def test_a_topic_is_there_everywhere_when_it_is_answered() -> None:
+    async with world(config=NodeConfig(num_partitions=4, default_replication_factor=2)) as w:
+        made = await w.admin.create_topic("t", configs={"retention.ms": " 5 "})
+        assert (made.partitions, made.replication_factor, made.configs) == (4, 2, {"retention.ms": "5"})
+        assert w.catalog.topics["t"] == made
+        stored = await read_topic(w.fs, "t")
+        assert stored is not None
+        assert (stored.topic_id, stored.partitions, stored.revision) == (made.topic_id, 4, made.revision)
+        assert stored.configs == {"retention.ms": "5"}
 
 
-def test_validate_only_changes_nothing() -> None:
-    async def main() -> None:
-        async with world() as w:
-            made = await w.admin.create_topic("t", 2)
-            before = w.store.revision
-            assert (await w.admin.create_topic("u", 3, validate_only=True)).partitions == 3
-            assert (await w.admin.add_partitions("t", 5, validate_only=True)).partitions == 5
-            await w.admin.alter_topic_configs("t", sets(retention_ms="1"), validate_only=True)
-            await w.admin.alter_broker_configs(None, sets(log_retention_ms="1"), validate_only=True)
-            assert w.store.revision == before
-            assert w.catalog.topics == {"t": made}
-
-    run(main())
+async def test_validate_only_changes_nothing() -> None:
+    async with world() as w:
+        made = await w.admin.create_topic("t", 2)
+        before = w.store.revision
+        assert (await w.admin.create_topic("u", 3, validate_only=True)).partitions == 3
+        assert (await w.admin.add_partitions("t", 5, validate_only=True)).partitions == 5
+        await w.admin.alter_topic_configs("t", sets(retention_ms="1"), validate_only=True)
+        await w.admin.alter_broker_configs(None, sets(log_retention_ms="1"), validate_only=True)
+        assert w.store.revision == before
+        assert w.catalog.topics == {"t": made}
 
 
 @pytest.mark.parametrize(
@@ -129,161 +123,134 @@ def test_validate_only_changes_nothing() -> None:
         (lambda a: a.alter_broker_configs(None, {"num.partitions": "3"}), ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_refused_as_kafka_refuses_and_nothing_written(act: Act, code: ErrorCode) -> None:
-    async def main() -> None:
-        async with world(replicas_max=three, nodes=lambda: (0, 1)) as w:
-            await w.admin.create_topic("t", 2)
-            await w.admin.create_topic("a.b")
-            before = w.store.revision
-            await refused(act(w.admin), code)
-            assert w.store.revision == before
-
-    run(main())
+async def test_refused_as_kafka_refuses_and_nothing_written(act: Act, code: ErrorCode) -> None:
+    async with world(replicas_max=three, nodes=lambda: (0, 1)) as w:
+        await w.admin.create_topic("t", 2)
+        await w.admin.create_topic("a.b")
+        before = w.store.revision
+        await refused(act(w.admin), code)
+        assert w.store.revision == before
 
 
-def test_deletion_may_be_disabled() -> None:
-    async def main() -> None:
-        async with world(config=NodeConfig(delete_topic_enable=False)) as w:
-            await w.admin.create_topic("t")
-            await refused(w.admin.delete_topic("t"), ErrorCode.TOPIC_DELETION_DISABLED)
-
-    run(main())
+async def test_deletion_may_be_disabled() -> None:
+    async with world(config=NodeConfig(delete_topic_enable=False)) as w:
+        await w.admin.create_topic("t")
+        await refused(w.admin.delete_topic("t"), ErrorCode.TOPIC_DELETION_DISABLED)
 
 
-def test_manual_assignments_give_the_numbers() -> None:
-    async def main() -> None:
-        async with world(nodes=lambda: (0, 1, 2)) as w:
-            made = await w.admin.create_topic("t", assignments={0: [0, 1], 1: [2, 0]})
-            assert (made.partitions, made.replication_factor) == (2, 2)
-            assert (await w.admin.add_partitions("t", 3, [[1, 2]])).partitions == 3
-
-    run(main())
+async def test_manual_assignments_give_the_numbers() -> None:
+    async with world(nodes=lambda: (0, 1, 2)) as w:
+        made = await w.admin.create_topic("t", assignments={0: [0, 1], 1: [2, 0]})
+        assert (made.partitions, made.replication_factor) == (2, 2)
+        assert (await w.admin.add_partitions("t", 3, [[1, 2]])).partitions == 3
 
 
-def test_offsets_topic_is_as_kafkas() -> None:
-    async def main() -> None:
-        config = NodeConfig(
-            default_replication_factor=3, offsets_topic_num_partitions=7, offsets_topic_segment_bytes=50 << 20
-        )
-        async with world(config=config, replicas_max=one) as w:
-            made = await w.admin.ensure_topic("__consumer_offsets")
-            assert (made.partitions, made.replication_factor) == (7, 1)
-            assert made.configs == {
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": "52428800",
-                "max.message.bytes": "16777216",
-            }
-            await refused(w.admin.add_partitions("__consumer_offsets", 9), ErrorCode.INVALID_PARTITIONS)
-            other = await w.admin.ensure_topic("__transaction_state")
-            assert other.partitions == 50, "of which offsets.topic.num.partitions says nothing"
-            assert other.configs["segment.bytes"] == "104857600"
-
-    run(main())
+async def test_offsets_topic_is_as_kafkas() -> None:
+    config = NodeConfig(
+        default_replication_factor=3, offsets_topic_num_partitions=7, offsets_topic_segment_bytes=50 << 20
+    )
+    async with world(config=config, replicas_max=one) as w:
+        made = await w.admin.ensure_topic("__consumer_offsets")
+        assert (made.partitions, made.replication_factor) == (7, 1)
+        assert made.configs == {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": "52428800",
+            "max.message.bytes": "16777216",
+        }
+        await refused(w.admin.add_partitions("__consumer_offsets", 9), ErrorCode.INVALID_PARTITIONS)
+        other = await w.admin.ensure_topic("__transaction_state")
+        assert other.partitions == 50, "of which offsets.topic.num.partitions says nothing"
+        assert other.configs["segment.bytes"] == "104857600"
 
 
-def test_deleted_by_id_only_while_the_name_has_it() -> None:
-    async def main() -> None:
-        async with world() as w:
-            first = await w.admin.create_topic("t")
-            await w.admin.delete_topic("t", first.topic_id)
-            second = await w.admin.create_topic("t")
-            await refused(w.admin.delete_topic("t", first.topic_id), ErrorCode.UNKNOWN_TOPIC_ID)
-            assert w.catalog.topics["t"] == second
-            assert w.store.get(deleted_key("c", first.topic_id)) is not None
-            stored = await read_topic(w.fs, "t")
-            assert stored is not None
-            assert stored.topic_id == second.topic_id
-
-    run(main())
+async def test_deleted_by_id_only_while_the_name_has_it() -> None:
+    async with world() as w:
+        first = await w.admin.create_topic("t")
+        await w.admin.delete_topic("t", first.topic_id)
+        second = await w.admin.create_topic("t")
+        await refused(w.admin.delete_topic("t", first.topic_id), ErrorCode.UNKNOWN_TOPIC_ID)
+        assert w.catalog.topics["t"] == second
+        assert w.store.get(deleted_key("c", first.topic_id)) is not None
+        stored = await read_topic(w.fs, "t")
+        assert stored is not None
+        assert stored.topic_id == second.topic_id
 
 
-def test_configs_change_by_operation_and_as_a_whole() -> None:
-    async def main() -> None:
-        async with world() as w:
-            await w.admin.create_topic("t", configs={"retention.ms": "1", "segment.ms": "2"})
-            await w.admin.alter_topic_configs("t", sets(flush_mode="hsync"))
-            assert w.catalog.topics["t"].configs == {"retention.ms": "1", "segment.ms": "2", "flush.mode": "hsync"}
-            await w.admin.alter_topic_configs("t", {"retention.ms": "9"})
-            assert w.catalog.topics["t"].configs == {"retention.ms": "9"}
-            stored = await read_topic(w.fs, "t")
-            assert stored is not None
-            assert stored.configs == {"retention.ms": "9"}
-            await w.admin.alter_broker_configs(None, sets(log_retention_ms="3"))
-            await w.admin.alter_broker_configs(4, sets(log_retention_ms="4"))
-            assert w.catalog.broker_configs(None) == {"log.retention.ms": "3"}
-            assert w.catalog.broker_configs(4) == {"log.retention.ms": "4"}
-            await w.admin.alter_broker_configs(4, [ConfigChange("log.retention.ms", Operation.DELETE, None)])
-            assert w.catalog.broker_configs(4) == {}
-
-    run(main())
+async def test_configs_change_by_operation_and_as_a_whole() -> None:
+    async with world() as w:
+        await w.admin.create_topic("t", configs={"retention.ms": "1", "segment.ms": "2"})
+        await w.admin.alter_topic_configs("t", sets(flush_mode="hsync"))
+        assert w.catalog.topics["t"].configs == {"retention.ms": "1", "segment.ms": "2", "flush.mode": "hsync"}
+        await w.admin.alter_topic_configs("t", {"retention.ms": "9"})
+        assert w.catalog.topics["t"].configs == {"retention.ms": "9"}
+        stored = await read_topic(w.fs, "t")
+        assert stored is not None
+        assert stored.configs == {"retention.ms": "9"}
+        await w.admin.alter_broker_configs(None, sets(log_retention_ms="3"))
+        await w.admin.alter_broker_configs(4, sets(log_retention_ms="4"))
+        assert w.catalog.broker_configs(None) == {"log.retention.ms": "3"}
+        assert w.catalog.broker_configs(4) == {"log.retention.ms": "4"}
+        await w.admin.alter_broker_configs(4, [ConfigChange("log.retention.ms", Operation.DELETE, None)])
+        assert w.catalog.broker_configs(4) == {}
 
 
-def test_where_any_broker_may_own_a_partition_no_broker_has_defaults_of_its_own() -> None:
+async def test_where_any_broker_may_own_a_partition_no_broker_has_defaults_of_its_own() -> None:
     """They would be shown as in force and hold by chance; those of an earlier version can be removed."""
 
-    async def main() -> None:
-        async with world(has_node_configs=False) as w:
-            catalog = KvCatalog(w.kv, "c", has_node_configs=False)
-            await w.kv.commit([], [Put(broker_configs_key("c", 4), encode_configs({"log.retention.ms": "4"}))])
-            await catalog.start()
-            assert catalog.broker_configs(4) == {}
-            for wanted in (sets(log_retention_ms="5"), {"message.max.bytes": "1000"}):
-                with pytest.raises(RequestError, match="entity-default") as refused:
-                    await w.admin.alter_broker_configs(4, wanted)
-                assert refused.value.code is ErrorCode.INVALID_REQUEST
-            revision = await w.admin.alter_broker_configs(4, [ConfigChange("log.retention.ms", Operation.DELETE, None)])
-            entry = await w.kv.get(broker_configs_key("c", 4))
-            assert entry is not None
-            assert (entry.revision, decode_configs(entry)) == (revision, {})
-            await w.admin.alter_broker_configs(None, sets(log_retention_ms="5"))
-            assert w.catalog.broker_configs(None) == {"log.retention.ms": "5"}
-            await catalog.close()
-
-    run(main())
+    async with world(has_node_configs=False) as w:
+        catalog = KvCatalog(w.kv, "c", has_node_configs=False)
+        await w.kv.commit([], [Put(broker_configs_key("c", 4), encode_configs({"log.retention.ms": "4"}))])
+        await catalog.start()
+        assert catalog.broker_configs(4) == {}
+        for wanted in (sets(log_retention_ms="5"), {"message.max.bytes": "1000"}):
+            with pytest.raises(RequestError, match="entity-default") as refused:
+                await w.admin.alter_broker_configs(4, wanted)
+            assert refused.value.code is ErrorCode.INVALID_REQUEST
+        revision = await w.admin.alter_broker_configs(4, [ConfigChange("log.retention.ms", Operation.DELETE, None)])
+        entry = await w.kv.get(broker_configs_key("c", 4))
+        assert entry is not None
+        assert (entry.revision, decode_configs(entry)) == (revision, {})
+        await w.admin.alter_broker_configs(None, sets(log_retention_ms="5"))
+        assert w.catalog.broker_configs(None) == {"log.retention.ms": "5"}
+        await catalog.close()
 
 
 # ------------------------------------------------------------------------------------------- faults others shipped
 
 
-def test_a_stale_snapshot_is_never_written_back() -> None:
+async def test_a_stale_snapshot_is_never_written_back() -> None:
     """KafScale #162.  The view of one process stands still while another changes the topic: its act keeps both."""
 
-    async def main() -> None:
-        store, storage = MemoryStore(), MemoryStorage()
-        async with world(store, storage, name="a") as slow, world(store, storage, name="b") as quick:
-            await slow.admin.create_topic("t", configs={"segment.ms": "1"})
-            await quick.catalog.wait_revision(store.revision)
-            slow.view_kv.pause()
-            await quick.admin.alter_topic_configs("t", sets(retention_ms="2"))
-            await quick.admin.add_partitions("t", 8)
-            assert slow.catalog.topics["t"].partitions == 1, "the view is stale, as the test needs it"
-            act = asyncio.create_task(slow.admin.alter_topic_configs("t", sets(flush_mode="hsync")))
-            await asyncio.sleep(1)
-            slow.view_kv.resume()
-            made = await act
-            assert made.partitions == 8
-            assert made.configs == {"segment.ms": "1", "retention.ms": "2", "flush.mode": "hsync"}
-
-    run(main())
+    store, storage = MemoryStore(), MemoryStorage()
+    async with world(store, storage, name="a") as slow, world(store, storage, name="b") as quick:
+        await slow.admin.create_topic("t", configs={"segment.ms": "1"})
+        await quick.catalog.wait_revision(store.revision)
+        slow.view_kv.pause()
+        await quick.admin.alter_topic_configs("t", sets(retention_ms="2"))
+        await quick.admin.add_partitions("t", 8)
+        assert slow.catalog.topics["t"].partitions == 1, "the view is stale, as the test needs it"
+        act = asyncio.create_task(slow.admin.alter_topic_configs("t", sets(flush_mode="hsync")))
+        await asyncio.sleep(1)
+        slow.view_kv.resume()
+        made = await act
+        assert made.partitions == 8
+        assert made.configs == {"segment.ms": "1", "retention.ms": "2", "flush.mode": "hsync"}
 
 
-def test_what_is_there_costs_no_write() -> None:
+async def test_what_is_there_costs_no_write() -> None:
     """KafScale #151: a store must not fill up from looking things up, nor from setting what is set."""
 
-    async def main() -> None:
-        async with world() as w:
+    async with world() as w:
+        await w.admin.ensure_topic("t")
+        await w.admin.alter_topic_configs("t", sets(retention_ms="2"))
+        await w.admin.alter_broker_configs(None, sets(log_retention_ms="2"))
+        before = w.store.revision
+        for _ in range(100):
             await w.admin.ensure_topic("t")
             await w.admin.alter_topic_configs("t", sets(retention_ms="2"))
             await w.admin.alter_broker_configs(None, sets(log_retention_ms="2"))
-            before = w.store.revision
-            for _ in range(100):
-                await w.admin.ensure_topic("t")
-                await w.admin.alter_topic_configs("t", sets(retention_ms="2"))
-                await w.admin.alter_broker_configs(None, sets(log_retention_ms="2"))
-            assert w.store.revision == before
-
-    run(main())
+        assert w.store.revision == before
 
 
 # ---------------------------------------------------------------------------------------------------- interleavings
@@ -431,84 +398,69 @@ def test_creating_and_deleting_under_unknown_outcomes_keeps_every_id_apart() -> 
 # ---------------------------------------------------------------------------------------------------------- outages
 
 
-def test_a_store_that_is_away_gives_a_clear_error() -> None:
-    async def main() -> None:
-        async with world() as w:
-            await w.admin.create_topic("t")
-            w.store.stop()
-            error = await refused(w.admin.create_topic("u"), ErrorCode.REQUEST_TIMED_OUT, "nothing was done")
-            assert error.code.is_retriable
-            await refused(w.admin.alter_topic_configs("t", {}), ErrorCode.REQUEST_TIMED_OUT, "cannot be reached")
-            assert (await w.admin.ensure_topic("t")).name == "t", "what is known is still served"
-            w.store.start(asyncio.get_running_loop().time())
-            assert (await w.admin.create_topic("u")).name == "u"
-
-    run(main())
+async def test_a_store_that_is_away_gives_a_clear_error() -> None:
+    async with world() as w:
+        await w.admin.create_topic("t")
+        w.store.stop()
+        error = await refused(w.admin.create_topic("u"), ErrorCode.REQUEST_TIMED_OUT, "nothing was done")
+        assert error.code.is_retriable
+        await refused(w.admin.alter_topic_configs("t", {}), ErrorCode.REQUEST_TIMED_OUT, "cannot be reached")
+        assert (await w.admin.ensure_topic("t")).name == "t", "what is known is still served"
+        w.store.start(asyncio.get_running_loop().time())
+        assert (await w.admin.create_topic("u")).name == "u"
 
 
-def test_an_outcome_that_stays_unknown_is_said() -> None:
-    async def main() -> None:
-        async with world(random=Random(1)) as w:
-            w.fail(unknown_lost=1.0)
-            await refused(w.admin.create_topic("u"), ErrorCode.REQUEST_TIMED_OUT, "is not known")
-
-    run(main())
+async def test_an_outcome_that_stays_unknown_is_said() -> None:
+    async with world(random=Random(1)) as w:
+        w.fail(unknown_lost=1.0)
+        await refused(w.admin.create_topic("u"), ErrorCode.REQUEST_TIMED_OUT, "is not known")
 
 
-def test_storage_that_fails_is_told_later() -> None:
+async def test_storage_that_fails_is_told_later() -> None:
     """The commit stands, the answer is yes; the file follows, also after a crash in between."""
 
-    async def main() -> None:
-        async with world() as w:
-            w.storage.is_full = True
-            made = await w.admin.create_topic("t")
-            assert await read_topic(w.fs, "t") is None
-            w.storage.is_full = False
-            await asyncio.sleep(30)
-            stored = await read_topic(w.fs, "t")
-            assert stored is not None
-            assert stored.revision == made.revision
-
-    run(main())
+    async with world() as w:
+        w.storage.is_full = True
+        made = await w.admin.create_topic("t")
+        assert await read_topic(w.fs, "t") is None
+        w.storage.is_full = False
+        await asyncio.sleep(30)
+        stored = await read_topic(w.fs, "t")
+        assert stored is not None
+        assert stored.revision == made.revision
 
 
-def test_a_crash_between_commit_and_file_is_made_good_at_the_next_start() -> None:
-    async def main() -> None:
-        store, storage = MemoryStore(), MemoryStorage()
-        async with world(store, storage, name="a") as w:
-            made = await w.admin.create_topic("t")
-            for n in range(30):
-                await w.admin.create_topic(f"more{n}")
-        entry = store.get(topic_key("c", "t"))
-        assert entry is not None
-        async with world(store, storage, name="b") as w:
-            await w.kv.commit([], [Put(entry.key, entry.value.replace(b'"partitions":1', b'"partitions":5'))])
-        assert (await read_topic(w.fs, "t")).revision == made.revision  # type: ignore[union-attr]
-        async with world(store, storage, name="d") as w:
-            await asyncio.sleep(10)
-            stored = await read_topic(w.fs, "t")
-            assert stored is not None
-            assert (stored.partitions, stored.revision) == (5, store.revision)
-            assert [name for name in await w.names("/topics/t") if "json" in name] == [f"topic-{store.revision}.json"]
-
-    run(main())
+async def test_a_crash_between_commit_and_file_is_made_good_at_the_next_start() -> None:
+    store, storage = MemoryStore(), MemoryStorage()
+    async with world(store, storage, name="a") as w:
+        made = await w.admin.create_topic("t")
+        for n in range(30):
+            await w.admin.create_topic(f"more{n}")
+    entry = store.get(topic_key("c", "t"))
+    assert entry is not None
+    async with world(store, storage, name="b") as w:
+        await w.kv.commit([], [Put(entry.key, entry.value.replace(b'"partitions":1', b'"partitions":5'))])
+    assert (await read_topic(w.fs, "t")).revision == made.revision  # type: ignore[union-attr]
+    async with world(store, storage, name="d") as w:
+        await asyncio.sleep(10)
+        stored = await read_topic(w.fs, "t")
+        assert stored is not None
+        assert (stored.partitions, stored.revision) == (5, store.revision)
+        assert [name for name in await w.names("/topics/t") if "json" in name] == [f"topic-{store.revision}.json"]
 
 
-def test_every_root_is_told_the_same_of_a_topic() -> None:
+async def test_every_root_is_told_the_same_of_a_topic() -> None:
     """The process that creates a topic writes the file; if it ends before that, its successor does, from the store.
 
     `bmq cluster merge-root` compares such files."""
 
-    async def main() -> None:
-        store, right, wrong = MemoryStore(), MemoryStorage(), MemoryStorage()
-        async with world(store, right) as w:
-            made = await w.admin.ensure_topic(OFFSETS_TOPIC)
-        path = topic_json(OFFSETS_TOPIC, made.revision)
-        async with world(store, wrong) as other:
-            await asyncio.sleep(10)
-            assert await other.fs.read(path, 0, 10_000) == await w.fs.read(path, 0, 10_000)
-
-    run(main())
+    store, right, wrong = MemoryStore(), MemoryStorage(), MemoryStorage()
+    async with world(store, right) as w:
+        made = await w.admin.ensure_topic(OFFSETS_TOPIC)
+    path = topic_json(OFFSETS_TOPIC, made.revision)
+    async with world(store, wrong) as other:
+        await asyncio.sleep(10)
+        assert await other.fs.read(path, 0, 10_000) == await w.fs.read(path, 0, 10_000)
 
 
 def test_a_client_that_does_not_wait_leaves_nothing_untold() -> None:

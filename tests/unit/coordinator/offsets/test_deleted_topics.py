@@ -14,7 +14,6 @@ from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Topic
 from bmq.meta.kv import KvUnavailable
-from tests.harness.loop import run
 from tests.unit.coordinator.fakes import CLIENT, MemoryLogs, World, commit_request, running, topic
 
 AGAIN = topic("orders", incarnation=1)
@@ -31,210 +30,175 @@ def append(world: World, *records: CoordinatorRecord) -> None:
     world.log.store(build_batch(batch, base_timestamp=0))
 
 
-def test_offsets_for_the_new_topic_outlive_the_removal_of_the_old_ones() -> None:
+async def test_offsets_for_the_new_topic_outlive_the_removal_of_the_old_ones() -> None:
     """All groups commit anew while the removal of what they had committed is still on its way."""
 
-    async def main() -> None:
-        async with running(World()) as world:
-            groups = [f"g{n}" for n in range(GROUPS)]
-            assert set(await asyncio.gather(*(world.commit(each, 1000) for each in groups))) == {0}
-            world.log.flush_s = 0.05  # so that the removal takes long
-            world.catalog.delete("orders")
-            world.catalog.create(AGAIN)
-            assert set(await asyncio.gather(*(world.commit(each, 7) for each in groups))) == {0}
-            await asyncio.sleep(60)
-            assert {await world.fetch(each) for each in groups} == {7}
-            await world.crash()
-            assert {await world.fetch(each) for each in groups} == {7}
-
-    run(main())
+    async with running(World()) as world:
+        groups = [f"g{n}" for n in range(GROUPS)]
+        assert set(await asyncio.gather(*(world.commit(each, 1000) for each in groups))) == {0}
+        world.log.flush_s = 0.05  # so that the removal takes long
+        world.catalog.delete("orders")
+        world.catalog.create(AGAIN)
+        assert set(await asyncio.gather(*(world.commit(each, 7) for each in groups))) == {0}
+        await asyncio.sleep(60)
+        assert {await world.fetch(each) for each in groups} == {7}
+        await world.crash()
+        assert {await world.fetch(each) for each in groups} == {7}
 
 
-def test_only_groups_that_commit_again_have_an_offset() -> None:
-    async def main() -> None:
-        async with running(World()) as world:
-            for each in ("a", "b"):
-                assert await world.commit(each, 1000) == 0
-            world.catalog.delete("orders")
-            world.catalog.create(AGAIN)
-            assert await world.fetch("a") == -1, "at once, and not when it has been removed"
-            assert await world.commit("b", 7) == 0
-            await asyncio.sleep(5)
-            assert [await world.fetch("a"), await world.fetch("b")] == [-1, 7]
-            assert list(offsets(world)) == [("b", "orders", 0)]
-
-    run(main())
+async def test_only_groups_that_commit_again_have_an_offset() -> None:
+    async with running(World()) as world:
+        for each in ("a", "b"):
+            assert await world.commit(each, 1000) == 0
+        world.catalog.delete("orders")
+        world.catalog.create(AGAIN)
+        assert await world.fetch("a") == -1, "at once, and not when it has been removed"
+        assert await world.commit("b", 7) == 0
+        await asyncio.sleep(5)
+        assert [await world.fetch("a"), await world.fetch("b")] == [-1, 7]
+        assert list(offsets(world)) == [("b", "orders", 0)]
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])
 @pytest.mark.parametrize("retention_ms", [-1, 3_600_000], ids=["", "with an expiry of its own"])
-def test_a_deletion_while_no_coordinator_lives(is_made_again: bool, retention_ms: int) -> None:
+async def test_a_deletion_while_no_coordinator_lives(is_made_again: bool, retention_ms: int) -> None:
     """kill -9 between the deletion's answer and the removal."""
 
-    async def main() -> None:
-        world = World()
-        async with running(world):
-            assert await world.commit("g", 1000, version=4, retention_ms=retention_ms) == 0
-            assert await world.commit("g", 5, topic="events") == 0
-            world.coordinator.abandon()
-            world.catalog.delete("orders")
-            if is_made_again:
-                world.catalog.create(AGAIN)
-            await world.crash()
-            assert await world.fetch("g") == -1
-            assert await world.fetch("g", topic="events") == 5
-            await asyncio.sleep(1)
-            assert list(offsets(world)) == [("g", "events", 0)]
-
-    run(main())
+    world = World()
+    async with running(world):
+        assert await world.commit("g", 1000, version=4, retention_ms=retention_ms) == 0
+        assert await world.commit("g", 5, topic="events") == 0
+        world.coordinator.abandon()
+        world.catalog.delete("orders")
+        if is_made_again:
+            world.catalog.create(AGAIN)
+        await world.crash()
+        assert await world.fetch("g") == -1
+        assert await world.fetch("g", topic="events") == 5
+        await asyncio.sleep(1)
+        assert list(offsets(world)) == [("g", "events", 0)]
 
 
-def test_a_deletion_while_the_shard_loads() -> None:
+async def test_a_deletion_while_the_shard_loads() -> None:
     """With an offset from before ids were kept, which only the deletion itself can tell from one of the new topic."""
 
-    async def main() -> None:
-        world = World()
-        append(world, OffsetRecord("g", "orders", 0, Offset(1000)), OffsetRecord("g", "orders", 1, Offset(1)))
-        async with running(world):
-            await asyncio.sleep(0)
-            assert world.coordinator._shards._shards == {}
-            await world.coordinator.ready("g")
-            assert await world.fetch("g") == 1000, "records without an id belong to the topic of the name"
-            world.logs.fail_opens = 3
-            await world.crash()
-            await asyncio.sleep(0.01)
-            assert world.coordinator._shards._shards[0].serving is None
-            world.catalog.delete("orders")
-            world.catalog.create(AGAIN)
-            await asyncio.sleep(5)
-            assert await world.fetch("g") == -1
-            assert offsets(world) == {}
-
-    run(main())
+    world = World()
+    append(world, OffsetRecord("g", "orders", 0, Offset(1000)), OffsetRecord("g", "orders", 1, Offset(1)))
+    async with running(world):
+        await asyncio.sleep(0)
+        assert world.coordinator._shards._shards == {}
+        await world.coordinator.ready("g")
+        assert await world.fetch("g") == 1000, "records without an id belong to the topic of the name"
+        world.logs.fail_opens = 3
+        await world.crash()
+        await asyncio.sleep(0.01)
+        assert world.coordinator._shards._shards[0].serving is None
+        world.catalog.delete("orders")
+        world.catalog.create(AGAIN)
+        await asyncio.sleep(5)
+        assert await world.fetch("g") == -1
+        assert offsets(world) == {}
 
 
-def test_offsets_without_an_id_go_with_the_topic_of_their_name() -> None:
-    async def main() -> None:
-        world = World()
-        append(world, OffsetRecord("g", "orders", 0, Offset(1000)), OffsetRecord("g", "gone", 0, Offset(1)))
-        async with running(world):
-            assert await world.fetch("g") == 1000
-            assert await world.fetch("g", topic="gone") == -1
-            await asyncio.sleep(1)
-            assert list(offsets(world)) == [("g", "orders", 0)]
-            assert await world.commit("g", 1001, partition=1) == 0
-            world.catalog.delete("orders")
-            world.catalog.create(AGAIN)
-            await asyncio.sleep(1)
-            assert offsets(world) == {}
-
-    run(main())
+async def test_offsets_without_an_id_go_with_the_topic_of_their_name() -> None:
+    world = World()
+    append(world, OffsetRecord("g", "orders", 0, Offset(1000)), OffsetRecord("g", "gone", 0, Offset(1)))
+    async with running(world):
+        assert await world.fetch("g") == 1000
+        assert await world.fetch("g", topic="gone") == -1
+        await asyncio.sleep(1)
+        assert list(offsets(world)) == [("g", "orders", 0)]
+        assert await world.commit("g", 1001, partition=1) == 0
+        world.catalog.delete("orders")
+        world.catalog.create(AGAIN)
+        await asyncio.sleep(1)
+        assert offsets(world) == {}
 
 
-def test_a_view_that_is_behind_costs_no_offsets() -> None:
+async def test_a_view_that_is_behind_costs_no_offsets() -> None:
     """The last owner's catalog showed the new topic already; the new owner's does not yet."""
 
-    async def main() -> None:
-        logs = MemoryLogs()
-        ahead, behind = World(logs), World(logs)
-        async with running(ahead), running(behind):
-            ahead.catalog.delete("orders")
-            ahead.catalog.create(AGAIN)
-            assert await ahead.commit("g", 7) == 0
-            ahead.isolate()
-            assert behind.catalog.topics["orders"] == topic("orders")
-            behind.catalog.unseen["orders"] = AGAIN
-            assert await behind.fetch("g") == 7
-            await asyncio.sleep(1)
-            assert list(offsets(behind)) == [("g", "orders", 0)]
-
-    run(main())
+    logs = MemoryLogs()
+    ahead, behind = World(logs), World(logs)
+    async with running(ahead), running(behind):
+        ahead.catalog.delete("orders")
+        ahead.catalog.create(AGAIN)
+        assert await ahead.commit("g", 7) == 0
+        ahead.isolate()
+        assert behind.catalog.topics["orders"] == topic("orders")
+        behind.catalog.unseen["orders"] = AGAIN
+        assert await behind.fetch("g") == 7
+        await asyncio.sleep(1)
+        assert list(offsets(behind)) == [("g", "orders", 0)]
 
 
-def test_a_store_that_does_not_answer_is_no_deletion() -> None:
-    async def main() -> None:
-        world = World()
-        async with running(world):
-            assert await world.commit("g", 7) == 0
-            del world.catalog.topics["orders"]
-            world.catalog.unseen["orders"] = topic("orders")
-            world.catalog.refresh_error = KvUnavailable("no member answers")
-            await world.crash()
-            assert await world.commit("g", 8) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            world.catalog.refresh_error = None
-            await asyncio.sleep(10)
-            assert await world.fetch("g") == 7
-
-    run(main())
+async def test_a_store_that_does_not_answer_is_no_deletion() -> None:
+    world = World()
+    async with running(world):
+        assert await world.commit("g", 7) == 0
+        del world.catalog.topics["orders"]
+        world.catalog.unseen["orders"] = topic("orders")
+        world.catalog.refresh_error = KvUnavailable("no member answers")
+        await world.crash()
+        assert await world.commit("g", 8) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        world.catalog.refresh_error = None
+        await asyncio.sleep(10)
+        assert await world.fetch("g") == 7
 
 
-def test_a_topic_that_cannot_be_read_is_no_deletion(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        world = World()
-        async with running(world):
-            assert await world.commit("g", 7) == 0
-            del world.catalog.topics["orders"]
-            world.catalog.refresh_error = FormatError("written by a later version")
-            await world.crash()
-            assert await world.fetch("g") == -1
-            await asyncio.sleep(1)
-            assert list(offsets(world)) == [("g", "orders", 0)]
-            assert "written by a later version" in caplog.text
-
-    run(main())
+async def test_a_topic_that_cannot_be_read_is_no_deletion(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    async with running(world):
+        assert await world.commit("g", 7) == 0
+        del world.catalog.topics["orders"]
+        world.catalog.refresh_error = FormatError("written by a later version")
+        await world.crash()
+        assert await world.fetch("g") == -1
+        await asyncio.sleep(1)
+        assert list(offsets(world)) == [("g", "orders", 0)]
+        assert "written by a later version" in caplog.text
 
 
-def test_a_removal_that_breaks_off_is_taken_up_by_the_next_load() -> None:
-    async def main() -> None:
-        async with running(World()) as world:
-            groups = [f"g{n}" for n in range(GROUPS)]
-            await asyncio.gather(*(world.commit(each, 1000) for each in groups))
-            world.catalog.delete("orders")
-            await asyncio.sleep(0.005)
-            world.log.fail_next = 1
-            await asyncio.sleep(10)
-            assert offsets(world) == {}
-
-    run(main())
+async def test_a_removal_that_breaks_off_is_taken_up_by_the_next_load() -> None:
+    async with running(World()) as world:
+        groups = [f"g{n}" for n in range(GROUPS)]
+        await asyncio.gather(*(world.commit(each, 1000) for each in groups))
+        world.catalog.delete("orders")
+        await asyncio.sleep(0.005)
+        world.log.fail_next = 1
+        await asyncio.sleep(10)
+        assert offsets(world) == {}
 
 
-def test_what_is_left_is_removed_with_the_next_round_of_expiry() -> None:
+async def test_what_is_left_is_removed_with_the_next_round_of_expiry() -> None:
     """A commit that was decided when its topic was there, and written after the removal had passed."""
 
-    async def main() -> None:
-        async with running(World(expiry_interval_s=60.0)) as world:
-            await world.coordinator.ready("g")
-            shard = world.coordinator._shards._shards[0]
-            serving = shard.serving
-            assert serving is not None
-            late = Offset(3, topic_id=topic("long gone").topic_id)
-            await serving.commit("g", "", None, -1, [("long gone", 0, late)], says_group_not_found=True)
-            assert offsets(world)
-            await asyncio.sleep(90)
-            assert offsets(world) == {}
-
-    run(main())
+    async with running(World(expiry_interval_s=60.0)) as world:
+        await world.coordinator.ready("g")
+        shard = world.coordinator._shards._shards[0]
+        serving = shard.serving
+        assert serving is not None
+        late = Offset(3, topic_id=topic("long gone").topic_id)
+        await serving.commit("g", "", None, -1, [("long gone", 0, late)], says_group_not_found=True)
+        assert offsets(world)
+        await asyncio.sleep(90)
+        assert offsets(world) == {}
 
 
-def test_fetches_by_name_by_id_and_of_everything_show_the_same() -> None:
-    async def main() -> None:
-        async with running(World()) as world:
-            assert await world.commit("g", 7) == 0
-            assert await world.commit("g", 3, topic="events") == 0
-            old = world.catalog.topics["orders"]
-            assert await _by_id(world, "g", old) == (0, 7)
-            world.catalog.topics["orders"] = AGAIN  # before anybody has heard of it
-            assert await world.fetch("g") == -1
-            assert await _by_id(world, "g", AGAIN) == (0, -1)
-            assert await _by_id(world, "g", old) == (ErrorCode.UNKNOWN_TOPIC_ID, -1)
-            group = m.OffsetFetchRequest.OffsetFetchRequestGroup(
-                group_id="g", member_id=None, member_epoch=-1, topics=None
-            )
-            request = m.OffsetFetchRequest(version=9, groups=[group], require_stable=False)
-            response = await world.coordinator.offset_fetch(request, CLIENT)
-            assert [each.name for each in response.groups[0].topics] == ["events"]
-
-    run(main())
+async def test_fetches_by_name_by_id_and_of_everything_show_the_same() -> None:
+    async with running(World()) as world:
+        assert await world.commit("g", 7) == 0
+        assert await world.commit("g", 3, topic="events") == 0
+        old = world.catalog.topics["orders"]
+        assert await _by_id(world, "g", old) == (0, 7)
+        world.catalog.topics["orders"] = AGAIN  # before anybody has heard of it
+        assert await world.fetch("g") == -1
+        assert await _by_id(world, "g", AGAIN) == (0, -1)
+        assert await _by_id(world, "g", old) == (ErrorCode.UNKNOWN_TOPIC_ID, -1)
+        group = m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", member_id=None, member_epoch=-1, topics=None)
+        request = m.OffsetFetchRequest(version=9, groups=[group], require_stable=False)
+        response = await world.coordinator.offset_fetch(request, CLIENT)
+        assert [each.name for each in response.groups[0].topics] == ["events"]
 
 
 async def _by_id(world: World, group_id: str, wanted: Topic) -> tuple[int, int]:
@@ -248,15 +212,12 @@ async def _by_id(world: World, group_id: str, wanted: Topic) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("version", [2, 9, 10])
-def test_partitions_that_do_not_exist_are_refused_each_by_itself(version: int) -> None:
-    async def main() -> None:
-        async with running(World()) as world:
-            world.catalog.topics["orders"] = replace(topic("orders"), partitions=2)
-            wanted = [0, 1, 2, 99, -1, -5, 2**31 - 1]
-            assert await _commit(world, version, wanted) == [0, 0, 3, 3, 3, 3, 3]
-            assert sorted(offsets(world)) == [("g", "orders", 0), ("g", "orders", 1)]
-
-    run(main())
+async def test_partitions_that_do_not_exist_are_refused_each_by_itself(version: int) -> None:
+    async with running(World()) as world:
+        world.catalog.topics["orders"] = replace(topic("orders"), partitions=2)
+        wanted = [0, 1, 2, 99, -1, -5, 2**31 - 1]
+        assert await _commit(world, version, wanted) == [0, 0, 3, 3, 3, 3, 3]
+        assert sorted(offsets(world)) == [("g", "orders", 0), ("g", "orders", 1)]
 
 
 async def _commit(world: World, version: int, partitions: list[int]) -> list[int]:

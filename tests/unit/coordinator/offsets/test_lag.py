@@ -121,96 +121,84 @@ def test_a_wide_topic_has_its_sum_where_its_partitions_have_no_room() -> None:
     assert found.partitions == [PartitionLag("g", "events", 0, 3)]
 
 
-def test_many_groups_are_counted_in_turns_of_the_loop() -> None:
+async def test_many_groups_are_counted_in_turns_of_the_loop() -> None:
     many = committed(*((f"g{number}", "orders", number % 200, 0) for number in range(10_000)))
     lag = GroupLag(lambda: [many], MemoryCatalog(topic("orders")), Ends({}), 100)
 
-    async def main() -> list[int]:
-        turns, of_group = TurnCounter(), many.of_group
+    turns, of_group = TurnCounter(), many.of_group
 
-        def counted(group_id: str) -> Mapping[str, Mapping[int, Offset]]:
-            turns.count()
-            return of_group(group_id)
+    def counted(group_id: str) -> Mapping[str, Mapping[int, Offset]]:
+        turns.count()
+        return of_group(group_id)
 
-        many.of_group = counted  # type: ignore[method-assign]
-        await lag.refresh()
-        return turns.take()
-
-    worked = run(main())
+    many.of_group = counted  # type: ignore[method-assign]
+    await lag.refresh()
+    worked = turns.take()
     assert sum(worked) >= 3 * 10_000
     assert max(worked) <= 3_000, "no turn is long"
     assert len(lag.report.pairs) == 101
     assert lag.report.partitions_unknown == 200
 
 
-def test_a_group_of_a_large_topic_is_counted_in_turns() -> None:
+async def test_a_group_of_a_large_topic_is_counted_in_turns() -> None:
     """One pair of a group and a topic may have as many partitions as a topic has at most."""
     size = 10_000
     orders = replace(topic("orders"), partitions=size)
     large = committed(*(("billing", "orders", number, 1) for number in range(size)))
 
-    async def main() -> tuple[list[int], LagReport]:
-        turns = TurnCounter()
+    turns = TurnCounter()
 
-        class Counted(dict[PartitionKey, int]):
-            """High watermarks, each look at which is counted."""
+    class Counted(dict[PartitionKey, int]):
+        """High watermarks, each look at which is counted."""
 
-            def get(self, key: PartitionKey, default: int | None = None) -> int | None:  # type: ignore[override]
-                turns.count()
-                return super().get(key, default)
+        def get(self, key: PartitionKey, default: int | None = None) -> int | None:  # type: ignore[override]
+            turns.count()
+            return super().get(key, default)
 
-        async def ends(keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
-            return Counted.fromkeys(keys[1:], 3)
+    async def ends(keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
+        return Counted.fromkeys(keys[1:], 3)
 
-        lag = GroupLag(lambda: [large], MemoryCatalog(orders), ends, size)
-        await lag.refresh()
-        return turns.take(), lag.report
-
-    worked, found = run(main())
+    lag = GroupLag(lambda: [large], MemoryCatalog(orders), ends, size)
+    await lag.refresh()
+    worked, found = (turns.take(), lag.report)
     assert sum(worked) == 2 * size
     assert max(worked) <= ELEMENTS_A_TURN, "no turn is long"
     assert found.pairs == [PairLag("billing", "orders", size, 2 * (size - 1))]
     assert (len(found.partitions), found.partitions_unknown) == (size - 1, 1)
 
 
-def test_a_coordinator_gives_the_offsets_of_its_loaded_shards() -> None:
-    async def main() -> None:
-        async with running(World(MemoryLogs(3))) as world:
-            for number in range(10):
-                assert await world.commit(f"g{number}", number) == 0
-            lag = GroupLag(world.coordinator.offsets, world.catalog, Ends({("orders", 0): 10}), 100)
-            await lag.refresh()
-            assert {pair.group: pair.lag for pair in lag.report.pairs} == {f"g{n}": 10 - n for n in range(10)}
-
-    run(main())
+async def test_a_coordinator_gives_the_offsets_of_its_loaded_shards() -> None:
+    async with running(World(MemoryLogs(3))) as world:
+        for number in range(10):
+            assert await world.commit(f"g{number}", number) == 0
+        lag = GroupLag(world.coordinator.offsets, world.catalog, Ends({("orders", 0): 10}), 100)
+        await lag.refresh()
+        assert {pair.group: pair.lag for pair in lag.report.pairs} == {f"g{n}": 10 - n for n in range(10)}
 
 
-def test_shards_that_are_not_loaded_are_counted_by_the_kind_of_reason() -> None:
+async def test_shards_that_are_not_loaded_are_counted_by_the_kind_of_reason() -> None:
     none = dict.fromkeys(LoadFailure, 0)
 
-    async def main() -> None:
-        world = World()
-        async with running(world):
-            assert await world.commit("g", 1) == 0
-            assert world.coordinator.shards_not_loaded_by_reason() == none
-            world.log.fail_reads = "segment 0 ends at 566"
-            await world.crash()
-            await asyncio.sleep(60)
-            assert world.coordinator.shards_not_loaded_by_reason() == none | {LoadFailure.STORAGE: 1}
-            world.log.fail_reads = None
-            world.logs.fail_opens = 1 << 30
-            await asyncio.sleep(60)
-            await world.crash()
-            await asyncio.sleep(60)
-            assert world.coordinator.shards_not_loaded_by_reason() == none | {LoadFailure.NO_OWNER: 1}
-            world.logs.fail_opens, world.log.hang = 0, True
-            await asyncio.sleep(60)
-            await world.crash()
-            await asyncio.sleep(60)
-            assert world.coordinator.shards_not_loaded_by_reason() == none | {LoadFailure.LOADING: 1}
-            world.log.hang = False
-            await world.crash()
-            await asyncio.sleep(60)
-            assert world.coordinator.shards_not_loaded_by_reason() == none
-
-    run(main())
+    world = World()
+    async with running(world):
+        assert await world.commit("g", 1) == 0
+        assert world.coordinator.shards_not_loaded_by_reason() == none
+        world.log.fail_reads = "segment 0 ends at 566"
+        await world.crash()
+        await asyncio.sleep(60)
+        assert world.coordinator.shards_not_loaded_by_reason() == none | {LoadFailure.STORAGE: 1}
+        world.log.fail_reads = None
+        world.logs.fail_opens = 1 << 30
+        await asyncio.sleep(60)
+        await world.crash()
+        await asyncio.sleep(60)
+        assert world.coordinator.shards_not_loaded_by_reason() == none | {LoadFailure.NO_OWNER: 1}
+        world.logs.fail_opens, world.log.hang = 0, True
+        await asyncio.sleep(60)
+        await world.crash()
+        await asyncio.sleep(60)
+        assert world.coordinator.shards_not_loaded_by_reason() == none | {LoadFailure.LOADING: 1}
+        world.log.hang = False
+        await world.crash()
+        await asyncio.sleep(60)
+        assert world.coordinator.shards_not_loaded_by_reason() == none

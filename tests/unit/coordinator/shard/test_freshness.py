@@ -9,44 +9,37 @@ import pytest
 from bmq.coordinator.shard.freshness import FRESH_S
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
-from tests.harness.loop import run
 from tests.unit.coordinator.cluster_world import View, cluster, group_of
 from tests.unit.coordinator.fakes import CLIENT, World, join_alone, join_request, running, sync_request
 
 
-def test_reads_and_heartbeats_need_a_proof_now_and_then() -> None:
-    async def main() -> None:
-        async with running(World()) as world:
-            member, generation = await join_alone(world, "g")
-            beat = m.HeartbeatRequest(group_id="g", member_id=member, generation_id=generation)
-            assert await world.commit("other", 5) == 0
-            for _ in range(20):
-                assert await world.heartbeat(beat) == 0
-                assert await world.fetch("other") == 5
-            assert world.log.confirmations == 0, "batches were acknowledged just now"
-            for turn in range(10):
-                await asyncio.sleep(FRESH_S + 0.1)
-                answers = await asyncio.gather(*(world.heartbeat(beat) for _ in range(100)), world.fetch("other"))
-                assert answers == [0] * 100 + [5]
-                assert world.log.confirmations == turn + 1, "however many wait for it"
-
-    run(main())
+async def test_reads_and_heartbeats_need_a_proof_now_and_then() -> None:
+    async with running(World()) as world:
+        member, generation = await join_alone(world, "g")
+        beat = m.HeartbeatRequest(group_id="g", member_id=member, generation_id=generation)
+        assert await world.commit("other", 5) == 0
+        for _ in range(20):
+            assert await world.heartbeat(beat) == 0
+            assert await world.fetch("other") == 5
+        assert world.log.confirmations == 0, "batches were acknowledged just now"
+        for turn in range(10):
+            await asyncio.sleep(FRESH_S + 0.1)
+            answers = await asyncio.gather(*(world.heartbeat(beat) for _ in range(100)), world.fetch("other"))
+            assert answers == [0] * 100 + [5]
+            assert world.log.confirmations == turn + 1, "however many wait for it"
 
 
 @pytest.mark.parametrize("how", ["beat", "fetch", "join", "describe", "list"])
-def test_a_log_that_does_not_answer_is_no_proof(how: str) -> None:
-    async def main() -> None:
-        async with running(World()) as world:
-            member, generation = await join_alone(world, "g", session_timeout_ms=1_000_000)
-            await asyncio.sleep(FRESH_S + 0.1)
-            world.log.stalled = asyncio.Event()
-            asked = asyncio.ensure_future(_ask(world, how, member, generation))
-            await asyncio.sleep(1)
-            assert not asked.done()
-            await world.coordinator.close()
-            assert await asked == ErrorCode.NOT_COORDINATOR
-
-    run(main())
+async def test_a_log_that_does_not_answer_is_no_proof(how: str) -> None:
+    async with running(World()) as world:
+        member, generation = await join_alone(world, "g", session_timeout_ms=1_000_000)
+        await asyncio.sleep(FRESH_S + 0.1)
+        world.log.stalled = asyncio.Event()
+        asked = asyncio.ensure_future(_ask(world, how, member, generation))
+        await asyncio.sleep(1)
+        assert not asked.done()
+        await world.coordinator.close()
+        assert await asked == ErrorCode.NOT_COORDINATOR
 
 
 async def _ask(world: World, how: str, member: str, generation: int) -> int:
@@ -63,26 +56,23 @@ async def _ask(world: World, how: str, member: str, generation: int) -> int:
     return int((await world.coordinator.describe_groups(describe, CLIENT)).groups[0].error_code)
 
 
-def test_over_the_network_the_broker_is_asked() -> None:
+async def test_over_the_network_the_broker_is_asked() -> None:
     """A coordinator and a proxy that hear nothing of the store any more, while the shard is given to another."""
 
-    async def main() -> None:
-        async with cluster() as world:
-            group = group_of(0)
-            left, right = world.proxies
-            joined = await left.coordinator.join_group(join_request(group, version=3), CLIENT)
-            member, generation = joined.member_id, joined.generation_id
-            sync = sync_request(group, member, generation, {member: b""})
-            assert (await left.coordinator.sync_group(sync, CLIENT)).error_code == 0
-            assert await left.commit(group, 1, member_id=member, generation=generation) == 0
-            world.give(0, "b")
-            apart: list[View] = [world.coordinators["a"].view, left.view]
-            world.tell(*(each for each in world.views if each not in apart))
-            assert await right.commit(group, 2, member_id=member, generation=generation) == 0
-            await asyncio.sleep(FRESH_S + 0.1)
-            assert await left.heartbeat(group, member, generation) == ErrorCode.NOT_COORDINATOR
-            assert await left.fetch(group) == (ErrorCode.NOT_COORDINATOR, -1)
-            assert await right.heartbeat(group, member, generation) == 0
-            assert await right.fetch(group) == (0, 2)
-
-    run(main())
+    async with cluster() as world:
+        group = group_of(0)
+        left, right = world.proxies
+        joined = await left.coordinator.join_group(join_request(group, version=3), CLIENT)
+        member, generation = joined.member_id, joined.generation_id
+        sync = sync_request(group, member, generation, {member: b""})
+        assert (await left.coordinator.sync_group(sync, CLIENT)).error_code == 0
+        assert await left.commit(group, 1, member_id=member, generation=generation) == 0
+        world.give(0, "b")
+        apart: list[View] = [world.coordinators["a"].view, left.view]
+        world.tell(*(each for each in world.views if each not in apart))
+        assert await right.commit(group, 2, member_id=member, generation=generation) == 0
+        await asyncio.sleep(FRESH_S + 0.1)
+        assert await left.heartbeat(group, member, generation) == ErrorCode.NOT_COORDINATOR
+        assert await left.fetch(group) == (ErrorCode.NOT_COORDINATOR, -1)
+        assert await right.heartbeat(group, member, generation) == 0
+        assert await right.fetch(group) == (0, 2)

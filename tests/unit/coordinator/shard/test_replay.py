@@ -153,21 +153,18 @@ def _groups(world: World) -> dict[str, object]:
     }
 
 
-def test_the_histories_reach_members_and_snapshots() -> None:
+async def test_the_histories_reach_members_and_snapshots() -> None:
     """The generator's steps do what their names say."""
 
-    async def main() -> None:
-        world = World(snapshot_bytes=1 << 30)
-        async with running(world):
-            history = History(world)
-            await history.step(("commit", "a", 1, 5))
-            await history.step(("join", "b", "i1"))
-            await asyncio.gather(*history.tasks)
-            assert _groups(world)["b"][0] is GroupState.STABLE  # type: ignore[index]
-            await history.step(("snapshot",))
-            await asyncio.sleep(1)
-            assert world.log.log_start > 0
-            other = await world.coordinator.join_group(join_request("b", version=3), CLIENT)
-            assert other.error_code != 0 or other.members
-
-    run(main())
+    world = World(snapshot_bytes=1 << 30)
+    async with running(world):
+        history = History(world)
+        await history.step(("commit", "a", 1, 5))
+        await history.step(("join", "b", "i1"))
+        await asyncio.gather(*history.tasks)
+        assert _groups(world)["b"][0] is GroupState.STABLE  # type: ignore[index]
+        await history.step(("snapshot",))
+        await asyncio.sleep(1)
+        assert world.log.log_start > 0
+        other = await world.coordinator.join_group(join_request("b", version=3), CLIENT)
+        assert other.error_code != 0 or other.members

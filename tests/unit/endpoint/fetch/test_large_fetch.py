@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,21 +15,18 @@ from bmq.endpoint.fetch import operation
 from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchParams, FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.endpoint.fetch.sessions import PARTITIONS_A_STEP, FetchSessions
-from tests.harness.loop import run
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
 
 MANY = 2 * PARTITIONS_A_TURN + 10
 
 
-def play(story: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        w = World(max_incremental_fetch_session_cache_slots=100)
-        w.topic("orders", MANY)
-        await story(w)
-        await w.reading.close()
-        assert w.reading.parked_partitions == 0
-
-    run(main())
+@asynccontextmanager
+async def fetching() -> AsyncIterator[World]:
+    w = World(max_incremental_fetch_session_cache_slots=100)
+    w.topic("orders", MANY)
+    yield w
+    await w.reading.close()
+    assert w.reading.parked_partitions == 0
 
 
 def listed(count: int = MANY, **options: Any) -> list[SessionPartition]:
@@ -47,8 +45,8 @@ async def large(
 
 
 @pytest.mark.parametrize("epoch", [-1, 0])
-def test_it_answers_as_a_small_one_does(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(w: World) -> None:
+async def test_it_answers_as_a_small_one_does(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fetching() as w:
         for number in range(0, MANY, 7):
             w.flush("orders", number)
         found = await large(w, listed(), (0, epoch))
@@ -62,11 +60,9 @@ def test_it_answers_as_a_small_one_does(epoch: int, monkeypatch: pytest.MonkeyPa
         release(found)
         release(expected)
 
-    play(story)
 
-
-def test_a_small_request_of_a_large_session_whose_partitions_all_have_news() -> None:
-    async def story(w: World) -> None:
+async def test_a_small_request_of_a_large_session_whose_partitions_all_have_news() -> None:
+    async with fetching() as w:
         first = await large(w, listed(MANY - 10), (0, 0), max_wait_s=0)
         for number in range(MANY):
             w.flush("orders", number)
@@ -77,11 +73,9 @@ def test_a_small_request_of_a_large_session_whose_partitions_all_have_news() -> 
         )
         assert third.results == []
 
-    play(story)
 
-
-def test_a_flush_wakes_it_and_it_tells_when_it_parks() -> None:
-    async def story(w: World) -> None:
+async def test_a_flush_wakes_it_and_it_tells_when_it_parks() -> None:
+    async with fetching() as w:
         parked: list[int] = []
         waiting = asyncio.ensure_future(
             large(w, listed(MANY - 10), max_wait_s=60, on_park=lambda: parked.append(w.reading.parked_partitions))
@@ -95,13 +89,11 @@ def test_a_flush_wakes_it_and_it_tells_when_it_parks() -> None:
         await asyncio.sleep(1)
         assert len(w.reading.poll) == 0
 
-    play(story)
 
-
-def test_beyond_the_bound_of_those_that_wait_it_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_beyond_the_bound_of_those_that_wait_it_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operation, "PARTITIONS_MAX", MANY)
 
-    async def story(w: World) -> None:
+    async with fetching() as w:
         first = asyncio.ensure_future(large(w, listed(MANY - 10), max_wait_s=60))
         await asyncio.sleep(1)
         loop = asyncio.get_running_loop()
@@ -111,13 +103,11 @@ def test_beyond_the_bound_of_those_that_wait_it_is_answered_at_once(monkeypatch:
         first.cancel()
         await asyncio.wait([first])
 
-    play(story)
 
-
-def test_many_partitions_on_storage_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_partitions_on_storage_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operation, "READS_MAX", 3)
 
-    async def story(w: World) -> None:
+    async with fetching() as w:
         for number in range(5):
             await w.store("orders", number)
         first = await w.fetch([want("orders", number, 0, 4096) for number in range(5)], session=(0, 0))
@@ -127,12 +117,10 @@ def test_many_partitions_on_storage_are_read_some_at_a_time(monkeypatch: pytest.
         second = await w.fetch(read, session=(first.session_id, 1))
         assert [number for (_, number), found in offsets(second).items() if found] == [3, 4]
 
-    play(story)
-
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8])
-def test_a_session_that_ends_in_a_pause_refuses_the_request_and_follows_nothing(turns: int) -> None:
-    async def story(w: World) -> None:
+async def test_a_session_that_ends_in_a_pause_refuses_the_request_and_follows_nothing(turns: int) -> None:
+    async with fetching() as w:
         first = await large(w, listed(MANY - 10), (0, 0), max_wait_s=0)
         more = [want("orders", number, 0) for number in range(10)] + listed(MANY - 10)
         task = asyncio.ensure_future(
@@ -145,8 +133,6 @@ def test_a_session_that_ends_in_a_pause_refuses_the_request_and_follows_nothing(
         assert found.error in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.NONE)
         await asyncio.sleep(1)
         assert (len(w.reading.poll), len(w.reading.sessions), w.reading.sessions.partitions) == (0, 0, 0)
-
-    play(story)
 
 
 def test_a_session_has_room_for_what_was_counted_however_many_begin_together() -> None:

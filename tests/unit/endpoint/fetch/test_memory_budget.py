@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from bmq.endpoint.fetch.memory_budget import FetchBudget, MemoryPool, Reservation
-from tests.harness.loop import run
 
 LIMIT = 3200
 SMALL = 100
@@ -71,96 +70,81 @@ def test_those_who_never_give_back_leave_something_for_those_who_come() -> None:
     assert small >= 8
 
 
-def test_those_who_wait_are_served_in_order_and_small_ones_pass() -> None:
-    async def main() -> None:
-        made, held = full()
-        served: list[tuple[str, int]] = []
+async def test_those_who_wait_are_served_in_order_and_small_ones_pass() -> None:
+    made, held = full()
+    served: list[tuple[str, int]] = []
 
-        async def take(name: str, size: int) -> Reservation:
-            reservation = await made.take(size)
-            served.append((name, reservation.size))
-            return reservation
+    async def take(name: str, size: int) -> Reservation:
+        reservation = await made.take(size)
+        served.append((name, reservation.size))
+        return reservation
 
-        tasks = [
-            asyncio.create_task(take(name, size))
-            for name, size in (("a", 1000), ("b", 300), ("small", 50), ("c", 200), ("tiny", 20))
-        ]
-        await asyncio.sleep(0)
-        assert made.waiting == 5
-        assert made.try_take(1000) is None
-        held.resize(LIMIT - 60)
-        await asyncio.sleep(0)
-        assert served == [("small", 50)]  # tiny would not fit any more
-        assert made.try_take(10) is not None
-        held.resize(2000)
-        await asyncio.sleep(0)
-        assert served == [("small", 50), ("a", 185), ("b", 138), ("c", 104), ("tiny", 20)]
-        assert (made.used, made.waiting) == (2010 + 50 + 185 + 138 + 104 + 20, 0)
-        assert all(task.done() for task in tasks)
-
-    run(main())
+    tasks = [
+        asyncio.create_task(take(name, size))
+        for name, size in (("a", 1000), ("b", 300), ("small", 50), ("c", 200), ("tiny", 20))
+    ]
+    await asyncio.sleep(0)
+    assert made.waiting == 5
+    assert made.try_take(1000) is None
+    held.resize(LIMIT - 60)
+    await asyncio.sleep(0)
+    assert served == [("small", 50)]  # tiny would not fit any more
+    assert made.try_take(10) is not None
+    held.resize(2000)
+    await asyncio.sleep(0)
+    assert served == [("small", 50), ("a", 185), ("b", 138), ("c", 104), ("tiny", 20)]
+    assert (made.used, made.waiting) == (2010 + 50 + 185 + 138 + 104 + 20, 0)
+    assert all(task.done() for task in tasks)
 
 
-def test_a_cancelled_wait_takes_nothing_wherever_it_is_met() -> None:
-    async def main() -> None:
-        made, held = full()
-        waiting, granted, last = (asyncio.create_task(made.take(60)) for _ in range(3))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.sleep(0)
-        assert made.waiting == 2
-        held.release()  # grants, and in the same moment the client goes
-        granted.cancel()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert granted.cancelled()
-        assert (await last).size == 60
-        assert (made.used, made.waiting) == (60, 0)
-
-    run(main())
+async def test_a_cancelled_wait_takes_nothing_wherever_it_is_met() -> None:
+    made, held = full()
+    waiting, granted, last = (asyncio.create_task(made.take(60)) for _ in range(3))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    assert made.waiting == 2
+    held.release()  # grants, and in the same moment the client goes
+    granted.cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert granted.cancelled()
+    assert (await last).size == 60
+    assert (made.used, made.waiting) == (60, 0)
 
 
-def test_a_cancelled_head_lets_the_next_one_in() -> None:
-    async def main() -> None:
-        made, held = full(2701)
-        head, second = asyncio.create_task(made.take(800)), asyncio.create_task(made.take(300))
-        await asyncio.sleep(0)
-        head.cancel()
-        held.resize(2600)
-        assert (await second).size == 100
-        assert made.used == 2700
-
-    run(main())
+async def test_a_cancelled_head_lets_the_next_one_in() -> None:
+    made, held = full(2701)
+    head, second = asyncio.create_task(made.take(800)), asyncio.create_task(made.take(300))
+    await asyncio.sleep(0)
+    head.cancel()
+    held.resize(2600)
+    assert (await second).size == 100
+    assert made.used == 2700
 
 
-def test_every_grant_is_told_to_the_blocks() -> None:
-    async def main() -> None:
-        told: list[int] = []
-        budget = FetchBudget(8 * LIMIT, 0.5, told.append)
-        assert budget.storage.limit == LIMIT
-        held = budget.storage.try_take(100)
-        assert held is not None
-        held.resize(2750)
-        waiting = asyncio.create_task(budget.storage.take(300))
-        await asyncio.sleep(0)
-        held.resize(2700)
-        await waiting
-        assert told[-1] == 8 * LIMIT - 2800
-
-    run(main())
+async def test_every_grant_is_told_to_the_blocks() -> None:
+    told: list[int] = []
+    budget = FetchBudget(8 * LIMIT, 0.5, told.append)
+    assert budget.storage.limit == LIMIT
+    held = budget.storage.try_take(100)
+    assert held is not None
+    held.resize(2750)
+    waiting = asyncio.create_task(budget.storage.take(300))
+    await asyncio.sleep(0)
+    held.resize(2700)
+    await waiting
+    assert told[-1] == 8 * LIMIT - 2800
 
 
-def test_a_wait_cancelled_before_its_turn_is_skipped() -> None:
-    async def main() -> None:
-        made, held = full()
-        head, second = asyncio.create_task(made.take(800)), asyncio.create_task(made.take(300))
-        await asyncio.sleep(0)
-        head.cancel()
-        held.release()
-        assert (await second).size == 300
-        assert (made.used, made.waiting) == (300, 0)
-
-    run(main())
+async def test_a_wait_cancelled_before_its_turn_is_skipped() -> None:
+    made, held = full()
+    head, second = asyncio.create_task(made.take(800)), asyncio.create_task(made.take(300))
+    await asyncio.sleep(0)
+    head.cancel()
+    held.release()
+    assert (await second).size == 300
+    assert (made.used, made.waiting) == (300, 0)
 
 
 def test_a_part_of_a_reservation_is_released_apart() -> None:
@@ -190,25 +174,22 @@ def test_blocks_may_have_what_the_others_leave() -> None:
     assert told[4:] == [438, 400]
 
 
-def test_a_release_costs_what_it_grants_however_many_wait() -> None:
-    async def main() -> None:
-        made, held = full()
-        waiting = [asyncio.create_task(made.take(300)) for _ in range(1_000)]
-        await asyncio.sleep(0)
-        calls = 0
+async def test_a_release_costs_what_it_grants_however_many_wait() -> None:
+    made, held = full()
+    waiting = [asyncio.create_task(made.take(300)) for _ in range(1_000)]
+    await asyncio.sleep(0)
+    calls = 0
 
-        def count(frame: object, event: str, argument: object) -> None:
-            nonlocal calls
-            calls += event in ("call", "c_call")
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
 
-        sys.setprofile(count)
-        held.resize(LIMIT - 10)  # room for none of them
-        sys.setprofile(None)
-        assert made.waiting == len(waiting)
-        assert calls < 50
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        assert (made.used, made.waiting) == (LIMIT - 10, 0)
-
-    run(main())
+    sys.setprofile(count)
+    held.resize(LIMIT - 10)  # room for none of them
+    sys.setprofile(None)
+    assert made.waiting == len(waiting)
+    assert calls < 50
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert (made.used, made.waiting) == (LIMIT - 10, 0)

@@ -15,7 +15,6 @@ import pytest
 from bmq.core.net.request import Response
 from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.partition_read import PartitionRead
-from tests.harness.loop import run
 from tests.unit.endpoint.serving import World, release, want
 
 pytestmark = pytest.mark.slow
@@ -94,19 +93,16 @@ STORIES = [
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_records_are_free_when_the_response_was_sent(story: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        w = World()
-        w.topic("orders")
-        await story(w)
-        await asyncio.sleep(0.1)
-        gc.collect(0)
-        gc.collect()  # what the world's making left
-        await story(w)
-        await asyncio.sleep(0.1)
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
-        kept = [each for each in gc.garbage if isinstance(each, memoryview | PartitionRead | FetchResult | Response)]
-        assert not kept, f"only the cyclic collector would free {[type(each).__name__ for each in kept]}"
-
-    run(main())
+async def test_records_are_free_when_the_response_was_sent(story: Callable[[World], Awaitable[None]]) -> None:
+    w = World()
+    w.topic("orders")
+    await story(w)
+    await asyncio.sleep(0.1)
+    gc.collect(0)
+    gc.collect()  # what the world's making left
+    await story(w)
+    await asyncio.sleep(0.1)
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    kept = [each for each in gc.garbage if isinstance(each, memoryview | PartitionRead | FetchResult | Response)]
+    assert not kept, f"only the cyclic collector would free {[type(each).__name__ for each in kept]}"

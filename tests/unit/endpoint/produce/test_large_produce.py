@@ -6,7 +6,8 @@ import asyncio
 import gc
 import struct
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -27,13 +28,11 @@ MANY = 2 * PARTITIONS_AT_ONCE
 Data = ProduceRequest.TopicProduceData
 
 
-def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with world(**options) as made:
-            await story(made)
-            assert len(made.services.produce_order) == 0
-
-    run(main())
+@asynccontextmanager
+async def serving(**options: Any) -> AsyncIterator[World]:
+    async with world(**options) as made:
+        yield made
+        assert len(made.services.produce_order) == 0
 
 
 def send(w: World, parts: Sequence[tuple[int, bytes | bytearray]], **options: Any) -> asyncio.Future[list[Any]]:
@@ -53,8 +52,8 @@ async def until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it does not come")
 
 
-def test_all_of_it_is_answered_in_the_request_s_order() -> None:
-    async def story(w: World) -> None:
+async def test_all_of_it_is_answered_in_the_request_s_order() -> None:
+    async with serving() as w:
         w.topic(partitions=2)
         answers = await send(w, [(number % 3, batch()) for number in range(MANY)])
         assert [each.index for each in answers] == [number % 3 for number in range(MANY)]
@@ -64,13 +63,11 @@ def test_all_of_it_is_answered_in_the_request_s_order() -> None:
         counters = w.metrics.topics["orders"]
         assert (counters.produces, counters.failed_produces) == (MANY, len(answers[2::3]))
 
-    play(story)
 
-
-def test_rule_9_what_the_connection_sends_behind_it_stays_behind_it() -> None:
+async def test_rule_9_what_the_connection_sends_behind_it_stays_behind_it() -> None:
     """A producer's next batches do not overtake those that are still to be handed out, on any path."""
 
-    async def story(w: World) -> None:
+    async with serving() as w:
         w.topic()
         await w.owner()
         large = send(w, [(0, idempotent(number)) for number in range(MANY)])
@@ -83,11 +80,9 @@ def test_rule_9_what_the_connection_sends_behind_it_stays_behind_it() -> None:
         assert [each.error_code for each in found] == [0] * (2 * MANY + 4)
         assert [each.base_offset for each in found] == list(range(2 * MANY + 4))
 
-    play(story)
 
-
-def test_other_connections_do_not_wait_for_it() -> None:
-    async def story(w: World) -> None:
+async def test_other_connections_do_not_wait_for_it() -> None:
+    async with serving() as w:
         w.topic(partitions=2)
         await w.owner(partition=1)
         large = send(w, [(0, batch()) for _ in range(4 * MANY)])
@@ -97,11 +92,9 @@ def test_other_connections_do_not_wait_for_it() -> None:
         assert not large.done()
         assert len(await large) == 4 * MANY
 
-    play(story)
 
-
-def test_its_time_out_answers_what_is_not_flushed() -> None:
-    async def story(w: World) -> None:
+async def test_its_time_out_answers_what_is_not_flushed() -> None:
+    async with serving() as w:
         w.topic(partitions=2)
         await w.produce_one(batch())
         await w.produce_one(batch(), partition=1)
@@ -111,11 +104,9 @@ def test_its_time_out_answers_what_is_not_flushed() -> None:
         assert {each.error_code for each in answers} == codes
         assert all(each.base_offset == -1 for each in answers)
 
-    play(story)
 
-
-def test_held_parts_are_dropped_with_their_connection_wherever_it_stands() -> None:
-    async def story(w: World) -> None:
+async def test_held_parts_are_dropped_with_their_connection_wherever_it_stands() -> None:
+    async with serving() as w:
         w.topic("orders", assign=False)
         for turns in (1, 2, 5, 20, 200):
             large = send(w, [(0, batch()) for _ in range(MANY)])
@@ -131,22 +122,21 @@ def test_held_parts_are_dropped_with_their_connection_wherever_it_stands() -> No
         (answer,) = await w.produce({("orders", 0): batch()})
         assert answer.base_offset == 0, "nothing of what was dropped is written"
 
-    play(story)
-
 
 def test_a_request_that_is_given_up_leaves_nothing_to_the_collector() -> None:
     """Parts and their request refer to each other: a hundred thousand of them would stop the loop at its next run."""
 
-    async def story(w: World) -> None:
-        w.topic("orders", assign=False)
-        for turns in (5, 200):  # while it is handed out, and when it waits
-            large = send(w, [(0, batch()) for _ in range(MANY)])
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            large.cancel()
-            await asyncio.wait([large])
-        del large
-        await asyncio.sleep(1)  # virtual: the thread that frees them has been waited for
+    async def story() -> None:
+        async with serving() as w:
+            w.topic("orders", assign=False)
+            for turns in (5, 200):  # while it is handed out, and when it waits
+                large = send(w, [(0, batch()) for _ in range(MANY)])
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                large.cancel()
+                await asyncio.wait([large])
+            del large
+            await asyncio.sleep(1)  # virtual: the thread that frees them has been waited for
 
     def parts() -> int:
         return sum(isinstance(each, PartitionProduce) for each in gc.get_objects())
@@ -154,33 +144,29 @@ def test_a_request_that_is_given_up_leaves_nothing_to_the_collector() -> None:
     with without_collector():
         gc.collect()
         before = parts()
-        play(story)
+        run(story())
         assert parts() == before
 
 
-def test_without_acks_it_is_not_answered_and_fails_by_closing() -> None:
-    async def story(w: World) -> None:
+async def test_without_acks_it_is_not_answered_and_fails_by_closing() -> None:
+    async with serving() as w:
         w.topic()
         assert await send(w, [(0, batch()) for _ in range(MANY)], acks=0) == []
         with pytest.raises(CloseConnection, match="acks=0 failed"):
             await send(w, [(number // (MANY - 1), batch()) for number in range(MANY)], acks=0)
 
-    play(story)
 
-
-def test_more_than_the_limit_closes_the_connection() -> None:
-    async def story(w: World) -> None:
+async def test_more_than_the_limit_closes_the_connection() -> None:
+    async with serving() as w:
         w.topic()
         head = struct.pack(">hhih hhi i h6s i", 0, 3, 1, -1, -1, -1, 1000, 1, 6, b"orders", PARTITIONS)
         frame = bytearray(head + struct.pack(">ii", 0, 0) * PARTITIONS)  # and their topic
         with pytest.raises(CloseConnection, match=f"more than {PARTITIONS} partitions"):
             await w.endpoint(memoryview(frame), w.client)  # type: ignore[misc]
 
-    play(story)
 
-
-def test_those_under_way_are_bounded_and_the_next_one_waits() -> None:
-    async def story(w: World) -> None:
+async def test_those_under_way_are_bounded_and_the_next_one_waits() -> None:
+    async with serving() as w:
         w.topic("orders", assign=False)
         w.services.large._produced.limit = MANY + 1
         first = send(w, [(0, batch()) for _ in range(MANY)])
@@ -194,11 +180,9 @@ def test_those_under_way_are_bounded_and_the_next_one_waits() -> None:
         assert held <= MANY * len(batch())
         assert (w.services.large._produced.used, w.services.large._produced.waiting) == (0, 0)
 
-    play(story)
 
-
-def test_a_malformed_one_closes_the_connection_and_holds_nothing() -> None:
-    async def story(w: World) -> None:
+async def test_a_malformed_one_closes_the_connection_and_holds_nothing() -> None:
+    async with serving() as w:
         w.topic()
         pieces = [Data.PartitionProduceData(index=0, records=bytes(batch())) for _ in range(MANY)]
         request = ProduceRequest(acks=-1, timeout_ms=1, topic_data=[Data(name="orders", partition_data=pieces)])
@@ -209,16 +193,12 @@ def test_a_malformed_one_closes_the_connection_and_holds_nothing() -> None:
         (answer,) = await w.produce({("orders", 0): batch()})
         assert answer.base_offset == 0
 
-    play(story)
 
-
-def test_topic_ids_find_their_topics() -> None:
-    async def story(w: World) -> None:
+async def test_topic_ids_find_their_topics() -> None:
+    async with serving() as w:
         topic = w.topic()
         pieces = [Data.PartitionProduceData(index=0, records=bytes(batch())) for _ in range(MANY)]
         topics = [Data(topic_id=each, partition_data=pieces) for each in (topic.topic_id, uuid.UUID(int=99))]
         request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=topics)
         answers = await produced(w.send(request, 13), 13)
         assert [each.error_code for each in answers] == [0] * MANY + [ErrorCode.UNKNOWN_TOPIC_ID] * MANY
-
-    play(story)

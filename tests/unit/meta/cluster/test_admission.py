@@ -28,7 +28,6 @@ from bmq.meta.cluster.member import Address, Member, encode_member
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from tests.harness.loop import run
 
 OFFSETS_ID, OTHER_ID = uuid.UUID(int=1), uuid.UUID(int=2)
 CATALOG = cast(Any, SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(topic_id=OFFSETS_ID)}))
@@ -83,125 +82,105 @@ class Connection:
         return HelloResponse.decode(await self.send(InternalKey.HELLO, body))
 
 
-def play(story: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        world = World()
-        await story(world)
-
-    run(main())
-
-
 @pytest.mark.parametrize("is_behind", [False, True])
-def test_who_is_not_a_member_is_refused_at_hello(is_behind: bool) -> None:
+async def test_who_is_not_a_member_is_refused_at_hello(is_behind: bool) -> None:
     """A member is let in also when this process's view does not show it yet."""
 
-    async def story(w: World) -> None:
-        await w.put_member("coordinator-1", "coordinator")
-        if not is_behind:
-            await w.seen.start()
-        for name in ("stranger", "", "a/b", "../members/coordinator-1"):
-            one = Connection(w)
-            answer = await one.hello(name)
-            assert answer.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-            assert "not a member" in answer.message
-            with pytest.raises(CloseConnection, match="before Hello"):
-                await one.send(InternalKey.SHARD_OPEN, b"")
+    w = World()
+    await w.put_member("coordinator-1", "coordinator")
+    if not is_behind:
+        await w.seen.start()
+    for name in ("stranger", "", "a/b", "../members/coordinator-1"):
         one = Connection(w)
-        assert (await one.hello("coordinator-1")).error is ErrorCode.NONE
-        await one.send(InternalKey.SHARD_OPEN, b"")
-        assert w.asked == ["coordinator-1"]
-        if not is_behind:
-            await w.seen.close()
+        answer = await one.hello(name)
+        assert answer.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert "not a member" in answer.message
+        with pytest.raises(CloseConnection, match="before Hello"):
+            await one.send(InternalKey.SHARD_OPEN, b"")
+    one = Connection(w)
+    assert (await one.hello("coordinator-1")).error is ErrorCode.NONE
+    await one.send(InternalKey.SHARD_OPEN, b"")
+    assert w.asked == ["coordinator-1"]
+    if not is_behind:
+        await w.seen.close()
 
-    play(story)
 
-
-def test_who_is_refused_is_told_at_which_revision_its_key_is_absent() -> None:
+async def test_who_is_refused_is_told_at_which_revision_its_key_is_absent() -> None:
     """Together with the roles of those that may be given what it had: neither a draining member's, nor one's that does
     not listen yet."""
 
-    async def story(w: World) -> None:
-        await w.put_member("broker-1", "broker")
-        await w.seen.start()
-        gone = await w.kv.commit([], [Delete(member_key("c", "broker-1"))])
-        here = Address(host="h", port=1)
-        for one in (
-            Member(incarnation="broker-2", roles=frozenset({"broker"}), internal=here, is_draining=True),
-            Member(incarnation="controller-1", roles=frozenset({"controller"})),
-            Member(incarnation="proxy-1", roles=frozenset({"proxy"}), internal=here),
-        ):
-            await w.kv.commit([], [Put(member_key("c", one.incarnation), encode_member(one))])
-        await w.seen.wait_revision(w.store.revision)
-        answer = await Connection(w).hello("broker-1")
-        assert answer.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        assert answer.unregistered == Unregistered(w.store.revision, frozenset({"proxy"}))
-        assert answer.unregistered.revision > gone.revision
-        await w.seen.close()  # it stands still from here on
-        await w.put_member("broker-3", "broker")
-        known = w.seen.revision
-        late = await Connection(w).hello("broker-1")
-        assert late.unregistered is not None
-        assert late.unregistered.revision == known < w.store.revision, "no later than what this process has seen"
-        await w.kv.commit([], [Put(member_key("c", "broker-1"), b"of a later version")])
-        assert (await Connection(w).hello("broker-1")).unregistered is None, "it is there, though nobody can read it"
-
-    play(story)
+    w = World()
+    await w.put_member("broker-1", "broker")
+    await w.seen.start()
+    gone = await w.kv.commit([], [Delete(member_key("c", "broker-1"))])
+    here = Address(host="h", port=1)
+    for one in (
+        Member(incarnation="broker-2", roles=frozenset({"broker"}), internal=here, is_draining=True),
+        Member(incarnation="controller-1", roles=frozenset({"controller"})),
+        Member(incarnation="proxy-1", roles=frozenset({"proxy"}), internal=here),
+    ):
+        await w.kv.commit([], [Put(member_key("c", one.incarnation), encode_member(one))])
+    await w.seen.wait_revision(w.store.revision)
+    answer = await Connection(w).hello("broker-1")
+    assert answer.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert answer.unregistered == Unregistered(w.store.revision, frozenset({"proxy"}))
+    assert answer.unregistered.revision > gone.revision
+    await w.seen.close()  # it stands still from here on
+    await w.put_member("broker-3", "broker")
+    known = w.seen.revision
+    late = await Connection(w).hello("broker-1")
+    assert late.unregistered is not None
+    assert late.unregistered.revision == known < w.store.revision, "no later than what this process has seen"
+    await w.kv.commit([], [Put(member_key("c", "broker-1"), b"of a later version")])
+    assert (await Connection(w).hello("broker-1")).unregistered is None, "it is there, though nobody can read it"
 
 
-def test_an_api_is_for_members_of_its_role() -> None:
-    async def story(w: World) -> None:
-        await w.put_member("proxy-1", "proxy")
-        one = Connection(w)
-        assert (await one.hello("proxy-1")).error is ErrorCode.NONE
-        await one.send(InternalKey.PING, b"".join(PingRequest().encode()))
-        with pytest.raises(CloseConnection, match="does not have the role coordinator"):
-            await one.send(InternalKey.SHARD_OPEN, b"")
-        assert w.asked == []
-
-    play(story)
-
-
-def test_rule_7_a_store_that_is_away_is_no_reason_to_refuse() -> None:
-    async def story(w: World) -> None:
-        w.store.stop()
-        one = Connection(w)
-        assert (await one.hello("coordinator-9")).error is ErrorCode.NONE
+async def test_an_api_is_for_members_of_its_role() -> None:
+    w = World()
+    await w.put_member("proxy-1", "proxy")
+    one = Connection(w)
+    assert (await one.hello("proxy-1")).error is ErrorCode.NONE
+    await one.send(InternalKey.PING, b"".join(PingRequest().encode()))
+    with pytest.raises(CloseConnection, match="does not have the role coordinator"):
         await one.send(InternalKey.SHARD_OPEN, b"")
-        assert w.asked == ["coordinator-9"]
-        assert (await one.hello("coordinator-9")).unregistered is None
-        await w.ownership.check(PartitionKey(OFFSETS_ID, 3), 1 << 62, "coordinator-9")
+    assert w.asked == []
 
-    play(story)
+
+async def test_rule_7_a_store_that_is_away_is_no_reason_to_refuse() -> None:
+    w = World()
+    w.store.stop()
+    one = Connection(w)
+    assert (await one.hello("coordinator-9")).error is ErrorCode.NONE
+    await one.send(InternalKey.SHARD_OPEN, b"")
+    assert w.asked == ["coordinator-9"]
+    assert (await one.hello("coordinator-9")).unregistered is None
+    await w.ownership.check(PartitionKey(OFFSETS_ID, 3), 1 << 62, "coordinator-9")
 
 
 @pytest.mark.parametrize("is_behind", [False, True])
-def test_an_ownership_is_the_controllers(is_behind: bool) -> None:
-    async def story(w: World) -> None:
-        await w.put_shards({3: ShardOwner("c1", 7)})
-        if not is_behind:
-            await w.seen.start()
-        check = w.ownership.check
-        await check(PartitionKey(OFFSETS_ID, 3), 7, "c1")
-        for shard, number, caller in ((3, 7, "c2"), (3, 8, "c1"), (3, 1 << 62, "c1"), (3, 6, "c1"), (4, 1, "c1")):
-            with pytest.raises(RequestError) as refused:
-                await check(PartitionKey(OFFSETS_ID, shard), number, caller)
-            assert refused.value.code is ErrorCode.NOT_COORDINATOR
-        with pytest.raises(RequestError) as refused:
-            await check(PartitionKey(OTHER_ID, 3), 7, "c1")
-        assert refused.value.code is ErrorCode.INVALID_REQUEST
-        if not is_behind:
-            await w.seen.close()
-
-    play(story)
-
-
-def test_an_assignment_that_the_view_does_not_show_yet_is_known() -> None:
-    async def story(w: World) -> None:
-        await w.put_shards({3: ShardOwner("c1", 7)})
+async def test_an_ownership_is_the_controllers(is_behind: bool) -> None:
+    w = World()
+    await w.put_shards({3: ShardOwner("c1", 7)})
+    if not is_behind:
         await w.seen.start()
-        await w.seen.close()  # it stands still from here on
-        await w.put_shards({3: ShardOwner("c2", 8)})
-        await w.ownership.check(PartitionKey(OFFSETS_ID, 3), 8, "c2")
-        await w.ownership.check(PartitionKey(OFFSETS_ID, 3), 7, "c1")  # the view does not contradict it
+    check = w.ownership.check
+    await check(PartitionKey(OFFSETS_ID, 3), 7, "c1")
+    for shard, number, caller in ((3, 7, "c2"), (3, 8, "c1"), (3, 1 << 62, "c1"), (3, 6, "c1"), (4, 1, "c1")):
+        with pytest.raises(RequestError) as refused:
+            await check(PartitionKey(OFFSETS_ID, shard), number, caller)
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    with pytest.raises(RequestError) as refused:
+        await check(PartitionKey(OTHER_ID, 3), 7, "c1")
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    if not is_behind:
+        await w.seen.close()
 
-    play(story)
+
+async def test_an_assignment_that_the_view_does_not_show_yet_is_known() -> None:
+    w = World()
+    await w.put_shards({3: ShardOwner("c1", 7)})
+    await w.seen.start()
+    await w.seen.close()  # it stands still from here on
+    await w.put_shards({3: ShardOwner("c2", 8)})
+    await w.ownership.check(PartitionKey(OFFSETS_ID, 3), 8, "c2")
+    await w.ownership.check(PartitionKey(OFFSETS_ID, 3), 7, "c1")  # the view does not contradict it

@@ -25,7 +25,6 @@ from bmq.meta.cluster.member import Address, Member, decode_member, encode_membe
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from tests.harness.loop import run
 
 pytestmark = pytest.mark.slow
 
@@ -124,30 +123,27 @@ BAD = {
 
 
 @pytest.mark.parametrize("is_started", [False, True])
-def test_one_bad_key_stops_nobody(is_started: bool) -> None:
-    async def main() -> None:
-        kv = MemoryKeyValue(MemoryStore())
-        failures: list[str] = []
-        view = KvClusterView(kv, "c", "a", failures.append)
-        if is_started:
-            await view.start()
-        for key, value in BAD.items():
-            await kv.commit([], [Put(key, value)])
-        await kv.commit([], [member("a"), chunk("a", "b")])
-        if not is_started:
-            await view.start()
-        await view.wait_revision(await kv.revision())
-        assert set(view.unreadable) == set(BAD)
-        assert set(view.members) == {"a"}
-        assert owned_by(view, "a") == keys(0)
-        assert (view.controller, view.shards, failures) == (None, {}, [])
-        for key in BAD:
-            done = await kv.commit([], [Delete(key)])
-        await view.wait_revision(done.revision)
-        assert view.unreadable == {}
-        await view.close()
-
-    run(main())
+async def test_one_bad_key_stops_nobody(is_started: bool) -> None:
+    kv = MemoryKeyValue(MemoryStore())
+    failures: list[str] = []
+    view = KvClusterView(kv, "c", "a", failures.append)
+    if is_started:
+        await view.start()
+    for key, value in BAD.items():
+        await kv.commit([], [Put(key, value)])
+    await kv.commit([], [member("a"), chunk("a", "b")])
+    if not is_started:
+        await view.start()
+    await view.wait_revision(await kv.revision())
+    assert set(view.unreadable) == set(BAD)
+    assert set(view.members) == {"a"}
+    assert owned_by(view, "a") == keys(0)
+    assert (view.controller, view.shards, failures) == (None, {}, [])
+    for key in BAD:
+        done = await kv.commit([], [Delete(key)])
+    await view.wait_revision(done.revision)
+    assert view.unreadable == {}
+    await view.close()
 
 
 @pytest.mark.parametrize(
@@ -176,78 +172,69 @@ def keys(*partitions: int) -> set[PartitionKey]:
     return {PartitionKey(TOPIC, partition) for partition in partitions}
 
 
-def test_it_shows_what_was_there_and_tells_what_changes() -> None:
-    async def main() -> None:
-        kv = MemoryKeyValue(MemoryStore())
-        await kv.commit([], [member("a"), chunk("a", "b", ""), Put(controller_key("c"), b"a")])
-        view = KvClusterView(kv, "c", "a")
-        changes: list[ViewChange] = []
-        view.subscribe(changes.append)
-        await view.start()
-        assert view.controller == view.members["a"]
-        assert [view.owner_of(key) for key in sorted(keys(0, 1, 2, 3), key=str)] == ["a", "b", "", ""]
-        assert changes[0].partitions == keys(0, 1)
-        assert changes[0].is_controller
+async def test_it_shows_what_was_there_and_tells_what_changes() -> None:
+    kv = MemoryKeyValue(MemoryStore())
+    await kv.commit([], [member("a"), chunk("a", "b", ""), Put(controller_key("c"), b"a")])
+    view = KvClusterView(kv, "c", "a")
+    changes: list[ViewChange] = []
+    view.subscribe(changes.append)
+    await view.start()
+    assert view.controller == view.members["a"]
+    assert [view.owner_of(key) for key in sorted(keys(0, 1, 2, 3), key=str)] == ["a", "b", "", ""]
+    assert changes[0].partitions == keys(0, 1)
+    assert changes[0].is_controller
 
-        shards = {4: ShardOwner("a", 7)}
-        done = await kv.commit([], [chunk("b", "b", "a", "a"), Put(shards_key("c"), encode_shards(shards))])
+    shards = {4: ShardOwner("a", 7)}
+    done = await kv.commit([], [chunk("b", "b", "a", "a"), Put(shards_key("c"), encode_shards(shards))])
+    await view.wait_revision(done.revision)
+    assert changes[-1].partitions == keys(0, 2, 3), "partition 1 is where it was"
+    assert changes[-1].shards == {4}
+    assert changes[-1].revision == done.revision
+    assert not changes[-1].members
+    assert owned_by(view, "a") == keys(2, 3)
+    assert owned_by(view, "b") == keys(0, 1)
+    assert view.shard(4) == ShardOwner("a", 7)
+
+    gone = [Delete(member_key("c", "a")), Delete(assignment_key("c", TOPIC, 0)), Delete(shards_key("c"))]
+    done = await kv.commit([], gone)
+    await view.wait_revision(done.revision)
+    assert changes[-1].members == {"a"}
+    assert changes[-1].partitions == keys(0, 1, 2, 3)
+    assert not view.members
+    assert view.controller is None, "a leader that is no member is none"
+    assert not owned_by(view, "b")
+    assert view.shard(4) is None
+    await view.close()
+
+
+async def test_one_who_has_unsubscribed_hears_nothing() -> None:
+    kv = MemoryKeyValue(MemoryStore())
+    view = KvClusterView(kv, "c", "a")
+    changes: list[ViewChange] = []
+    forget = view.subscribe(changes.append)
+    await view.start()
+    forget()
+    await view.wait_revision((await kv.commit([], [member("a")])).revision)
+    assert changes == []
+    assert "a" in view.members
+    await view.close()
+
+
+async def test_an_unreadable_change_leaves_what_was_there() -> None:
+    kv = MemoryKeyValue(MemoryStore())
+    key, other = assignment_key("c", TOPIC, 0), assignment_key("c", TOPIC, 1)
+    first = await kv.commit([], [chunk("a")])
+    view = KvClusterView(kv, "c", "a")
+    await view.start()
+    for _ in range(2):
+        await kv.commit([], [Put(key, b"{}"), Put(other, b"{}")])
+    done = await kv.commit([], [member("a")])
+    await view.wait_revision(done.revision)
+    assert view.owner_of(PartitionKey(TOPIC, 0)) == "a"
+    assert view.revision_of(key) == first.revision, "a write that is decided on what was there is refused"
+    assert view.revision_of(other) == 0
+    for write in (chunk("b"), Delete(key)):
+        done = await kv.commit([], [write])
         await view.wait_revision(done.revision)
-        assert changes[-1].partitions == keys(0, 2, 3), "partition 1 is where it was"
-        assert changes[-1].shards == {4}
-        assert changes[-1].revision == done.revision
-        assert not changes[-1].members
-        assert owned_by(view, "a") == keys(2, 3)
-        assert owned_by(view, "b") == keys(0, 1)
-        assert view.shard(4) == ShardOwner("a", 7)
-
-        gone = [Delete(member_key("c", "a")), Delete(assignment_key("c", TOPIC, 0)), Delete(shards_key("c"))]
-        done = await kv.commit([], gone)
-        await view.wait_revision(done.revision)
-        assert changes[-1].members == {"a"}
-        assert changes[-1].partitions == keys(0, 1, 2, 3)
-        assert not view.members
-        assert view.controller is None, "a leader that is no member is none"
-        assert not owned_by(view, "b")
-        assert view.shard(4) is None
-        await view.close()
-
-    run(main())
-
-
-def test_one_who_has_unsubscribed_hears_nothing() -> None:
-    async def main() -> None:
-        kv = MemoryKeyValue(MemoryStore())
-        view = KvClusterView(kv, "c", "a")
-        changes: list[ViewChange] = []
-        forget = view.subscribe(changes.append)
-        await view.start()
-        forget()
-        await view.wait_revision((await kv.commit([], [member("a")])).revision)
-        assert changes == []
-        assert "a" in view.members
-        await view.close()
-
-    run(main())
-
-
-def test_an_unreadable_change_leaves_what_was_there() -> None:
-    async def main() -> None:
-        kv = MemoryKeyValue(MemoryStore())
-        key, other = assignment_key("c", TOPIC, 0), assignment_key("c", TOPIC, 1)
-        first = await kv.commit([], [chunk("a")])
-        view = KvClusterView(kv, "c", "a")
-        await view.start()
-        for _ in range(2):
-            await kv.commit([], [Put(key, b"{}"), Put(other, b"{}")])
-        done = await kv.commit([], [member("a")])
-        await view.wait_revision(done.revision)
-        assert view.owner_of(PartitionKey(TOPIC, 0)) == "a"
-        assert view.revision_of(key) == first.revision, "a write that is decided on what was there is refused"
-        assert view.revision_of(other) == 0
-        for write in (chunk("b"), Delete(key)):
-            done = await kv.commit([], [write])
-            await view.wait_revision(done.revision)
-            assert view.revision_of(key) == (done.revision if isinstance(write, Put) else 0)
-        await view.close()
-
-    run(main())
+        assert view.revision_of(key) == (done.revision if isinstance(write, Put) else 0)
+    await view.close()

@@ -19,7 +19,6 @@ from bmq.meta.cluster.proxies import ClusterProxies
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.members import ProxyAddress
-from tests.harness.loop import run
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 100, 1000])
@@ -59,76 +58,70 @@ def put(member: Member) -> Put:
     return Put(member_key("c", member.incarnation), encode_member(member))
 
 
-def test_a_draining_proxy_is_told_of_no_more_and_one_that_is_alone_tells_of_itself() -> None:
-    async def main() -> None:
-        kv = MemoryKeyValue(MemoryStore())
-        topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=6)
-        offsets = Topic(name="__consumer_offsets", topic_id=uuid.UUID(int=2), partitions=50)
-        await kv.commit([], [Put(topic_key("c", each.name), encode_topic(each)) for each in (topic, offsets)])
-        view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
-        proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
-        await view.start()
-        await catalog.start()
-        assert [each.node_id for each in proxies.proxies] == [0]
+async def test_a_draining_proxy_is_told_of_no_more_and_one_that_is_alone_tells_of_itself() -> None:
+    kv = MemoryKeyValue(MemoryStore())
+    topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=6)
+    offsets = Topic(name="__consumer_offsets", topic_id=uuid.UUID(int=2), partitions=50)
+    await kv.commit([], [Put(topic_key("c", each.name), encode_topic(each)) for each in (topic, offsets)])
+    view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
+    proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
+    await view.start()
+    await catalog.start()
+    assert [each.node_id for each in proxies.proxies] == [0]
 
-        done = await kv.commit([], [put(proxy(number)) for number in range(3)])
-        await view.wait_revision(done.revision)
-        assert [(each.node_id, each.host, each.zone) for each in proxies.proxies] == [
-            (0, "h0", "z0"), (1, "h1", "z1"), (2, "h2", "z0"),
-        ]  # fmt: skip
-        for absent in (-1, 6, 2**31 - 1):  # a client's number
-            assert proxies.leader_of(PartitionKey(topic.topic_id, absent)) == proxies.own.node_id
-        assert not proxies._places
-        leaders = [proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)]
-        assert sorted(leaders) == [0, 0, 1, 1, 2, 2]
-        shards = [proxies.coordinator_of(number) for number in range(50)]
-        assert sorted(shards.count(node) for node in range(3)) == [16, 17, 17]
+    done = await kv.commit([], [put(proxy(number)) for number in range(3)])
+    await view.wait_revision(done.revision)
+    assert [(each.node_id, each.host, each.zone) for each in proxies.proxies] == [
+        (0, "h0", "z0"), (1, "h1", "z1"), (2, "h2", "z0"),
+    ]  # fmt: skip
+    for absent in (-1, 6, 2**31 - 1):  # a client's number
+        assert proxies.leader_of(PartitionKey(topic.topic_id, absent)) == proxies.own.node_id
+    assert not proxies._places
+    leaders = [proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)]
+    assert sorted(leaders) == [0, 0, 1, 1, 2, 2]
+    shards = [proxies.coordinator_of(number) for number in range(50)]
+    assert sorted(shards.count(node) for node in range(3)) == [16, 17, 17]
 
-        version = proxies.version
-        done = await kv.commit([], [put(replace(proxy(1), is_draining=True)), Delete(member_key("c", "p2"))])
-        await view.wait_revision(done.revision)
-        assert proxies.version > version
-        assert [each.node_id for each in proxies.proxies] == [0]
-        assert {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)} == {0}
-        await view.close()
-        await catalog.close()
-
-    run(main())
+    version = proxies.version
+    done = await kv.commit([], [put(replace(proxy(1), is_draining=True)), Delete(member_key("c", "p2"))])
+    await view.wait_revision(done.revision)
+    assert proxies.version > version
+    assert [each.node_id for each in proxies.proxies] == [0]
+    assert {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)} == {0}
+    await view.close()
+    await catalog.close()
 
 
-def test_one_that_is_not_a_member_tells_of_the_others_while_there_are_any() -> None:
+async def test_one_that_is_not_a_member_tells_of_the_others_while_there_are_any() -> None:
     """The view may still show it: it is cut off from the store."""
 
-    async def main() -> None:
-        kv = MemoryKeyValue(MemoryStore())
-        topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=6)
-        await kv.commit([], [Put(topic_key("c", topic.name), encode_topic(topic)), put(proxy(0)), put(proxy(1))])
-        view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
-        proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
-        await view.start()
-        await catalog.start()
-        assert not proxies.sends_away
-        version = proxies.version
-        proxies.set_member(False)
-        assert proxies.sends_away
-        assert proxies.version > version
-        assert [each.node_id for each in proxies.proxies] == [1]
-        assert {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)} == {1}
-        assert {proxies.coordinator_of(number) for number in range(50)} == {1}
-        done = await kv.commit([], [Delete(member_key("c", "p1"))])
-        await view.wait_revision(done.revision)
-        assert not proxies.sends_away
-        assert [each.node_id for each in proxies.proxies] == [0], "who asks it has reached it"
-        await kv.commit([], [put(proxy(2))])
-        proxies.set_member(True)
-        done = await kv.commit([], [put(proxy(1))])
-        await view.wait_revision(done.revision)
-        assert not proxies.sends_away
-        assert [each.node_id for each in proxies.proxies] == [0, 1, 2]
-        await view.close()
-        await catalog.close()
-
-    run(main())
+    kv = MemoryKeyValue(MemoryStore())
+    topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=6)
+    await kv.commit([], [Put(topic_key("c", topic.name), encode_topic(topic)), put(proxy(0)), put(proxy(1))])
+    view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
+    proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
+    await view.start()
+    await catalog.start()
+    assert not proxies.sends_away
+    version = proxies.version
+    proxies.set_member(False)
+    assert proxies.sends_away
+    assert proxies.version > version
+    assert [each.node_id for each in proxies.proxies] == [1]
+    assert {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)} == {1}
+    assert {proxies.coordinator_of(number) for number in range(50)} == {1}
+    done = await kv.commit([], [Delete(member_key("c", "p1"))])
+    await view.wait_revision(done.revision)
+    assert not proxies.sends_away
+    assert [each.node_id for each in proxies.proxies] == [0], "who asks it has reached it"
+    await kv.commit([], [put(proxy(2))])
+    proxies.set_member(True)
+    done = await kv.commit([], [put(proxy(1))])
+    await view.wait_revision(done.revision)
+    assert not proxies.sends_away
+    assert [each.node_id for each in proxies.proxies] == [0, 1, 2]
+    await view.close()
+    await catalog.close()
 
 
 def listening(number: int, **ports: int) -> Member:
@@ -145,30 +138,29 @@ def listening(number: int, **ports: int) -> Member:
         ("OTHER", [(3, "h3", 9092)]),
     ],
 )
-def test_clients_are_told_the_addresses_of_their_listener(listener: str, told: list[tuple[int, str, int]]) -> None:
+async def test_clients_are_told_the_addresses_of_their_listener(
+    listener: str, told: list[tuple[int, str, int]]
+) -> None:
     """A proxy without it is left out, with its partitions; one of an older version has one address for all."""
 
-    async def main() -> None:
-        kv = MemoryKeyValue(MemoryStore())
-        topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=6)
-        await kv.commit([], [Put(topic_key("c", topic.name), encode_topic(topic))])
-        view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
-        proxies = ClusterProxies(ProxyAddress(0, "own", 1), view, catalog, 50, listener)
-        await view.start()
-        await catalog.start()
-        members = [
-            listening(0, INSIDE=1, OUTSIDE=2), listening(1, INSIDE=1), listening(2, OUTSIDE=2), proxy(3),
-        ]  # fmt: skip
-        done = await kv.commit([], [put(each) for each in members])
-        await view.wait_revision(done.revision)
-        assert [(each.node_id, each.host, each.port) for each in proxies.proxies] == told
-        leaders = {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)}
-        assert leaders == {node_id for node_id, _, _ in told}
-        assert {proxies.coordinator_of(number) for number in range(50)} == leaders
-        await view.close()
-        await catalog.close()
-
-    run(main())
+    kv = MemoryKeyValue(MemoryStore())
+    topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=6)
+    await kv.commit([], [Put(topic_key("c", topic.name), encode_topic(topic))])
+    view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
+    proxies = ClusterProxies(ProxyAddress(0, "own", 1), view, catalog, 50, listener)
+    await view.start()
+    await catalog.start()
+    members = [
+        listening(0, INSIDE=1, OUTSIDE=2), listening(1, INSIDE=1), listening(2, OUTSIDE=2), proxy(3),
+    ]  # fmt: skip
+    done = await kv.commit([], [put(each) for each in members])
+    await view.wait_revision(done.revision)
+    assert [(each.node_id, each.host, each.port) for each in proxies.proxies] == told
+    leaders = {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)}
+    assert leaders == {node_id for node_id, _, _ in told}
+    assert {proxies.coordinator_of(number) for number in range(50)} == leaders
+    await view.close()
+    await catalog.close()
 
 
 def test_members_of_both_versions_read_each_other() -> None:
@@ -190,12 +182,9 @@ def test_addresses_that_are_none_are_refused(wrong: object) -> None:
         decode_member(json.dumps(written).encode())
 
 
-def test_what_is_not_there_is_nobody_elses_and_costs_nothing() -> None:
-    async def main() -> None:
-        kv = MemoryKeyValue(MemoryStore())
-        view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
-        proxies = ClusterProxies(ProxyAddress(0, "h0", 9092), view, catalog, 50)
-        assert proxies.leader_of(PartitionKey(uuid.UUID(int=9), 4)) == 0
-        assert proxies.coordinator_of(77) == 0
-
-    run(main())
+async def test_what_is_not_there_is_nobody_elses_and_costs_nothing() -> None:
+    kv = MemoryKeyValue(MemoryStore())
+    view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
+    proxies = ClusterProxies(ProxyAddress(0, "h0", 9092), view, catalog, 50)
+    assert proxies.leader_of(PartitionKey(uuid.UUID(int=9), 4)) == 0
+    assert proxies.coordinator_of(77) == 0

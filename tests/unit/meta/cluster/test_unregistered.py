@@ -12,7 +12,6 @@ from bmq.core.rpc.messages.member import Unregistered
 from bmq.core.rpc.peer import PeerLost
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
 from bmq.meta.cluster.unregistered import ASK_S, FindingVerdict, RegistrationCheck, judge, others_to_ask
-from tests.harness.loop import run
 
 TTL_S = 10.0
 ROLES = (BROKER, COORDINATOR, PROXY, CONTROLLER)
@@ -50,39 +49,36 @@ def test_nobody_asks_itself_nor_one_that_does_not_listen_yet() -> None:
 
 
 @pytest.mark.parametrize("leader", ["", "b", "own"])
-def test_it_asks_the_leader_and_everybody_in_turn_while_its_lease_is_overdue(leader: str) -> None:
-    async def main() -> None:
-        now = asyncio.get_running_loop().time
-        asked: list[tuple[float, str]] = []
-        lease_until = now() + 5.0
+async def test_it_asks_the_leader_and_everybody_in_turn_while_its_lease_is_overdue(leader: str) -> None:
+    now = asyncio.get_running_loop().time
+    asked: list[tuple[float, str]] = []
+    lease_until = now() + 5.0
 
-        async def greet(to: Member, timeout_s: float) -> None:
-            asked.append((now(), to.incarnation))
-            if to.incarnation == "a":
-                raise PeerLost("it refuses", was_sent=False)
-            if to.incarnation == "c":
-                await asyncio.sleep(timeout_s)
-                raise PeerLost("it does not answer", was_sent=False)
+    async def greet(to: Member, timeout_s: float) -> None:
+        asked.append((now(), to.incarnation))
+        if to.incarnation == "a":
+            raise PeerLost("it refuses", was_sent=False)
+        if to.incarnation == "c":
+            await asyncio.sleep(timeout_s)
+            raise PeerLost("it does not answer", was_sent=False)
 
-        view: Any = View("a", "b", "c", "d", leader=leader)
-        check = RegistrationCheck(view, lambda: now() - lease_until, greet)
-        check.start()
-        await asyncio.sleep(4.9)
-        assert asked == []
-        await asyncio.sleep(0.1 + 8 * ASK_S)
-        names = [name for _, name in asked]
-        rounds = {at for at, _ in asked}
-        assert len(rounds) in (8, 9)
-        assert len(asked) == len(rounds) * (2 if leader == "b" else 1)
-        assert {name: names.count(name) >= 2 for name in "abcd"} == dict.fromkeys("abcd", True)
-        if leader == "b":
-            assert names.count("b") == len(rounds)
-        lease_until = now() + 30.0  # the store has renewed it
-        await asyncio.sleep(ASK_S + 0.1)
-        count = len(asked)
-        await asyncio.sleep(28.0)
-        assert len(asked) == count
-        await check.close()
-        await check.close()
-
-    run(main())
+    view: Any = View("a", "b", "c", "d", leader=leader)
+    check = RegistrationCheck(view, lambda: now() - lease_until, greet)
+    check.start()
+    await asyncio.sleep(4.9)
+    assert asked == []
+    await asyncio.sleep(0.1 + 8 * ASK_S)
+    names = [name for _, name in asked]
+    rounds = {at for at, _ in asked}
+    assert len(rounds) in (8, 9)
+    assert len(asked) == len(rounds) * (2 if leader == "b" else 1)
+    assert {name: names.count(name) >= 2 for name in "abcd"} == dict.fromkeys("abcd", True)
+    if leader == "b":
+        assert names.count("b") == len(rounds)
+    lease_until = now() + 30.0  # the store has renewed it
+    await asyncio.sleep(ASK_S + 0.1)
+    count = len(asked)
+    await asyncio.sleep(28.0)
+    assert len(asked) == count
+    await check.close()
+    await check.close()

@@ -30,7 +30,6 @@ from bmq.proxy.handlers import (
     offset_fetch,
     sync_group,
 )
-from tests.harness.loop import run
 from tests.unit.coordinator.fakes import World, commit_request, join_request, running, sync_request
 
 MODULES = (
@@ -81,25 +80,22 @@ def test_the_registered_versions() -> None:
 
 
 @pytest.mark.parametrize("version", range(11))
-def test_a_life_in_every_version(version: int) -> None:
-    async def main() -> None:
-        async with running(World()) as world:
-            call = Caller(world)
-            await _find(call, version)
-            member_id, generation = await _join(call, version)
-            beat = m.HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
-            assert (await call(beat, version)).error_code == 0
-            await _offsets(world, call, version, member_id, generation)
-            await _admin(call, version, member_id)
-            await _leave(call, version, member_id)
-            described = (await call(m.DescribeGroupsRequest(groups=["g"]), version)).groups[0]
-            assert described.group_state == "Empty"
-            deleted = await call(m.DeleteGroupsRequest(groups_names=["g", "none"]), version)
-            codes = {each.group_id: each.error_code for each in deleted.results}
-            assert codes == {"g": 0, "none": ErrorCode.GROUP_ID_NOT_FOUND}
-            assert (await call(m.ListGroupsRequest(), version)).groups == []
-
-    run(main())
+async def test_a_life_in_every_version(version: int) -> None:
+    async with running(World()) as world:
+        call = Caller(world)
+        await _find(call, version)
+        member_id, generation = await _join(call, version)
+        beat = m.HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
+        assert (await call(beat, version)).error_code == 0
+        await _offsets(world, call, version, member_id, generation)
+        await _admin(call, version, member_id)
+        await _leave(call, version, member_id)
+        described = (await call(m.DescribeGroupsRequest(groups=["g"]), version)).groups[0]
+        assert described.group_state == "Empty"
+        deleted = await call(m.DeleteGroupsRequest(groups_names=["g", "none"]), version)
+        codes = {each.group_id: each.error_code for each in deleted.results}
+        assert codes == {"g": 0, "none": ErrorCode.GROUP_ID_NOT_FOUND}
+        assert (await call(m.ListGroupsRequest(), version)).groups == []
 
 
 async def _find(call: Caller, version: int) -> None:
@@ -193,90 +189,78 @@ async def _leave(call: Caller, version: int, member_id: str) -> None:
         assert left.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_errors_that_are_told_before_any_group_is_looked_at() -> None:
-    async def main() -> None:
-        async with running(World()) as world:
-            call = Caller(world)
-            for version in (0, 6, 9):
-                empty = await call(join_request(""), version)
-                assert (empty.error_code, empty.generation_id) == (ErrorCode.INVALID_GROUP_ID, -1)
-                for timeout_ms in (0, 1_800_001):
-                    refused = await call(join_request("g", session_timeout_ms=timeout_ms), version)
-                    assert refused.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
-            for request in (
-                sync_request("", "m", 1), m.HeartbeatRequest(group_id="", generation_id=1, member_id="m"),
-                m.LeaveGroupRequest(group_id="", member_id="m", members=[]),
-                m.OffsetDeleteRequest(group_id="", topics=[]),
-            ):  # fmt: skip
-                assert (await call(request, 99)).error_code == ErrorCode.INVALID_GROUP_ID
-            sync = sync_request("g", "m", 1)
-            sync.protocol_type = None
-            assert (await call(sync, 5)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            assert (await call(sync, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-            for key_type, code in (
-                (1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (2, ErrorCode.INVALID_REQUEST),
-            ):  # fmt: skip
-                request = m.FindCoordinatorRequest(key="g", key_type=key_type, coordinator_keys=["g"])
-                for version in (1, 3, 4, 6):
-                    found = await call(request, version)
-                    found = found.coordinators[0] if version >= 4 else found
-                    assert (found.error_code, found.node_id, found.port) == (code, -1, -1)
-            long = await call(join_request("g" * 32_768), 9)
-            assert long.error_code == ErrorCode.INVALID_GROUP_ID
-            long = await call(join_request("g", group_instance_id="i" * 32_768), 9)
-            assert long.error_code == ErrorCode.INVALID_REQUEST
-
-    run(main())
+async def test_errors_that_are_told_before_any_group_is_looked_at() -> None:
+    async with running(World()) as world:
+        call = Caller(world)
+        for version in (0, 6, 9):
+            empty = await call(join_request(""), version)
+            assert (empty.error_code, empty.generation_id) == (ErrorCode.INVALID_GROUP_ID, -1)
+            for timeout_ms in (0, 1_800_001):
+                refused = await call(join_request("g", session_timeout_ms=timeout_ms), version)
+                assert refused.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+        for request in (
+            sync_request("", "m", 1), m.HeartbeatRequest(group_id="", generation_id=1, member_id="m"),
+            m.LeaveGroupRequest(group_id="", member_id="m", members=[]),
+            m.OffsetDeleteRequest(group_id="", topics=[]),
+        ):  # fmt: skip
+            assert (await call(request, 99)).error_code == ErrorCode.INVALID_GROUP_ID
+        sync = sync_request("g", "m", 1)
+        sync.protocol_type = None
+        assert (await call(sync, 5)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert (await call(sync, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        for key_type, code in (
+            (1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (2, ErrorCode.INVALID_REQUEST),
+        ):  # fmt: skip
+            request = m.FindCoordinatorRequest(key="g", key_type=key_type, coordinator_keys=["g"])
+            for version in (1, 3, 4, 6):
+                found = await call(request, version)
+                found = found.coordinators[0] if version >= 4 else found
+                assert (found.error_code, found.node_id, found.port) == (code, -1, -1)
+        long = await call(join_request("g" * 32_768), 9)
+        assert long.error_code == ErrorCode.INVALID_GROUP_ID
+        long = await call(join_request("g", group_instance_id="i" * 32_768), 9)
+        assert long.error_code == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_commit_errors(version: int) -> None:
-    async def main() -> None:
-        async with running(World()) as world:
-            call = Caller(world)
+async def test_commit_errors(version: int) -> None:
+    async with running(World()) as world:
+        call = Caller(world)
 
-            async def code(group: str, topic: str = "orders", **fields: Any) -> int:
-                request = commit_request(group, [(topic, 0, 1)], **fields)
-                known = world.catalog.topics.get(topic)
-                for each in request.topics:
-                    each.topic_id = known.topic_id if known is not None else None
-                return int((await call(request, version)).topics[0].partitions[0].error_code)
+        async def code(group: str, topic: str = "orders", **fields: Any) -> int:
+            request = commit_request(group, [(topic, 0, 1)], **fields)
+            known = world.catalog.topics.get(topic)
+            for each in request.topics:
+                each.topic_id = known.topic_id if known is not None else None
+            return int((await call(request, version)).topics[0].partitions[0].error_code)
 
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            missing = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
-            assert await code("") == ErrorCode.INVALID_GROUP_ID
-            assert await code("g", "none") == unknown
-            assert await code("g", generation=1, member_id="m") == missing
-            assert await code("g", metadata="x" * 4_097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
-            assert await code("g", metadata="x" * 4_096) == 0
-            assert await code("g", retention_ms=(1 << 63) - 1) == 0
-
-    run(main())
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        missing = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+        assert await code("") == ErrorCode.INVALID_GROUP_ID
+        assert await code("g", "none") == unknown
+        assert await code("g", generation=1, member_id="m") == missing
+        assert await code("g", metadata="x" * 4_097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+        assert await code("g", metadata="x" * 4_096) == 0
+        assert await code("g", retention_ms=(1 << 63) - 1) == 0
 
 
 @pytest.mark.parametrize("version", [1, 2, 7, 8, 10])
-def test_a_fetch_that_fails_says_so_where_its_version_has_it(version: int) -> None:
-    async def main() -> None:
-        world = World()
-        world.logs.fail_opens = 99
-        async with running(world):
-            call = Caller(world)
-            error, topics = await _fetch(world, call, version, wants_all=False)
-            if version == 1:
-                error = topics[0].partitions[0].error_code
-            assert error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            found = await call(m.FindCoordinatorRequest(key="g"), 3)
-            assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-    run(main())
+async def test_a_fetch_that_fails_says_so_where_its_version_has_it(version: int) -> None:
+    world = World()
+    world.logs.fail_opens = 99
+    async with running(world):
+        call = Caller(world)
+        error, topics = await _fetch(world, call, version, wants_all=False)
+        if version == 1:
+            error = topics[0].partitions[0].error_code
+        assert error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        found = await call(m.FindCoordinatorRequest(key="g"), 3)
+        assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_many_find_their_coordinator_at_once_and_the_topic_is_made_once() -> None:
-    async def main() -> None:
-        async with running(World()) as world:
-            call = Caller(world)
-            answers = await asyncio.gather(*(call(m.FindCoordinatorRequest(key=f"g{n}"), 3) for n in range(50)))
-            assert {each.error_code for each in answers} == {0}
-            assert world.log.epoch == 1
-
-    run(main())
+async def test_many_find_their_coordinator_at_once_and_the_topic_is_made_once() -> None:
+    async with running(World()) as world:
+        call = Caller(world)
+        answers = await asyncio.gather(*(call(m.FindCoordinatorRequest(key=f"g{n}"), 3) for n in range(50)))
+        assert {each.error_code for each in answers} == {0}
+        assert world.log.epoch == 1

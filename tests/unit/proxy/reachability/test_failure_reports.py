@@ -14,7 +14,6 @@ from bmq.meta.cluster.unreachable import decode_unreachable, unreachable_key
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.proxy.reachability.failure_reports import REPORT_S, Reports
 from bmq.proxy.reachability.unreachable_brokers import DOWN_S, UP_S, Reachability, UnreachableBrokers
-from tests.harness.loop import run
 from tests.unit.proxy.cluster import CLUSTER, View, member
 
 
@@ -55,63 +54,54 @@ def view_of(*incarnations: str, controller: str = "c1") -> View:
     return view
 
 
-def test_a_broken_connection_is_reported_at_once_and_not_too_often() -> None:
-    async def main() -> None:
-        peers, view = FakePeers(), view_of("b1", "b2")
-        reports = Reports(view, cast(Peers, peers))
-        reports.start()
-        for _ in range(5):
-            peers.broken("b1")
-            peers.broken("b2")
-            peers.broken("stranger")
-            await asyncio.sleep(REPORT_S / 5)
-        assert [(when, to, whom) for when, to, whom, _ in peers.reports] == [(0.0, "c1", "b1"), (0.0, "c1", "b2")]
-        await asyncio.sleep(REPORT_S)
+async def test_a_broken_connection_is_reported_at_once_and_not_too_often() -> None:
+    peers, view = FakePeers(), view_of("b1", "b2")
+    reports = Reports(view, cast(Peers, peers))
+    reports.start()
+    for _ in range(5):
         peers.broken("b1")
-        await asyncio.sleep(0.01)
-        assert len(peers.reports) == 3
-        await reports.close()
-        peers.broken("b1")
-        assert len(peers.reports) == 3
-
-    run(main())
+        peers.broken("b2")
+        peers.broken("stranger")
+        await asyncio.sleep(REPORT_S / 5)
+    assert [(when, to, whom) for when, to, whom, _ in peers.reports] == [(0.0, "c1", "b1"), (0.0, "c1", "b2")]
+    await asyncio.sleep(REPORT_S)
+    peers.broken("b1")
+    await asyncio.sleep(0.01)
+    assert len(peers.reports) == 3
+    await reports.close()
+    peers.broken("b1")
+    assert len(peers.reports) == 3
 
 
-def test_a_report_that_nobody_took_is_made_at_the_next_occasion() -> None:
-    async def main() -> None:
-        peers, view = FakePeers(), view_of("b1")
-        reports = Reports(view, cast(Peers, peers))
-        reports.start()
-        peers.is_answering = False
-        peers.broken("b1")
-        await asyncio.sleep(0.01)
-        peers.is_answering = True
-        peers.broken("b1")
-        await asyncio.sleep(0.01)
-        assert len(peers.reports) == 2
-        await reports.close()
-
-    run(main())
+async def test_a_report_that_nobody_took_is_made_at_the_next_occasion() -> None:
+    peers, view = FakePeers(), view_of("b1")
+    reports = Reports(view, cast(Peers, peers))
+    reports.start()
+    peers.is_answering = False
+    peers.broken("b1")
+    await asyncio.sleep(0.01)
+    peers.is_answering = True
+    peers.broken("b1")
+    await asyncio.sleep(0.01)
+    assert len(peers.reports) == 2
+    await reports.close()
 
 
-def test_who_leads_hears_itself_and_is_not_reported_to_itself() -> None:
-    async def main() -> None:
-        peers, view = FakePeers(), view_of("b1", controller="proxy")
-        heard: list[str] = []
-        reports = Reports(view, cast(Peers, peers), lambda incarnation, why: heard.append(incarnation))
-        reports.start()
-        peers.broken("b1")
-        assert heard == ["b1"]
-        view.controller = member("b1")
-        await asyncio.sleep(REPORT_S)
-        peers.broken("b1")
-        view.controller = None
-        peers.broken("b1")
-        await asyncio.sleep(0.01)
-        assert (heard, peers.reports) == (["b1"], [])
-        await reports.close()
-
-    run(main())
+async def test_who_leads_hears_itself_and_is_not_reported_to_itself() -> None:
+    peers, view = FakePeers(), view_of("b1", controller="proxy")
+    heard: list[str] = []
+    reports = Reports(view, cast(Peers, peers), lambda incarnation, why: heard.append(incarnation))
+    reports.start()
+    peers.broken("b1")
+    assert heard == ["b1"]
+    view.controller = member("b1")
+    await asyncio.sleep(REPORT_S)
+    peers.broken("b1")
+    view.controller = None
+    peers.broken("b1")
+    await asyncio.sleep(0.01)
+    assert (heard, peers.reports) == (["b1"], [])
+    await reports.close()
 
 
 def test_hysteresis() -> None:
@@ -157,92 +147,80 @@ class Told:
         return set(decode_unreachable(entry.value)) if entry is not None else None
 
 
-def test_what_lasts_is_published_and_taken_back() -> None:
-    async def main() -> None:
-        told = Told()
-        told.lease = await told.kv.grant(1000)
-        told.unreachable.start()
-        told.peers.broken("b1")
-        told.peers.broken("stranger")
-        await asyncio.sleep(DOWN_S / 2)
-        assert await told.published() is None
-        await asyncio.sleep(DOWN_S)
-        assert await told.published() == {"b1"}
-        told.peers.broken("b2")
-        await asyncio.sleep(DOWN_S + 1)
-        assert await told.published() == {"b1", "b2"}
-        told.up |= {"b1"}
-        await asyncio.sleep(UP_S + 2)
-        assert await told.published() == {"b2"}
-        told.view.leave("b2")
-        await asyncio.sleep(2)
-        assert await told.published() is None
-        revision = await told.kv.revision()
-        await asyncio.sleep(100)
-        assert await told.kv.revision() == revision
-        assert told.unreachable._task is None
-        await told.unreachable.close()
-
-    run(main())
+async def test_what_lasts_is_published_and_taken_back() -> None:
+    told = Told()
+    told.lease = await told.kv.grant(1000)
+    told.unreachable.start()
+    told.peers.broken("b1")
+    told.peers.broken("stranger")
+    await asyncio.sleep(DOWN_S / 2)
+    assert await told.published() is None
+    await asyncio.sleep(DOWN_S)
+    assert await told.published() == {"b1"}
+    told.peers.broken("b2")
+    await asyncio.sleep(DOWN_S + 1)
+    assert await told.published() == {"b1", "b2"}
+    told.up |= {"b1"}
+    await asyncio.sleep(UP_S + 2)
+    assert await told.published() == {"b2"}
+    told.view.leave("b2")
+    await asyncio.sleep(2)
+    assert await told.published() is None
+    revision = await told.kv.revision()
+    await asyncio.sleep(100)
+    assert await told.kv.revision() == revision
+    assert told.unreachable._task is None
+    await told.unreachable.close()
 
 
-def test_it_is_published_again_under_a_new_lease_and_while_the_store_is_away() -> None:
-    async def main() -> None:
-        told = Told()
-        told.unreachable.start()
-        told.peers.broken("b1")
-        await asyncio.sleep(DOWN_S + 1)
-        assert await told.published() is None, "there is no lease yet"
-        told.lease = await told.kv.grant(1000)
-        await asyncio.sleep(1)
-        assert await told.published() == {"b1"}
-        await told.kv.revoke(told.lease)
-        told.lease = await told.kv.grant(1000)
-        await asyncio.sleep(2)
-        assert await told.published() == {"b1"}
-        told.kv.faults = KvFaults(unavailable=1.0)
-        told.up |= {"b1"}
-        await asyncio.sleep(UP_S + 2)
-        told.kv.faults = KvFaults()
-        await asyncio.sleep(2)
-        assert await told.published() is None
-        await told.unreachable.close()
-
-    run(main())
+async def test_it_is_published_again_under_a_new_lease_and_while_the_store_is_away() -> None:
+    told = Told()
+    told.unreachable.start()
+    told.peers.broken("b1")
+    await asyncio.sleep(DOWN_S + 1)
+    assert await told.published() is None, "there is no lease yet"
+    told.lease = await told.kv.grant(1000)
+    await asyncio.sleep(1)
+    assert await told.published() == {"b1"}
+    await told.kv.revoke(told.lease)
+    told.lease = await told.kv.grant(1000)
+    await asyncio.sleep(2)
+    assert await told.published() == {"b1"}
+    told.kv.faults = KvFaults(unavailable=1.0)
+    told.up |= {"b1"}
+    await asyncio.sleep(UP_S + 2)
+    told.kv.faults = KvFaults()
+    await asyncio.sleep(2)
+    assert await told.published() is None
+    await told.unreachable.close()
 
 
-def test_what_nobody_needs_any_more_is_taken_back_when_it_can_be_reached() -> None:
+async def test_what_nobody_needs_any_more_is_taken_back_when_it_can_be_reached() -> None:
     """All its partitions have moved away: only the control connection tells that it is there again."""
 
-    async def main() -> None:
-        told = Told()
-        told.lease = await told.kv.grant(1000)
-        told.unreachable.start()
-        told.peers.broken("b1")
-        await asyncio.sleep(DOWN_S + 1)
-        assert await told.published() == {"b1"}
-        told.peers.reached.add("b1")
-        await asyncio.sleep(UP_S + 2)
-        assert await told.published() is None
-        assert told.unreachable._task is None
-        await told.unreachable.close()
-
-    run(main())
+    told = Told()
+    told.lease = await told.kv.grant(1000)
+    told.unreachable.start()
+    told.peers.broken("b1")
+    await asyncio.sleep(DOWN_S + 1)
+    assert await told.published() == {"b1"}
+    told.peers.reached.add("b1")
+    await asyncio.sleep(UP_S + 2)
+    assert await told.published() is None
+    assert told.unreachable._task is None
+    await told.unreachable.close()
 
 
-def test_only_brokers_are_listed() -> None:
-    async def main() -> None:
-        told = Told()
-        told.lease = await told.kv.grant(1000)
-        told.view.members["k1"] = Member(
-            incarnation="k1", roles=frozenset({"coordinator"}), internal=Address(host="k1", port=1)
-        )
-        told.unreachable.start()
-        told.peers.broken("k1")
-        assert told.unreachable._task is None
-        told.peers.broken("b1")
-        await asyncio.sleep(DOWN_S + 1)
-        assert await told.published() == {"b1"}
-        await told.unreachable.close()
-
-    run(main())
+async def test_only_brokers_are_listed() -> None:
+    told = Told()
+    told.lease = await told.kv.grant(1000)
+    told.view.members["k1"] = Member(
+        incarnation="k1", roles=frozenset({"coordinator"}), internal=Address(host="k1", port=1)
+    )
+    told.unreachable.start()
+    told.peers.broken("k1")
+    assert told.unreachable._task is None
+    told.peers.broken("b1")
+    await asyncio.sleep(DOWN_S + 1)
+    assert await told.published() == {"b1"}
+    await told.unreachable.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Any, cast
 
@@ -29,7 +29,6 @@ from bmq.proxy.relay.pool import RELAY_AFTER_S, RelayPool
 from bmq.proxy.relay.server import CONNECTIONS_MAX
 from bmq.proxy.routing.broker_link import RETURN_S
 from bmq.proxy.routing.produce_route import RouteState
-from tests.harness.loop import run
 from tests.unit.broker.world import FakeClient
 from tests.unit.proxy.cluster import CLUSTER, Cluster, cluster, idempotent, member, plain
 from tests.unit.proxy.routing.test_owners import answers, errors_of, values
@@ -40,12 +39,9 @@ LATER_S = RELAY_AFTER_S + 0.5
 """A link that is lost has a way through another process."""
 
 
-def play(story: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with cluster(**{"proxies": ("p2",)} | options) as world:
-            await story(world)
-
-    run(main())
+def relayed(**options: Any) -> AbstractAsyncContextManager[Cluster]:
+    """Return a cluster with another proxy, through which a lost link is relayed."""
+    return cluster(**{"proxies": ("p2",)} | options)
 
 
 def relays_of(world: Cluster) -> RelayPool:
@@ -56,10 +52,10 @@ def relays_of(world: Cluster) -> RelayPool:
 # ------------------------------------------------------------------------------------------------------ from outside
 
 
-def test_produces_go_on_in_order_through_another_proxy() -> None:
+async def test_produces_go_on_in_order_through_another_proxy() -> None:
     """Nothing of it is an error: what was under way when the connection broke is kept, as on any broken connection."""
 
-    async def story(world: Cluster) -> None:
+    async with relayed() as world:
         sent = [world.send(idempotent(number)) for number in range(10)]
         await asyncio.sleep(0.0007)
         world.isolate("b1")
@@ -69,11 +65,9 @@ def test_produces_go_on_in_order_through_another_proxy() -> None:
         assert await values(world) == [f"7/{number}" for number in range(20)]
         assert [way.via for way in relays_of(world)._relayed] == ["p2"] * len(relays_of(world))
 
-    play(story)
 
-
-def test_reading_and_questions_go_on_through_another_proxy() -> None:
-    async def story(world: Cluster) -> None:
+async def test_reading_and_questions_go_on_through_another_proxy() -> None:
+    async with relayed() as world:
         await answers([world.send(plain(b"one"))])
         await world.fetch(world.want(1))
         world.isolate("b1")
@@ -87,13 +81,11 @@ def test_reading_and_questions_go_on_through_another_proxy() -> None:
         assert await owner.producers() == []
         assert errors_of(await world.fetch(world.want(9), max_wait_s=0.5)) == ["OFFSET_OUT_OF_RANGE"]
 
-    play(story)
 
-
-def test_the_direct_connection_is_used_again_once_it_stands() -> None:
+async def test_the_direct_connection_is_used_again_once_it_stands() -> None:
     """Without an error, and with nothing out of order: what went round is answered before anything goes straight."""
 
-    async def story(world: Cluster) -> None:
+    async with relayed() as world:
         await answers([world.send(plain())])
         await world.fetch(world.want(1))
         world.isolate("b1")
@@ -119,13 +111,11 @@ def test_the_direct_connection_is_used_again_once_it_stands() -> None:
         await asyncio.sleep(1)
         assert len(world.proxies["p2"].relay) == 0
 
-    play(story)
 
-
-def test_a_way_that_nobody_wants_for_a_while_is_given_up_and_the_next_is_direct() -> None:
+async def test_a_way_that_nobody_wants_for_a_while_is_given_up_and_the_next_is_direct() -> None:
     """Else whoever comes later would go round for good, although the broker can be reached again."""
 
-    async def story(world: Cluster) -> None:
+    async with relayed() as world:
         await answers([world.send(plain())])
         world.isolate("b1")
         assert await answers([world.send(plain())]) == [("NONE", 1)]
@@ -139,14 +129,12 @@ def test_a_way_that_nobody_wants_for_a_while_is_given_up_and_the_next_is_direct(
         assert len(relays_of(world)) == 0
         assert world.remote.is_up("b1")
 
-    play(story)
 
-
-def test_rule_9_an_unknown_outcome_through_a_relay_is_one() -> None:
+async def test_rule_9_an_unknown_outcome_through_a_relay_is_one() -> None:
     """The process between loses the broker while it holds a batch: with a producer id it is sent again, and stands
     once; without one the client decides."""
 
-    async def story(world: Cluster) -> None:
+    async with relayed() as world:
         world.isolate("b1")
         await answers([world.send(plain(b"first"))])
         world.broker("b1").stopped = []
@@ -159,11 +147,9 @@ def test_rule_9_an_unknown_outcome_through_a_relay_is_one() -> None:
         assert await values(world, 1) == ["7/0"]
         assert (await values(world)) in (["first"], ["first", "unsure"])
 
-    play(story)
 
-
-def test_a_relay_that_breaks_is_followed_by_another() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_relay_that_breaks_is_followed_by_another() -> None:
+    async with relayed(proxies=("p2", "p3")) as world:
         world.isolate("b1")
         await answers([world.send(idempotent(0))])
         (via,) = {way.via for way in relays_of(world)._relayed}
@@ -176,11 +162,9 @@ def test_a_relay_that_breaks_is_followed_by_another() -> None:
         ((code, _),) = await answers([world.send(idempotent(2))])
         assert ErrorCode[code].is_retriable, "nobody is left"
 
-    play(story, proxies=("p2", "p3"))
 
-
-def test_who_says_that_it_does_not_reach_the_broker_is_not_asked() -> None:
-    async def story(world: Cluster) -> None:
+async def test_who_says_that_it_does_not_reach_the_broker_is_not_asked() -> None:
+    async with relayed(proxies=("p2", "p3", "p4")) as world:
         for name in ("p2", "p3", "p4"):
             if name != "p3":
                 world.listed[name] = {"b1"}
@@ -188,12 +172,11 @@ def test_who_says_that_it_does_not_reach_the_broker_is_not_asked() -> None:
         await answers([world.send(idempotent(0))])
         assert {way.via for way in relays_of(world)._relayed} == {"p3"}
 
-    play(story, proxies=("p2", "p3", "p4"))
-
 
 @pytest.mark.parametrize("is_silent", [True, False])
-def test_without_the_store_whoever_is_asked_says_whether_he_reaches_it(is_silent: bool) -> None:
-    async def story(world: Cluster) -> None:
+async def test_without_the_store_whoever_is_asked_says_whether_he_reaches_it(is_silent: bool) -> None:
+    async with relayed(proxies=("p2", "p3")) as world:
+
         async def read() -> dict[str, set[str]]:
             if is_silent:
                 await asyncio.sleep(3600)
@@ -205,13 +188,11 @@ def test_without_the_store_whoever_is_asked_says_whether_he_reaches_it(is_silent
         assert await answers([world.send(idempotent(0))]) == [("NONE", 0)]
         assert {way.via for way in relays_of(world)._relayed} == {"p3"}
 
-    play(story, proxies=("p2", "p3"))
 
-
-def test_a_relay_is_no_proof_of_reach() -> None:
+async def test_a_relay_is_no_proof_of_reach() -> None:
     """The broker stays listed as long as this process does not reach it itself, and its connection is still tried."""
 
-    async def story(world: Cluster) -> None:
+    async with relayed() as world:
         kv = MemoryKeyValue(MemoryStore(), random=Random(0), faults=KvFaults())
         lease = await kv.grant(1000)
         unreachable = UnreachableBrokers(
@@ -234,13 +215,11 @@ def test_a_relay_is_no_proof_of_reach() -> None:
         assert await read_unreachable(kv, CLUSTER) == {}
         await unreachable.close()
 
-    play(story)
 
-
-def test_a_broker_that_is_dead_is_reached_through_nobody() -> None:
+async def test_a_broker_that_is_dead_is_reached_through_nobody() -> None:
     """Until it is buried its partitions' produces wait, as without relays."""
 
-    async def story(world: Cluster) -> None:
+    async with relayed() as world:
         await answers([world.send(plain())])
         world.kill("b1")
         kept = world.send(idempotent(0))
@@ -249,11 +228,9 @@ def test_a_broker_that_is_dead_is_reached_through_nobody() -> None:
         world.bury("b1", "b2")
         assert (await kept).error_code == ErrorCode.NONE
 
-    play(story)
 
-
-def test_a_broker_that_goes_takes_its_ways_along() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_broker_that_goes_takes_its_ways_along() -> None:
+    async with relayed() as world:
         world.isolate("b1")
         await answers([world.send(idempotent(0))])
         await world.fetch(world.want(1))
@@ -264,11 +241,9 @@ def test_a_broker_that_goes_takes_its_ways_along() -> None:
         await asyncio.sleep(1)
         assert len(world.proxies["p2"].relay) == 0
 
-    play(story)
 
-
-def test_ways_are_bounded_and_end_with_the_process() -> None:
-    async def story(world: Cluster) -> None:
+async def test_ways_are_bounded_and_end_with_the_process() -> None:
+    async with relayed() as world:
         relays = relays_of(world)
         world.isolate("b1")
         found = await asyncio.gather(*(relays.open(member("b1")) for _ in range(OWN_CONNECTIONS_MAX + 5)))
@@ -278,15 +253,13 @@ def test_ways_are_bounded_and_end_with_the_process() -> None:
         await asyncio.sleep(1)
         assert len(world.proxies["p2"].relay) == 0
 
-    play(story)
-
 
 @pytest.mark.parametrize("seed", range(8))
-def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> None:
+async def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> None:
     """Producers that send again what was not acked, while this proxy and others come to reach the brokers, and cease
     to, and partitions move."""
 
-    async def story(world: Cluster) -> None:
+    async with relayed(seed=seed, proxies=("p2", "p3")) as world:
         rng, acked = world.rng, {7: 0, 8: 0}
         until = asyncio.get_running_loop().time() + 20
 
@@ -330,18 +303,13 @@ def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> None:
             assert len(own) >= count > 0
         assert world.remote._owner(world.key()).route.state is RouteState.OPEN
 
-    play(story, seed=seed, proxies=("p2", "p3"))
 
-
-def test_what_cannot_be_read_of_others_is_passed_over() -> None:
-    async def main() -> None:
-        kv = MemoryKeyValue(MemoryStore(), random=Random(0), faults=KvFaults())
-        await kv.commit([], [Put(unreachable_key(CLUSTER, "p2"), encode_unreachable({"b1"}))])
-        await kv.commit([], [Put(unreachable_key(CLUSTER, "p3"), b'{"format": 2}')])
-        await kv.commit([], [Put(unreachable_key("other", "p4"), encode_unreachable({"b1"}))])
-        assert await read_unreachable(kv, CLUSTER) == {"p2": frozenset({"b1"})}
-
-    run(main())
+async def test_what_cannot_be_read_of_others_is_passed_over() -> None:
+    kv = MemoryKeyValue(MemoryStore(), random=Random(0), faults=KvFaults())
+    await kv.commit([], [Put(unreachable_key(CLUSTER, "p2"), encode_unreachable({"b1"}))])
+    await kv.commit([], [Put(unreachable_key(CLUSTER, "p3"), b'{"format": 2}')])
+    await kv.commit([], [Put(unreachable_key("other", "p4"), encode_unreachable({"b1"}))])
+    assert await read_unreachable(kv, CLUSTER) == {"p2": frozenset({"b1"})}
 
 
 # ---------------------------------------------------------------------------------------------------- the one between
@@ -370,8 +338,8 @@ async def _response(answer: Any) -> RelayResponse:
     return RelayResponse.decode(memoryview(b"".join(body)))
 
 
-def test_a_way_begins_with_a_ping() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_way_begins_with_a_ping() -> None:
+    async with relayed() as world:
         caller = Caller(world)
         question = AskRequest(world.key().topic_id, 0, Question.ENDS).encode()
         early = await caller.send("b1", InternalKey.ASK, 0, question)
@@ -383,41 +351,33 @@ def test_a_way_begins_with_a_ping() -> None:
         assert PingResponse.decode(memoryview(pong.body)).is_serving
         assert (await caller.send("b1", InternalKey.ASK, 0, question)).error is ErrorCode.NONE
 
-    play(story)
 
-
-def test_a_broker_that_does_not_respond_there_is_said_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_does_not_respond_there_is_said_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     async def time_out(*_: object) -> None:
         raise TimeoutError
 
-    async def story(world: Cluster) -> None:
+    async with relayed() as world:
         caller = Caller(world)
         monkeypatch.setattr(caller.relay._peers, "open", time_out)
         response = await caller.ping()
         assert response.message == "b1 is not reached from here either: no response"
 
-    play(story)
-
 
 @pytest.mark.parametrize("to", ["p2", "p3", "nobody", ""])
-def test_only_brokers_are_relayed_to(to: str) -> None:
+async def test_only_brokers_are_relayed_to(to: str) -> None:
     """Neither this process nor another proxy, so that nothing goes two steps round."""
 
-    async def story(world: Cluster) -> None:
+    async with relayed(proxies=("p2", "p3")) as world:
         response = await Caller(world).ping(to)
         assert (response.error, response.was_sent) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, False)
 
-    play(story, proxies=("p2", "p3"))
 
-
-def test_a_broker_that_is_not_reached_from_there_either() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_broker_that_is_not_reached_from_there_either() -> None:
+    async with relayed() as world:
         world.proxies["p2"].network.unreachable.add("b1")
         response = await Caller(world).ping()
         assert response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert "b1 is not reached from here" in response.message
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -432,8 +392,8 @@ def test_a_broker_that_is_not_reached_from_there_either() -> None:
         ("b2", InternalKey.ASK, 0),
     ],
 )
-def test_what_is_not_passed_on_ends_the_way(to: str, api_key: int, version: int) -> None:
-    async def story(world: Cluster) -> None:
+async def test_what_is_not_passed_on_ends_the_way(to: str, api_key: int, version: int) -> None:
+    async with relayed() as world:
         caller = Caller(world)
         await caller.ping()
         refused = caller.send(to, api_key, version, LeaveRequest().encode())
@@ -441,13 +401,11 @@ def test_what_is_not_passed_on_ends_the_way(to: str, api_key: int, version: int)
         for each in (refused, behind):
             assert ((await each).error, (await each).was_sent) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, False)
 
-    play(story)
 
-
-def test_the_bytes_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_bytes_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "BYTES_MAX", 5_000)
 
-    async def story(world: Cluster) -> None:
+    async with relayed() as world:
         caller = Caller(world)
         await caller.ping()
         world.broker("b1").stopped = []
@@ -459,13 +417,11 @@ def test_the_bytes_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         assert (await Caller(world).ping()).error is ErrorCode.NONE
         assert caller.relay._bytes == 0
 
-    play(story)
 
-
-def test_the_end_of_one_connection_is_the_end_of_the_other() -> None:
+async def test_the_end_of_one_connection_is_the_end_of_the_other() -> None:
     """The broker drops what it holds for a client that has gone (rule 9)."""
 
-    async def story(world: Cluster) -> None:
+    async with relayed() as world:
         caller = Caller(world)
         await caller.ping()
         network = world.proxies["p2"].network
@@ -479,5 +435,3 @@ def test_the_end_of_one_connection_is_the_end_of_the_other() -> None:
         hasty.client.close()
         assert (await opening).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert not any(each.is_up for each in network.apart)
-
-    play(story)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
@@ -15,7 +15,6 @@ from bmq.core.rpc.messages.member import ErrorResponse
 from bmq.core.rpc.messages.proxy import RelayRequest, RelayResponse
 from bmq.core.rpc.peers import Peer, PeerBusy, PeerLost
 from bmq.proxy.relay.relayed_connection import BYTES_MAX, LAST_ANSWERS_S, RelayedConnection
-from tests.harness.loop import run
 
 
 class FakePeer:
@@ -61,12 +60,9 @@ class FakePeer:
         self.answers[number].set_result(memoryview(b"".join(response.encode())))
 
 
-def play(story: Callable[[FakePeer, RelayedConnection], Awaitable[None]]) -> None:
-    async def main() -> None:
-        peer = FakePeer()
-        await story(peer, RelayedConnection("b1", cast(Peer, peer)))
-
-    run(main())
+def relayed() -> tuple[FakePeer, RelayedConnection]:
+    peer = FakePeer()
+    return peer, RelayedConnection("b1", cast(Peer, peer))
 
 
 def lost(future: asyncio.Future[memoryview]) -> bool:
@@ -79,108 +75,96 @@ def lost(future: asyncio.Future[memoryview]) -> bool:
 OK = RelayResponse(ErrorCode.NONE, body=b"fine")
 
 
-def test_calls_are_wrapped_and_answers_unwrapped() -> None:
-    async def story(peer: FakePeer, way: RelayedConnection) -> None:
-        large = bytes(10_000)
-        first, second = way.call(1, 13, [b"a", large, b"b"]), way.call(10002, 0, [b"c"])
-        assert [(asked.to, asked.api_key, asked.api_version) for asked in peer.asked] == [
-            ("b1", 1, 13),
-            ("b1", 10002, 0),
-        ]
-        assert [b"".join(bytes(each) for each in asked.body) for asked in peer.asked] == [b"a" + large + b"b", b"c"]
-        assert way.bytes_under_way == len(large) + 3
-        peer.answer(1, OK)
-        peer.answer(0, RelayResponse(ErrorCode.NONE, body=large))
-        assert (bytes(await second), bytes(await first)) == (b"fine", large)
-        assert way.bytes_under_way == 0
-
-    play(story)
+async def test_calls_are_wrapped_and_answers_unwrapped() -> None:
+    (peer, way) = relayed()
+    large = bytes(10_000)
+    first, second = way.call(1, 13, [b"a", large, b"b"]), way.call(10002, 0, [b"c"])
+    assert [(asked.to, asked.api_key, asked.api_version) for asked in peer.asked] == [
+        ("b1", 1, 13),
+        ("b1", 10002, 0),
+    ]
+    assert [b"".join(bytes(each) for each in asked.body) for asked in peer.asked] == [b"a" + large + b"b", b"c"]
+    assert way.bytes_under_way == len(large) + 3
+    peer.answer(1, OK)
+    peer.answer(0, RelayResponse(ErrorCode.NONE, body=large))
+    assert (bytes(await second), bytes(await first)) == (b"fine", large)
+    assert way.bytes_under_way == 0
 
 
-def test_the_first_error_ends_it_and_each_call_hears_what_became_of_it() -> None:
-    async def story(peer: FakePeer, way: RelayedConnection) -> None:
-        told: list[bool] = []
-        way.on_lost(lambda: told.append(way.is_up))
-        calls = [way.call(0, 13, [b"x"]) for _ in range(4)]
-        peer.answer(0, OK)
-        peer.answer(1, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "b1 is gone", was_sent=True))
-        await asyncio.sleep(0)
-        assert told == [False]
-        assert lost(way.call(0, 13, [b"late"])) is False
-        assert len(peer.asked) == 4, "nothing more goes this way"
-        peer.answer(2, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not passed on"))
-        await asyncio.sleep(0)
-        assert not peer.is_closed
-        peer.answer(3, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not passed on"))
-        await asyncio.wait(calls)
-        assert [bytes(calls[0].result()), *map(lost, calls[1:])] == [b"fine", True, False, False]
-        assert peer.is_closed
-        assert told == [False]
-
-    play(story)
+async def test_the_first_error_ends_it_and_each_call_hears_what_became_of_it() -> None:
+    (peer, way) = relayed()
+    told: list[bool] = []
+    way.on_lost(lambda: told.append(way.is_up))
+    calls = [way.call(0, 13, [b"x"]) for _ in range(4)]
+    peer.answer(0, OK)
+    peer.answer(1, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "b1 is gone", was_sent=True))
+    await asyncio.sleep(0)
+    assert told == [False]
+    assert lost(way.call(0, 13, [b"late"])) is False
+    assert len(peer.asked) == 4, "nothing more goes this way"
+    peer.answer(2, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not passed on"))
+    await asyncio.sleep(0)
+    assert not peer.is_closed
+    peer.answer(3, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not passed on"))
+    await asyncio.wait(calls)
+    assert [bytes(calls[0].result()), *map(lost, calls[1:])] == [b"fine", True, False, False]
+    assert peer.is_closed
+    assert told == [False]
 
 
-def test_one_that_never_says_what_became_of_the_others_is_given_up() -> None:
-    async def story(peer: FakePeer, way: RelayedConnection) -> None:
-        calls = [way.call(0, 13, [b"x"]) for _ in range(2)]
-        peer.answer(0, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "", was_sent=False))
-        await asyncio.sleep(LAST_ANSWERS_S / 2)
-        assert not calls[1].done()
-        await asyncio.sleep(LAST_ANSWERS_S)
-        assert [lost(each) for each in calls] == [False, True]
-
-    play(story)
+async def test_one_that_never_says_what_became_of_the_others_is_given_up() -> None:
+    (peer, way) = relayed()
+    calls = [way.call(0, 13, [b"x"]) for _ in range(2)]
+    peer.answer(0, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "", was_sent=False))
+    await asyncio.sleep(LAST_ANSWERS_S / 2)
+    assert not calls[1].done()
+    await asyncio.sleep(LAST_ANSWERS_S)
+    assert [lost(each) for each in calls] == [False, True]
 
 
 @pytest.mark.parametrize("was_sent", [True, False])
-def test_a_broken_connection_to_the_process_between(was_sent: bool) -> None:
-    async def story(peer: FakePeer, way: RelayedConnection) -> None:
-        call = way.call(0, 13, [b"x"])
-        told: list[str] = []
-        way.on_lost(lambda: told.append(way.why))
-        peer.cut(was_sent=was_sent)
-        await asyncio.wait([call])
-        assert (lost(call), told, way.is_up, way.was_closed) == (was_sent, ["p2: cut"], False, False)
-        way.on_lost(lambda: told.append("at once"))
-        assert told[1:] == ["at once"]
-
-    play(story)
+async def test_a_broken_connection_to_the_process_between(was_sent: bool) -> None:
+    (peer, way) = relayed()
+    call = way.call(0, 13, [b"x"])
+    told: list[str] = []
+    way.on_lost(lambda: told.append(way.why))
+    peer.cut(was_sent=was_sent)
+    await asyncio.wait([call])
+    assert (lost(call), told, way.is_up, way.was_closed) == (was_sent, ["p2: cut"], False, False)
+    way.on_lost(lambda: told.append("at once"))
+    assert told[1:] == ["at once"]
 
 
-def test_busy_is_known_before_the_next_call_and_ends_nothing() -> None:
-    async def story(peer: FakePeer, way: RelayedConnection) -> None:
-        first = way.call(0, 13, [bytes(BYTES_MAX)])
-        refused = way.call(0, 13, [b"x"])
-        assert isinstance(refused.exception(), PeerBusy)
-        peer.answer(0, OK)
-        await first
-        peer.is_busy = True
-        assert isinstance(way.call(0, 13, [b"x"]).exception(), PeerBusy)
-        peer.is_busy = False
-        last = way.call(0, 13, [b"x"])
-        peer.answer(1, OK)
-        assert bytes(await last) == b"fine"
-        assert way.is_up
-
-    play(story)
+async def test_busy_is_known_before_the_next_call_and_ends_nothing() -> None:
+    (peer, way) = relayed()
+    first = way.call(0, 13, [bytes(BYTES_MAX)])
+    refused = way.call(0, 13, [b"x"])
+    assert isinstance(refused.exception(), PeerBusy)
+    peer.answer(0, OK)
+    await first
+    peer.is_busy = True
+    assert isinstance(way.call(0, 13, [b"x"]).exception(), PeerBusy)
+    peer.is_busy = False
+    last = way.call(0, 13, [b"x"])
+    peer.answer(1, OK)
+    assert bytes(await last) == b"fine"
+    assert way.is_up
 
 
-def test_retired_it_closes_with_its_last_answer_and_tells_nobody() -> None:
-    async def story(peer: FakePeer, way: RelayedConnection) -> None:
-        told: list[str] = []
-        way.on_lost(lambda: told.append("lost"))
-        call = way.call(0, 13, [b"x"])
-        way.retire()
-        assert lost(way.call(0, 13, [b"late"])) is False
-        await asyncio.sleep(10 * LAST_ANSWERS_S)
-        assert not peer.is_closed, "a slow flush takes its time"
-        peer.answer(0, OK)
-        assert bytes(await call) == b"fine"
-        await asyncio.sleep(0)
-        assert peer.is_closed
-        assert told == []
-
-    play(story)
+async def test_retired_it_closes_with_its_last_answer_and_tells_nobody() -> None:
+    (peer, way) = relayed()
+    told: list[str] = []
+    way.on_lost(lambda: told.append("lost"))
+    call = way.call(0, 13, [b"x"])
+    way.retire()
+    assert lost(way.call(0, 13, [b"late"])) is False
+    await asyncio.sleep(10 * LAST_ANSWERS_S)
+    assert not peer.is_closed, "a slow flush takes its time"
+    peer.answer(0, OK)
+    assert bytes(await call) == b"fine"
+    await asyncio.sleep(0)
+    assert peer.is_closed
+    assert told == []
 
 
 @pytest.mark.parametrize(
@@ -190,25 +174,21 @@ def test_retired_it_closes_with_its_last_answer_and_tells_nobody() -> None:
         (ErrorResponse(ErrorCode.NONE, "garbage"), True),
     ],
 )
-def test_a_process_that_cannot_relay(answer: ErrorResponse, was_sent: bool) -> None:
+async def test_a_process_that_cannot_relay(answer: ErrorResponse, was_sent: bool) -> None:
     """One of an earlier version has passed nothing on; of what cannot be read nothing is known."""
 
-    async def story(peer: FakePeer, way: RelayedConnection) -> None:
-        call = way.call(0, 13, [b"x"])
-        peer.answer(0, answer)
-        await asyncio.wait([call])
-        assert lost(call) is was_sent
-        assert not way.is_up
-
-    play(story)
+    (peer, way) = relayed()
+    call = way.call(0, 13, [b"x"])
+    peer.answer(0, answer)
+    await asyncio.wait([call])
+    assert lost(call) is was_sent
+    assert not way.is_up
 
 
-def test_closed_by_its_owner() -> None:
-    async def story(peer: FakePeer, way: RelayedConnection) -> None:
-        call = way.call(0, 13, [b"x"])
-        way.close()
-        way.close()
-        await asyncio.wait([call])
-        assert (lost(call), way.was_closed, peer.is_closed) == (True, True, True)
-
-    play(story)
+async def test_closed_by_its_owner() -> None:
+    (peer, way) = relayed()
+    call = way.call(0, 13, [b"x"])
+    way.close()
+    way.close()
+    await asyncio.wait([call])
+    assert (lost(call), way.was_closed, peer.is_closed) == (True, True, True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -97,14 +98,12 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def play(story: Callable[[Broker, BatchedQueries], Awaitable[None]]) -> None:
-    async def main() -> None:
-        broker = Broker()
-        questions = BatchedQueries(broker)
-        await story(broker, questions)
-        await questions.close()
-
-    run(main())
+@asynccontextmanager
+async def batching() -> AsyncIterator[tuple[Broker, BatchedQueries]]:
+    broker = Broker()
+    questions = BatchedQueries(broker)
+    yield broker, questions
+    await questions.close()
 
 
 async def ask(questions: BatchedQueries, partition: int, question: Question = Question.ENDS) -> AskResponse:
@@ -116,38 +115,32 @@ async def ask_all(questions: BatchedQueries, count: int) -> list[AskResponse]:
     return await asyncio.gather(*(ask(questions, partition) for partition in range(count)))
 
 
-def test_questions_of_one_turn_are_one_request() -> None:
-    async def story(broker: Broker, questions: BatchedQueries) -> None:
+async def test_questions_of_one_turn_are_one_request() -> None:
+    async with batching() as (broker, questions):
         found = await ask_all(questions, 300)
         assert [each.values for each in found] == [ends(partition) for partition in range(300)]
         assert (broker.together, broker.singles) == ([300], [])
 
-    play(story)
 
-
-def test_a_lone_question_waits_at_the_broker() -> None:
+async def test_a_lone_question_waits_at_the_broker() -> None:
     """One request, however long it takes: a search in storage is not begun twice."""
 
-    async def story(broker: Broker, questions: BatchedQueries) -> None:
+    async with batching() as (broker, questions):
         broker.slow, broker.opens_at = {7}, 3.0
         assert (await ask(questions, 7)).values == ends(7)
         assert (broker.together, broker.singles) == ([], [7])
 
-    play(story)
-
 
 @pytest.mark.parametrize("question", sorted(set(Question) - {Question.ENDS}))
-def test_what_changes_or_proves_something_goes_alone(question: Question) -> None:
-    async def story(broker: Broker, questions: BatchedQueries) -> None:
+async def test_what_changes_or_proves_something_goes_alone(question: Question) -> None:
+    async with batching() as (broker, questions):
         await asyncio.gather(*(ask(questions, partition, question) for partition in range(3)))
         is_alone = question in (Question.DELETE_BEFORE, Question.CONFIRM_END)
         assert (broker.together, len(broker.singles)) == (([], 3) if is_alone else ([3], 0))
 
-    play(story)
 
-
-def test_requests_are_bounded() -> None:
-    async def story(broker: Broker, questions: BatchedQueries) -> None:
+async def test_requests_are_bounded() -> None:
+    async with batching() as (broker, questions):
         count = 3 * QUESTIONS_MAX + 7
         found = await ask_all(questions, count)
         assert [each.values for each in found] == [ends(partition) for partition in range(count)]
@@ -155,11 +148,9 @@ def test_requests_are_bounded() -> None:
         assert sum(broker.together) == count
         assert broker.most[InternalKey.ASK_PARTITIONS] == TOGETHER_MAX
 
-    play(story)
 
-
-def test_a_slow_partition_does_not_hold_the_others() -> None:
-    async def story(broker: Broker, questions: BatchedQueries) -> None:
+async def test_a_slow_partition_does_not_hold_the_others() -> None:
+    async with batching() as (broker, questions):
         broker.slow, broker.opens_at = {3}, 4.0
         took: dict[int, float] = {}
 
@@ -172,13 +163,11 @@ def test_a_slow_partition_does_not_hold_the_others() -> None:
         assert took[3] == pytest.approx(4.0, abs=0.01)
         assert (broker.together, broker.singles) == ([100], [3])
 
-    play(story)
 
-
-def test_many_slow_partitions_are_asked_again_together() -> None:
+async def test_many_slow_partitions_are_asked_again_together() -> None:
     """All places of single questions are taken by partitions that never open: the others are answered all the same."""
 
-    async def story(broker: Broker, questions: BatchedQueries) -> None:
+    async with batching() as (broker, questions):
         count = 3 * SINGLES_MAX
         broker.slow, broker.opens_at = set(range(count)), 1e9
         asked = [asyncio.ensure_future(ask(questions, partition)) for partition in range(count)]
@@ -198,11 +187,9 @@ def test_many_slow_partitions_are_asked_again_together() -> None:
         assert len(late) == SINGLES_MAX
         assert now() == pytest.approx(PATIENCE_S, abs=0.1)
 
-    play(story)
 
-
-def test_a_broker_of_an_earlier_version_is_asked_one_by_one() -> None:
-    async def story(broker: Broker, questions: BatchedQueries) -> None:
+async def test_a_broker_of_an_earlier_version_is_asked_one_by_one() -> None:
+    async with batching() as (broker, questions):
         broker.is_earlier = True
         found = await ask_all(questions, 1_000)
         assert [each.values for each in found] == [ends(partition) for partition in range(1_000)]
@@ -211,13 +198,11 @@ def test_a_broker_of_an_earlier_version_is_asked_one_by_one() -> None:
         assert sorted(broker.singles) == sorted([*range(1_000), *range(10)])
         assert broker.most[InternalKey.ASK] == SINGLES_MAX
 
-    play(story)
 
-
-def test_a_lost_request_fails_its_questions_and_the_next_go_one_by_one() -> None:
+async def test_a_lost_request_fails_its_questions_and_the_next_go_one_by_one() -> None:
     """A relay of an earlier version closes the connection over a request that it does not know."""
 
-    async def story(broker: Broker, questions: BatchedQueries) -> None:
+    async with batching() as (broker, questions):
         broker.lost = 1
         found = await asyncio.gather(*(ask(questions, number) for number in range(10)), return_exceptions=True)
         assert [each.code for each in found if isinstance(each, RequestError)] == 10 * [
@@ -228,8 +213,6 @@ def test_a_lost_request_fails_its_questions_and_the_next_go_one_by_one() -> None
         await asyncio.sleep(LOST_S)
         await ask_all(questions, 100)
         assert (len(broker.together), len(broker.singles)) == (2, 100)
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -243,17 +226,15 @@ def test_a_lost_request_fails_its_questions_and_the_next_go_one_by_one() -> None
         ([], 2 * ["UNKNOWN_SERVER_ERROR"]),
     ],
 )
-def test_errors_reach_their_callers(answers: list[OwnerAnswer], codes: list[str]) -> None:
-    async def story(broker: Broker, questions: BatchedQueries) -> None:
+async def test_errors_reach_their_callers(answers: list[OwnerAnswer], codes: list[str]) -> None:
+    async with batching() as (broker, questions):
         broker.answers = answers
         found = await asyncio.gather(*(ask(questions, number) for number in range(2)), return_exceptions=True)
         assert [each.code.name for each in found if isinstance(each, RequestError)] == codes
 
-    play(story)
 
-
-def test_who_does_not_wait_any_more_is_not_asked_for() -> None:
-    async def story(broker: Broker, questions: BatchedQueries) -> None:
+async def test_who_does_not_wait_any_more_is_not_asked_for() -> None:
+    async with batching() as (broker, questions):
         asked = [asyncio.ensure_future(ask(questions, number)) for number in range(4)]
         await asyncio.sleep(0)
         asked[1].cancel()
@@ -261,11 +242,9 @@ def test_who_does_not_wait_any_more_is_not_asked_for() -> None:
         await asyncio.gather(asked[0], asked[3])
         assert broker.together == [2]
 
-    play(story)
 
-
-def test_closing_cancels_what_is_under_way() -> None:
-    async def story(broker: Broker, questions: BatchedQueries) -> None:
+async def test_closing_cancels_what_is_under_way() -> None:
+    async with batching() as (broker, questions):
         broker.slow, broker.opens_at = {0}, 1e9
         asked = [asyncio.ensure_future(ask(questions, number)) for number in range(4)]
         await asyncio.sleep(2 * WAIT_S)
@@ -273,8 +252,6 @@ def test_closing_cancels_what_is_under_way() -> None:
         assert [each.done() for each in asked] == [False, True, True, True]
         assert not +broker.under_way
         asked[0].cancel()
-
-    play(story)
 
 
 # --------------------------------------------------------------------------------------------------- with real brokers

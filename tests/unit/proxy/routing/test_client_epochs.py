@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from bmq.core.errors import ErrorCode
@@ -23,7 +24,6 @@ from bmq.core.wire.messages import (
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.meta.members import OneNode, ProxyAddress
 from bmq.proxy.handlers import describe_topic_partitions, list_offsets, metadata, offset_for_leader_epoch
-from tests.harness.loop import run
 from tests.unit.proxy.cluster import Cluster, cluster, plain
 from tests.unit.proxy.handlers.admin_serving import decode
 
@@ -33,12 +33,10 @@ SETTLED_S = 1.0
 """Longer than a planned move takes here."""
 
 
-def play(story: Callable[[ProxyClient], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with cluster(**options) as world:
-            await story(ProxyClient(world))
-
-    run(main())
+@asynccontextmanager
+async def clients(**options: Any) -> AsyncIterator[ProxyClient]:
+    async with cluster(**options) as world:
+        yield ProxyClient(world)
 
 
 class ProxyClient:
@@ -101,10 +99,10 @@ class ProxyClient:
         return fetched.results[0].error if fetched.results else ErrorCode.NONE
 
 
-def test_metadata_gives_no_epoch_whatever_the_proxy_has_heard_from_owners() -> None:
+async def test_metadata_gives_no_epoch_whatever_the_proxy_has_heard_from_owners() -> None:
     """A client that is given one by one proxy, and none by the next, may stay with the first for ever (franz-go)."""
 
-    async def story(client: ProxyClient) -> None:
+    async with clients() as client:
         seen = {await client.epochs()}
         await client.world.send(plain())
         for broker in ("b2", "b1"):
@@ -118,13 +116,11 @@ def test_metadata_gives_no_epoch_whatever_the_proxy_has_heard_from_owners() -> N
             seen.add(await client.epochs())
         assert seen == {(-1, -1)}
 
-    play(story)
 
-
-def test_an_epoch_that_a_client_sends_is_compared_with_the_owners() -> None:
+async def test_an_epoch_that_a_client_sends_is_compared_with_the_owners() -> None:
     """One that it has from records, or from an earlier version of the server; after a move that this proxy saw."""
 
-    async def story(client: ProxyClient) -> None:
+    async with clients() as client:
         await client.world.send(plain())
         _, old = await client.latest(-1)
         client.world.move(0, "b2")
@@ -141,5 +137,3 @@ def test_an_epoch_that_a_client_sends_is_compared_with_the_owners() -> None:
             assert (await client.latest(epoch))[0] is expected
             assert await client.end_of(epoch) is expected
             assert await client.fetch(epoch) is expected
-
-    play(story)

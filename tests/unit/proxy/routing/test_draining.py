@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.cluster.view import ViewChange
-from tests.harness.loop import run
 from tests.unit.proxy.cluster import Cluster, cluster, idempotent, member
 
 SOON_S = 0.01
-
-
-def play(story: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with cluster(**options) as world:
-            await story(world)
-
-    run(main())
 
 
 def now() -> float:
@@ -42,10 +31,10 @@ def without_owner(world: Cluster) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_what_waits_is_answered_when_the_last_broker_has_gone(when: str) -> None:
+async def test_what_waits_is_answered_when_the_last_broker_has_gone(when: str) -> None:
     """Whether it went before the proxy began to drain or after, in order and with an error that is tried again."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await world.send(idempotent(0))
         if when == "before":
             without_owner(world)
@@ -71,11 +60,9 @@ def test_what_waits_is_answered_when_the_last_broker_has_gone(when: str) -> None
         assert ErrorCode(late.error_code).is_retriable
         assert now() - began < 3 * SOON_S
 
-    play(story)
 
-
-def test_brokers_that_leave_too_are_none_to_wait_for() -> None:
-    async def story(world: Cluster) -> None:
+async def test_brokers_that_leave_too_are_none_to_wait_for() -> None:
+    async with cluster() as world:
         world.kill("b1")
         world.view.leave("b1")
         sent = world.send(idempotent(0))
@@ -86,22 +73,18 @@ def test_brokers_that_leave_too_are_none_to_wait_for() -> None:
         drained(world, "b2")
         assert (await sent).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    play(story)
 
-
-def test_a_broker_that_leaves_last_still_takes_what_it_owns() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_broker_that_leaves_last_still_takes_what_it_owns() -> None:
+    async with cluster() as world:
         await world.send(idempotent(0))
         drained(world, "b1")
         drained(world, "b2")
         world.remote.drain()
         assert (await world.send(idempotent(1))).error_code == ErrorCode.NONE
 
-    play(story)
 
-
-def test_with_a_broker_that_stays_the_hand_over_is_waited_for() -> None:
-    async def story(world: Cluster) -> None:
+async def test_with_a_broker_that_stays_the_hand_over_is_waited_for() -> None:
+    async with cluster() as world:
         await world.send(idempotent(0))
         drained(world, "b1")
         world.remote.drain()
@@ -110,11 +93,9 @@ def test_with_a_broker_that_stays_the_hand_over_is_waited_for() -> None:
         sent.append(world.send(idempotent(3)))
         assert [answer.error_code for answer in await asyncio.gather(*sent)] == [0, 0, 0]
 
-    play(story)
 
-
-def test_questions_are_not_repeated_either() -> None:
-    async def story(world: Cluster) -> None:
+async def test_questions_are_not_repeated_either() -> None:
+    async with cluster() as world:
         await world.send(idempotent(0))
         owner = world.remote.get(world.key())
         assert owner is not None
@@ -128,5 +109,3 @@ def test_questions_are_not_repeated_either() -> None:
             await asking
         assert refused.value.code.is_retriable
         assert now() - began < 0.1
-
-    play(story)

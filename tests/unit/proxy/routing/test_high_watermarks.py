@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.messages.broker import HighWatermarksRequest
 from bmq.proxy.routing import high_watermarks
 from bmq.proxy.routing.high_watermarks import HighWatermarks
-from tests.harness.loop import run
 from tests.unit.broker.cluster import Cluster, cluster
 from tests.unit.broker.world import batch
-
-
-def play(story: Callable[[Cluster], Awaitable[None]], *names: str) -> None:
-    async def main() -> None:
-        async with cluster(*names) as made:
-            await story(made)
-
-    run(main())
 
 
 def finder(c: Cluster, name: str = "a") -> HighWatermarks:
@@ -40,41 +30,35 @@ async def written(c: Cluster) -> list[Any]:
     return keys
 
 
-def test_one_question_to_each_broker_and_none_to_oneself() -> None:
-    async def story(c: Cluster) -> None:
+async def test_one_question_to_each_broker_and_none_to_oneself() -> None:
+    async with cluster("a", "b", "c") as c:
         keys = await written(c)
         assert await finder(c).find(keys) == {key: key.partition for key in keys}
         asked = c["a"].wire.asked
         assert [name for name, _ in asked] == ["b", "c"]
         assert all(isinstance(message, HighWatermarksRequest) for _, message in asked)
 
-    play(story, "a", "b", "c")
 
-
-def test_many_partitions_are_asked_for_in_parts(monkeypatch: Any) -> None:
+async def test_many_partitions_are_asked_for_in_parts(monkeypatch: Any) -> None:
     monkeypatch.setattr(high_watermarks, "PARTITIONS_A_QUESTION", 2)
 
-    async def story(c: Cluster) -> None:
+    async with cluster("a", "b", "c") as c:
         keys = await written(c)
         assert await finder(c).find(keys) == {key: key.partition for key in keys}
         assert sorted(len(message.partitions) for _, message in c["a"].wire.asked) == [1, 1, 2, 2]
 
-    play(story, "a", "b", "c")
 
-
-def test_a_partition_that_is_not_open_is_left_out_and_is_not_opened_for_it() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_partition_that_is_not_open_is_left_out_and_is_not_opened_for_it() -> None:
+    async with cluster("a", "b", "c") as c:
         keys = await written(c)
         c.topic(1, "events")
         (unassigned,) = c.keys("events")
         c["a"].view.give("b", unassigned)  # b has not heard of it
         assert await finder(c).find([*keys, unassigned]) == {key: key.partition for key in keys}
 
-    play(story, "a", "b", "c")
 
-
-def test_a_broker_that_is_cut_off_or_of_an_earlier_version_is_left_out() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_broker_that_is_cut_off_or_of_an_earlier_version_is_left_out() -> None:
+    async with cluster("a", "b", "c") as c:
         keys = await written(c)
         c["b"].endpoint._apis.pop(InternalKey.HIGH_WATERMARKS)
         known = {key: key.partition for key in keys if key not in keys[1::3]}
@@ -84,14 +68,10 @@ def test_a_broker_that_is_cut_off_or_of_an_earlier_version_is_left_out() -> None
         c["a"].view.lose("c")
         assert await finder(c).find(keys) == {key: key.partition for key in keys[0::3]}
 
-    play(story, "a", "b", "c")
 
-
-def test_a_process_that_is_no_broker_asks_all_of_others() -> None:
-    async def story(c: Cluster) -> None:
+async def test_a_process_that_is_no_broker_asks_all_of_others() -> None:
+    async with cluster("a", "b", "c") as c:
         keys = await written(c)
         c["a"].view.give("b")
         lonely = HighWatermarks(c["a"].view, None, None)
         assert await lonely.find(keys) == {}
-
-    play(story, "a", "b", "c")

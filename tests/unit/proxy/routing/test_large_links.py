@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
@@ -26,9 +27,8 @@ from bmq.proxy.routing.produce_route import ProduceRoute, RouteState
 from bmq.proxy.routing.produce_sender import NOTIFIED_A_TURN, PARTS_MAX, ProduceSender
 from bmq.proxy.routing.remote_owner import RemoteOwner
 from bmq.proxy.routing.remote_tail import OwnerLink, RemoteTail
-from tests.harness.loop import run
 from tests.unit.endpoint.serving import AppendFuture
-from tests.unit.loop_stops import STOP_MAX_S, LoopStops, loop_stops
+from tests.unit.loop_stops import STOP_MAX_S, loop_stops
 from tests.unit.proxy.cluster import Cluster, cluster, member
 
 pytestmark = pytest.mark.slow
@@ -129,7 +129,7 @@ class Part(AppendFuture):
 class Senders:
     """Partitions with a route each over one link, and the queue in front of them."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int = MANY) -> None:
         self.peers = FakePeers()
         self.link = ProduceSender(cast(Any, self.peers), member("b1"))
         self.deadlines = Deadlines(GRAIN_S)
@@ -176,14 +176,13 @@ class Senders:
         return self.peers.peer
 
 
-def play(story: Callable[[Senders], Awaitable[None]], count: int = MANY) -> LoopStops:
-    async def main() -> LoopStops:
-        senders = Senders(count)
-        with loop_stops() as stops:
-            await story(senders)
-        return stops
-
-    return run(main())
+@contextmanager
+def senders_without_a_stop(count: int = MANY) -> Iterator[Senders]:
+    """Yield senders whose story stops the loop for no longer than any request may."""
+    senders = Senders(count)
+    with loop_stops() as stops:
+        yield senders
+    assert stops.longest_s < STOP_MAX_S
 
 
 async def settled(senders: Senders, state: RouteState) -> None:
@@ -191,8 +190,9 @@ async def settled(senders: Senders, state: RouteState) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_connection_that_comes_and_goes_reaches_all() -> None:
-    async def story(senders: Senders) -> None:
+@pytest.mark.leaves_tasks  # a link that goes on connecting
+async def test_a_connection_that_comes_and_goes_reaches_all() -> None:
+    with senders_without_a_stop() as senders:
         assert senders.states == {RouteState.OPEN}
         senders.peers.cut()
         assert not senders.link.is_up
@@ -207,17 +207,13 @@ def test_a_connection_that_comes_and_goes_reaches_all() -> None:
         await asyncio.sleep(1)
         assert senders.states == {RouteState.UNREACHED}
 
-    assert play(story).longest_s < STOP_MAX_S
 
-
-def test_one_request_has_so_many_parts() -> None:
-    async def story(senders: Senders) -> None:
-        for owner in senders.owners:
-            senders.append(owner, bytearray(61))
-        await asyncio.sleep(0)
-        assert len(senders.peer.calls) == MANY / PARTS_MAX
-
-    play(story)
+async def test_one_request_has_so_many_parts() -> None:
+    senders = Senders()
+    for owner in senders.owners:
+        senders.append(owner, bytearray(61))
+    await asyncio.sleep(0)
+    assert len(senders.peer.calls) == MANY / PARTS_MAX
 
 
 def send(senders: Senders, owners: Sequence[RemoteOwner], number: int) -> None:
@@ -239,10 +235,10 @@ async def reconnect(senders: Senders) -> FakePeer:
     return peer
 
 
-def test_what_was_lost_is_sent_again_before_anything_newer() -> None:
+async def test_what_was_lost_is_sent_again_before_anything_newer() -> None:
     """Partitions that have not heard of the loss hand over more, when the next connection is up already."""
 
-    async def story(senders: Senders) -> None:
+    with senders_without_a_stop() as senders:
         last = senders.owners[-200:]
         send(senders, last, 1)
         peer = await reconnect(senders)
@@ -258,30 +254,27 @@ def test_what_was_lost_is_sent_again_before_anything_newer() -> None:
             parts = sorted(owner.route.under_way, key=lambda part: position[id(part.records)])
             assert [part.records[60] for part in parts] == [1, 2, 3, 4]
 
-    assert play(story).longest_s < STOP_MAX_S
 
-
-def test_a_partition_that_is_assigned_again_is_told_of_the_connection_that_it_lost() -> None:
+async def test_a_partition_that_is_assigned_again_is_told_of_the_connection_that_it_lost() -> None:
     """Its assignment went to another broker and back before anybody looked, and the connection has come again."""
 
-    async def story(senders: Senders) -> None:
-        owner = senders.owners[-1]
-        send(senders, [owner], 1)
-        peer = await reconnect(senders)
-        assert owner.route.is_up, "it has not heard of the loss"
-        assert len(owner.route.under_way) == 1, "nor of what became of its part"
-        owner.assign(senders.link)
-        send(senders, [owner], 2)
-        await asyncio.sleep(1)
-        sent = [each[60] for body, _ in peer.calls for each in body if isinstance(each, memoryview)]
-        assert sent == [1, 2]
-        assert senders.states == {RouteState.OPEN}
-
-    play(story, 3 * NOTIFIED_A_TURN)
+    senders = Senders(3 * NOTIFIED_A_TURN)
+    owner = senders.owners[-1]
+    send(senders, [owner], 1)
+    peer = await reconnect(senders)
+    assert owner.route.is_up, "it has not heard of the loss"
+    assert len(owner.route.under_way) == 1, "nor of what became of its part"
+    owner.assign(senders.link)
+    send(senders, [owner], 2)
+    await asyncio.sleep(1)
+    sent = [each[60] for body, _ in peer.calls for each in body if isinstance(each, memoryview)]
+    assert sent == [1, 2]
+    assert senders.states == {RouteState.OPEN}
 
 
-def test_a_busy_connection_refuses_all_that_is_behind() -> None:
-    async def story(senders: Senders) -> None:
+async def test_a_busy_connection_refuses_all_that_is_behind() -> None:
+    # All try again in one moment of the virtual time, which real ones that were refused in turns do not.
+    with senders_without_a_stop(3 * NOTIFIED_A_TURN) as senders:
         peer = senders.peer
         peer.is_busy = True
         for number in range(2):
@@ -297,14 +290,12 @@ def test_a_busy_connection_refuses_all_that_is_behind() -> None:
         for owner in senders.owners:
             assert [part.records[60] for part in owner.route.under_way] == [0, 1]
 
-    # All try again in one moment of the virtual time, which real ones that were refused in turns do not.
-    assert play(story, 3 * NOTIFIED_A_TURN).longest_s < STOP_MAX_S
 
-
-def test_what_waits_for_the_same_moment_is_given_up_in_turns() -> None:
+@pytest.mark.leaves_tasks  # a link that goes on connecting
+async def test_what_waits_for_the_same_moment_is_given_up_in_turns() -> None:
     """Parts of one request, which names many partitions of a broker that nobody reaches."""
 
-    async def story(senders: Senders) -> None:
+    with senders_without_a_stop(2 * MANY) as senders:
         until = asyncio.get_running_loop().time() + 10
         sent = []
         for at, owner in enumerate(senders.owners):
@@ -322,13 +313,12 @@ def test_what_waits_for_the_same_moment_is_given_up_in_turns() -> None:
         assert not senders.deadlines
         assert not senders.queue
 
-    assert play(story, 2 * MANY).longest_s < STOP_MAX_S
 
-
-def test_who_waits_for_an_owner_until_the_same_moment_gives_up_in_turns() -> None:
+@pytest.mark.leaves_tasks  # a link that goes on connecting
+async def test_who_waits_for_an_owner_until_the_same_moment_gives_up_in_turns() -> None:
     """Of partitions whose broker nobody reaches: as many wait as a request names."""
 
-    async def story(senders: Senders) -> None:
+    with senders_without_a_stop(2 * MANY) as senders:
         senders.peers.cut()
         await settled(senders, RouteState.UNREACHED)
         loop = asyncio.get_running_loop()
@@ -348,20 +338,16 @@ def test_who_waits_for_an_owner_until_the_same_moment_gives_up_in_turns() -> Non
         assert max(late) <= GRAIN_S + 1e-9
         assert not senders.deadlines
 
-    assert play(story, 2 * MANY).longest_s < STOP_MAX_S
 
-
-def test_closing_answers_all() -> None:
-    async def story(senders: Senders) -> None:
-        plain = b"".ljust(43) + (-1).to_bytes(8, "big", signed=True) + bytes(10)  # without a producer id
-        sent = [senders.append(owner, bytearray(plain)) for owner in senders.owners]
-        await asyncio.sleep(0)
-        senders.peers.cut()
-        await senders.link.close()
-        await asyncio.sleep(0.1)
-        assert {future.exception().code for future in sent} == {ErrorCode.REQUEST_TIMED_OUT}  # type: ignore[union-attr]
-
-    play(story)
+async def test_closing_answers_all() -> None:
+    senders = Senders()
+    plain = b"".ljust(43) + (-1).to_bytes(8, "big", signed=True) + bytes(10)  # without a producer id
+    sent = [senders.append(owner, bytearray(plain)) for owner in senders.owners]
+    await asyncio.sleep(0)
+    senders.peers.cut()
+    await senders.link.close()
+    await asyncio.sleep(0.1)
+    assert {future.exception().code for future in sent} == {ErrorCode.REQUEST_TIMED_OUT}  # type: ignore[union-attr]
 
 
 # --------------------------------------------------------------------------------------------------------------- tails
@@ -389,46 +375,36 @@ def listed_by(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return taken
 
 
-def test_a_session_of_many_partitions_is_begun_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        count = 2 * LISTED_MAX + 10
-        session = session_of(count)
-        first = listed_by(session, monkeypatch)
-        assert first == list(range(LISTED_MAX))
-        session.remove(PartitionKey(TOPIC, LISTED_MAX))
-        session.begun(7)
-        rest = listed_by(session, monkeypatch) + listed_by(session, monkeypatch)
-        assert rest == list(range(LISTED_MAX + 1, count))
-        assert listed_by(session, monkeypatch) == []
-
-    run(main())
+async def test_a_session_of_many_partitions_is_begun_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 2 * LISTED_MAX + 10
+    session = session_of(count)
+    first = listed_by(session, monkeypatch)
+    assert first == list(range(LISTED_MAX))
+    session.remove(PartitionKey(TOPIC, LISTED_MAX))
+    session.begun(7)
+    rest = listed_by(session, monkeypatch) + listed_by(session, monkeypatch)
+    assert rest == list(range(LISTED_MAX + 1, count))
+    assert listed_by(session, monkeypatch) == []
 
 
-def test_without_a_session_partitions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_session_partitions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker has no room for one: each request is a full one of some of them."""
 
-    async def main() -> None:
-        count = 2 * LISTED_MAX + 10
-        session = session_of(count)
-        for _ in range(2):
-            found: list[int] = []
-            for _ in range(3):
-                found += listed_by(session, monkeypatch)
-                session.begun(0)
-                session.news[PartitionKey(TOPIC, 3)] = session.members[PartitionKey(TOPIC, 3)]
-            assert sorted(found) == list(range(count))
-        few = session_of(10)
-        assert listed_by(few, monkeypatch) == listed_by(few, monkeypatch) == list(range(10))
-
-    run(main())
+    count = 2 * LISTED_MAX + 10
+    session = session_of(count)
+    for _ in range(2):
+        found: list[int] = []
+        for _ in range(3):
+            found += listed_by(session, monkeypatch)
+            session.begun(0)
+            session.news[PartitionKey(TOPIC, 3)] = session.members[PartitionKey(TOPIC, 3)]
+        assert sorted(found) == list(range(count))
+    few = session_of(10)
+    assert listed_by(few, monkeypatch) == listed_by(few, monkeypatch) == list(range(10))
 
 
-def test_many_tails_follow_over_each_connection_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_tails_follow_over_each_connection_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that says of each partition that it is open, and whose connection is cut and comes again."""
-
-    async def main() -> None:
-        async with cluster(partitions=1) as world:
-            await follow_many(world)
 
     async def follow_many(world: Cluster) -> None:
         world.view.owners.update((world.key(number), "b1") for number in range(MANY))
@@ -467,4 +443,5 @@ def test_many_tails_follow_over_each_connection_in_turns(monkeypatch: pytest.Mon
             each.cancel()
         assert stops.longest_s < STOP_MAX_S
 
-    run(main())
+    async with cluster(partitions=1) as world:
+        await follow_many(world)

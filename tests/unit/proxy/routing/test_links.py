@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,16 +17,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
 from bmq.endpoint.partitions import AppendCallback
 from bmq.proxy.routing.remote_tail import RemoteTail
-from tests.harness.loop import run
-from tests.unit.proxy.cluster import Cluster, Connection, cluster, idempotent, plain
-
-
-def play(story: Callable[[Cluster], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with cluster() as world:
-            await story(world)
-
-    run(main())
+from tests.unit.proxy.cluster import Connection, cluster, idempotent, plain
 
 
 def answering(body: bytes) -> Callable[[int, int, Sequence[Buffer]], asyncio.Future[memoryview]]:
@@ -44,10 +35,10 @@ NO_TOPICS = b"\x01\0\0\0\0\0"
 
 
 @pytest.mark.parametrize("body", [b"", b"garbage", NO_TOPICS])
-def test_what_is_no_answer_to_a_produce_ends_the_connection(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_no_answer_to_a_produce_ends_the_connection(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was sent may have been accepted: with a producer id it is sent again, over the next one."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await world.send(plain())
         link = world.network.links["b1", ConnectionKind.PRODUCE]
         monkeypatch.setattr(link, "call", answering(body))
@@ -57,14 +48,12 @@ def test_what_is_no_answer_to_a_produce_ends_the_connection(body: bytes, monkeyp
         assert not link.is_up
         assert world.network.links["b1", ConnectionKind.PRODUCE] is not link
 
-    play(story)
-
 
 @pytest.mark.parametrize("body", [b"", b"garbage", b"\0\0\0\0\0\x01\0\0\0\0\x01\0"])
-def test_what_is_no_answer_to_a_fetch_ends_the_connection(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_no_answer_to_a_fetch_ends_the_connection(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last is a proper one, that the whole request failed."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await world.fetch(world.want(0))
         link = world.network.links["b1", ConnectionKind.TAIL]
         monkeypatch.setattr(link, "call", answering(body))
@@ -74,13 +63,11 @@ def test_what_is_no_answer_to_a_fetch_ends_the_connection(body: bytes, monkeypat
         await world.send(plain())
         assert sum(look.size for look in (await parked).results) > 0
 
-    play(story)
 
-
-def test_a_busy_connection_is_no_broken_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_busy_connection_is_no_broken_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Certainly nothing was sent: kept, in order, whether or not there is a producer id."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await world.send(plain())
         link = world.network.links["b1", ConnectionKind.PRODUCE]
         real, refused = Connection.call, 0
@@ -101,13 +88,11 @@ def test_a_busy_connection_is_no_broken_one(monkeypatch: pytest.MonkeyPatch) -> 
         assert refused == 3
         assert link.is_up
 
-    play(story)
 
-
-def test_partitions_are_tried_again_until_their_owner_answers() -> None:
+async def test_partitions_are_tried_again_until_their_owner_answers() -> None:
     """Less and less often, and others are followed meanwhile."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         world.broker("b1").assigned.withdraw(world.key(0))
         await world.fetch(world.want(0, 0), world.want(0, 1))
         await asyncio.sleep(20)
@@ -118,11 +103,9 @@ def test_partitions_are_tried_again_until_their_owner_answers() -> None:
         await asyncio.sleep(1.2)
         assert world.owners.follow(world.key(0)) is not None
 
-    play(story)
 
-
-def test_a_broker_that_goes_takes_its_links_along() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_broker_that_goes_takes_its_links_along() -> None:
+    async with cluster() as world:
         await world.send(plain())
         await world.fetch(world.want(1))
         assert world.remote.is_up("b1")
@@ -136,13 +119,11 @@ def test_a_broker_that_goes_takes_its_links_along() -> None:
         await asyncio.sleep(1)
         assert not world.remote._closing
 
-    play(story)
 
-
-def test_nothing_is_left_when_it_ends() -> None:
+async def test_nothing_is_left_when_it_ends() -> None:
     """While produces are kept, fetches are parked and questions are under way."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await world.send(plain())
         await world.fetch(world.want(1))
         world.broker("b1").stopped = []
@@ -157,8 +138,6 @@ def test_nothing_is_left_when_it_ends() -> None:
         left = [task for task in asyncio.all_tasks() if any(each in repr(task.get_coro()) for each in ours)]
         assert left == []
         assert world.network.links["b1", ConnectionKind.TAIL].requests[ApiKey.FETCH] > 0
-
-    play(story)
 
 
 def refusing(link: Connection, keys: set[int], refused: list[int], room: Callable[[], bool]) -> Callable[..., Any]:
@@ -176,11 +155,11 @@ def refusing(link: Connection, keys: set[int], refused: list[int], room: Callabl
     return call
 
 
-def test_nothing_overtakes_what_a_busy_connection_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_overtakes_what_a_busy_connection_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is room again by the time that the next batch goes out, and nobody has heard of the refusal yet: an owner
     that does not know the producer would take that batch for its first."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await world.send(plain())
         link = world.network.links["b1", ConnectionKind.PRODUCE]
         refused: list[int] = []
@@ -198,13 +177,11 @@ def test_nothing_overtakes_what_a_busy_connection_refused(monkeypatch: pytest.Mo
         assert [(each.error_code, each.base_offset) for each in found] == [(0, 1), (0, 2)]
         assert refused == [ApiKey.PRODUCE]
 
-    play(story)
 
-
-def test_a_tail_goes_on_after_its_connection_was_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tail_goes_on_after_its_connection_was_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker has not seen the request: the session is begun anew, and the connection goes on."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await world.send(plain())
         await world.fetch(world.want(1))
         link = world.network.links["b1", ConnectionKind.TAIL]
@@ -217,13 +194,11 @@ def test_a_tail_goes_on_after_its_connection_was_busy(monkeypatch: pytest.Monkey
         assert sum(look.size for look in (await parked).results) > 0
         assert link.is_up
 
-    play(story)
 
-
-def test_a_broker_that_never_speaks_our_protocol_is_connected_to_less_and_less_often(
+async def test_a_broker_that_never_speaks_our_protocol_is_connected_to_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await world.send(plain())
         made: list[Connection] = []
         real = Connection.call
@@ -239,13 +214,11 @@ def test_a_broker_that_never_speaks_our_protocol_is_connected_to_less_and_less_o
         await asyncio.sleep(60)
         assert 10 <= len(set(made)) <= 25
 
-    play(story)
 
-
-def test_a_partition_whose_fetches_fail_is_asked_for_less_and_less_often() -> None:
+async def test_a_partition_whose_fetches_fail_is_asked_for_less_and_less_often() -> None:
     """Its owner answers questions all the while."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await world.send(plain())
         await world.fetch(world.want(1))
         (link,) = world.remote._tail_links.values()
@@ -261,13 +234,11 @@ def test_a_partition_whose_fetches_fail_is_asked_for_less_and_less_often() -> No
         link._refused(tail)
         assert tail.failures == 1, "it was followed for a while"
 
-    play(story)
 
-
-def test_questions_that_never_began_are_not_waited_for() -> None:
+async def test_questions_that_never_began_are_not_waited_for() -> None:
     """Their owner goes in the very turn in which they were asked."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         for _ in range(3):
             await world.send(plain())
         await world.fetch(world.want(3))
@@ -284,13 +255,11 @@ def test_questions_that_never_began_are_not_waited_for() -> None:
         assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert not tail._is_confirming
 
-    play(story)
 
-
-def test_what_follows_a_refused_batch_in_the_same_request_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_follows_a_refused_batch_in_the_same_request_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of the two said that all before it is answered; that goes for it alone."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await world.send(plain())
         real, refused = PartitionOwner.append, 0
 
@@ -310,5 +279,3 @@ def test_what_follows_a_refused_batch_in_the_same_request_is_refused_too(monkeyp
         ((first, second),) = [topic.partitions for topic in decode_produce_response(answer)]
         assert first.error_code == second.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert refused == 1
-
-    play(story)

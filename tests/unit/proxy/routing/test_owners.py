@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -27,21 +26,12 @@ from bmq.proxy.routing.remote_tail import CONFIRM_EVERY_S
 from bmq.storage import checkpoint
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.memory import Faults
-from tests.harness.loop import run
 from tests.unit.broker.world import FakeClient
 from tests.unit.endpoint.serving import append
 from tests.unit.loop_stops import TurnCounter
 from tests.unit.proxy.cluster import PING_S, Cluster, cluster, idempotent, plain
 
 pytestmark = pytest.mark.slow
-
-
-def play(story: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with cluster(**options) as world:
-            await story(world)
-
-    run(main())
 
 
 async def answers(sent: list[Any]) -> list[tuple[str, int]]:
@@ -82,19 +72,17 @@ def errors_of(fetched: FetchResult) -> list[str]:
 # --------------------------------------------------------------------------------------------------------- produces
 
 
-def test_produces_stand_in_the_order_of_their_requests() -> None:
-    async def story(world: Cluster) -> None:
+async def test_produces_stand_in_the_order_of_their_requests() -> None:
+    async with cluster() as world:
         sent = [world.send(idempotent(number)) for number in range(20)]
         assert await answers(sent) == [("NONE", number) for number in range(20)]
         assert await values(world) == [f"7/{number}" for number in range(20)]
 
-    play(story)
 
-
-def test_one_turns_parts_are_one_request() -> None:
+async def test_one_turns_parts_are_one_request() -> None:
     """Two, when acks differ."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster(partitions=8) as world:
         await answers([world.send(plain(), partition) for partition in range(8)])
         link = world.network.links["b1", ConnectionKind.PRODUCE]
         before = link.requests[ApiKey.PRODUCE]
@@ -103,20 +91,16 @@ def test_one_turns_parts_are_one_request() -> None:
         assert {code for code, _ in await answers(sent)} == {"NONE"}
         assert link.requests[ApiKey.PRODUCE] - before == 2
 
-    play(story, partitions=8)
 
-
-def test_mixed_acks_of_one_partition_keep_their_order() -> None:
-    async def story(world: Cluster) -> None:
+async def test_mixed_acks_of_one_partition_keep_their_order() -> None:
+    async with cluster() as world:
         sent = [world.send(idempotent(number), acks=(-1, 1, 1, -1)[number % 4]) for number in range(12)]
         assert await answers(sent) == [("NONE", number) for number in range(12)]
 
-    play(story)
-
 
 @pytest.mark.parametrize("seed", range(20))
-def test_mixed_acks_at_any_pace_keep_their_order(seed: int) -> None:
-    async def story(world: Cluster) -> None:
+async def test_mixed_acks_at_any_pace_keep_their_order(seed: int) -> None:
+    async with cluster() as world:
         rng = random.Random(seed)
         sent = []
         for number in range(12):
@@ -124,11 +108,9 @@ def test_mixed_acks_at_any_pace_keep_their_order(seed: int) -> None:
             await asyncio.sleep(rng.choice((0, 0.0005, 0.001)))
         assert await answers(sent) == [("NONE", number) for number in range(12)]
 
-    play(story)
 
-
-def test_a_planned_move_is_no_error() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_planned_move_is_no_error() -> None:
+    async with cluster() as world:
         sent = []
         for number in range(60):
             sent.append(world.send(idempotent(number)))
@@ -137,13 +119,11 @@ def test_a_planned_move_is_no_error() -> None:
             await asyncio.sleep(0.001)
         assert await answers(sent) == [("NONE", number) for number in range(60)]
 
-    play(story)
 
-
-def test_a_partition_that_comes_back_is_not_refused_for_what_was_refused_before() -> None:
+async def test_a_partition_that_comes_back_is_not_refused_for_what_was_refused_before() -> None:
     """The broker remembers, for the proxy's one connection, what it refused when the partition left it."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await answers([world.send(idempotent(0))])
         sent = world.send(idempotent(1))
         world.move(0, "b2")
@@ -155,11 +135,9 @@ def test_a_partition_that_comes_back_is_not_refused_for_what_was_refused_before(
         assert (await world.send(idempotent(5))).error_code == ErrorCode.NONE
         assert asyncio.get_running_loop().time() - began < 1
 
-    play(story)
 
-
-def test_what_a_killed_broker_may_have_accepted_stands_once() -> None:
-    async def story(world: Cluster) -> None:
+async def test_what_a_killed_broker_may_have_accepted_stands_once() -> None:
+    async with cluster() as world:
         sent = []
         for number in range(60):
             sent.append(world.send(idempotent(number)))
@@ -171,13 +149,11 @@ def test_what_a_killed_broker_may_have_accepted_stands_once() -> None:
         assert await answers(sent) == [("NONE", number) for number in range(60)]
         assert await values(world) == [f"7/{number}" for number in range(60)]
 
-    play(story)
 
-
-def test_rule_9_without_a_producer_id_the_client_decides() -> None:
+async def test_rule_9_without_a_producer_id_the_client_decides() -> None:
     """Refused before it was sent is another matter: that is kept."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await answers([world.send(plain())])
         lost = world.send(plain())
         await asyncio.sleep(0.0008)
@@ -189,11 +165,9 @@ def test_rule_9_without_a_producer_id_the_client_decides() -> None:
         world.bury("b1", "b2")
         assert (await kept).error_code == ErrorCode.NONE
 
-    play(story)
 
-
-def test_a_broken_connection_alone_is_no_error() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_broken_connection_alone_is_no_error() -> None:
+    async with cluster() as world:
         sent = []
         for number in range(40):
             sent.append(world.send(idempotent(number)))
@@ -202,11 +176,9 @@ def test_a_broken_connection_alone_is_no_error() -> None:
             await asyncio.sleep(0.001)
         assert await answers(sent) == [("NONE", number) for number in range(40)]
 
-    play(story)
 
-
-def test_rule_9_what_is_kept_for_a_client_that_has_gone_is_dropped() -> None:
-    async def story(world: Cluster) -> None:
+async def test_rule_9_what_is_kept_for_a_client_that_has_gone_is_dropped() -> None:
+    async with cluster() as world:
         await answers([world.send(plain())])
         client = FakeClient()
         world.send(idempotent(0), client=client)
@@ -222,11 +194,9 @@ def test_rule_9_what_is_kept_for_a_client_that_has_gone_is_dropped() -> None:
         await answers([world.send(plain(b"later"))])
         assert await values(world) == ["x", "later"]
 
-    play(story)
 
-
-def test_rule_9_nothing_is_kept_past_its_requests_time_out() -> None:
-    async def story(world: Cluster) -> None:
+async def test_rule_9_nothing_is_kept_past_its_requests_time_out() -> None:
+    async with cluster() as world:
         await answers([world.send(plain())])
         late = world.send(idempotent(0), timeout_ms=300)
         await asyncio.sleep(0.0001)
@@ -235,11 +205,9 @@ def test_rule_9_nothing_is_kept_past_its_requests_time_out() -> None:
         assert world.remote._owner(world.key()).route.is_idle
         assert 0.3 <= asyncio.get_running_loop().time() < 1.0
 
-    play(story)
 
-
-def test_rule_9_nothing_is_kept_longer_than_held_produce_ms() -> None:
-    async def story(world: Cluster) -> None:
+async def test_rule_9_nothing_is_kept_longer_than_held_produce_ms() -> None:
+    async with cluster(held_produce_ms=2000) as world:
         await answers([world.send(plain())])
         late = [world.send(idempotent(number)) for number in range(3)]
         await asyncio.sleep(0.0001)
@@ -248,13 +216,11 @@ def test_rule_9_nothing_is_kept_longer_than_held_produce_ms() -> None:
         assert {code for code, _ in await answers(late)} == {"NOT_LEADER_OR_FOLLOWER"}
         assert 1.9 <= asyncio.get_running_loop().time() - began <= 2.2
 
-    play(story, held_produce_ms=2000)
 
-
-def test_what_a_lost_broker_may_have_accepted_is_not_answered_as_certainly_refused() -> None:
+async def test_what_a_lost_broker_may_have_accepted_is_not_answered_as_certainly_refused() -> None:
     """Clients take NOT_LEADER_OR_FOLLOWER for "certainly not written"; what was never sent is."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster(held_produce_ms=2000) as world:
         await answers([world.send(plain())])
         sent = world.send(idempotent(0))
         await asyncio.sleep(0.0008)
@@ -264,13 +230,11 @@ def test_what_a_lost_broker_may_have_accepted_is_not_answered_as_certainly_refus
         assert await answers([sent, later]) == [("REQUEST_TIMED_OUT", -1), ("NOT_LEADER_OR_FOLLOWER", -1)]
         assert len(world.services.holding) == world.services.holding.held_bytes == 0
 
-    play(story, held_produce_ms=2000)
 
-
-def test_rule_9_what_is_given_back_goes_before_what_waits_and_ends_in_its_own_time() -> None:
+async def test_rule_9_what_is_given_back_goes_before_what_waits_and_ends_in_its_own_time() -> None:
     """The one that waits came a second later, so its time is up a second later."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster(held_produce_ms=2000) as world:
         await answers([world.send(plain())])
         world.broker("b1").stopped = []
         loop = asyncio.get_running_loop()
@@ -289,13 +253,11 @@ def test_rule_9_what_is_given_back_goes_before_what_waits_and_ends_in_its_own_ti
         assert (await later).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert loop.time() - began < 2.2
 
-    play(story, held_produce_ms=2000)
 
-
-def test_rule_9_the_time_that_it_is_held_is_counted_once() -> None:
+async def test_rule_9_the_time_that_it_is_held_is_counted_once() -> None:
     """Where the broker holds it too, since it cannot open the partition, and refuses it at last."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await answers([world.send(plain())])
         loop, broker = asyncio.get_running_loop(), world.broker("b1")
         broker.assigned.withdraw(world.key())
@@ -315,13 +277,11 @@ def test_rule_9_the_time_that_it_is_held_is_counted_once() -> None:
         assert held_s <= times[2] <= 3 + held_s + 0.2
         assert (await sent[3]).error_code == ErrorCode.NONE
 
-    play(story)
 
-
-def test_a_stopped_broker_that_comes_back_was_fenced() -> None:
+async def test_a_stopped_broker_that_comes_back_was_fenced() -> None:
     """What it had taken and not flushed is told apart from what it refused."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await answers([world.send(idempotent(0))])
         zombie = world.broker("b1")
         zombie.stopped = []
@@ -334,13 +294,11 @@ def test_a_stopped_broker_that_comes_back_was_fenced() -> None:
         await asyncio.sleep(1)
         assert await values(world) == [f"7/{number}" for number in range(5)]
 
-    play(story)
 
-
-def test_credit_bounds_what_is_under_way() -> None:
+async def test_credit_bounds_what_is_under_way() -> None:
     """What comes past it waits in the partition's line, in order; other partitions go on."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster(credit_bytes=10_000) as world:
         await answers([world.send(plain(), partition) for partition in range(2)])
         world.broker("b1").stopped = []
         sent = [world.send(idempotent(number, size=1000)) for number in range(30)]
@@ -354,11 +312,9 @@ def test_credit_bounds_what_is_under_way() -> None:
         assert [code for code, _ in await answers(sent)] == ["NONE"] * 30
         assert [each for each in await values(world) if "/" in each] == [f"7/{number}" for number in range(30)]
 
-    play(story, credit_bytes=10_000)
 
-
-def test_an_assignment_before_its_member_is_heard_of() -> None:
-    async def story(world: Cluster) -> None:
+async def test_an_assignment_before_its_member_is_heard_of() -> None:
+    async with cluster() as world:
         sent = world.send(plain())
         await sent
         late = world.send(plain(), 1)
@@ -373,11 +329,9 @@ def test_an_assignment_before_its_member_is_heard_of() -> None:
         assert (await waits).error_code == ErrorCode.NONE
         assert (await late).error_code == ErrorCode.NONE
 
-    play(story)
 
-
-def test_waiting_for_an_owner_is_bounded_and_ends_when_it_comes() -> None:
-    async def story(world: Cluster) -> None:
+async def test_waiting_for_an_owner_is_bounded_and_ends_when_it_comes() -> None:
+    async with cluster() as world:
         world.view.assign(world.key(), "")
         with pytest.raises(RequestError) as caught:
             await world.owners.wait(world.key(), 0.5)
@@ -390,11 +344,9 @@ def test_waiting_for_an_owner_is_bounded_and_ends_when_it_comes() -> None:
         assert owner.is_open
         assert world.owners.get(world.key()) is owner
 
-    play(story)
 
-
-def test_a_sweep_that_fails_is_logged_and_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_sweep_that_fails_is_logged_and_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster() as world:
         await answers([world.send(plain(), 0)])
         sweep, swept = world.remote._tails.sweep, list[float]()
 
@@ -412,11 +364,9 @@ def test_a_sweep_that_fails_is_logged_and_not_the_last(caplog: pytest.LogCapture
             "bug: unused routes are kept, the next sweep is in 10 s"
         ]
 
-    play(story)
 
-
-def test_partitions_that_nobody_writes_to_have_no_route() -> None:
-    async def story(world: Cluster) -> None:
+async def test_partitions_that_nobody_writes_to_have_no_route() -> None:
+    async with cluster(partitions=4) as world:
         await answers([world.send(plain(), partition) for partition in range(4)])
         assert len(world.remote._owners) == 4
         for _ in range(5):
@@ -426,14 +376,12 @@ def test_partitions_that_nobody_writes_to_have_no_route() -> None:
         assert list(world.network.links["b1", ConnectionKind.PRODUCE].requests.values()) == [1 + 5]
         await answers([world.send(plain(), 0)])
 
-    play(story, partitions=4)
-
 
 # -------------------------------------------------------------------------------------------------------- questions
 
 
-def test_many_producers_are_decoded_in_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(world: Cluster) -> None:
+async def test_many_producers_are_decoded_in_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster() as world:
         await answers([world.send(idempotent(0, producer_id=number)) for number in range(1, 8)])
         remote = await world.owners.wait(world.key(), 5)
         turns, get = TurnCounter(), checkpoint._get_producer
@@ -447,11 +395,9 @@ def test_many_producers_are_decoded_in_turns_of_the_loop(monkeypatch: pytest.Mon
         assert sorted(state.producer_id for state in await remote.producers()) == [*range(1, 8)]
         assert turns.take() == [2, 2, 2, 1]
 
-    play(story)
 
-
-def test_questions_are_answered_as_the_owner_would() -> None:
-    async def story(world: Cluster) -> None:
+async def test_questions_are_answered_as_the_owner_would() -> None:
+    async with cluster() as world:
         await answers([world.send(idempotent(number)) for number in range(5)])
         remote = await world.owners.wait(world.key(), 5)
         local = world.broker("b1").assigned.get(world.key())
@@ -470,11 +416,9 @@ def test_questions_are_answered_as_the_owner_would() -> None:
             await remote.delete_before(6)
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
-    play(story)
 
-
-def test_a_question_waits_through_a_move() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_question_waits_through_a_move() -> None:
+    async with cluster() as world:
         await answers([world.send(plain())])
         remote = await world.owners.wait(world.key(), 5)
         world.kill("b1")
@@ -483,11 +427,9 @@ def test_a_question_waits_through_a_move() -> None:
         world.bury("b1", "b2")
         assert (await asked).high_watermark == 1
 
-    play(story)
 
-
-def test_a_question_without_an_owner_is_a_retriable_error() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_question_without_an_owner_is_a_retriable_error() -> None:
+    async with cluster() as world:
         await answers([world.send(plain())])
         remote = await world.owners.wait(world.key(), 5)
         world.kill("b1")
@@ -496,14 +438,12 @@ def test_a_question_without_an_owner_is_a_retriable_error() -> None:
         assert caught.value.code.is_retriable
         assert asyncio.get_running_loop().time() < 6
 
-    play(story)
-
 
 # ------------------------------------------------------------------------------------------------------------ reads
 
 
-def test_a_parked_fetch_wakes_with_the_flush_and_reads_no_storage() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_parked_fetch_wakes_with_the_flush_and_reads_no_storage() -> None:
+    async with cluster() as world:
         await world.fetch(world.want(0))
         loop = asyncio.get_running_loop()
         for number in range(5):
@@ -517,11 +457,9 @@ def test_a_parked_fetch_wakes_with_the_flush_and_reads_no_storage() -> None:
         assert world.metrics.storage_read_bytes == 0
         assert world.network.links["b1", ConnectionKind.TAIL].requests[ApiKey.FETCH] < 40
 
-    play(story)
 
-
-def test_a_partition_that_joins_does_not_wait_for_a_parked_request() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_partition_that_joins_does_not_wait_for_a_parked_request() -> None:
+    async with cluster() as world:
         await world.fetch(world.want(0))
         await asyncio.sleep(0.1)  # the session's request is parked at the broker
         loop = asyncio.get_running_loop()
@@ -532,11 +470,9 @@ def test_a_partition_that_joins_does_not_wait_for_a_parked_request() -> None:
         assert [batch.base_offset for batch in batches_of(await parked)] == [0]
         assert loop.time() - began < 0.05
 
-    play(story)
 
-
-def test_old_records_are_read_from_storage_with_one_question_for_all() -> None:
-    async def story(world: Cluster) -> None:
+async def test_old_records_are_read_from_storage_with_one_question_for_all() -> None:
+    async with cluster() as world:
         await answers([world.send(plain(b"%d" % number, 3000)) for number in range(50)])
         await world.fetch(world.want(50))
         asked = world.network.asked[InternalKey.LIVE_SEGMENT]
@@ -550,11 +486,9 @@ def test_old_records_are_read_from_storage_with_one_question_for_all() -> None:
         assert world.network.asked[InternalKey.LIVE_SEGMENT] - asked == 1
         assert len(batches_of(again)) == 43
 
-    play(story)
 
-
-def test_the_open_segments_index_is_told_piece_by_piece() -> None:
-    async def story(world: Cluster) -> None:
+async def test_the_open_segments_index_is_told_piece_by_piece() -> None:
+    async with cluster() as world:
         await world.fetch(world.want(0))
         known = []
         for _ in range(4):
@@ -572,11 +506,9 @@ def test_the_open_segments_index_is_told_piece_by_piece() -> None:
         assert len(known[-1]) > 8
         assert all(each is known[0] for each in known)
 
-    play(story)
 
-
-def test_rule_2_out_of_range_only_after_the_owner_was_asked() -> None:
-    async def story(world: Cluster) -> None:
+async def test_rule_2_out_of_range_only_after_the_owner_was_asked() -> None:
+    async with cluster() as world:
         await answers([world.send(plain())])
         await world.fetch(world.want(1))
         asked = world.network.asked[InternalKey.ASK]
@@ -588,23 +520,19 @@ def test_rule_2_out_of_range_only_after_the_owner_was_asked() -> None:
         await asyncio.sleep(5)  # that word is old by now
         assert errors_of(await world.fetch(world.want(5), max_wait_s=0)) == ["OFFSET_NOT_AVAILABLE"]
 
-    play(story)
 
-
-def test_rule_2_a_parked_fetch_hears_in_time_that_it_is_out_of_range() -> None:
-    async def story(world: Cluster) -> None:
+async def test_rule_2_a_parked_fetch_hears_in_time_that_it_is_out_of_range() -> None:
+    async with cluster() as world:
         await answers([world.send(plain())])
         await world.fetch(world.want(1))
         assert errors_of(await world.fetch(world.want(5), max_wait_s=0.5)) == ["OFFSET_OUT_OF_RANGE"]
 
-    play(story)
 
-
-def test_rule_2_who_was_fenced_and_has_not_heard_of_it_calls_nothing_out_of_range() -> None:
+async def test_rule_2_who_was_fenced_and_has_not_heard_of_it_calls_nothing_out_of_range() -> None:
     """A consumer that has read further through another proxy comes to one that is cut off together with the old owner:
     it would jump, and read again or skip.  The store knows better, and where it does not answer nobody does."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await answers([world.send(plain()) for _ in range(3)])
         await world.fetch(world.want(0))
         world.broker("b1").kv.faults = KvFaults(unavailable=1.0)
@@ -622,13 +550,11 @@ def test_rule_2_who_was_fenced_and_has_not_heard_of_it_calls_nothing_out_of_rang
         await asyncio.sleep(1)
         assert errors_of(await world.fetch(world.want(7), max_wait_s=5)) == []
 
-    play(story)
 
-
-def test_a_fetch_past_the_end_waits_for_nothing_but_the_proof() -> None:
+async def test_a_fetch_past_the_end_waits_for_nothing_but_the_proof() -> None:
     """Whatever it may wait: kafka-go's has no end."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await answers([world.send(plain())])
         await world.fetch(world.want(1))
         now = asyncio.get_running_loop().time
@@ -646,11 +572,9 @@ def test_a_fetch_past_the_end_waits_for_nothing_but_the_proof() -> None:
         assert errors_of(await waiting) == ["OFFSET_OUT_OF_RANGE"]
         assert now() - begin < 3
 
-    play(story)
 
-
-def test_a_client_that_asks_past_the_end_again_and_again_does_not_load_the_store() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_client_that_asks_past_the_end_again_and_again_does_not_load_the_store() -> None:
+    async with cluster() as world:
         await answers([world.send(plain())])
         await world.fetch(world.want(1))
         asked, begin = world.network.asked[InternalKey.ASK], asyncio.get_running_loop().time()
@@ -659,11 +583,9 @@ def test_a_client_that_asks_past_the_end_again_and_again_does_not_load_the_store
         took_s = asyncio.get_running_loop().time() - begin
         assert world.network.asked[InternalKey.ASK] - asked <= took_s / CONFIRM_EVERY_S + 1
 
-    play(story)
 
-
-def test_the_end_of_what_was_acknowledged_is_told_through_the_proxy() -> None:
-    async def story(world: Cluster) -> None:
+async def test_the_end_of_what_was_acknowledged_is_told_through_the_proxy() -> None:
+    async with cluster() as world:
         world.storage.faults = Faults(ack_s=(0.5, 0.5))
         assert await answers([world.send(plain(), acks=1) for _ in range(2)]) == [("NONE", 0), ("NONE", 1)]
         remote = await world.owners.wait(world.key(), 5)
@@ -674,15 +596,13 @@ def test_the_end_of_what_was_acknowledged_is_told_through_the_proxy() -> None:
         assert await answers([world.send(plain(), acks=1)]) == [("NONE", 3)]
         assert await remote.delete_before(4) == 4
 
-    play(story)
-
 
 async def _appended(owner: PartitionOwner) -> None:
     await append(owner, plain())
 
 
-def test_rule_2_an_owner_that_cannot_be_asked_says_nothing() -> None:
-    async def story(world: Cluster) -> None:
+async def test_rule_2_an_owner_that_cannot_be_asked_says_nothing() -> None:
+    async with cluster() as world:
         await answers([world.send(plain())])
         await world.fetch(world.want(1))
         world.network.links["b1", ConnectionKind.CONTROL].cut()
@@ -690,13 +610,11 @@ def test_rule_2_an_owner_that_cannot_be_asked_says_nothing() -> None:
         for _ in range(5):
             assert errors_of(await world.fetch(world.want(5), max_wait_s=0.3)) == ["OFFSET_NOT_AVAILABLE"]
 
-    play(story)
 
-
-def test_a_reader_goes_on_with_the_next_owner() -> None:
+async def test_a_reader_goes_on_with_the_next_owner() -> None:
     """Also one that was behind the tail; and nothing comes twice or out of order."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         offset = 0
         seen: list[str] = []
 
@@ -723,11 +641,9 @@ def test_a_reader_goes_on_with_the_next_owner() -> None:
         await reader
         assert seen == [f"7/{number}" for number in range(90)]
 
-    play(story)
 
-
-def test_a_deleted_beginning_is_heard_of() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_deleted_beginning_is_heard_of() -> None:
+    async with cluster() as world:
         await answers([world.send(plain()) for _ in range(5)])
         await world.fetch(world.want(5))
         owner = await world.owners.wait(world.key(), 5)
@@ -738,13 +654,11 @@ def test_a_deleted_beginning_is_heard_of() -> None:
         assert followed.log_start == 3
         assert errors_of(await world.fetch(world.want(1))) == ["OFFSET_OUT_OF_RANGE"]
 
-    play(story)
 
-
-def test_what_nobody_reads_leaves_the_session() -> None:
+async def test_what_nobody_reads_leaves_the_session() -> None:
     """A parked fetch keeps its partition; when there is none left, nothing more is asked."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         await world.fetch(world.want(0), world.want(0, 1))
         parked = asyncio.ensure_future(world.fetch(world.want(0, 1), max_wait_s=100))
         assert world.remote.followed == 2
@@ -761,11 +675,9 @@ def test_what_nobody_reads_leaves_the_session() -> None:
         await world.send(plain(b"y"), 0)
         assert await values(world) == ["y"]
 
-    play(story)
 
-
-def test_an_idle_session_asks_twice_a_second() -> None:
-    async def story(world: Cluster) -> None:
+async def test_an_idle_session_asks_twice_a_second() -> None:
+    async with cluster() as world:
         await world.fetch(world.want(0), world.want(0, 1))
         link = world.network.links["b1", ConnectionKind.TAIL]
         parked = asyncio.ensure_future(world.fetch(world.want(0), max_wait_s=100))
@@ -774,11 +686,9 @@ def test_an_idle_session_asks_twice_a_second() -> None:
         assert 30 <= link.requests[ApiKey.FETCH] - before <= 42
         parked.cancel()
 
-    play(story)
 
-
-def test_a_session_that_the_broker_has_forgotten_is_begun_anew() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_session_that_the_broker_has_forgotten_is_begun_anew() -> None:
+    async with cluster() as world:
         await world.fetch(world.want(0))
         sessions = world.broker("b1").services.reading.sessions
         link = world.remote._tail_links["b1"]
@@ -792,11 +702,9 @@ def test_a_session_that_the_broker_has_forgotten_is_begun_anew() -> None:
         assert len(batches_of(await parked)) == 1
         assert world.owners.follow(world.key()) is not None
 
-    play(story)
 
-
-def test_many_partitions_follow_at_once() -> None:
-    async def story(world: Cluster) -> None:
+async def test_many_partitions_follow_at_once() -> None:
+    async with cluster(partitions=300) as world:
         await world.fetch(*[world.want(0, partition) for partition in range(300)])
         assert all(world.owners.follow(world.key(partition)) is not None for partition in range(300))
         assert not world.network.asked[InternalKey.ASK]
@@ -806,17 +714,15 @@ def test_many_partitions_follow_at_once() -> None:
         marks = {world.owners.follow(world.key(number)).high_watermark for number in range(300)}  # type: ignore[union-attr]
         assert marks == {1}
 
-    play(story, partitions=300)
-
 
 # ---------------------------------------------------------------------------------------------------------- histories
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> None:
+async def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> None:
     """Producers that send again what was not acked, while partitions move, connections break and a broker dies."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         rng, acked = world.rng, {7: 0, 8: 0, 9: 0}
         until = asyncio.get_running_loop().time() + 10
 
@@ -863,16 +769,14 @@ def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> None:
             assert len(own) >= count
         assert world.remote._owner(world.key()).route.state is RouteState.OPEN
 
-    play(story, seed=seed)
-
 
 # -------------------------------------------------------------------------------------------- a process that owns some
 
 
-def test_what_this_process_owns_it_takes_the_short_way() -> None:
+async def test_what_this_process_owns_it_takes_the_short_way() -> None:
     """While a partition comes to it and goes again: nothing is refused, doubled or lost."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         own = world.broker("b2")
         routed = RoutedOwners(world.view, own.assigned, world.remote)
         world.view.own = "b2"
@@ -895,13 +799,11 @@ def test_what_this_process_owns_it_takes_the_short_way() -> None:
         world.move(0, "b2")
         assert isinstance(await routed.wait(world.key(), 5), PartitionOwner)
 
-    play(story)
 
-
-def test_rule_9_what_comes_to_this_process_waits_for_the_answers_of_its_earlier_owner() -> None:
+async def test_rule_9_what_comes_to_this_process_waits_for_the_answers_of_its_earlier_owner() -> None:
     """It is paused with two batches of a producer: the third would be the first that our owner sees of it."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster() as world:
         own = world.broker("b2")
         world.view.own = "b2"
         routed = world.services.owners = RoutedOwners(world.view, own.assigned, world.remote)
@@ -921,5 +823,3 @@ def test_rule_9_what_comes_to_this_process_waits_for_the_answers_of_its_earlier_
         assert await answers([*first, third]) == [("NONE", 0), ("NONE", 1), ("NONE", 2)]
         again = [await world.send(idempotent(number)) for number in range(3)]
         assert [(each.error_code, each.base_offset) for each in again] == [(0, 0), (0, 1), (0, 2)]
-
-    play(story)

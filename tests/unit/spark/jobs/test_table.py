@@ -22,7 +22,7 @@ from bmq.storage.layout import base_name
 from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
 IDENTITY = Identity(topic="orders", topic_id="1", layout="date", format="raw", schema=None)
 END = 12
@@ -157,98 +157,82 @@ def test_a_crash_at_every_call(is_done: bool, state_every: int, monkeypatch: pyt
     assert asyncio.run(crash_points(open_new, is_done=is_done)) > 50
 
 
-def test_what_a_failed_task_left_is_no_data(opened: Callable[[], FileSystem]) -> None:
+async def test_what_a_failed_task_left_is_no_data(opened: Callable[[], FileSystem]) -> None:
     """Spark's committer keeps it in a folder of its own, which it may not live to remove."""
 
-    async def test() -> None:
-        fs = opened()
-        run = await JobRun.begin(fs, IDENTITY)
-        folder = run.stage()
-        await write(fs, folder, {"0": [0, 2]})
-        for left in ("_temporary/0/_temporary/attempt_0/date=0/part-0.parquet", "date=0/.hidden/part-1.parquet"):
-            await write_once(fs, f"{folder}/{left}", b"7")
-        assert [file.path for file in await run.staged(folder)] == [f"date=0/part-{base_name(folder)}-0.parquet"]
-
-    asyncio.run(test())
+    fs = opened()
+    run = await JobRun.begin(fs, IDENTITY)
+    folder = run.stage()
+    await write(fs, folder, {"0": [0, 2]})
+    for left in ("_temporary/0/_temporary/attempt_0/date=0/part-0.parquet", "date=0/.hidden/part-1.parquet"):
+        await write_once(fs, f"{folder}/{left}", b"7")
+    assert [file.path for file in await run.staged(folder)] == [f"date=0/part-{base_name(folder)}-0.parquet"]
 
 
-def test_a_slow_run_is_stopped_by_the_next(opened: Callable[[], FileSystem], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_run_is_stopped_by_the_next(
+    opened: Callable[[], FileSystem], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However long it slept, and whatever became of the log meanwhile: it commits nothing, and breaks nothing."""
     monkeypatch.setattr(table, "STATE_EVERY", 1)
 
-    async def main() -> None:
-        fs = opened()
-        slow = await JobRun.begin(fs, IDENTITY)
-        folder = slow.stage()
-        await write(fs, folder, {"0": [0, 1, 2]})
-        files = tuple(await slow.staged(folder))
-        await job(fs)
-        await write(fs, folder, {"0": [0, 1, 2]})  # a task that nobody stopped writes on
-        with pytest.raises(RunFenced):
-            await slow.commit(Append(ranges={0: (0, 3)}, files=files, rows=3))
-        assert [child.path async for child in fs.list(STAGING)] == [], "nor does it leave anything behind"
-        await slow.end()
-        assert await records_of(fs, await committed_files(fs)) == Counter(range(END))
-        assert len(await visible(fs)) == len(await committed_files(fs))
-        await fs.close()
-
-    asyncio.run(main())
+    fs = opened()
+    slow = await JobRun.begin(fs, IDENTITY)
+    folder = slow.stage()
+    await write(fs, folder, {"0": [0, 1, 2]})
+    files = tuple(await slow.staged(folder))
+    await job(fs)
+    await write(fs, folder, {"0": [0, 1, 2]})  # a task that nobody stopped writes on
+    with pytest.raises(RunFenced):
+        await slow.commit(Append(ranges={0: (0, 3)}, files=files, rows=3))
+    assert [child.path async for child in fs.list(STAGING)] == [], "nor does it leave anything behind"
+    await slow.end()
+    assert await records_of(fs, await committed_files(fs)) == Counter(range(END))
+    assert len(await visible(fs)) == len(await committed_files(fs))
+    await fs.close()
 
 
-def test_two_runs_at_once(opened: Callable[[], FileSystem]) -> None:
+async def test_two_runs_at_once(opened: Callable[[], FileSystem]) -> None:
     """All but the last one to begin are stopped, wherever they are, or lose their files in staging."""
 
-    async def main() -> None:
-        fs = opened()
-        ends = await asyncio.gather(*(job(fs) for _ in range(4)), return_exceptions=True)
-        assert None in ends, "the last one to begin is stopped by nobody"
-        assert all(end is None or isinstance(end, RunFenced | StorageError) for end in ends), ends
-        assert await records_of(fs, await committed_files(fs)) == Counter(range(END))
-        await job(fs)
-        assert await records_of(fs, await visible(fs)) == Counter(range(END))
-        await fs.close()
-
-    asyncio.run(main())
+    fs = opened()
+    ends = await asyncio.gather(*(job(fs) for _ in range(4)), return_exceptions=True)
+    assert None in ends, "the last one to begin is stopped by nobody"
+    assert all(end is None or isinstance(end, RunFenced | StorageError) for end in ends), ends
+    assert await records_of(fs, await committed_files(fs)) == Counter(range(END))
+    await job(fs)
+    assert await records_of(fs, await visible(fs)) == Counter(range(END))
+    await fs.close()
 
 
-def test_the_log_stays_short(opened: Callable[[], FileSystem], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_stays_short(opened: Callable[[], FileSystem], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "STATE_EVERY", 4)
 
-    async def main() -> None:
-        fs = opened()
-        for end in range(1, 40):
-            await job(fs, end)
-        names = [base_name(child.path) async for child in fs.list(LOG)]
-        assert len(names) <= 10, names
-        assert await records_of(fs, await committed_files(fs)) == Counter(range(39))
-        await fs.close()
-
-    asyncio.run(main())
+    fs = opened()
+    for end in range(1, 40):
+        await job(fs, end)
+    names = [base_name(child.path) async for child in fs.list(LOG)]
+    assert len(names) <= 10, names
+    assert await records_of(fs, await committed_files(fs)) == Counter(range(39))
+    await fs.close()
 
 
-def test_runs_that_find_nothing_leave_nothing(
+async def test_runs_that_find_nothing_leave_nothing(
     opened: Callable[[], FileSystem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table, "STATE_EVERY", 4)
 
-    async def main() -> None:
-        fs = opened()
-        for _ in range(20):
-            await job(fs)
-        names = [base_name(child.path) async for child in fs.list(LOG)]
-        assert len(names) <= 5, names
-        assert await records_of(fs, await committed_files(fs)) == Counter(range(END))
-        await fs.close()
-
-    asyncio.run(main())
+    fs = opened()
+    for _ in range(20):
+        await job(fs)
+    names = [base_name(child.path) async for child in fs.list(LOG)]
+    assert len(names) <= 5, names
+    assert await records_of(fs, await committed_files(fs)) == Counter(range(END))
+    await fs.close()
 
 
-def test_a_folder_with_other_things_is_refused(opened: Callable[[], FileSystem]) -> None:
-    async def main() -> None:
-        fs = opened()
-        await write_once(fs, "/date=1/part-0.parquet", b"x")
-        with pytest.raises(ManifestError, match="a folder of its own"):
-            await JobRun.begin(fs, IDENTITY)
-        await fs.close()
-
-    asyncio.run(main())
+async def test_a_folder_with_other_things_is_refused(opened: Callable[[], FileSystem]) -> None:
+    fs = opened()
+    await write_once(fs, "/date=1/part-0.parquet", b"x")
+    with pytest.raises(ManifestError, match="a folder of its own"):
+        await JobRun.begin(fs, IDENTITY)
+    await fs.close()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -54,13 +53,6 @@ class Counting:
         self.reads.clear()
         self.bytes.clear()
         self.names = 0
-
-
-def run(test: Callable[[FileSystem], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await test(MemoryFileSystem(MemoryStorage(), "test"))
-
-    asyncio.run(main())
 
 
 def follower(fs: FileSystem, **given: str) -> Follower:
@@ -127,213 +119,191 @@ def test_the_beginning_of_a_record_is_left_for_later() -> None:
         assert [bytes(payload) for _, payload in rest] == [b"two" * 10]
 
 
-def test_only_what_was_written_since_is_read() -> None:
-    async def test(fs: FileSystem) -> None:
-        counting = Counting(fs)
-        store, journal = Store(fs), Journal(fs)
-        key = PartitionKey(store.topic_id, 0)
-        followed = FollowedJournals(cast(FileSystem, counting))
-        await journal.write(*[said(store, end) for end in range(1, 500)])
-        assert (await followed.refresh(frozenset([key])))[key].end_offset == 499
-        counting.reset()
-        assert (await followed.refresh(frozenset([key])))[key].end_offset == 499
-        assert counting.bytes["jnl"] == 0
-        await journal.write(said(store, 600, is_full=False), tail=frame(CHECKPOINT, encode(said(store, 700)))[:20])
-        assert (await followed.refresh(frozenset([key])))[key].end_offset == 600
-        assert counting.bytes["jnl"] < 300
-        assert (await followed.refresh(frozenset([key])))[key] == (await read_journals(fs, "0-a"))[key]
-
-    run(test)
+async def test_only_what_was_written_since_is_read() -> None:
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    counting = Counting(fs)
+    store, journal = Store(fs), Journal(fs)
+    key = PartitionKey(store.topic_id, 0)
+    followed = FollowedJournals(cast(FileSystem, counting))
+    await journal.write(*[said(store, end) for end in range(1, 500)])
+    assert (await followed.refresh(frozenset([key])))[key].end_offset == 499
+    counting.reset()
+    assert (await followed.refresh(frozenset([key])))[key].end_offset == 499
+    assert counting.bytes["jnl"] == 0
+    await journal.write(said(store, 600, is_full=False), tail=frame(CHECKPOINT, encode(said(store, 700)))[:20])
+    assert (await followed.refresh(frozenset([key])))[key].end_offset == 600
+    assert counting.bytes["jnl"] < 300
+    assert (await followed.refresh(frozenset([key])))[key] == (await read_journals(fs, "0-a"))[key]
 
 
-def test_partitions_wanted_later_are_told_of_too() -> None:
+async def test_partitions_wanted_later_are_told_of_too() -> None:
     """Deltas alone do not tell: what was passed over is read again."""
 
-    async def test(fs: FileSystem) -> None:
-        store, journal = Store(fs), Journal(fs)
-        first, second = (PartitionKey(store.topic_id, partition) for partition in range(2))
-        followed = FollowedJournals(fs)
-        await journal.write(said(store, 5), said(store, 7, partition=1))
-        assert set(await followed.refresh(frozenset([first]))) == {first}
-        await journal.write(said(store, 8, partition=1, is_full=False))
-        found = await followed.refresh(frozenset([first, second]))
-        assert {key: each.end_offset for key, each in found.items()} == {first: 5, second: 8}
-
-    run(test)
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    store, journal = Store(fs), Journal(fs)
+    first, second = (PartitionKey(store.topic_id, partition) for partition in range(2))
+    followed = FollowedJournals(fs)
+    await journal.write(said(store, 5), said(store, 7, partition=1))
+    assert set(await followed.refresh(frozenset([first]))) == {first}
+    await journal.write(said(store, 8, partition=1, is_full=False))
+    found = await followed.refresh(frozenset([first, second]))
+    assert {key: each.end_offset for key, each in found.items()} == {first: 5, second: 8}
 
 
-def test_a_checkpoint_that_cannot_be_decoded_is_none() -> None:
+async def test_a_checkpoint_that_cannot_be_decoded_is_none() -> None:
     """Nor are the deltas behind it, until the next full one."""
 
-    async def test(fs: FileSystem) -> None:
-        store, journal = Store(fs), Journal(fs)
-        first, second = (PartitionKey(store.topic_id, partition) for partition in range(2))
-        followed = FollowedJournals(fs)
-        bad = frame(CHECKPOINT, b"X" + encode(said(store, 9))[1:])
-        await journal.write(said(store, 5), said(store, 7, partition=1), tail=frame(CHECKPOINT, b"short") + bad)
-        await journal.write(said(store, 10, is_full=False), said(store, 8, partition=1, is_full=False))
-        found = await followed.refresh(frozenset([first, second]))
-        assert {key: each.end_offset for key, each in found.items()} == {first: 5, second: 8}
-        await journal.write(said(store, 11))
-        assert (await followed.refresh(frozenset([first, second])))[first].end_offset == 11
-
-    run(test)
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    store, journal = Store(fs), Journal(fs)
+    first, second = (PartitionKey(store.topic_id, partition) for partition in range(2))
+    followed = FollowedJournals(fs)
+    bad = frame(CHECKPOINT, b"X" + encode(said(store, 9))[1:])
+    await journal.write(said(store, 5), said(store, 7, partition=1), tail=frame(CHECKPOINT, b"short") + bad)
+    await journal.write(said(store, 10, is_full=False), said(store, 8, partition=1, is_full=False))
+    found = await followed.refresh(frozenset([first, second]))
+    assert {key: each.end_offset for key, each in found.items()} == {first: 5, second: 8}
+    await journal.write(said(store, 11))
+    assert (await followed.refresh(frozenset([first, second])))[first].end_offset == 11
 
 
-def test_a_file_with_a_successor_is_read_to_its_end_and_then_no_more() -> None:
-    async def test(fs: FileSystem) -> None:
-        counting = Counting(fs)
-        store, old, new = Store(fs), Journal(fs), Journal(fs, n=2)
-        key = PartitionKey(store.topic_id, 0)
-        followed = FollowedJournals(cast(FileSystem, counting))
-        await old.write(said(store, 5))
-        await followed.refresh(frozenset([key]))
-        await old.write(said(store, 6, is_full=False))  # the partition went to another broker before the roll
-        await new.write()
-        assert (await followed.refresh(frozenset([key])))[key].end_offset == 6
-        counting.reset()
-        await followed.refresh(frozenset([key]))
-        assert counting.reads["jnl"] == 1, "the open one alone"
-        await fs.delete(old.path)
-        assert (await followed.refresh(frozenset([key])))[key].end_offset == 6, "true for ever"
-
-    run(test)
+async def test_a_file_with_a_successor_is_read_to_its_end_and_then_no_more() -> None:
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    counting = Counting(fs)
+    store, old, new = Store(fs), Journal(fs), Journal(fs, n=2)
+    key = PartitionKey(store.topic_id, 0)
+    followed = FollowedJournals(cast(FileSystem, counting))
+    await old.write(said(store, 5))
+    await followed.refresh(frozenset([key]))
+    await old.write(said(store, 6, is_full=False))  # the partition went to another broker before the roll
+    await new.write()
+    assert (await followed.refresh(frozenset([key])))[key].end_offset == 6
+    counting.reset()
+    await followed.refresh(frozenset([key]))
+    assert counting.reads["jnl"] == 1, "the open one alone"
+    await fs.delete(old.path)
+    assert (await followed.refresh(frozenset([key])))[key].end_offset == 6, "true for ever"
 
 
 # --------------------------------------------------------------------------------------------------------- listing
 
 
-def test_a_look_costs_what_changed() -> None:
+async def test_a_look_costs_what_changed() -> None:
     """Three hundred segments: the first look lists them, no later one does."""
 
-    async def test(fs: FileSystem) -> None:
-        counting = Counting(fs)
-        store = await Store(fs).create()
-        for n in range(300):
-            await store.segment(series(2 * n, 2), n=n)
-        follow = follower(cast(FileSystem, counting))
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    counting = Counting(fs)
+    store = await Store(fs).create()
+    for n in range(300):
+        await store.segment(series(2 * n, 2), n=n)
+    follow = follower(cast(FileSystem, counting))
+    await follow.refresh()
+    assert ends(follow) == {("orders", 0): 600}
+    follow.trim({("orders", 0): 600})
+    for n in range(300, 303):
+        counting.reset()
         await follow.refresh()
-        assert ends(follow) == {("orders", 0): 600}
-        follow.trim({("orders", 0): 600})
-        for n in range(300, 303):
-            counting.reset()
-            await follow.refresh()
-            assert counting.names < 10
-            assert counting.count("idx") == 0, "known"
-            await store.segment(series(2 * n, 2), n=n)
-            counting.reset()
-            await follow.refresh()
-            assert ends(follow) == {("orders", 0): 2 * n + 2}
-            assert counting.names < 10
-            assert counting.count("idx") == 1
-            follow.trim({("orders", 0): 2 * n + 2})
-        assert len(follow.views["orders", 0].log.segments) <= 3
-
-    run(test)
-
-
-def test_an_open_segment_grows_with_its_checkpoints() -> None:
-    async def test(fs: FileSystem) -> None:
-        store, journal = await Store(fs).create(), Journal(fs)
-        await store.segment(series(0, 50), has_idx=False)
-        follow = follower(fs)
+        assert counting.names < 10
+        assert counting.count("idx") == 0, "known"
+        await store.segment(series(2 * n, 2), n=n)
+        counting.reset()
         await follow.refresh()
-        assert ends(follow) == {("orders", 0): 0}
-        for end in (10, 20, 50):
-            await journal.write(said(store, end))
-            await follow.refresh()
-            assert ends(follow) == {("orders", 0): end}
-
-    run(test)
+        assert ends(follow) == {("orders", 0): 2 * n + 2}
+        assert counting.names < 10
+        assert counting.count("idx") == 1
+        follow.trim({("orders", 0): 2 * n + 2})
+    assert len(follow.views["orders", 0].log.segments) <= 3
 
 
-def test_a_segment_that_had_no_index_is_looked_at_again() -> None:
+async def test_an_open_segment_grows_with_its_checkpoints() -> None:
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    store, journal = await Store(fs).create(), Journal(fs)
+    await store.segment(series(0, 50), has_idx=False)
+    follow = follower(fs)
+    await follow.refresh()
+    assert ends(follow) == {("orders", 0): 0}
+    for end in (10, 20, 50):
+        await journal.write(said(store, end))
+        await follow.refresh()
+        assert ends(follow) == {("orders", 0): end}
+
+
+async def test_a_segment_that_had_no_index_is_looked_at_again() -> None:
     """It was just closed when it was listed; stepping through it once is enough."""
 
-    async def test(fs: FileSystem) -> None:
-        store = await Store(fs).create()
-        written = await store.segment(series(0, 5), has_idx=False)
-        await store.segment(series(5, 5), n=1)
-        follow = follower(fs)
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    store = await Store(fs).create()
+    written = await store.segment(series(0, 5), has_idx=False)
+    await store.segment(series(5, 5), n=1)
+    follow = follower(fs)
+    await follow.refresh()
+    assert [each.has_idx for each in follow.views["orders", 0].log.segments] == [False, True]
+    await fs.delete(store.path().log(written.name))
+    await store.segment(series(0, 5))
+    await follow.refresh()
+    assert [each.has_idx for each in follow.views["orders", 0].log.segments] == [True, True]
+
+
+async def test_segments_joined_or_deleted_under_it() -> None:
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    store = await Store(fs).create()
+    written = [await store.segment(series(5 * n, 5), n=n) for n in range(3)]
+    follow = follower(fs)
+    await follow.refresh()
+    for gone in written[1:]:  # their bytes went into the first
+        await fs.delete(store.path().log(gone.name))
+        await fs.delete(store.path().idx(gone.name))
+    await store.segment(series(15, 5), n=3)
+    await follow.refresh()
+    assert [each.name.base for each in follow.views["orders", 0].log.segments] == [0, 15]
+    await fs.delete(store.path().log(written[0].name))
+    follow.forget()
+    await follow.refresh()
+    assert follow.views["orders", 0].log.start == 15
+
+
+async def test_the_segment_before_the_first_one_needed_is_kept() -> None:
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    store = await Store(fs).create()
+    for n in range(5):
+        await store.segment(series(5 * n, 5), n=n)
+    follow = follower(fs)
+    await follow.refresh()
+    for committed, first in ((0, 0), (7, 0), (10, 5), (14, 5), (25, 15)):
+        follow.trim({("orders", 0): committed, ("gone", 3): 9})
         await follow.refresh()
-        assert [each.has_idx for each in follow.views["orders", 0].log.segments] == [False, True]
-        await fs.delete(store.path().log(written.name))
-        await store.segment(series(0, 5))
-        await follow.refresh()
-        assert [each.has_idx for each in follow.views["orders", 0].log.segments] == [True, True]
-
-    run(test)
-
-
-def test_segments_joined_or_deleted_under_it() -> None:
-    async def test(fs: FileSystem) -> None:
-        store = await Store(fs).create()
-        written = [await store.segment(series(5 * n, 5), n=n) for n in range(3)]
-        follow = follower(fs)
-        await follow.refresh()
-        for gone in written[1:]:  # their bytes went into the first
-            await fs.delete(store.path().log(gone.name))
-            await fs.delete(store.path().idx(gone.name))
-        await store.segment(series(15, 5), n=3)
-        await follow.refresh()
-        assert [each.name.base for each in follow.views["orders", 0].log.segments] == [0, 15]
-        await fs.delete(store.path().log(written[0].name))
-        follow.forget()
-        await follow.refresh()
-        assert follow.views["orders", 0].log.start == 15
-
-    run(test)
-
-
-def test_the_segment_before_the_first_one_needed_is_kept() -> None:
-    async def test(fs: FileSystem) -> None:
-        store = await Store(fs).create()
-        for n in range(5):
-            await store.segment(series(5 * n, 5), n=n)
-        follow = follower(fs)
-        await follow.refresh()
-        for committed, first in ((0, 0), (7, 0), (10, 5), (14, 5), (25, 15)):
-            follow.trim({("orders", 0): committed, ("gone", 3): 9})
-            await follow.refresh()
-            assert follow.views["orders", 0].log.segments[0].name.base == first
-
-    run(test)
+        assert follow.views["orders", 0].log.segments[0].name.base == first
 
 
 # ---------------------------------------------------------------------------------------------------------- topics
 
 
-def test_new_partitions_and_new_topics() -> None:
-    async def test(fs: FileSystem) -> None:
-        store = await Store(fs).create()
-        follow = follower(fs, subscribePattern="or.*")
-        await follow.refresh()
-        assert set(follow.views) == {("orders", 0)}
-        await store.resize(2)
-        await Store(fs, "organs", uuid.uuid4()).create()
-        await Store(fs, "piano", uuid.uuid4()).create()
-        await follow.refresh()
-        assert set(follow.views) == {("orders", 0), ("orders", 1), ("organs", 0)}
-
-    run(test)
+async def test_new_partitions_and_new_topics() -> None:
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    store = await Store(fs).create()
+    follow = follower(fs, subscribePattern="or.*")
+    await follow.refresh()
+    assert set(follow.views) == {("orders", 0)}
+    await store.resize(2)
+    await Store(fs, "organs", uuid.uuid4()).create()
+    await Store(fs, "piano", uuid.uuid4()).create()
+    await follow.refresh()
+    assert set(follow.views) == {("orders", 0), ("orders", 1), ("organs", 0)}
 
 
-def test_a_topic_deleted_and_one_made_anew() -> None:
-    async def test(fs: FileSystem) -> None:
-        await Store(fs).create()
-        await Store(fs, "other", uuid.uuid4()).create()
-        follow = Follower(fs, ReadOptions.parse_stream({"root": "memory:", "subscribe": "orders,other"}))
-        await follow.refresh()
-        await fs.delete(layout.topic_folder("orders"), recursive=True)
-        await follow.refresh()
-        assert set(follow.views) == {("other", 0)}
-        assert not follow.recreated
-        await fs.delete(layout.topic_folder("other"), recursive=True)
-        await Store(fs, "other", uuid.uuid4()).create()
-        await follow.refresh()
-        assert follow.recreated == {("other", 0)}
-
-    run(test)
+async def test_a_topic_deleted_and_one_made_anew() -> None:
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    await Store(fs).create()
+    await Store(fs, "other", uuid.uuid4()).create()
+    follow = Follower(fs, ReadOptions.parse_stream({"root": "memory:", "subscribe": "orders,other"}))
+    await follow.refresh()
+    await fs.delete(layout.topic_folder("orders"), recursive=True)
+    await follow.refresh()
+    assert set(follow.views) == {("other", 0)}
+    assert not follow.recreated
+    await fs.delete(layout.topic_folder("other"), recursive=True)
+    await Store(fs, "other", uuid.uuid4()).create()
+    await follow.refresh()
+    assert follow.recreated == {("other", 0)}
 
 
 # --------------------------------------------------------------------------------------------------------- indexes

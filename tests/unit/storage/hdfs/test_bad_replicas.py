@@ -11,8 +11,10 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.bad_replicas import REPORTS_MAX, BadReplicas
 from bmq.storage.hdfs.block_reader import BadChecksum, ReplicaFailed, _from_any_replica
 from bmq.storage.hdfs.datanode import node_name
-from tests.unit.storage.hdfs.test_namenode import FakeNameNode, namenode, run
+from tests.unit.storage.hdfs.test_namenode import FakeNameNode, namenode
 from tests.unit.storage.hdfs.test_open_block import datanodes
+
+pytestmark = pytest.mark.loops("asyncio")
 
 GOOD, BAD, AWAY = "good", "bad", "away"
 VOID = b""
@@ -28,43 +30,39 @@ def reported(fake: FakeNameNode) -> list[list[str]]:
     ]
 
 
-def reading(*replicas: str, is_open: bool = False, times: int = 1) -> tuple[list[list[str]], list[str]]:
+async def reading(*replicas: str, is_open: bool = False, times: int = 1) -> tuple[list[list[str]], list[str]]:
     """Read a block of such replicas; what was reported, and the nodes in order."""
     found: list[list[str]] = []
     names: list[str] = []
+    async with (
+        datanodes(100, *[100] * len(replicas)) as (client, located),
+        namenode(lambda _call: VOID) as (nn, (fake,)),
+    ):
+        client.bad_replicas = BadReplicas(nn, client.tasks.start)
+        names.extend(node_name(node.id) for node in located.nodes)
+        located.storage_ids.extend(f"s{number}" for number in range(len(replicas)))
+        located.storage_types.extend([1] * len(replicas))
 
-    async def test() -> None:
-        async with (
-            datanodes(100, *[100] * len(replicas)) as (client, located),
-            namenode(lambda _call: VOID) as (nn, (fake,)),
-        ):
-            client.bad_replicas = BadReplicas(nn, client.tasks.start)
-            names.extend(node_name(node.id) for node in located.nodes)
-            located.storage_ids.extend(f"s{number}" for number in range(len(replicas)))
-            located.storage_types.extend([1] * len(replicas))
+        async def take(node: pb.NodeId, wanted: int) -> bytes:
+            kind = replicas[names.index(node_name(node))]
+            if kind == BAD:
+                raise BadChecksum(f"{node_name(node)}: bad checksum near 0")
+            if kind == AWAY:
+                raise ReplicaFailed(f"{node_name(node)}: away")
+            return bytes(wanted)
 
-            async def take(node: pb.NodeId, wanted: int) -> bytes:
-                kind = replicas[names.index(node_name(node))]
-                if kind == BAD:
-                    raise BadChecksum(f"{node_name(node)}: bad checksum near 0")
-                if kind == AWAY:
-                    raise ReplicaFailed(f"{node_name(node)}: away")
-                return bytes(wanted)
+        async def read() -> None:
+            await _from_any_replica(client, located, 0, 100, take, is_open=is_open)
 
-            async def read() -> None:
-                await _from_any_replica(client, located, 0, 100, take, is_open=is_open)
-
-            for _ in range(times):
-                if GOOD in replicas:
+        for _ in range(times):
+            if GOOD in replicas:
+                await read()
+            else:
+                with pytest.raises(CorruptData if BAD in replicas else StorageUnavailable):
                     await read()
-                else:
-                    with pytest.raises(CorruptData if BAD in replicas else StorageUnavailable):
-                        await read()
-            while client.tasks:
-                await client.tasks.finish()
-            found.extend(reported(fake))
-
-    run(test)
+        while client.tasks:
+            await client.tasks.finish()
+        found.extend(reported(fake))
     return found, names
 
 
@@ -82,25 +80,26 @@ def reading(*replicas: str, is_open: bool = False, times: int = 1) -> tuple[list
         ([AWAY, AWAY], []),
     ],
 )
-def test_bad_replicas_are_reported_unless_all_of_several_are_bad(
+async def test_bad_replicas_are_reported_unless_all_of_several_are_bad(
     replicas: list[str], expected: list[list[int]]
 ) -> None:
     """Who finds all of several bad may be damaged itself (DFSInputStream.reportCheckSumFailure)."""
-    found, names = reading(*replicas)
+    found, names = await reading(*replicas)
     assert found == [[f"{names[number]} s{number}" for number in numbers] for numbers in expected]
 
 
-def test_a_replica_is_reported_once() -> None:
-    found, names = reading(BAD, GOOD, times=5)
+async def test_a_replica_is_reported_once() -> None:
+    found, names = await reading(BAD, GOOD, times=5)
     assert found == [[f"{names[0]} s0"]]
 
 
-def test_those_of_an_open_block_are_left_to_its_fence() -> None:
-    assert reading(BAD, GOOD, is_open=True)[0] == []
+async def test_those_of_an_open_block_are_left_to_its_fence() -> None:
+    found, _ = await reading(BAD, GOOD, is_open=True)
+    assert found == []
 
 
-def test_reports_are_bounded_and_a_refusal_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
+async def test_reports_are_bounded_and_a_refusal_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         refusal = "org.apache.hadoop.security.AccessControlException"
         async with datanodes(100, 100) as (client, located), namenode(lambda _call: refusal) as (nn, (fake,)):
             bad = BadReplicas(nn, client.tasks.start)
@@ -111,7 +110,4 @@ def test_reports_are_bounded_and_a_refusal_is_told(caplog: pytest.LogCaptureFixt
                 located.block.id = 100 + number
                 bad.report(located, located.nodes)
             assert len(bad._reported) <= 2 * REPORTS_MAX, "two minutes at most"
-
-    with caplog.at_level(logging.WARNING):
-        run(test)
     assert any("cannot report bad replicas to the NameNode" in record.getMessage() for record in caplog.records)

@@ -21,6 +21,8 @@ from bmq.storage.hdfs.pipeline_timer import PipelineClock
 from bmq.storage.hdfs.settings import HdfsSettings
 from tests.harness.loop import run
 
+pytestmark = pytest.mark.loops("asyncio")
+
 SETTINGS = HdfsSettings()
 
 
@@ -60,37 +62,34 @@ def test_why_no_pipeline_opens(
     assert type(caught.value) is error
 
 
-def test_a_datanode_that_takes_the_connection_and_says_nothing_is_slow() -> None:
-    async def main() -> None:
-        gone = asyncio.Event()
+async def test_a_datanode_that_takes_the_connection_and_says_nothing_is_slow() -> None:
+    gone = asyncio.Event()
 
-        async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(ConnectionError):
-                await reader.read()
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
-            gone.set()
+    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        gone.set()
 
-        server = await asyncio.start_server(ignore, "127.0.0.1", 0)
-        host, port = server.sockets[0].getsockname()
-        settings = HdfsSettings()
-        pipeline = Pipeline(
-            members=[pb.NodeId(ip=host, host="dn", uuid="1", data_port=port, info_port=1, ipc_port=1)],
-            block=pb.Block(),
-            base=0,
-            length=0,
-            chunk_bytes=512,
-            settings=settings,
-            watch=PipelineClock(settings, lambda _: None),
-        )
-        with pytest.raises(SetupTimedOut):
-            await pipeline.open(host, port, b"request", 0.05)
-        await gone.wait()
-        server.close()
-        await server.wait_closed()
-
-    asyncio.run(main())
+    server = await asyncio.start_server(ignore, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    settings = HdfsSettings()
+    pipeline = Pipeline(
+        members=[pb.NodeId(ip=host, host="dn", uuid="1", data_port=port, info_port=1, ipc_port=1)],
+        block=pb.Block(),
+        base=0,
+        length=0,
+        chunk_bytes=512,
+        settings=settings,
+        watch=PipelineClock(settings, lambda _: None),
+    )
+    with pytest.raises(SetupTimedOut):
+        await pipeline.open(host, port, b"request", 0.05)
+    await gone.wait()
+    server.close()
+    await server.wait_closed()
 
 
 KNOWN = [

@@ -275,18 +275,15 @@ def test_a_file_with_one_replica_waits_for_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("node", [Node(stop_s=NEVER), Node(close_s=NEVER)])
-def test_a_fence_that_is_cancelled_leaves_no_connection_and_no_task(
+async def test_a_fence_that_is_cancelled_leaves_no_connection_and_no_task(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hdfs = Hdfs([Node(), node])
     monkeypatch.setattr(fencing, "Pipeline", hdfs.pipeline)
     monkeypatch.setattr(fencing, "read_replica", hdfs.read)
 
-    async def main() -> None:
-        client: Any = hdfs
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(fencing.fence(client, (), "old holder", 9), SOON_S / 2)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    run(main())
+    client: Any = hdfs
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(fencing.fence(client, (), "old holder", 9), SOON_S / 2)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
     assert [pipe.is_aborted for pipe in hdfs.pipes] == [True, True]

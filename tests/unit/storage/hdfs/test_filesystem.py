@@ -12,7 +12,9 @@ from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
 from bmq.storage.hdfs import filesystem
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.filesystem import HdfsFileSystem
-from tests.unit.storage.hdfs.test_namenode import SETTINGS, Call, FakeNameNode, namenode, run
+from tests.unit.storage.hdfs.test_namenode import SETTINGS, Call, FakeNameNode, namenode
+
+pytestmark = pytest.mark.loops("asyncio")
 
 DEFAULTS = pb.GetServerDefaultsResponse.Defaults(
     block_size=1, chunk_bytes=1, packet_bytes=1, replication=1, buffer_bytes=1
@@ -57,7 +59,7 @@ async def opened() -> AsyncIterator[tuple[HdfsFileSystem, FakeNameNode]]:
         ([CorruptData("wrong bytes")], 0.0, CorruptData),
     ],
 )
-def test_a_read_that_all_replicas_refuse_at_once_is_tried_once_more(
+async def test_a_read_that_all_replicas_refuse_at_once_is_tried_once_more(
     failures: list[StorageError],
     slow_s: float,
     expected: bytes | type[StorageError],
@@ -82,17 +84,14 @@ def test_a_read_that_all_replicas_refuse_at_once_is_tried_once_more(
     if slow_s:
         monkeypatch.setattr(filesystem, "REFUSED_WITHIN_S", 0.0)
 
-    async def test() -> None:
-        async with opened() as (fs, fake):
-            out = bytearray(4)
-            work = fs.read_into("/f", 0, memoryview(out)) if is_bulk else fs.read("/f", 0, 4)
-            if isinstance(expected, bytes):
-                result = await work
-                assert (bytes(out) if is_bulk else result) == expected
-            else:
-                with pytest.raises(expected):
-                    await work
-            asked = [call for call in fake.calls if call.method == "getBlockLocations"]
-            assert len(asked) == 1 + (len(failures) > 0 and slow_s == 0 and expected is not CorruptData)
-
-    run(test)
+    async with opened() as (fs, fake):
+        out = bytearray(4)
+        work = fs.read_into("/f", 0, memoryview(out)) if is_bulk else fs.read("/f", 0, 4)
+        if isinstance(expected, bytes):
+            result = await work
+            assert (bytes(out) if is_bulk else result) == expected
+        else:
+            with pytest.raises(expected):
+                await work
+        asked = [call for call in fake.calls if call.method == "getBlockLocations"]
+        assert len(asked) == 1 + (len(failures) > 0 and slow_s == 0 and expected is not CorruptData)

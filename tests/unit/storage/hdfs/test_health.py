@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.health import ask_namenodes, read_health
 from bmq.storage.health import NameNodeState, StorageHealth
-from tests.unit.storage.hdfs.test_namenode import STANDBY, Answer, Call, namenode, run
+from tests.unit.storage.hdfs.test_namenode import STANDBY, Answer, Call, namenode
+
+pytestmark = pytest.mark.loops("asyncio")
 
 NO_HA = "org.apache.hadoop.ha.ServiceFailedException"
 NO_METHOD = "org.apache.hadoop.ipc.RpcNoSuchMethodException"
@@ -16,37 +20,31 @@ def of_state(number: int) -> Answer:
     return lambda call: pb.HAServiceStateResponse(state=number).SerializeToString()
 
 
-def test_each_namenode_is_asked_for_its_state() -> None:
-    async def test() -> None:
-        answers: list[Answer] = [of_state(1), of_state(2), of_state(0), lambda call: NO_METHOD, lambda call: NO_HA]
-        answers.append(lambda call: None)
-        async with namenode(*answers) as (_, fakes):
-            address = HdfsAddress(namenodes=tuple(("127.0.0.1", fake.port) for fake in fakes), root="")
-            states = await ask_namenodes(address, 0.5)
-            names = [f"127.0.0.1:{fake.port}" for fake in fakes]
-            assert states[:5] == [
-                NameNodeState(names[0], "active"),
-                NameNodeState(names[1], "standby"),
-                NameNodeState(names[2], "initializing"),
-                NameNodeState(names[3]),
-                NameNodeState(names[4]),
-            ]
-            assert (states[5].address, states[5].state) == (names[5], "")
-            assert "no response within 0.5 s" in states[5].error
-            assert {call.method for fake in fakes for call in fake.calls} == {"getHAServiceState"}
-
-    run(test)
+async def test_each_namenode_is_asked_for_its_state() -> None:
+    answers: list[Answer] = [of_state(1), of_state(2), of_state(0), lambda call: NO_METHOD, lambda call: NO_HA]
+    answers.append(lambda call: None)
+    async with namenode(*answers) as (_, fakes):
+        address = HdfsAddress(namenodes=tuple(("127.0.0.1", fake.port) for fake in fakes), root="")
+        states = await ask_namenodes(address, 0.5)
+        names = [f"127.0.0.1:{fake.port}" for fake in fakes]
+        assert states[:5] == [
+            NameNodeState(names[0], "active"),
+            NameNodeState(names[1], "standby"),
+            NameNodeState(names[2], "initializing"),
+            NameNodeState(names[3]),
+            NameNodeState(names[4]),
+        ]
+        assert (states[5].address, states[5].state) == (names[5], "")
+        assert "no response within 0.5 s" in states[5].error
+        assert {call.method for fake in fakes for call in fake.calls} == {"getHAServiceState"}
 
 
-def test_a_namenode_that_is_down_is_told_so() -> None:
-    async def test() -> None:
-        async with namenode(of_state(1)) as (_, (fake,)):
-            port = fake.port
-        (state,) = await ask_namenodes(HdfsAddress(namenodes=(("127.0.0.1", port),), root=""), 0.5)
-        assert state.state == ""
-        assert state.error
-
-    run(test)
+async def test_a_namenode_that_is_down_is_told_so() -> None:
+    async with namenode(of_state(1)) as (_, (fake,)):
+        port = fake.port
+    (state,) = await ask_namenodes(HdfsAddress(namenodes=(("127.0.0.1", port),), root=""), 0.5)
+    assert state.state == ""
+    assert state.error
 
 
 def answer(call: Call) -> bytes | str:
@@ -80,24 +78,18 @@ def _found() -> bytes:
 FOUND = _found()
 
 
-def test_safe_mode_room_and_quota() -> None:
-    async def test() -> None:
-        async with namenode(lambda call: STANDBY, answer) as (client, _):
-            health = await read_health(client, "/bmq")
-        assert health == StorageHealth(
-            capacity_bytes=100, remaining_bytes=40, is_in_safe_mode=True, missing_blocks=3,
-            root_names=5, root_names_quota=-1, root_bytes=7, root_bytes_quota=9,
-        )  # fmt: skip
-
-    run(test)
+async def test_safe_mode_room_and_quota() -> None:
+    async with namenode(lambda call: STANDBY, answer) as (client, _):
+        health = await read_health(client, "/bmq")
+    assert health == StorageHealth(
+        capacity_bytes=100, remaining_bytes=40, is_in_safe_mode=True, missing_blocks=3,
+        root_names=5, root_names_quota=-1, root_bytes=7, root_bytes_quota=9,
+    )  # fmt: skip
 
 
-def test_a_root_that_is_not_there_has_no_quota() -> None:
-    async def test() -> None:
-        def without(call: Call) -> bytes | str:
-            return b"" if call.method == "getFileInfo" else answer(call)
+async def test_a_root_that_is_not_there_has_no_quota() -> None:
+    def without(call: Call) -> bytes | str:
+        return b"" if call.method == "getFileInfo" else answer(call)
 
-        async with namenode(without) as (client, _):
-            assert (await read_health(client, "/bmq")).root_bytes_quota == -1
-
-    run(test)
+    async with namenode(without) as (client, _):
+        assert (await read_health(client, "/bmq")).root_bytes_quota == -1

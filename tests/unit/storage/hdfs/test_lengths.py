@@ -116,77 +116,65 @@ async def first_ack(pipeline: FakePipeline, acked: int) -> None:
     await until(lambda: pipeline.flushed > 0)
 
 
-def test_what_grew_is_told_and_nothing_twice() -> None:
-    async def main() -> None:
-        world = World()
-        _, pipeline = world.open()
-        await world.told()  # nothing is acknowledged: the first length is the pipeline's to tell
-        await first_ack(pipeline, 5)
-        await world.told(("/a", 5))
-        pipeline.acked = 9
-        await world.told(("/a", 5), ("/a", 9))
-        await world.close()
-
-    asyncio.run(main())
+async def test_what_grew_is_told_and_nothing_twice() -> None:
+    world = World()
+    _, pipeline = world.open()
+    await world.told()  # nothing is acknowledged: the first length is the pipeline's to tell
+    await first_ack(pipeline, 5)
+    await world.told(("/a", 5))
+    pipeline.acked = 9
+    await world.told(("/a", 5), ("/a", 9))
+    await world.close()
 
 
-def test_an_appended_block_is_told_from_where_it_began() -> None:
-    async def main() -> None:
-        world = World()
-        _, pipeline = world.open(acked=7, is_new_block=False)
-        await world.told()
-        pipeline.acked = 8
-        await world.told(("/a", 8))
-        await world.close()
-
-    asyncio.run(main())
+async def test_an_appended_block_is_told_from_where_it_began() -> None:
+    world = World()
+    _, pipeline = world.open(acked=7, is_new_block=False)
+    await world.told()
+    pipeline.acked = 8
+    await world.told(("/a", 8))
+    await world.close()
 
 
-def test_no_call_arrives_behind_the_closing_one() -> None:
-    async def main() -> None:
-        world = World()
-        appender, pipeline = world.open(acked=7, is_new_block=False)
-        gate = world.namenode.gate = asyncio.Event()
-        pipeline.acked = 8
-        telling = asyncio.ensure_future(appender.report_length())
+async def test_no_call_arrives_behind_the_closing_one() -> None:
+    world = World()
+    appender, pipeline = world.open(acked=7, is_new_block=False)
+    gate = world.namenode.gate = asyncio.Event()
+    pipeline.acked = 8
+    telling = asyncio.ensure_future(appender.report_length())
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(appender.close())
+    for _ in range(10):
         await asyncio.sleep(0)
-        closing = asyncio.ensure_future(appender.close())
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not closing.done()
-        gate.set()
-        assert await closing == 8
-        await telling
-        pipeline.acked = 9  # cannot be: it would be told if the file were still looked at
-        await world.told(("/a", 8), ("/a", "complete"))
-        await world.close()
-
-    asyncio.run(main())
+    assert not closing.done()
+    gate.set()
+    assert await closing == 8
+    await telling
+    pipeline.acked = 9  # cannot be: it would be told if the file were still looked at
+    await world.told(("/a", 8), ("/a", "complete"))
+    await world.close()
 
 
-def test_a_failed_pipeline_makes_no_call_more() -> None:
-    async def main() -> None:
-        world = World()
-        _, pipeline = world.open(acked=7, is_new_block=False)
-        world.namenode.gate = asyncio.Event()
-        pipeline.acked = 8
-        await until(lambda: any(task.get_name() == "length of /a" for task in asyncio.all_tasks()))
-        pipeline.fail(PipelineFailed("a datanode"))  # the file may be another's from now on
-        world.namenode.gate.set()
-        pipeline.acked = 9
-        await world.told()
-        await world.close()
-
-    asyncio.run(main())
+async def test_a_failed_pipeline_makes_no_call_more() -> None:
+    world = World()
+    _, pipeline = world.open(acked=7, is_new_block=False)
+    world.namenode.gate = asyncio.Event()
+    pipeline.acked = 8
+    await until(lambda: any(task.get_name() == "length of /a" for task in asyncio.all_tasks()))
+    pipeline.fail(PipelineFailed("a datanode"))  # the file may be another's from now on
+    world.namenode.gate.set()
+    pipeline.acked = 9
+    await world.told()
+    await world.close()
 
 
 @pytest.mark.parametrize(
     ("error", "level"), [(StorageUnavailable("away"), logging.WARNING), (LeaseLost("fenced"), logging.INFO)]
 )
-def test_a_refusal_is_told_again_and_harms_no_file(
+async def test_a_refusal_is_told_again_and_harms_no_file(
     error: StorageError, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
+    with caplog.at_level(logging.INFO):
         world = World()
         world.namenode.error = error
         _, pipeline = world.open(acked=7, is_new_block=False)
@@ -197,28 +185,22 @@ def test_a_refusal_is_told_again_and_harms_no_file(
         before = len(world.namenode.calls)
         await world.told(*world.namenode.calls[:before], ("/a", 8))
         await world.close()
-
-    with caplog.at_level(logging.INFO):
-        asyncio.run(main())
     assert {record.levelno for record in caplog.records if "length" in record.getMessage()} == {level}
 
 
-def test_when_the_namenode_is_away_the_round_ends() -> None:
-    async def main() -> None:
-        world = World(interval_s=3600.0)
-        files = [world.open(path, acked=7, is_new_block=False) for path in ("/a", "/b")]
-        for _, pipeline in files:
-            pipeline.acked = 8
-        world.namenode.error = StorageUnavailable("away")
-        with pytest.raises(StorageUnavailable):
-            await world.lengths.report_all()
-        assert world.namenode.calls == [("/a", 8)]
-        await world.close()
-
-    asyncio.run(main())
+async def test_when_the_namenode_is_away_the_round_ends() -> None:
+    world = World(interval_s=3600.0)
+    files = [world.open(path, acked=7, is_new_block=False) for path in ("/a", "/b")]
+    for _, pipeline in files:
+        pipeline.acked = 8
+    world.namenode.error = StorageUnavailable("away")
+    with pytest.raises(StorageUnavailable):
+        await world.lengths.report_all()
+    assert world.namenode.calls == [("/a", 8)]
+    await world.close()
 
 
-def test_lengths_are_told_again_after_a_bug(caplog: pytest.LogCaptureFixture) -> None:
+async def test_lengths_are_told_again_after_a_bug(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a file raises: nobody would tell lengths again, and snapshots would hold the first flush only."""
     told: list[int] = []
 
@@ -228,13 +210,10 @@ def test_lengths_are_told_again_after_a_bug(caplog: pytest.LogCaptureFixture) ->
             if len(told) == 1:
                 raise ZeroDivisionError
 
-    async def main() -> None:
-        lengths = LengthReporter(0.001)
-        lengths.add(Broken())
-        await until(lambda: len(told) > 2)
-        await lengths.close()
-
-    asyncio.run(main())
+    lengths = LengthReporter(0.001)
+    lengths.add(Broken())
+    await until(lambda: len(told) > 2)
+    await lengths.close()
     text = "bug: cannot send the lengths of open files to the NameNode, trying again in 0.001 s"
     assert [record.getMessage() for record in caplog.records] == [text]
 

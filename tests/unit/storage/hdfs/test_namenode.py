@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -19,7 +19,7 @@ from bmq.storage.hdfs.lease_renewer import LeaseRenewer
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.settings import HdfsSettings
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
 SETTINGS = HdfsSettings(call_timeout_s=0.3, call_deadline_s=2.0, backoff_s=Backoff(0.01, 0.05))
 STANDBY = "org.apache.hadoop.ipc.StandbyException"
@@ -129,104 +129,72 @@ async def namenode(*answers: Answer, dead: int = 0) -> AsyncIterator[tuple[NameN
             await client.close()
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await test()
-
-    asyncio.run(bounded())
-
-
 TRUE = pb.BoolResponse(result=True).SerializeToString()
 
 
-def test_calls_are_pipelined_and_named() -> None:
-    async def test() -> None:
-        async with namenode(lambda _call: TRUE) as (client, (fake,)):
-            answers = await asyncio.gather(*(client.is_file_closed(f"/{n}") for n in range(50)))
-            assert all(answers)
-            assert fake.user == "alice"
-            assert len({call.call_id for call in fake.calls}) == 50
-            assert {call.method for call in fake.calls} == {"isFileClosed"}
-
-    run(test)
+async def test_calls_are_pipelined_and_named() -> None:
+    async with namenode(lambda _call: TRUE) as (client, (fake,)):
+        answers = await asyncio.gather(*(client.is_file_closed(f"/{n}") for n in range(50)))
+        assert all(answers)
+        assert fake.user == "alice"
+        assert len({call.call_id for call in fake.calls}) == 50
+        assert {call.method for call in fake.calls} == {"isFileClosed"}
 
 
-def test_retry_keeps_the_call_id_and_raises_the_count() -> None:
+async def test_retry_keeps_the_call_id_and_raises_the_count() -> None:
     """The NameNode's retry cache tells a repetition by client id and call id."""
 
-    async def test() -> None:
-        async with namenode(lambda call: TRUE if call.retry_count == 2 else SAFE_MODE) as (client, (fake,)):
-            assert await client.delete("/x", recursive=False)
-            assert [call.retry_count for call in fake.calls] == [0, 1, 2]
-            assert len({(call.client_id, call.call_id) for call in fake.calls}) == 1
-
-    run(test)
+    async with namenode(lambda call: TRUE if call.retry_count == 2 else SAFE_MODE) as (client, (fake,)):
+        assert await client.delete("/x", recursive=False)
+        assert [call.retry_count for call in fake.calls] == [0, 1, 2]
+        assert len({(call.client_id, call.call_id) for call in fake.calls}) == 1
 
 
-def test_lost_answer_is_asked_for_again() -> None:
-    async def test() -> None:
-        async with namenode(lambda call: TRUE if call.retry_count else None) as (client, (fake,)):
-            assert await client.delete("/x", recursive=False)
-            assert len({(call.client_id, call.call_id) for call in fake.calls}) == 1
-
-    run(test)
+async def test_lost_answer_is_asked_for_again() -> None:
+    async with namenode(lambda call: TRUE if call.retry_count else None) as (client, (fake,)):
+        assert await client.delete("/x", recursive=False)
+        assert len({(call.client_id, call.call_id) for call in fake.calls}) == 1
 
 
-def test_failover_from_standby_and_from_the_dead() -> None:
-    async def test() -> None:
-        async with namenode(lambda _call: STANDBY, lambda _call: TRUE, dead=1) as (client, (standby, active)):
-            assert await client.is_file_closed("/x")
-            assert [len(standby.calls), len(active.calls)] == [1, 1]
-            assert await client.is_file_closed("/y")
-            assert [len(standby.calls), len(active.calls)] == [1, 2], "the one that answered is asked first"
-
-    run(test)
+async def test_failover_from_standby_and_from_the_dead() -> None:
+    async with namenode(lambda _call: STANDBY, lambda _call: TRUE, dead=1) as (client, (standby, active)):
+        assert await client.is_file_closed("/x")
+        assert [len(standby.calls), len(active.calls)] == [1, 1]
+        assert await client.is_file_closed("/y")
+        assert [len(standby.calls), len(active.calls)] == [1, 2], "the one that answered is asked first"
 
 
-def test_safe_mode_is_unavailable_after_a_while() -> None:
-    async def test() -> None:
-        async with namenode(lambda _call: SAFE_MODE) as (client, _):
-            started = asyncio.get_running_loop().time()
-            with pytest.raises(StorageUnavailable, match="SafeModeException"):
-                await client.delete("/x", recursive=False)
-            assert asyncio.get_running_loop().time() - started <= SETTINGS.call_deadline_s + 0.5
-
-    run(test)
+async def test_safe_mode_is_unavailable_after_a_while() -> None:
+    async with namenode(lambda _call: SAFE_MODE) as (client, _):
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(StorageUnavailable, match="SafeModeException"):
+            await client.delete("/x", recursive=False)
+        assert asyncio.get_running_loop().time() - started <= SETTINGS.call_deadline_s + 0.5
 
 
-def test_errors_are_translated_and_not_repeated() -> None:
-    async def test() -> None:
-        async with namenode(lambda _call: "java.io.FileNotFoundException") as (client, (fake,)):
-            with pytest.raises(NoSuchFile, match=r"concat /x: FileNotFoundException: no$"):
-                await client.concat("/x", ["/y"])
-            assert len(fake.calls) == 1
-
-    run(test)
+async def test_errors_are_translated_and_not_repeated() -> None:
+    async with namenode(lambda _call: "java.io.FileNotFoundException") as (client, (fake,)):
+        with pytest.raises(NoSuchFile, match=r"concat /x: FileNotFoundException: no$"):
+            await client.concat("/x", ["/y"])
+        assert len(fake.calls) == 1
 
 
 @pytest.mark.parametrize(
     ("name", "command"), [("NSQuotaExceededException", "-setQuota"), ("DSQuotaExceededException", "-setSpaceQuota")]
 )
-def test_a_quota_says_which_one_and_what_to_do(name: str, command: str) -> None:
-    async def test() -> None:
-        async with namenode(lambda _call: f"org.apache.hadoop.hdfs.protocol.{name}") as (client, _):
-            with pytest.raises(OutOfSpace, match=command):
-                await client.mkdirs("/x")
-
-    run(test)
+async def test_a_quota_says_which_one_and_what_to_do(name: str, command: str) -> None:
+    async with namenode(lambda _call: f"org.apache.hadoop.hdfs.protocol.{name}") as (client, _):
+        with pytest.raises(OutOfSpace, match=command):
+            await client.mkdirs("/x")
 
 
-def test_kerberos_is_refused_clearly() -> None:
-    async def test() -> None:
-        async with namenode(lambda _call: "org.apache.hadoop.security.AccessControlException") as (client, _):
-            with pytest.raises(Unsupported, match="Kerberos"):
-                await client.server_defaults()
-
-    run(test)
+async def test_kerberos_is_refused_clearly() -> None:
+    async with namenode(lambda _call: "org.apache.hadoop.security.AccessControlException") as (client, _):
+        with pytest.raises(Unsupported, match="Kerberos"):
+            await client.server_defaults()
 
 
-def test_a_datanode_that_leaves_the_cluster_holds_no_new_copy() -> None:
+async def test_a_datanode_that_leaves_the_cluster_holds_no_new_copy() -> None:
     """Live are also those being decommissioned or in maintenance; an admin state left out is the normal one."""
     datanode = pb.GetDatanodeReportResponse.Datanode
     states = [datanode(), *(datanode(admin_state=state) for state in range(5))]
@@ -239,79 +207,64 @@ def test_a_datanode_that_leaves_the_cluster_holds_no_new_copy() -> None:
         "getDatanodeReport": report,
     }
 
-    async def test() -> None:
-        async with namenode(lambda call: answers[call.method]) as (_, (fake,)):
-            fs = await HdfsFileSystem.open(f"hdfs://127.0.0.1:{fake.port}/", holder="a", settings=SETTINGS)
-            assert await fs.replicas_max() == 2
-            assert pb.GetDatanodeReportRequest.FromString(fake.calls[-1].request).type == 2
-            await fs.close()
-
-    run(test)
+    async with namenode(lambda call: answers[call.method]) as (_, (fake,)):
+        fs = await HdfsFileSystem.open(f"hdfs://127.0.0.1:{fake.port}/", holder="a", settings=SETTINGS)
+        assert await fs.replicas_max() == 2
+        assert pb.GetDatanodeReportRequest.FromString(fake.calls[-1].request).type == 2
+        await fs.close()
 
 
-def test_cancelled_call_leaves_the_connection_usable() -> None:
-    async def test() -> None:
-        async with namenode(lambda call: None if call.call_id == 1 else TRUE) as (client, (fake,)):
-            task = asyncio.create_task(client.is_file_closed("/x"))
-            await fake.wait_calls(1)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert await client.is_file_closed("/y")
-
-    run(test)
+async def test_cancelled_call_leaves_the_connection_usable() -> None:
+    async with namenode(lambda call: None if call.call_id == 1 else TRUE) as (client, (fake,)):
+        task = asyncio.create_task(client.is_file_closed("/x"))
+        await fake.wait_calls(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await client.is_file_closed("/y")
 
 
-def test_server_that_speaks_something_else() -> None:
-    async def test() -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(10)
-            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            writer.close()
-            await writer.wait_closed()
+async def test_server_that_speaks_something_else() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        client = NameNode([server.sockets[0].getsockname()[:2]], SETTINGS, SimpleAuthenticator("alice"))
-        with pytest.raises(StorageUnavailable):
-            await client.server_defaults()
-        await client.close()
-        server.close()
-        await server.wait_closed()
-
-    run(test)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    client = NameNode([server.sockets[0].getsockname()[:2]], SETTINGS, SimpleAuthenticator("alice"))
+    with pytest.raises(StorageUnavailable):
+        await client.server_defaults()
+    await client.close()
+    server.close()
+    await server.wait_closed()
 
 
-def test_lease_is_renewed_only_while_files_are_open() -> None:
-    async def test() -> None:
-        async with namenode(lambda _call: b"") as (client, (fake,)):
-            renewer = LeaseRenewer(client, "holder", 0.01)
-            renewer.add(1)
-            renewer.add(2)
-            renewer.remove(1)
-            await fake.wait_calls(3)
-            renewer.remove(2)
-            await asyncio.sleep(0.03)  # one renewal may be under way
-            count = len(fake.calls)
-            await asyncio.sleep(0.05)
-            assert len(fake.calls) == count
-            assert pb.RenewLeaseRequest.FromString(fake.calls[0].request).holder == "holder"
-            await renewer.close()
-
-    run(test)
+async def test_lease_is_renewed_only_while_files_are_open() -> None:
+    async with namenode(lambda _call: b"") as (client, (fake,)):
+        renewer = LeaseRenewer(client, "holder", 0.01)
+        renewer.add(1)
+        renewer.add(2)
+        renewer.remove(1)
+        await fake.wait_calls(3)
+        renewer.remove(2)
+        await asyncio.sleep(0.03)  # one renewal may be under way
+        count = len(fake.calls)
+        await asyncio.sleep(0.05)
+        assert len(fake.calls) == count
+        assert pb.RenewLeaseRequest.FromString(fake.calls[0].request).holder == "holder"
+        await renewer.close()
 
 
-def test_failed_renewals_go_on() -> None:
-    async def test() -> None:
-        async with namenode(lambda _call: "java.io.FileNotFoundException") as (client, (fake,)):
-            renewer = LeaseRenewer(client, "holder", 0.01)
-            renewer.add(1)
-            await fake.wait_calls(3)
-            await renewer.close()
-
-    run(test)
+async def test_failed_renewals_go_on() -> None:
+    async with namenode(lambda _call: "java.io.FileNotFoundException") as (client, (fake,)):
+        renewer = LeaseRenewer(client, "holder", 0.01)
+        renewer.add(1)
+        await fake.wait_calls(3)
+        await renewer.close()
 
 
-def test_renewals_go_on_after_a_bug(caplog: pytest.LogCaptureFixture) -> None:
+async def test_renewals_go_on_after_a_bug(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a renewal raises: nobody would renew again, and HDFS takes the files after 20 minutes."""
     renewals: list[str] = []
 
@@ -321,29 +274,23 @@ def test_renewals_go_on_after_a_bug(caplog: pytest.LogCaptureFixture) -> None:
             if len(renewals) == 1:
                 raise ZeroDivisionError
 
-    async def test() -> None:
-        renewer = LeaseRenewer(cast("NameNode", Broken()), "holder", 0.001)
-        renewer.add(1)
-        async with asyncio.timeout(10):
-            while len(renewals) < 3:  # noqa: ASYNC110  # the renewer's own timer moves it
-                await asyncio.sleep(0.001)
-        await renewer.close()
-
-    run(test)
+    renewer = LeaseRenewer(cast("NameNode", Broken()), "holder", 0.001)
+    renewer.add(1)
+    async with asyncio.timeout(10):
+        while len(renewals) < 3:  # noqa: ASYNC110  # the renewer's own timer moves it
+            await asyncio.sleep(0.001)
+    await renewer.close()
     text = "bug: cannot renew the HDFS lease of holder, trying again in 0.001 s"
     assert [record.message for record in caplog.records] == [text]
 
 
-def test_a_connection_that_is_not_accepted_in_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_is_not_accepted_in_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(*_: object) -> None:
         await asyncio.get_running_loop().create_future()
 
-    async def test() -> None:
-        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", hang)
-        settings = HdfsSettings(connect_timeout_s=0.01, call_timeout_s=0.01, call_deadline_s=0.01)
-        namenode = NameNode((("127.0.0.1", 1),), settings, SimpleAuthenticator("alice"))
-        with pytest.raises(StorageUnavailable, match=r"cannot connect to 127\.0\.0\.1:1: timed out"):
-            await namenode.server_defaults()
-        await namenode.close()
-
-    run(test)
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", hang)
+    settings = HdfsSettings(connect_timeout_s=0.01, call_timeout_s=0.01, call_deadline_s=0.01)
+    namenode = NameNode((("127.0.0.1", 1),), settings, SimpleAuthenticator("alice"))
+    with pytest.raises(StorageUnavailable, match=r"cannot connect to 127\.0\.0\.1:1: timed out"):
+        await namenode.server_defaults()
+    await namenode.close()

@@ -14,7 +14,9 @@ from bmq.storage.hdfs.auth import SimpleAuthenticator
 from bmq.storage.hdfs.block_reader import read_block, read_block_by_thread, read_block_into, visible_length
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.settings import HdfsSettings
-from tests.unit.storage.hdfs.test_namenode import Answer, FakeNameNode, run
+from tests.unit.storage.hdfs.test_namenode import Answer, FakeNameNode
+
+pytestmark = pytest.mark.loops("asyncio")
 
 MISSING = "org.apache.hadoop.hdfs.server.datanode.ReplicaNotFoundException: Replica not found for pool:1"
 OLDER = "java.io.IOException: replica.getGenerationStamp() < block.getGenerationStamp(), block=1, replica=1"
@@ -80,57 +82,42 @@ async def datanodes(known: int, *answers: str | int | None) -> AsyncIterator[tup
         (0, [MISSING, None]),
     ],
 )
-def test_rule_1_unreadable_is_not_empty(known: int, answers: Sequence[str | int | None]) -> None:
-    async def test() -> None:
-        async with datanodes(known, *answers) as (client, located):
-            with pytest.raises(StorageUnavailable, match="block 1: "):
-                await visible_length(client, located)
-            with pytest.raises(StorageUnavailable, match="block 1: "):
-                await read_block(client, located, 0, 100, is_open=True)
-            with pytest.raises(StorageUnavailable, match="block 1: "):
-                await read_block_into(client, located, 0, memoryview(bytearray(100)), is_open=True)
-
-    run(test)
+async def test_rule_1_unreadable_is_not_empty(known: int, answers: Sequence[str | int | None]) -> None:
+    async with datanodes(known, *answers) as (client, located):
+        with pytest.raises(StorageUnavailable, match="block 1: "):
+            await visible_length(client, located)
+        with pytest.raises(StorageUnavailable, match="block 1: "):
+            await read_block(client, located, 0, 100, is_open=True)
+        with pytest.raises(StorageUnavailable, match="block 1: "):
+            await read_block_into(client, located, 0, memoryview(bytearray(100)), is_open=True)
 
 
 @pytest.mark.parametrize("answers", [[MISSING] * 3, [OLDER], [MISSING, OLDER]])
-def test_a_block_that_was_never_written_is_empty(answers: Sequence[str | int | None]) -> None:
+async def test_a_block_that_was_never_written_is_empty(answers: Sequence[str | int | None]) -> None:
     """It was allocated, and its pipeline not opened yet."""
 
-    async def test() -> None:
-        async with datanodes(0, *answers) as (client, located):
-            assert await visible_length(client, located) == 0
-            assert await read_block(client, located, 0, 100, is_open=True) == b""
-            assert await read_block_into(client, located, 0, memoryview(bytearray(100)), is_open=True) == 0
-
-    run(test)
+    async with datanodes(0, *answers) as (client, located):
+        assert await visible_length(client, located) == 0
+        assert await read_block(client, located, 0, 100, is_open=True) == b""
+        assert await read_block_into(client, located, 0, memoryview(bytearray(100)), is_open=True) == 0
 
 
-def test_a_silent_datanode_is_said_to_be_silent() -> None:
-    async def test() -> None:
-        async with datanodes(2330, None) as (client, located):
-            with pytest.raises(StorageUnavailable, match=r"127\.0\.0\.1:1: no response"):
-                await visible_length(client, located)
-
-    run(test)
+async def test_a_silent_datanode_is_said_to_be_silent() -> None:
+    async with datanodes(2330, None) as (client, located):
+        with pytest.raises(StorageUnavailable, match=r"127\.0\.0\.1:1: no response"):
+            await visible_length(client, located)
 
 
-def test_one_replica_that_can_be_asked_is_enough() -> None:
-    async def test() -> None:
-        async with datanodes(2330, WAITS_FOR_RECOVERY, 2400, 2330) as (client, located):
-            assert await visible_length(client, located) == 2330
-            assert await read_block(client, located, 2400, 100, is_open=True) == b"", "behind what is visible"
-
-    run(test)
+async def test_one_replica_that_can_be_asked_is_enough() -> None:
+    async with datanodes(2330, WAITS_FOR_RECOVERY, 2400, 2330) as (client, located):
+        assert await visible_length(client, located) == 2330
+        assert await read_block(client, located, 2400, 100, is_open=True) == b"", "behind what is visible"
 
 
-def test_a_read_that_outlives_its_client() -> None:
-    async def test() -> None:
-        async with datanodes(0) as (client, located):
-            located.block.length = 100
-            located.nodes.add().id.CopyFrom(pb.NodeId(ip="127.0.0.1", data_port=1, ipc_port=1))
-            client.threads.shutdown()
-            with pytest.raises(StorageUnavailable, match="the HDFS client is closed"):
-                await read_block_by_thread(client, located, 0, 100, is_open=False)
-
-    run(test)
+async def test_a_read_that_outlives_its_client() -> None:
+    async with datanodes(0) as (client, located):
+        located.block.length = 100
+        located.nodes.add().id.CopyFrom(pb.NodeId(ip="127.0.0.1", data_port=1, ipc_port=1))
+        client.threads.shutdown()
+        with pytest.raises(StorageUnavailable, match="the HDFS client is closed"):
+            await read_block_by_thread(client, located, 0, 100, is_open=False)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 
 from bmq.storage.hdfs.patience import wait_for_enough
-from tests.harness.loop import run
 
 SOON_S, LATE_S = 1.0, 4.0
 NEVER = 100.0
@@ -42,47 +41,40 @@ async def respond(after_s: float, response: bool | None) -> bool:
         ([(2, True)], 2, [True], 2),
     ],
 )
-def test_all_are_waited_for_a_short_time_and_enough_of_them_longer(
+async def test_all_are_waited_for_a_short_time_and_enough_of_them_longer(
     responses: Sequence[tuple[float, bool]], enough: int, expected: list[bool | None], took_s: float
 ) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        attempts = [loop.create_task(respond(*each)) for each in responses]
-        found = await wait_for_enough(attempts, lambda each: each, enough=enough, soon_s=SOON_S, late_s=LATE_S)
-        assert found == expected
-        assert loop.time() - began == pytest.approx(took_s)
-        assert all(attempt.done() for attempt in attempts), "nothing goes on behind it"
-
-    run(main())
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    attempts = [loop.create_task(respond(*each)) for each in responses]
+    found = await wait_for_enough(attempts, lambda each: each, enough=enough, soon_s=SOON_S, late_s=LATE_S)
+    assert found == expected
+    assert loop.time() - began == pytest.approx(took_s)
+    assert all(attempt.done() for attempt in attempts), "nothing goes on behind it"
 
 
 @pytest.mark.parametrize("after_s", [0, 0.5, 2])
-def test_what_is_raised_is_raised_at_once_and_ends_the_others(after_s: float, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        responses = [(0, True), (after_s, None), (after_s, None), (NEVER, True)]
-        attempts = [loop.create_task(respond(*each)) for each in responses]
-        with pytest.raises(Refused):
-            await wait_for_enough(attempts, lambda each: each, enough=2, soon_s=SOON_S, late_s=LATE_S)
-        assert loop.time() - began == pytest.approx(after_s)
-        assert all(attempt.done() for attempt in attempts)
-        assert attempts[3].cancelled()
-
-    run(main())
+async def test_what_is_raised_is_raised_at_once_and_ends_the_others(
+    after_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    responses = [(0, True), (after_s, None), (after_s, None), (NEVER, True)]
+    attempts = [loop.create_task(respond(*each)) for each in responses]
+    with pytest.raises(Refused):
+        await wait_for_enough(attempts, lambda each: each, enough=2, soon_s=SOON_S, late_s=LATE_S)
+    assert loop.time() - began == pytest.approx(after_s)
+    assert all(attempt.done() for attempt in attempts)
+    assert attempts[3].cancelled()
     assert not caplog.messages, "nobody is told of the second one"
 
 
 @pytest.mark.parametrize("after_s", [0.5, 2])
-def test_who_is_cancelled_ends_the_attempts(after_s: float) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        attempts = [loop.create_task(respond(*each)) for each in ((0, True), (NEVER, True))]
-        waiting = wait_for_enough(attempts, lambda each: each, enough=2, soon_s=SOON_S, late_s=LATE_S)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(waiting, after_s)
-        assert attempts[0].result()
-        assert attempts[1].cancelled()
-
-    run(main())
+async def test_who_is_cancelled_ends_the_attempts(after_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    attempts = [loop.create_task(respond(*each)) for each in ((0, True), (NEVER, True))]
+    waiting = wait_for_enough(attempts, lambda each: each, enough=2, soon_s=SOON_S, late_s=LATE_S)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(waiting, after_s)
+    assert attempts[0].result()
+    assert attempts[1].cancelled()

@@ -3,7 +3,8 @@ played."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +18,9 @@ from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import SuspectNodes, node_name
 from bmq.storage.hdfs.pipeline import SetupTimedOut
 from bmq.storage.hdfs.refusing_nodes import FORGET_S, RefusingNodes
-from tests.unit.storage.hdfs.test_namenode import run
 from tests.unit.storage.hdfs.test_open_block import datanodes
+
+pytestmark = pytest.mark.loops("asyncio")
 
 HOPE_S = 30.0
 
@@ -70,23 +72,20 @@ class PlayedHdfs:
         return [self.names.index(name) for name in appender.nodes]
 
 
-def play(monkeypatch: pytest.MonkeyPatch, story: Callable[[PlayedHdfs], Awaitable[None]], *answers: int | None) -> None:
+@asynccontextmanager
+async def played_hdfs(monkeypatch: pytest.MonkeyPatch, *answers: int | None) -> AsyncIterator[PlayedHdfs]:
     """`answers`: None of a datanode that answers no probe."""
-
-    async def test() -> None:
-        async with datanodes(0, *answers) as (client, located):
-            hdfs = PlayedHdfs(client, located.nodes, located.block)
-            monkeypatch.setattr(block_allocation, "open_pipeline", hdfs.open_pipeline)
-            monkeypatch.setattr(block_allocation, "HdfsAppender", lambda client, pipeline, **_: pipeline)
-            await story(hdfs)
-
-    run(test)
+    async with datanodes(0, *answers) as (client, located):
+        hdfs = PlayedHdfs(client, located.nodes, located.block)
+        monkeypatch.setattr(block_allocation, "open_pipeline", hdfs.open_pipeline)
+        monkeypatch.setattr(block_allocation, "HdfsAppender", lambda client, pipeline, **_: pipeline)
+        yield hdfs
 
 
-def test_a_segment_is_refused_and_not_opened_with_fewer_copies_while_nodes_are_merely_full(
+async def test_a_segment_is_refused_and_not_opened_with_fewer_copies_while_nodes_are_merely_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def story(hdfs: PlayedHdfs) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, 0) as hdfs:
         hdfs.full = {2}
         with pytest.raises(OutOfSpace, match=f"2 of 3 datanodes take a block; {hdfs.names[2]} live"):
             await hdfs.open()
@@ -98,19 +97,15 @@ def test_a_segment_is_refused_and_not_opened_with_fewer_copies_while_nodes_are_m
         hdfs.full = set()
         assert await hdfs.open() == [0, 1, 2]
 
-    play(monkeypatch, story, 0, 0, 0)
 
-
-def test_a_file_finds_its_copies_on_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(hdfs: PlayedHdfs) -> None:
+async def test_a_file_finds_its_copies_on_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, 0, 0, 0) as hdfs:
         hdfs.full = {0, 2}
         assert await hdfs.open() == [1, 3, 4]
 
-    play(monkeypatch, story, 0, 0, 0, 0, 0)
 
-
-def test_nodes_that_the_namenode_knows_to_be_full_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(hdfs: PlayedHdfs) -> None:
+async def test_nodes_that_the_namenode_knows_to_be_full_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, 0) as hdfs:
         hdfs.known_full = {2}
         assert await hdfs.open() == [0, 1], "a node that was never seen is none that could be asked"
         hdfs.known_full = set()
@@ -119,40 +114,34 @@ def test_nodes_that_the_namenode_knows_to_be_full_count_too(monkeypatch: pytest.
         with pytest.raises(OutOfSpace):
             await hdfs.open()
 
-    play(monkeypatch, story, 0, 0, 0)
-
 
 @pytest.mark.parametrize("is_given", [True, False])
-def test_where_fewer_nodes_live_files_have_fewer_copies(is_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_fewer_nodes_live_files_have_fewer_copies(is_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the NameNode has noticed that the node is dead, or gives it out still."""
 
-    async def story(hdfs: PlayedHdfs) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, None) as hdfs:
         assert await hdfs.open() == [0, 1, 2]
         (hdfs.full if is_given else hdfs.known_full).add(2)
         assert await hdfs.open() == [0, 1]
 
-    play(monkeypatch, story, 0, 0, None)
 
-
-def test_a_slow_node_is_not_a_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(hdfs: PlayedHdfs) -> None:
+async def test_a_slow_node_is_not_a_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, 0) as hdfs:
         hdfs.slow = {2}
         assert await hdfs.open() == [0, 1]
 
-    play(monkeypatch, story, 0, 0, 0)
 
-
-def test_what_stays_full_however_many_files_are_closed_is_written_without(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_stays_full_however_many_files_are_closed_is_written_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Something else has filled it.  When it takes a block again, it is waited for again."""
 
-    async def story(hdfs: PlayedHdfs) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, 0) as hdfs:
         hdfs.full = {2}
         with pytest.raises(OutOfSpace):
             await hdfs.open()
         hdfs._client.refusing = RefusingNodes(hope_s=0.0)
         assert await hdfs.open() == [0, 1]
-
-    play(monkeypatch, story, 0, 0, 0)
 
 
 def test_hope_ends_and_begins_again() -> None:
