@@ -188,9 +188,13 @@ class Controller:
             self.term = self.topics = self.cleaner = self.upkeep = None
             for part in parts:
                 part.cancel()
-            ended = await asyncio.gather(*parts, return_exceptions=True)
-            await cleaner.close()
-            await topics.close()
+            try:
+                ended = await asyncio.gather(*parts, return_exceptions=True)
+            finally:  # also if this process closes while the term ends
+                try:
+                    await cleaner.close()
+                finally:
+                    await topics.close()
         for result in ended:
             if isinstance(result, Exception):
                 raise result
