@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING
 
 from bmq.storage.filesystem import Buffer, Lease, LeaseLost, PipelineFailed, StorageError
 from bmq.storage.memory.namespace import Datanode, NodeState
-
-if TYPE_CHECKING:
-    from bmq.storage.memory.filesystem import MemoryFileSystem
-    from bmq.storage.memory.storage import Opened
+from bmq.storage.memory.process import MemoryProcess
+from bmq.storage.memory.storage import Opened
 
 _CLOCK_S = 1e-6  # timers may fire this early
 
@@ -38,14 +35,14 @@ class _Flush:
 class MemoryAppender:
     """The ``Appender`` of the memory HDFS (``bmq.storage.filesystem``)."""
 
-    def __init__(self, fs: MemoryFileSystem, opened: Opened, path: str) -> None:
-        self.fs = fs
+    def __init__(self, process: MemoryProcess, opened: Opened, path: str) -> None:
+        self.process = process
         self.replicas = opened.replicas
-        self._storage = fs.storage
+        self._storage = process.storage
         self._loop = asyncio.get_running_loop()
         self._file = opened.file
         self._generation = opened.generation
-        self._lease = Lease(paths=(path,), holder=fs.holder, file_id=opened.file.file_id)
+        self._lease = Lease(paths=(path,), holder=process.holder, file_id=opened.file.file_id)
         self._nodes = tuple(replica.node.name for replica in self.replicas)
         self._position = self._flushed = opened.position
         self._has_length = opened.has_length
@@ -90,7 +87,7 @@ class MemoryAppender:
         if self._failure is not None:
             raise self._failure
         assert not self._is_closing, "write after close"
-        if self._file.generation == self._generation and not self.fs.is_crashed:
+        if self._file.generation == self._generation and not self.process.is_crashed:
             assert len(self._file.data) == self._position
             self._file.data += data  # else the writer is fenced and has not received that: its bytes are dropped
         self._position += memoryview(data).nbytes
@@ -103,20 +100,20 @@ class MemoryAppender:
             return future
         flush = _Flush(self._position, future, is_sync=sync)
         self._sent.append(flush)
-        if self.fs.is_running:
+        if self.process.is_running:
             self._send(flush)
             if len(self._sent) == 1:  # else the timer, or the event that the head waits for, advances this one too
                 self._arm(flush.land_at)
         return future
 
     async def close(self) -> int:
-        await self.fs.awake()
+        await self.process.awake()
         if self._failure is not None:
             raise self._failure
         self._is_closing = True
         await self.flush()
         try:
-            length = await self.fs.call(lambda: self._storage.complete(self._file, self._generation))
+            length = await self.process.call(lambda: self._storage.complete(self._file, self._generation))
         except StorageError as error:
             self._break(error)
             raise
@@ -202,7 +199,7 @@ class MemoryAppender:
 
         Return False if the client is paused or the NameNode is down.
         """
-        if not self.fs.is_running:
+        if not self.process.is_running:
             return False
         if not self._has_length:
             wait_s = self._storage.wait_s(writes=True)
@@ -235,11 +232,11 @@ class MemoryAppender:
                     replica.length = self._storage.rng.randint(replica.length, max(replica.length, self._position))
 
     def _break(self, error: StorageError) -> None:
-        if self._broken is not None or self.fs.is_crashed:
+        if self._broken is not None or self.process.is_crashed:
             return
         self._broken = error
         self._scatter()
-        if self.fs.is_running:
+        if self.process.is_running:
             self._fail_all(error)
 
     def _fail_all(self, error: StorageError) -> None:

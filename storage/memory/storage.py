@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from bmq.storage.filesystem import (
+    Appender,
     BlockPlace,
     CreateOptions,
     FileStatus,
@@ -27,12 +28,27 @@ from bmq.storage.memory.faults import Faults, Range
 from bmq.storage.memory.namespace import Datanode, File, Folder, Namespace, NodeState, Replica
 from bmq.storage.paths import check_concat
 
-if TYPE_CHECKING:
-    from bmq.storage.memory.appender import MemoryAppender
-
 T = TypeVar("T")
 
 EPOCH_MS = 1_700_000_000_000  # wall time of loop time 0, so that modification times are plausible and replay
+
+
+class OpenWriter(Appender, Protocol):
+    """The writer of an open file (``MemoryAppender``), as its datanodes and its process see it, too."""
+
+    @property
+    def process(self) -> object: ...
+
+    @property
+    def replicas(self) -> Sequence[Replica]: ...
+
+    def node_died(self, node: Datanode) -> None: ...
+
+    def process_died(self) -> None: ...
+
+    def process_resumed(self) -> None: ...
+
+    def advance(self) -> None: ...
 
 
 class Opened:
@@ -85,7 +101,7 @@ class MemoryStorage:
         self.datanodes = {name: Datanode(name) for name in names}
         self.namespace = Namespace()
         self.is_full = False
-        self.appenders: dict[MemoryAppender, None] = {}  # open, in order of opening
+        self.appenders: dict[OpenWriter, None] = {}  # open, in order of opening
         self.incarnation = 1  # NameNode starts
         self._namenode_up_at = 0.0
         self._writable_at = 0.0  # end of safe mode
@@ -177,7 +193,7 @@ class MemoryStorage:
         files = self.namespace.files.values()
         return {self.namespace.path_of(file): file.holder for file in files if file.holder is not None}
 
-    def _writers(self, node: Datanode) -> list[MemoryAppender]:
+    def _writers(self, node: Datanode) -> list[OpenWriter]:
         return [appender for appender in self.appenders if any(r.node is node for r in appender.replicas)]
 
     # The NameNode's side of a call

@@ -11,7 +11,6 @@ import pytest
 
 from bmq.broker.config import BrokerConfig, log_config
 from bmq.storage.memory import MemoryFileSystem
-from bmq.storage.memory.appender import MemoryAppender
 from tests.unit.broker.world import World, batch, world
 
 PARTITIONS = 8
@@ -132,7 +131,6 @@ async def test_the_journal_asks_the_nodes_of_a_late_flush(monkeypatch: pytest.Mo
     async with world() as w:
         make_topic(w)
         await w.produce_one(batch())
-        journal: MemoryAppender
         (journal,) = [each for each in w.storage.appenders if "/journals/" in each.lease.paths[0]]
         (node,) = set(journal.nodes[:1])
         w.storage.stop_datanode(node)

@@ -300,7 +300,8 @@ def test_the_first_ack_waits_for_the_namenode_so_that_no_acked_byte_is_dropped()
 
     async def story(told: bool) -> int:
         storage = MemoryStorage(Random(1), Faults(ack_s=(1.0, 1.0)))
-        appender = await opened(storage)
+        writer = MemoryFileSystem(storage, "a")
+        appender = await writer.create("/f")
         appender.write(b"x" * 100)
         flush = appender.flush()
         await asyncio.sleep(2 if told else 0.99)
@@ -309,17 +310,13 @@ def test_the_first_ack_waits_for_the_namenode_so_that_no_acked_byte_is_dropped()
         await asyncio.sleep(20)
         assert flush.done() is told, "the ack waits"
         if not told:
-            MemoryFileSystem.crash(storage_owner(storage))
+            writer.crash()
         await asyncio.sleep(20)
         storage.faults = Faults(lease_recovery=1.0)
         return await MemoryFileSystem(storage, "b").fence(appender.lease)
 
     assert run(story(told=True)) == 100
     assert run(story(told=False)) == 0
-
-
-def storage_owner(storage: MemoryStorage) -> MemoryFileSystem:
-    return next(iter(storage.appenders)).fs
 
 
 async def test_a_lost_answer_is_done_and_a_refusal_is_not() -> None:
