@@ -80,7 +80,8 @@ class PartitionDriver:
         self.path = path
         self.partition = PartitionMachine(key, shared.incarnation, config, shared.config)
         self.segments = SegmentFiles(shared, path, is_synced=config.flush_sync, replication=config.replication)
-        self.takeover = Takeover(shared, self.segments, key, config.index_interval_bytes)
+        self.takeover: Takeover | None = None
+        """None before `start`, and once the partition accepts batches: a release note may have 128 KB."""
         self.record_key = ownership.partition_key(shared.cluster, key)
         self.files = OpenFiles(shared, self.segments)
         self.closing = Closing(shared, self.segments, self.files, self.is_ours)
@@ -92,8 +93,6 @@ class PartitionDriver:
         self.durable_start = 0
         """The highest log start that a durable checkpoint holds."""
         self._is_abandoned = False
-        self.found_record: tuple[PartitionRecord, int] | None = None
-        """The record and its revision, if the caller of `start` knew them."""
         self.queued_ms = -1
         """Monotonic time since when batches wait for a flush; -1: none waits."""
         self.is_announced = False
@@ -102,8 +101,6 @@ class PartitionDriver:
         """Called once, in a terminal state."""
         self.is_queued = False
         self.in_flight = 0
-        self.takeover_trouble = ""
-        """The reason why storage did not complete the last attempt of the takeover; "" if none failed, and in WRITE."""
 
     def __repr__(self) -> str:
         return f"<PartitionDriver {self.path} {self.partition!r}>"
@@ -116,9 +113,14 @@ class PartitionDriver:
         ``found``: the partition's record and revision, if known; they may be outdated, since the claim compares the
         revision. ``handed``: the previous owner's release note.
         """
-        self.found_record = found
-        self.takeover.handed = handed
+        interval_bytes = self.partition.config.index_interval_bytes
+        self.takeover = Takeover(self.shared, self.segments, self.partition.key, interval_bytes, found, handed)
         self.post(ev.Start())
+
+    @property
+    def takeover_trouble(self) -> str:
+        """The reason why storage did not complete the last attempt of the takeover; "" if none failed, and in WRITE."""
+        return self.takeover.trouble if self.takeover is not None else ""
 
     async def wait_open(self) -> None:
         """Wait until batches are accepted. Raises RequestError if the partition ends instead."""

@@ -71,7 +71,7 @@ def state_changed(driver: PartitionDriver, effect: ev.StateChanged) -> None:
     """Notify those who follow the partition of its state."""
     partition, tails = driver.partition, driver.shared.tails
     if partition.state is State.WRITE:
-        driver.takeover_trouble = ""
+        driver.takeover = None
     if partition.state is State.WRITE and tails is not None:
         driver.is_announced = True
         tails.opened(partition.key, partition.epoch, partition.log_start, partition.high_watermark)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 async def read_record(driver: PartitionDriver, effect: ev.ReadRecord) -> Event:
     """Read the record, again and again until the store responds."""
-    if driver.found_record is not None:
-        return ev.RecordRead(*driver.found_record)
+    if driver.takeover is not None and driver.takeover.found is not None:
+        return ev.RecordRead(*driver.takeover.found)
     shared = driver.shared
     waits = shared.store_waits
     waits.asked(driver, shared.now_ms())

@@ -17,7 +17,7 @@ from bmq.broker.partition.release import ReleaseNote
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.meta.ownership import SegmentEntry
+from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, StorageError
 from bmq.storage.log_segments import first_base
@@ -29,12 +29,23 @@ IDX_ATTEMPTS = 3
 
 
 class Takeover:
-    """The takeover of one partition. Every step may be repeated."""
+    """The takeover of one partition. Every step may be repeated.
 
-    __slots__ = ("_index_interval_bytes", "_indexed", "_key", "_missing", "_segments", "_shared", "handed", "losses")
+    ``found``: the partition's record and revision, if known; ``note``: the previous owner's release note, if it sent
+    one.
+    """
+
+    __slots__ = ("_index_interval_bytes", "_indexed", "_key", "_missing", "_note", "_segments", "_shared", "found",
+                 "losses", "trouble")  # fmt: skip
 
     def __init__(
-        self, shared: BrokerContext, segments: SegmentFiles, key: PartitionKey, index_interval_bytes: int
+        self,
+        shared: BrokerContext,
+        segments: SegmentFiles,
+        key: PartitionKey,
+        index_interval_bytes: int,
+        found: tuple[PartitionRecord, int] | None = None,
+        note: ReleaseNote | None = None,
     ) -> None:
         self._shared = shared
         self._segments = segments
@@ -42,8 +53,10 @@ class Takeover:
         self._index_interval_bytes = index_interval_bytes
         self._indexed: set[SegmentName] = set()  # closed segments with a sound index, on storage or deferred
         self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and their end offsets
-        self.handed: ReleaseNote | None = None
-        """The previous owner's release note, if it sent one."""
+        self._note = note
+        self.found = found
+        self.trouble = ""
+        """The reason why storage did not complete the last attempt; "" if none failed."""
         self.losses: list[Callable[[], None]] = []
         """Reports of what the last recovery found missing; to be called if this broker is still the owner."""
 
@@ -175,10 +188,10 @@ class Takeover:
     def _from_note(self, entry: SegmentEntry) -> Checkpoint | None:
         """Return the index from the release note; None if there is none, or if it is damaged or of another segment."""
         path = self._segments.path
-        if self.handed is None:
+        if self._note is None:
             return None
         try:
-            noted = self.handed.checkpoint(entry)
+            noted = self._note.checkpoint(entry)
         except FormatError as error:
             self._report("the index in a release note is damaged, reading it from storage", path.idx(entry.name), error)
             return None
@@ -186,7 +199,7 @@ class Takeover:
             return None
         late = self._shared.late_indexes
         if entry.name not in self._indexed and late.has_room:  # usually the previous owner has written it by then
-            late.add(self._segments, entry.name, entry.length, self.handed.last_index, after_ms=LOOK_MS)
+            late.add(self._segments, entry.name, entry.length, self._note.last_index, after_ms=LOOK_MS)
         self._indexed.add(entry.name)
         return replace(noted, is_full=True)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bmq.broker import events as ev
 from bmq.broker.events import Event
+from bmq.broker.partition.recovery import Takeover
 from bmq.core.errors import FormatError
 from bmq.core.logging.fields import fields
 from bmq.meta.kv import KvError
@@ -20,33 +21,34 @@ _log = logging.getLogger(__name__)
 
 async def fence_segments(driver: PartitionDriver, effect: ev.FenceSegments) -> Event:
     """Stop the writers of the predecessor's segments."""
+    takeover = _takeover(driver)
     try:
-        return ev.SegmentsFenced(await driver.takeover.fence_all(effect.entries))
+        return ev.SegmentsFenced(await takeover.fence_all(effect.entries))
     except StorageError as error:
         return _delayed(driver, ev.FenceFailed(repr(error)))
 
 
 async def recover_log(driver: PartitionDriver, effect: ev.RecoverLog) -> Event | None:
     """Recover the predecessor's log. Returns None if a later owner has the partition: it may have changed the log."""
-    losses = driver.takeover.losses
+    takeover = _takeover(driver)
     try:
-        outcome = await _recovered(driver, effect)
-        is_sound = isinstance(outcome, ev.LogRecovered) and not losses
+        outcome = await _recovered(takeover, effect)
+        is_sound = isinstance(outcome, ev.LogRecovered) and not takeover.losses
         if not is_sound and not isinstance(outcome, ev.RecoveryFailed) and not await driver.is_ours():
             return None  # a later owner may have deleted the segments: that is no damage, and this one is fenced
     except KvError as error:
         outcome = ev.RecoveryFailed(f"cannot check whether a later owner has changed the log: {error!r}")
     if isinstance(outcome, ev.RecoveryFailed):
         return _delayed(driver, outcome)
-    for report in losses:
+    for report in takeover.losses:
         report()
     return outcome
 
 
-async def _recovered(driver: PartitionDriver, effect: ev.RecoverLog) -> Event:
+async def _recovered(takeover: Takeover, effect: ev.RecoverLog) -> Event:
     """Recover the log; return the outcome, whoever owns it now."""
     try:
-        return await driver.takeover.recover(effect)
+        return await takeover.recover(effect)
     except CorruptData as error:
         return ev.LogUnreadable(f"no replica gives right bytes: {error}")
     except FormatError as error:
@@ -57,7 +59,7 @@ async def _recovered(driver: PartitionDriver, effect: ev.RecoverLog) -> Event:
 
 def _delayed(driver: PartitionDriver, failure: ev.FenceFailed | ev.RecoveryFailed) -> Event:
     """Return the failure, and log what the takeover waits for: a client only sees that it has to wait."""
-    driver.takeover_trouble = failure.reason
+    _takeover(driver).trouble = failure.reason
     text = "a partition is not taken over yet, trying again"
     _log.warning(text, extra=fields(**driver.path.log_fields, error=failure.reason))
     return failure
@@ -65,4 +67,9 @@ def _delayed(driver: PartitionDriver, failure: ev.FenceFailed | ev.RecoveryFaile
 
 async def write_indexes(driver: PartitionDriver, effect: ev.WriteIndexes) -> None:
     """Write the indexes that the recovered segments lack."""
-    await driver.takeover.write_indexes(effect)
+    await _takeover(driver).write_indexes(effect)
+
+
+def _takeover(driver: PartitionDriver) -> Takeover:
+    assert driver.takeover is not None, f"{driver} is not being taken over"
+    return driver.takeover

@@ -94,6 +94,9 @@ async def test_the_successor_asks_neither_storage_nor_the_store_for_what_it_was_
         assert await c.write("b", key, idempotent(2)) == 2
         assert read == []
         assert len(gets) == 1, "once, to hear whom to wait for"
+        writer = c["b"].broker.get(key)
+        assert writer is not None
+        assert writer.takeover is None, "an open partition keeps neither its note nor its index"
 
 
 async def test_the_index_is_written_once_and_by_the_old_owner_when_the_new_one_is_open() -> None:
