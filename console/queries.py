@@ -111,7 +111,8 @@ def _is_texts(value: object) -> bool:
 
 FLAG = BodyField("true or false", lambda value: isinstance(value, bool))
 TEXT = BodyField("a text", lambda value: isinstance(value, str) and value != "")
-NUMBER = BodyField("a number from 0 up", lambda value: _is_whole(value) and value >= 0)
+NUMBER = BodyField("a number from 0 to 2147483647", lambda value: _is_whole(value) and 0 <= value < 1 << 31)
+"""An int32 of Kafka's: partitions and counts of them."""
 INTEGER = BodyField("a whole number", lambda value: _is_whole(value) and -(1 << 63) <= value < 1 << 63)
 TEXTS = BodyField("an object of texts", _is_texts)
 NAMES = BodyField(

@@ -19,13 +19,15 @@ from bmq.console.operations import (
     LogLevelFacts,
     LogLevelsFacts,
     MovedFacts,
+    MoveFacts,
     NotPossible,
+    PastMoveFacts,
     ProcessFacts,
     ShardFacts,
     StatusFacts,
 )
 from bmq.controller.admin.api import ClusterAdmin
-from bmq.controller.admin.cluster import describe
+from bmq.controller.admin.messages import LOAD_SHARES, NOT_FINISHED, ClusterStatusResponse, MemberStatus, MoveStatus
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.logging.levels import LoggerLevel
@@ -33,7 +35,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.rpc.peers import PROTOCOL
 from bmq.core.version import VERSION
 from bmq.meta.catalog import OFFSETS_TOPIC
-from bmq.meta.cluster.member import Address, Member
+from bmq.meta.cluster.member import Address, Member, decode_member
 from bmq.meta.kv import KvError
 from bmq.server.log_levels_api import log_levels
 from bmq.server.member_names import Ambiguous, NoSuchMember, find_member
@@ -80,13 +82,35 @@ class Operations:
             return await self._with_failures(await self._seen(is_from_leader=True))
         try:
             async with asyncio.timeout(LEADER_S):
-                status = await admin.status()
-        except (TimeoutError, RequestError):
-            return await self._with_failures(await self._seen(is_from_leader=False))
-        own, leader = self._node.view.own, [each["incarnation"] for each in status["members"] if each["is_leader"]]
-        asked: dict[str, Any] = {"asked": own, "leader": leader[0] if leader else None, "is_from_leader": True}
-        facts = {"past_moves": [], **status, **asked}  # a leader of an earlier version sends no past moves
-        return await self._with_failures(cast(StatusFacts, facts))
+                facts = self._from_leader(await admin.status())
+        except (TimeoutError, RequestError, FormatError):
+            facts = await self._seen(is_from_leader=False)
+        return await self._with_failures(facts)
+
+    def _from_leader(self, status: ClusterStatusResponse) -> StatusFacts:
+        """Return the leader's status.  Raises FormatError if it is of a version that this one cannot read."""
+        return self._facts(
+            leader=status.leader,
+            is_from_leader=True,
+            topics=status.topics,
+            partitions=status.partitions,
+            unassigned=status.unassigned,
+            is_balancing=status.is_balancing,
+            members=[_process(each, status.leader) for each in status.members],
+            shards=[ShardFacts(shard=number, coordinator=owner) for number, owner in status.shards],
+            moves_under_way=[_move(each) for each in status.pending_moves],
+            past_moves=[
+                cast(
+                    PastMoveFacts,
+                    {
+                        **_move(each),
+                        "ended_ms": each.ended_ms,
+                        "took_ms": None if each.took_ms == NOT_FINISHED else each.took_ms,
+                    },
+                )
+                for each in status.past_moves
+            ],
+        )
 
     async def _with_failures(self, facts: StatusFacts) -> StatusFacts:
         """Return `facts` with the quarantined keys of this process, and with the reports of all members."""
@@ -174,10 +198,7 @@ class Operations:
         """Return the status by this process's view: without measurements, and without moves, which only the leader
         has."""
         node, leader = self._node, self._node.view.controller
-        return StatusFacts(
-            cluster=node.config.cluster,
-            cluster_id=node.catalog.cluster_id,
-            asked=node.view.own,
+        return self._facts(
             leader=leader.incarnation if leader is not None else None,
             is_from_leader=is_from_leader,
             topics=len(node.catalog.topics),
@@ -186,16 +207,25 @@ class Operations:
             is_balancing=False if node.joined is None else None,
             members=self.members(),
             shards=self._shards(),
-            shards_not_loaded=[],
-            partitions_not_served=[],
-            partitions_not_served_total=0,
-            rates=None,
-            silent=[],
-            quarantined=[],
-            quarantined_total=0,
-            moves_under_way=[],
-            past_moves=[],
         )
+
+    def _facts(self, **facts: Any) -> StatusFacts:
+        """Return the status without the reports of other members; see `_with_failures`."""
+        empty: dict[str, Any] = {
+            "cluster": self._node.config.cluster,
+            "cluster_id": self._node.catalog.cluster_id,
+            "asked": self._node.view.own,
+            "shards_not_loaded": [],
+            "partitions_not_served": [],
+            "partitions_not_served_total": 0,
+            "rates": None,
+            "silent": [],
+            "quarantined": [],
+            "quarantined_total": 0,
+            "moves_under_way": [],
+            "past_moves": [],
+        }
+        return cast(StatusFacts, empty | facts)
 
     def _process(self, member: Member, *, is_leader: bool) -> ProcessFacts:
         node, name = self._node, member.incarnation
@@ -205,7 +235,7 @@ class Operations:
         else:
             has = node.view.owned_count(name)
             of_shards = sum(owner.incarnation == name for owner in node.view.shards.values())
-        facts = {**describe(member), "is_leader": is_leader, "partitions": has, "shards": of_shards}
+        facts = {**_describe(member), "is_leader": is_leader, "partitions": has, "shards": of_shards}
         facts |= _UNMEASURED | _UNASKED
         return cast(ProcessFacts, facts)
 
@@ -241,3 +271,47 @@ class Operations:
             return [ShardFacts(shard=n, coordinator=owner.incarnation) for n, owner in sorted(view.shards.items())]
         topic = self._node.catalog.topics.get(OFFSETS_TOPIC)
         return [ShardFacts(shard=n, coordinator=view.own) for n in range(topic.partitions if topic is not None else 0)]
+
+
+def _describe(member: Member) -> dict[str, Any]:
+    """Return a member's registration as a JSON object for operators; "" for an address that it does not have."""
+    return {
+        "incarnation": member.incarnation,
+        "roles": sorted(member.roles),
+        "node_id": member.node_id,
+        **{
+            name: str(address) if address.port else ""
+            for name, address in (("kafka", member.kafka), ("internal", member.internal), ("http", member.http))
+        },
+        "zone": member.zone,
+        "version": member.version,
+        "protocols": list(member.protocols),
+        "formats": member.formats,
+        "is_draining": member.is_draining,
+    }
+
+
+def _process(status: MemberStatus, leader: str) -> ProcessFacts:
+    member = decode_member(status.registration)
+    measured = {
+        "is_leader": member.incarnation == leader,
+        "partitions": status.partitions,
+        "shards": status.shards,
+        "load_share": status.load_share / LOAD_SHARES,
+        "bytes_per_s": status.bytes_per_s,
+        "requests_per_s": status.requests_per_s,
+        "unreachable_for": status.unreachable_for,
+    }
+    return cast(ProcessFacts, {**_describe(member), **measured, **_UNASKED})
+
+
+def _move(status: MoveStatus) -> MoveFacts:
+    return MoveFacts(
+        {
+            "topic": status.topic,
+            "partition": status.partition,
+            "from": status.source,
+            "to": status.target,
+            "why": status.why,
+        }
+    )

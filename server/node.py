@@ -348,7 +348,7 @@ class Node:
                 self.config, self._kv, joined.view, self.catalog, members, self._clock,
                 topics=self._make_topics, cleaner=self._make_cleaner, upkeep=self._make_upkeep, on_failed=self._failed,
             )  # fmt: skip
-            leader = LeaderAdmin(self.controller, self.catalog, members, self.config.cluster)
+            leader = LeaderAdmin(self.controller, self.catalog, members)
             service = AdminService(self.controller, joined.view, leader)
             service.register(joined.endpoint)
         remote = RemoteAdmin(joined.view, self.catalog, joined.peers, self._clock, local=service)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
+from bmq.controller.admin.messages import ClusterStatusResponse
 from bmq.meta.catalog import Topic
 from bmq.meta.config_changes import Changes
 
@@ -64,5 +65,5 @@ class ClusterAdmin(Protocol):
     async def balance(self) -> int:
         """Balance the brokers now, also below the difference that begins it.  Returns the number of first moves."""
 
-    async def status(self) -> dict[str, Any]:
-        """Return members, leader, load and assignment, as a JSON object for operators."""
+    async def status(self) -> ClusterStatusResponse:
+        """Return members, leader, load and assignment."""

@@ -19,19 +19,32 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from bmq.controller.admin.codec import decode, encode, from_changes, to_topic
+from bmq.controller.admin.messages import (
+    ALL_NODES,
+    AlterBrokerConfigsRequest,
+    AlterTopicConfigsRequest,
+    BalanceRequest,
+    ClusterStatusRequest,
+    ClusterStatusResponse,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    DrainRequest,
+    EnsureTopicRequest,
+    MovePartitionRequest,
+    TopicResponse,
+)
 from bmq.controller.admin.server import AdminService
 from bmq.core.aio.subscribers import wait_for
 from bmq.core.clock import Clock
-from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.rpc.messages.controller import AdminRequest, AdminResponse
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.rpc.message_fields import InternalRequest, R
 from bmq.core.rpc.peers import PeerLost, Peers
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ClusterView, ViewChange
-from bmq.meta.config_changes import Changes
+from bmq.meta.config_changes import Changes, ConfigChange, Operation
 from bmq.meta.kv import KvError
 
 TIME_S = 25.0
@@ -89,52 +102,53 @@ class RemoteAdmin:
         assignments: Mapping[int, Sequence[int]] | None = None,
     ) -> Topic:
         """Create a topic; see ``Admin``."""
-        arguments = {
-            "name": name,
-            "partitions": partitions,
-            "replication_factor": replication_factor,
-            "configs": dict(configs or {}),
-            "validate_only": validate_only,
-            "assignments": None if assignments is None else {n: list(nodes) for n, nodes in assignments.items()},
-            "topic_id": str(uuid.uuid4()),
-        }
-        return await self._topic("create_topic", arguments)
+        request = CreateTopicRequest(
+            name=name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=tuple((configs or {}).items()),
+            assignments=tuple((number, tuple(nodes)) for number, nodes in (assignments or {}).items()),
+            topic_id=uuid.uuid4(),
+            validate_only=validate_only,
+        )
+        return await self._shown_topic(await self._ask_plainly(request))
 
     async def ensure_topic(self, name: str) -> Topic:
         """Return the topic, and create it if it does not exist; see ``Admin``."""
         topic = self._catalog.topics.get(name)
-        return topic if topic is not None else await self._topic("ensure_topic", {"name": name})
+        return (
+            topic if topic is not None else await self._shown_topic(await self._ask_plainly(EnsureTopicRequest(name)))
+        )
 
     async def delete_topic(self, name: str, topic_id: uuid.UUID | None = None) -> int:
         """Delete the topic; see ``Admin``.  Returns 0 if the revision is not known, after a leader was lost."""
         known = self._catalog.topics.get(name)
         pinned = topic_id or (known.topic_id if known is not None else None)
 
-        def arguments(in_doubt: bool) -> dict[str, Any]:
-            """Return the arguments: by name only while nothing was done, since a later topic may have the same name."""
+        def request(in_doubt: bool) -> DeleteTopicRequest:
+            """Return the request: by name only while nothing was done, since a later topic may have the same name."""
             if in_doubt and pinned is None:
                 raise _unknown_outcome()
-            wanted = pinned if in_doubt else topic_id
-            return {"name": name, "topic_id": None if wanted is None else str(wanted)}
+            return DeleteTopicRequest(name, pinned if in_doubt else topic_id)
 
         try:
-            asked = await self._ask("delete_topic", arguments)
+            response = await self._ask(request)
         except _Doubted as doubted:
             gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
             if doubted.error.code not in gone or pinned is None:
                 raise doubted.error from None
             await self._wait_until(lambda: self._catalog.by_id(pinned) is None)
             return 0
-        return await self._shown(asked["revision"])
+        return await self._shown(response.revision)
 
     async def add_partitions(
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
     ) -> Topic:
         """Add partitions; see ``Admin``."""
-        added = None if assignments is None else [list(nodes) for nodes in assignments]
-        arguments = {"name": name, "count": count, "assignments": added, "validate_only": validate_only}
+        added = None if assignments is None else tuple(map(tuple, assignments))
+        request = CreatePartitionsRequest(name, count, added, validate_only)
         try:
-            return await self._topic("add_partitions", arguments)
+            return await self._shown_topic(await self._ask(lambda in_doubt: request))
         except _Doubted as doubted:
             if doubted.error.code is not ErrorCode.INVALID_PARTITIONS:
                 raise doubted.error from None
@@ -151,66 +165,53 @@ class RemoteAdmin:
 
     async def alter_topic_configs(self, name: str, changes: Changes, *, validate_only: bool = False) -> Topic:
         """Change the topic's configs; see ``Admin``."""
-        arguments = {"name": name, "changes": from_changes(changes), "validate_only": validate_only}
-        return await self._topic("alter_topic_configs", arguments)
+        request = AlterTopicConfigsRequest(name, *_changes(changes), validate_only)
+        return await self._shown_topic(await self._ask_plainly(request))
 
     async def alter_broker_configs(self, node_id: int | None, changes: Changes, *, validate_only: bool = False) -> int:
         """Change one node's configs, or the cluster's defaults; see ``Admin``."""
-        arguments = {"node_id": node_id, "changes": from_changes(changes), "validate_only": validate_only}
-        asked = await self._ask_plainly("alter_broker_configs", arguments)
-        return await self._shown(asked["revision"])
+        number = ALL_NODES if node_id is None else node_id
+        response = await self._ask_plainly(AlterBrokerConfigsRequest(number, *_changes(changes), validate_only))
+        return await self._shown(response.revision)
 
     # --------------------------------------------------------------------------------------------------- the cluster
 
     async def drain(self, incarnation: str) -> None:
         """Have a member hand over everything, and end; see ``ClusterAdmin``."""
-        await self._ask_plainly("drain", {"incarnation": incarnation})
+        await self._ask_plainly(DrainRequest(incarnation))
 
     async def move(self, topic: str, partition: int, incarnation: str) -> None:
         """Assign one partition to a broker; see ``ClusterAdmin``."""
-        await self._ask_plainly("move", {"topic": topic, "partition": partition, "incarnation": incarnation})
+        await self._ask_plainly(MovePartitionRequest(topic, partition, incarnation))
 
     async def balance(self) -> int:
         """Balance the brokers now; see ``ClusterAdmin``."""
-        return int((await self._ask_plainly("balance", {}))["moves"])
+        return (await self._ask_plainly(BalanceRequest())).moves
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> ClusterStatusResponse:
         """Return the cluster's status; see ``ClusterAdmin``."""
-        return dict(await self._ask_plainly("status", {}))
+        return await self._ask_plainly(ClusterStatusRequest())
 
     # -------------------------------------------------------------------------------------------------------- asking
 
-    async def _topic(self, method: str, arguments: Mapping[str, Any]) -> Topic:
-        """Send a request whose result is a topic, and wait until the catalog shows it.
-
-        Raises _Doubted for ``add_partitions`` only: if it was done, its repetition is refused.
-        """
-        if method == "add_partitions":
-            result = await self._ask(method, lambda in_doubt: arguments)
-        else:
-            result = await self._ask_plainly(method, arguments)
-        topic = to_topic(result)
-        await self._shown(topic.revision)
-        return topic
-
-    async def _ask_plainly(self, method: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _ask_plainly(self, request: InternalRequest[R]) -> R:
         """Send a request that may be done twice, or whose earlier try is recognized."""
         try:
-            return await self._ask(method, lambda in_doubt: arguments)
+            return await self._ask(lambda in_doubt: request)
         except _Doubted as doubted:
             raise doubted.error from None
 
-    async def _ask(self, method: str, arguments: Callable[[bool], Mapping[str, Any]]) -> Mapping[str, Any]:
+    async def _ask(self, request: Callable[[bool], InternalRequest[R]]) -> R:
         """Send the request until it has a response or the time is over.
 
-        ``arguments`` is called for each try, with whether an earlier one may have been done.  Raises _Doubted for an
+        ``request`` is called for each try, with whether an earlier one may have been done.  Raises _Doubted for an
         error response after such a try, RequestError otherwise.
         """
         deadline = self._clock.monotonic() + self._time_s
         in_doubt, hint = False, ""
         while (left_s := deadline - self._clock.monotonic()) > 0:
             try:
-                return await self._try(method, arguments(in_doubt), hint, min(left_s, TRY_S))
+                return await self._try(request(in_doubt), hint, min(left_s, TRY_S))
             except PeerLost as error:
                 in_doubt = in_doubt or error.was_sent
                 hint = ""
@@ -228,22 +229,16 @@ class RemoteAdmin:
             else RequestError(ErrorCode.REQUEST_TIMED_OUT, "no controller can be reached: nothing was done")
         )
 
-    async def _try(self, method: str, arguments: Mapping[str, Any], hint: str, timeout_s: float) -> Mapping[str, Any]:
+    async def _try(self, request: InternalRequest[R], hint: str, timeout_s: float) -> R:
         leader = self._view.members.get(hint) or self._view.controller
         if self._local is not None and (leader is None or leader.incarnation == self._view.own):
             async with asyncio.timeout(timeout_s):
-                return await self._local.act(method, arguments)
+                return await self._local.act(request)
         if leader is None:
             raise RequestError(ErrorCode.NOT_CONTROLLER, "")
-        request = AdminRequest(method, encode(arguments))
-        response = await self._while_leading(leader, request, timeout_s)
-        try:
-            return decode(response.result)
-        except FormatError as error:
-            text = f"the controller's response cannot be read: {error}"
-            raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, text) from error
+        return await self._while_leading(leader, request, timeout_s)
 
-    async def _while_leading(self, leader: Member, request: AdminRequest, timeout_s: float) -> AdminResponse:
+    async def _while_leading(self, leader: Member, request: InternalRequest[R], timeout_s: float) -> R:
         """Send the request to the leader.
 
         Raises TimeoutError also when another process leads: the former leader may never respond.
@@ -272,6 +267,17 @@ class RemoteAdmin:
 
     # --------------------------------------------------------------------------------------- waiting for the catalog
 
+    async def _shown_topic(self, response: TopicResponse) -> Topic:
+        await self._shown(response.revision)
+        return Topic(
+            name=response.name,
+            topic_id=response.topic_id,
+            partitions=response.partitions,
+            replication_factor=response.replication_factor,
+            configs=dict(response.configs),
+            revision=response.revision,
+        )
+
     async def _shown(self, revision: int) -> int:
         try:
             async with asyncio.timeout(VIEW_S):
@@ -287,6 +293,13 @@ class RemoteAdmin:
             if self._clock.monotonic() > deadline:
                 raise _not_seen()
             await asyncio.sleep(AGAIN_S)
+
+
+def _changes(changes: Changes) -> tuple[bool, tuple[ConfigChange, ...]]:
+    """Return whether the changes are the complete new configs, and the changes."""
+    if isinstance(changes, Mapping):
+        return True, tuple(ConfigChange(name, Operation.SET, value) for name, value in changes.items())
+    return False, tuple(changes)
 
 
 def _doubtful(error: RequestError) -> RequestError:

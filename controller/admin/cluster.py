@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable
 
+from bmq.controller.admin.messages import LOAD_SHARES, NOT_FINISHED, ClusterStatusResponse, MemberStatus, MoveStatus
 from bmq.controller.member_client import MemberClient
 from bmq.controller.planning.planner import scores
 from bmq.controller.planning.planner_view import Move, PlannerView
@@ -13,35 +13,16 @@ from bmq.controller.term import Term
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog
-from bmq.meta.cluster.member import BROKER, Member
-
-
-def describe(member: Member) -> dict[str, Any]:
-    """Return a member's registration as a JSON object for operators; "" for an address that it does not have."""
-    return {
-        "incarnation": member.incarnation,
-        "roles": sorted(member.roles),
-        "node_id": member.node_id,
-        **{
-            name: str(address) if address.port else ""
-            for name, address in (("kafka", member.kafka), ("internal", member.internal), ("http", member.http))
-        },
-        "zone": member.zone,
-        "version": member.version,
-        "protocols": list(member.protocols),
-        "formats": member.formats,
-        "is_draining": member.is_draining,
-    }
+from bmq.meta.cluster.member import BROKER, Member, encode_member
 
 
 class LeaderAdmin:
     """``ClusterAdmin`` of the process that leads.  All methods raise RequestError NOT_CONTROLLER if it does not."""
 
-    def __init__(self, controller: Controller, catalog: Catalog, client: MemberClient, cluster: str) -> None:
+    def __init__(self, controller: Controller, catalog: Catalog, client: MemberClient) -> None:
         self._controller = controller
         self._catalog = catalog
         self._client = client
-        self._cluster = cluster
 
     async def drain(self, incarnation: str) -> None:
         """Have a member drain and end.  Raises RequestError BROKER_ID_NOT_REGISTERED, BROKER_NOT_AVAILABLE."""
@@ -64,64 +45,37 @@ class LeaderAdmin:
         """Balance the brokers now.  Returns the number of the first moves."""
         return await self._term().balance()
 
-    async def status(self) -> dict[str, Any]:
-        """Return members, assignment, load and moves as a JSON object."""
+    async def status(self) -> ClusterStatusResponse:
+        """Return members, assignment, load and moves."""
         term = self._term()
         view, shards = term.planner_view(), term.shards_view()
-        return {
-            "cluster": self._cluster,
-            "cluster_id": self._catalog.cluster_id,
-            "topics": len(self._catalog.topics),
-            "partitions": len(view.owners),
-            "unassigned": view.owners.count(""),
-            "is_balancing": term.is_balancing,
-            "members": self._members(term, view, shards),
-            "shards": [
-                {"shard": key.partition, "coordinator": owner}
-                for key, owner in sorted(shards.owners.items(), key=lambda item: item[0].partition)
-            ],
-            "moves_under_way": self._moves([each.move for each in term.pending_moves.pending.values()]),
-            "past_moves": [
-                {**described, "ended_ms": past.ended_ms, "took_ms": past.took_ms}
-                for past in term.pending_moves.past
-                for described in self._moves([past.move])
-            ],
-        }
+        return ClusterStatusResponse(
+            leader=term.own,
+            topics=len(self._catalog.topics),
+            partitions=len(view.owners),
+            unassigned=view.owners.count(""),
+            is_balancing=term.is_balancing,
+            members=_members(term, view, shards),
+            shards=tuple(sorted((key.partition, owner) for key, owner in shards.owners.items())),
+            pending_moves=self._moves((each.move, 0, None) for each in term.pending_moves.pending.values()),
+            past_moves=self._moves(term.pending_moves.past),
+        )
 
-    def _members(self, term: Term, view: PlannerView, shards: PlannerView) -> list[dict[str, Any]]:
-        share = scores(view)
-        leader = self._controller.leading
-        own = leader.own if leader is not None else ""
-        return [
-            {
-                **describe(member),
-                "is_leader": name == own,
-                "partitions": term.partitions_of(name),
-                "shards": shards.owners.count(name),
-                "load_share": round(share.get(name, 0.0), 4),
-                "bytes_per_s": view.owners.traffic_of(name).bytes_s,
-                "requests_per_s": round(view.owners.traffic_of(name).millirequests_s / 1000),
-                "unreachable_for": view.unreachable.get(name, 0),
-            }
-            for name, member in sorted(term.members().items())
-        ]
-
-    def _moves(self, moves: Sequence[Move]) -> list[dict[str, Any]]:
-        """Return the moves as JSON objects, without those of deleted topics."""
-        found = []
-        for move in moves:
-            topic = self._catalog.by_id(move.key.topic_id)
-            if topic is not None:
-                found.append(
-                    {
-                        "topic": topic.name,
-                        "partition": move.key.partition,
-                        "from": move.source,
-                        "to": move.target,
-                        "why": move.why.value,
-                    }
-                )
-        return found
+    def _moves(self, moves: Iterable[tuple[Move, int, int | None]]) -> tuple[MoveStatus, ...]:
+        """Return the status of moves that have ended at a time in ms, and took that many; not of deleted topics'."""
+        return tuple(
+            MoveStatus(
+                topic=topic.name,
+                partition=move.key.partition,
+                source=move.source,
+                target=move.target,
+                why=move.why.value,
+                ended_ms=ended_ms,
+                took_ms=NOT_FINISHED if took_ms is None else took_ms,
+            )
+            for move, ended_ms, took_ms in moves
+            if (topic := self._catalog.by_id(move.key.topic_id)) is not None
+        )
 
     def _term(self) -> Term:
         term = self._controller.leading
@@ -134,3 +88,19 @@ class LeaderAdmin:
         if member is None:
             raise RequestError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no member {incarnation}.")
         return member
+
+
+def _members(term: Term, view: PlannerView, shards: PlannerView) -> tuple[MemberStatus, ...]:
+    share = scores(view)
+    return tuple(
+        MemberStatus(
+            registration=encode_member(member),
+            partitions=term.partitions_of(name),
+            shards=shards.owners.count(name),
+            load_share=round(share.get(name, 0.0) * LOAD_SHARES),
+            bytes_per_s=view.owners.traffic_of(name).bytes_s,
+            requests_per_s=round(view.owners.traffic_of(name).millirequests_s / 1000),
+            unreachable_for=view.unreachable.get(name, 0),
+        )
+        for name, member in sorted(term.members().items())
+    )

@@ -1,142 +1,146 @@
-"""The internal requests Admin and Report, at a process with the controller's role.
+"""The internal requests to the controller, at a process with its role: those of administration, and Report.
 
 The leader carries them out; another process refuses them, and names the leader.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from bmq.controller.admin.api import ClusterAdmin
-from bmq.controller.admin.codec import (
-    decode,
-    encode,
-    from_topic,
-    to_changes,
-    to_flag,
-    to_list,
-    to_replicas,
-    to_text,
-    to_whole,
+from bmq.controller.admin.messages import (
+    ALL_NODES,
+    AlterBrokerConfigsRequest,
+    AlterTopicConfigsRequest,
+    BalanceRequest,
+    BalanceResponse,
+    ClusterStatusRequest,
+    ClusterStatusResponse,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    DrainRequest,
+    EnsureTopicRequest,
+    MovePartitionRequest,
+    RevisionResponse,
+    TopicResponse,
 )
 from bmq.controller.service import Controller
 from bmq.controller.topics.topics import TopicAdmin
-from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.messages.controller import AdminRequest, AdminResponse, ReportRequest, ReportResponse
+from bmq.core.rpc.message_fields import InternalRequest, InternalResponse, R
+from bmq.core.rpc.messages.controller import ReportRequest, ReportResponse
+from bmq.core.rpc.messages.member import ErrorResponse
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.member import PROXY
 from bmq.meta.cluster.view import ClusterView
+from bmq.meta.config_changes import Changes, Operation
 
 if TYPE_CHECKING:
     from bmq.core.rpc.server import InternalCall, InternalEndpoint
 
-Act = Callable[[TopicAdmin, ClusterAdmin, Mapping[str, Any]], Awaitable[dict[str, Any]]]
-"""Reads its arguments when it is called, and carries the request out when it is awaited: so an error in the arguments
-is distinguished from a failure of the request."""
+
+async def _create_topic(topics: TopicAdmin, cluster: ClusterAdmin, request: CreateTopicRequest) -> TopicResponse:
+    topic = await topics.create_topic(
+        request.name,
+        request.partitions,
+        request.replication_factor,
+        dict(request.configs),
+        validate_only=request.validate_only,
+        assignments=dict(request.assignments),
+        topic_id=request.topic_id,
+    )
+    return _topic(topic)
 
 
-def _create_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-    configs, assignments = raw["configs"], raw["assignments"]
-    return _topic(
-        topics.create_topic(
-            to_text(raw["name"]),
-            to_whole(raw["partitions"]),
-            to_whole(raw["replication_factor"]),
-            {to_text(name): None if value is None else to_text(value) for name, value in configs.items()},
-            validate_only=to_flag(raw["validate_only"]),
-            assignments=(
-                None
-                if assignments is None
-                else {to_whole(int(number)): to_replicas(nodes) for number, nodes in assignments.items()}
-            ),
-            topic_id=uuid.UUID(raw["topic_id"]),
-        )
+async def _ensure_topic(topics: TopicAdmin, cluster: ClusterAdmin, request: EnsureTopicRequest) -> TopicResponse:
+    return _topic(await topics.ensure_topic(request.name))
+
+
+async def _delete_topic(topics: TopicAdmin, cluster: ClusterAdmin, request: DeleteTopicRequest) -> RevisionResponse:
+    return RevisionResponse(revision=await topics.delete_topic(request.name, request.topic_id))
+
+
+async def _create_partitions(
+    topics: TopicAdmin, cluster: ClusterAdmin, request: CreatePartitionsRequest
+) -> TopicResponse:
+    topic = await topics.add_partitions(
+        request.name, request.count, request.assignments, validate_only=request.validate_only
+    )
+    return _topic(topic)
+
+
+async def _alter_topic_configs(
+    topics: TopicAdmin, cluster: ClusterAdmin, request: AlterTopicConfigsRequest
+) -> TopicResponse:
+    changes = _changes(request)
+    return _topic(await topics.alter_topic_configs(request.name, changes, validate_only=request.validate_only))
+
+
+async def _alter_broker_configs(
+    topics: TopicAdmin, cluster: ClusterAdmin, request: AlterBrokerConfigsRequest
+) -> RevisionResponse:
+    if request.node_id < ALL_NODES:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"no node has the id {request.node_id}")
+    node_id = None if request.node_id == ALL_NODES else request.node_id
+    changes = _changes(request)
+    revision = await topics.alter_broker_configs(node_id, changes, validate_only=request.validate_only)
+    return RevisionResponse(revision=revision)
+
+
+async def _drain(topics: TopicAdmin, cluster: ClusterAdmin, request: DrainRequest) -> ErrorResponse:
+    await cluster.drain(request.incarnation)
+    return ErrorResponse()
+
+
+async def _move(topics: TopicAdmin, cluster: ClusterAdmin, request: MovePartitionRequest) -> ErrorResponse:
+    await cluster.move(request.topic, request.partition, request.incarnation)
+    return ErrorResponse()
+
+
+async def _balance(topics: TopicAdmin, cluster: ClusterAdmin, request: BalanceRequest) -> BalanceResponse:
+    return BalanceResponse(moves=await cluster.balance())
+
+
+async def _status(topics: TopicAdmin, cluster: ClusterAdmin, request: ClusterStatusRequest) -> ClusterStatusResponse:
+    return await cluster.status()
+
+
+def _topic(topic: Topic) -> TopicResponse:
+    return TopicResponse(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=tuple(topic.configs.items()),
+        revision=topic.revision,
     )
 
 
-def _ensure_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-    return _topic(topics.ensure_topic(to_text(raw["name"])))
+def _changes(request: AlterTopicConfigsRequest | AlterBrokerConfigsRequest) -> Changes:
+    """Return the changes.  Raises RequestError INVALID_REQUEST if the complete configs are not all set to a value."""
+    if not request.is_whole:
+        return request.changes
+    for change in request.changes:
+        if change.operation is not Operation.SET or change.value is None:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{change.name} has no value among the complete configs")
+    return {change.name: change.value for change in request.changes if change.value is not None}
 
 
-def _delete_topic(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-    topic_id = None if raw["topic_id"] is None else uuid.UUID(raw["topic_id"])
-    return _as("revision", topics.delete_topic(to_text(raw["name"]), topic_id))
-
-
-def _add_partitions(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-    assignments = raw["assignments"]
-    return _topic(
-        topics.add_partitions(
-            to_text(raw["name"]),
-            to_whole(raw["count"]),
-            None if assignments is None else [to_replicas(nodes) for nodes in to_list(assignments)],
-            validate_only=to_flag(raw["validate_only"]),
-        )
-    )
-
-
-def _alter_topic_configs(
-    topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]
-) -> Awaitable[dict[str, Any]]:
-    changes = to_changes(raw["changes"])
-    return _topic(
-        topics.alter_topic_configs(to_text(raw["name"]), changes, validate_only=to_flag(raw["validate_only"]))
-    )
-
-
-def _alter_broker_configs(
-    topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]
-) -> Awaitable[dict[str, Any]]:
-    changes = to_changes(raw["changes"])
-    node_id = None if raw["node_id"] is None else to_whole(raw["node_id"])
-    if node_id is not None and node_id < 0:
-        raise ValueError(f"no node has the id {node_id}")
-    return _as("revision", topics.alter_broker_configs(node_id, changes, validate_only=to_flag(raw["validate_only"])))
-
-
-def _drain(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-    return _nothing(cluster.drain(to_text(raw["incarnation"])))
-
-
-def _move(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-    return _nothing(cluster.move(to_text(raw["topic"]), to_whole(raw["partition"]), to_text(raw["incarnation"])))
-
-
-def _balance(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-    return _as("moves", cluster.balance())
-
-
-def _status(topics: TopicAdmin, cluster: ClusterAdmin, raw: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-    return cluster.status()
-
-
-async def _topic(work: Awaitable[Topic]) -> dict[str, Any]:
-    return from_topic(await work)
-
-
-async def _as(name: str, work: Awaitable[int]) -> dict[str, Any]:
-    return {name: await work}
-
-
-async def _nothing(work: Awaitable[None]) -> dict[str, Any]:
-    await work
-    return {}
-
-
-ACTS: Mapping[str, Act] = {
-    "create_topic": _create_topic,
-    "ensure_topic": _ensure_topic,
-    "delete_topic": _delete_topic,
-    "add_partitions": _add_partitions,
-    "alter_topic_configs": _alter_topic_configs,
-    "alter_broker_configs": _alter_broker_configs,
-    "drain": _drain,
-    "move": _move,
-    "balance": _balance,
-    "status": _status,
+_ACTS: Mapping[type[InternalRequest[Any]], Callable[[TopicAdmin, ClusterAdmin, Any], Awaitable[InternalResponse]]] = {
+    CreateTopicRequest: _create_topic,
+    EnsureTopicRequest: _ensure_topic,
+    DeleteTopicRequest: _delete_topic,
+    CreatePartitionsRequest: _create_partitions,
+    AlterTopicConfigsRequest: _alter_topic_configs,
+    AlterBrokerConfigsRequest: _alter_broker_configs,
+    DrainRequest: _drain,
+    MovePartitionRequest: _move,
+    BalanceRequest: _balance,
+    ClusterStatusRequest: _status,
 }
 
 
@@ -150,43 +154,36 @@ class AdminService:
 
     def register(self, endpoint: InternalEndpoint) -> None:
         """Register the handlers with the process's internal endpoint."""
-        endpoint.register(AdminRequest, self.admin)
+        for request in _ACTS:
+            endpoint.register(request, partial(self._serve, request))
         endpoint.register(ReportRequest, self.report, role=PROXY)
 
-    async def admin(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Carry the request out, and return the encoded result.
+    async def _serve(self, kind: type[InternalRequest[Any]], body: memoryview, call: InternalCall) -> list[Buffer]:
+        response: InternalResponse = await self.serve(kind.decode(body))
+        return response.encode()
 
-        Raises RequestError and FormatError.  The message of NOT_CONTROLLER is the leader's incarnation, "" if that is
-        not known.
+    async def serve(self, request: InternalRequest[R]) -> R:
+        """Carry a request of another process out, and return its response.
+
+        Raises RequestError as `act` does; the message of NOT_CONTROLLER is the leader's incarnation, "" if that is not
+        known.
         """
-        request = AdminRequest.decode(body)
         try:
-            result = await self.act(request.method, decode(request.arguments))
+            return await self.act(request)
         except RequestError as error:
             if error.code is ErrorCode.NOT_CONTROLLER:
                 raise RequestError(error.code, self._leader()) from None
             raise
-        return AdminResponse(ErrorCode.NONE, "", encode(result)).encode()
 
-    async def act(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry a request out in this process, and return its result.
+    async def act(self, request: InternalRequest[R]) -> R:
+        """Carry a request out in this process, and return its response.
 
-        Raises RequestError NOT_CONTROLLER if this process does not lead, UNSUPPORTED_VERSION if it does not know the
-        method, and the request's own errors; FormatError if the arguments do not fit the method.
+        Raises RequestError NOT_CONTROLLER if this process does not lead, and the request's own errors.
         """
         topics = self._controller.topics
         if self._controller.leading is None or topics is None:
             raise RequestError(ErrorCode.NOT_CONTROLLER, "")
-        act = ACTS.get(method)
-        if act is None:
-            raise RequestError(
-                ErrorCode.UNSUPPORTED_VERSION, f"the controller has no {method}: it is of another version"
-            )
-        try:
-            doing = act(topics, self._cluster, arguments)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FormatError(f"{method} with arguments of another version: {error!r}") from error
-        return await doing
+        return cast("R", await _ACTS[type(request)](topics, self._cluster, request))
 
     def report(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Take a proxy's report that its connection to a member broke; NOT_CONTROLLER if this process does not lead."""

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class InternalKey(IntEnum):
-    """API keys of the internal protocol: above all of Kafka's."""
+    """API keys of the internal protocol: above all of Kafka's.  10008 was used before 0.1.0, and stays free."""
 
     HELLO = 10000
     PING = 10001
@@ -16,7 +16,6 @@ class InternalKey(IntEnum):
     SHARD_OPEN = 10005
     SHARD_APPEND = 10006
     FORWARD = 10007
-    ADMIN = 10008
     REPORT = 10009
     HANDED_OVER = 10010
     LOAD = 10011
@@ -33,3 +32,13 @@ class InternalKey(IntEnum):
     HISTORY = 10022
     GROUP_LAG = 10023
     LOG_SIZES = 10024
+    CREATE_TOPIC = 10025
+    ENSURE_TOPIC = 10026
+    DELETE_TOPIC = 10027
+    CREATE_PARTITIONS = 10028
+    ALTER_TOPIC_CONFIGS = 10029
+    ALTER_BROKER_CONFIGS = 10030
+    DRAIN = 10031
+    MOVE_PARTITION = 10032
+    BALANCE = 10033
+    CLUSTER_STATUS = 10034

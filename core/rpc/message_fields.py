@@ -23,6 +23,7 @@ from bmq.core.wire.primitives import (
     CUT_SHORT,
     ELEMENTS_MAX,
     read_count,
+    read_nullable_string,
     read_size,
     read_string,
     read_tags,
@@ -35,6 +36,7 @@ APART_LEAST = 4 << 10
 """Bytes from this size on stay a buffer of their own: below, a copy costs less than one more element of a write."""
 
 _ERROR = struct.Struct(">h")
+_NULL = b"\0"
 
 
 class Out:
@@ -116,6 +118,17 @@ class _Id:
         return read_uuid(data, pos)
 
 
+class _NullableId(_Id):
+    """A uuid; zeros are None, as in Kafka."""
+
+    def write(self, out: Out, value: UUID | None) -> None:
+        out.small += bytes(16) if value is None else value.bytes
+
+    def read(self, data: memoryview, pos: int) -> tuple[Any, int]:
+        value, pos = super().read(data, pos)
+        return (value if value.int else None), pos
+
+
 class _Text:
     least = 1
 
@@ -124,6 +137,16 @@ class _Text:
 
     def read(self, data: memoryview, pos: int) -> tuple[str, int]:
         return read_string(data, pos, flexible=True)
+
+
+class _NullableText:
+    least = 1
+
+    def write(self, out: Out, value: str | None) -> None:
+        out.small += string(value, flexible=True)
+
+    def read(self, data: memoryview, pos: int) -> tuple[str | None, int]:
+        return read_nullable_string(data, pos, flexible=True)
 
 
 class _Slice:
@@ -225,6 +248,19 @@ class Array:
         return tuple(found), pos
 
 
+class NullableArray(Array):
+    """An array, or None."""
+
+    def write(self, out: Out, value: Collection[Any] | None) -> None:
+        if value is None:
+            out.small += _NULL
+        else:
+            super().write(out, value)
+
+    def read(self, data: memoryview, pos: int) -> tuple[Any, int]:
+        return (None, pos + 1) if data[pos] == 0 else super().read(data, pos)
+
+
 class Rows:
     """An array of rows of one size, which are packed and unpacked at once; encoded as ``Array`` does."""
 
@@ -308,7 +344,9 @@ Int32 = Annotated[int, Fixed("i")]
 Int64 = Annotated[int, Fixed("q")]
 Code = Annotated[ErrorCode, Fixed("h", ErrorCode)]
 Id = Annotated[UUID, _Id()]
+NullableId = Annotated[UUID | None, _NullableId()]
 Text = Annotated[str, _Text()]
+NullableText = Annotated[str | None, _NullableText()]
 Bytes = Annotated[bytes, _Copy()]
 Slice = Annotated[Buffer, _Slice()]
 Pieces = Annotated[Sequence[Buffer], _Pieces()]
@@ -408,6 +446,21 @@ def _read(kind: type[M], data: memoryview, pos: int) -> tuple[M, int]:
             index, tagged = added[tag]
             values[index], _ = tagged.read(data[:tag_end], at)
     return kind(*values), end
+
+
+class Struct:
+    """A message within another: its fields and, as in Kafka's structs, tagged fields of its own."""
+
+    least = 1
+
+    def __init__(self, kind: type[Message]) -> None:
+        self._kind = kind
+
+    def write(self, out: Out, value: Message) -> None:
+        _write(out, value)
+
+    def read(self, data: memoryview, pos: int) -> tuple[Message, int]:
+        return _read(self._kind, data, pos)
 
 
 _Fields = tuple[tuple[str, Field], ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message_fields import Bytes, InternalRequest, InternalResponse, Text
+from bmq.core.rpc.message_fields import InternalRequest, InternalResponse, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +21,3 @@ class ReportRequest(InternalRequest[ReportResponse]):
 
     incarnation: Text
     why: Text
-
-
-@dataclass(frozen=True, slots=True)
-class AdminResponse(InternalResponse):
-    """``result`` is JSON."""
-
-    message: Text = ""
-    result: Bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class AdminRequest(InternalRequest[AdminResponse]):
-    """One change of topics, configs or assignment; ``arguments`` are JSON."""
-
-    KEY = InternalKey.ADMIN
-
-    method: Text
-    arguments: Bytes

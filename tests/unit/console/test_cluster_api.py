@@ -156,9 +156,10 @@ def test_what_a_web_page_could_send_is_refused(act: str, headers: dict[str, str]
         ("balance", b'{"now": 1}', "wrong_fields", "none"),
         ("drain", b'{"member": 7}', "wrong_value", '"member" is 7, not a text'),
         ("drain", b'{"member": ""}', "wrong_value", "not a text"),
-        ("move", json.dumps({**MOVE, "partition": -1}).encode(), "wrong_value", "not a number from 0 up"),
-        ("move", json.dumps({**MOVE, "partition": True}).encode(), "wrong_value", "not a number from 0 up"),
-        ("move", json.dumps({**MOVE, "partition": 1.5}).encode(), "wrong_value", "not a number from 0 up"),
+        ("move", json.dumps({**MOVE, "partition": -1}).encode(), "wrong_value", "not a number from 0 to 2147483647"),
+        ("move", json.dumps({**MOVE, "partition": 1 << 31}).encode(), "wrong_value", "not a number from 0"),
+        ("move", json.dumps({**MOVE, "partition": True}).encode(), "wrong_value", "not a number from 0"),
+        ("move", json.dumps({**MOVE, "partition": 1.5}).encode(), "wrong_value", "not a number from 0"),
     ],
 )
 def test_a_body_that_is_not_what_it_should_be(act: str, data: bytes, error: str, told: str) -> None:

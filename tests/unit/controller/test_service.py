@@ -6,10 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from bmq.controller.admin.cluster import LeaderAdmin
+from bmq.controller.admin.messages import NOT_FINISHED, MoveStatus
 from bmq.controller.election import TTL_S
 from bmq.controller.file_shares import OpenFileReport
 from bmq.controller.planning.partition_load import Measured
@@ -19,7 +21,7 @@ from bmq.controller.stalled_brokers import REST_S
 from bmq.controller.term import LOAD_S, SHARE_ROUND_S
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.cluster.keys import assignment_prefix, controller_key, member_key
-from bmq.meta.cluster.member import Member
+from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
 from bmq.meta.kv import Commit, Compare, Delete, Put, Write
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue
@@ -58,7 +60,7 @@ def counts(w: World) -> Counter[str]:
 
 def admin(w: World) -> LeaderAdmin:
     one = w.led_by()
-    return LeaderAdmin(one.controller, one.catalog, w.members, "c")
+    return LeaderAdmin(one.controller, one.catalog, w.members)
 
 
 @story("a", "b", "c")
@@ -535,15 +537,16 @@ async def test_an_operator_moves_drains_and_looks(w: World) -> None:
     await admin(w).drain(other)
     assert w.members.left == [other]
     status = await admin(w).status()
-    assert (status["partitions"], status["unassigned"], len(status["shards"])) == (12, 0, 6)
-    assert {member["incarnation"]: member["partitions"] for member in status["members"]} == dict(counts(w))
-    (moved,) = status["moves_under_way"]
-    assert moved == {"topic": "t", "partition": key.partition, "from": owner, "to": other, "why": "asked"}
+    assert (status.partitions, status.unassigned, len(status.shards)) == (12, 0, 6)
+    members = {decode_member(each.registration).incarnation: each for each in status.members}
+    assert {name: each.partitions for name, each in members.items()} == dict(counts(w))
+    (pending,) = status.pending_moves
+    assert pending == MoveStatus(topic="t", partition=key.partition, source=owner, target=other, why="asked")
     await asyncio.sleep(1)
     status = await admin(w).status()
-    (past,) = status["past_moves"]
-    assert moved.items() <= past.items()
-    assert past["took_ms"] < 1_000
+    (past,) = status.past_moves
+    assert replace(past, ended_ms=0, took_ms=NOT_FINISHED) == pending
+    assert 0 <= past.took_ms < 1_000
     with pytest.raises(RequestError) as caught:
         await admin(w).move("t", 99, other)
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from bmq.console.operations import NotPossible, StatusFacts
+from bmq.controller.admin.messages import NOT_FINISHED, ClusterStatusResponse, MemberStatus, MoveStatus
 from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.levels import LogLevels
@@ -24,7 +25,7 @@ from bmq.core.rpc.messages.coordinator import ShardsNotLoadedResponse
 from bmq.core.rpc.messages.member import LogLevelsRequest, LogLevelsResponse
 from bmq.core.rpc.messages.proxy import TrafficResponse
 from bmq.core.rpc.peers import PeerLost
-from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
+from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member, encode_member
 from bmq.meta.cluster.one_view import OneView
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.members import ProxyAddress
@@ -81,13 +82,13 @@ class Leader:
 
     def __init__(self) -> None:
         self.asked: list[tuple[object, ...]] = []
-        self.answers: Callable[[], Mapping[str, Any]] | None = None
+        self.answers: Callable[[], ClusterStatusResponse] | None = None
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> ClusterStatusResponse:
         if self.answers is None:
             await asyncio.Event().wait()
         assert self.answers is not None
-        return dict(self.answers())
+        return self.answers()
 
     async def drain(self, incarnation: str) -> None:
         self.asked.append(("drain", incarnation))
@@ -161,11 +162,43 @@ def test_members_are_known_without_asking() -> None:
 
 def test_status_is_the_leaders() -> None:
     leader = Leader()
-    leader.answers = lambda: {"members": [{"incarnation": "controller-1", "is_leader": True}], "unassigned": 5}
+    leader.answers = lambda: ClusterStatusResponse(
+        leader="controller-1",
+        unassigned=5,
+        members=(
+            MemberStatus(encode_member(MEMBERS["broker-1a"]), 2, 0, 2_500, 1_000, 10, 1),
+            MemberStatus(encode_member(MEMBERS["controller-1"]), 0, 2, 0, 0, 0, 0),
+        ),
+        shards=((0, "controller-1"), (1, "")),
+        pending_moves=(MoveStatus("orders", 1, "broker-1a", "broker-1b", "drain"),),
+        past_moves=(
+            MoveStatus("orders", 2, "broker-1a", "broker-1b", "balance", 9_000, 30),
+            MoveStatus("orders", 3, "", "broker-1b", "dead", 9_500, NOT_FINISHED),
+        ),
+    )
     status = asyncio.run(Operations(node(View(), leader)).status())
+    assert faults(status, STATUS) == []
+    assert (status["cluster"], status["cluster_id"]) == ("bmq", "abc")
     assert (status["asked"], status["leader"], status["is_from_leader"]) == ("proxy-1", "controller-1", True)
     assert status["unassigned"] == 5
-    assert status["past_moves"] == [], "a leader of an earlier version remembers none"
+    assert brief(status["members"]) == [("broker-1a", 2, 0, False), ("controller-1", 0, 2, True)]
+    broker = status["members"][0]
+    assert (broker["load_share"], broker["bytes_per_s"], broker["requests_per_s"]) == (0.25, 1_000, 10)
+    assert broker["unreachable_for"] == 1
+    assert status["shards"] == [{"shard": 0, "coordinator": "controller-1"}, {"shard": 1, "coordinator": ""}]
+    assert status["moves_under_way"] == [
+        {"topic": "orders", "partition": 1, "from": "broker-1a", "to": "broker-1b", "why": "drain"}
+    ]
+    assert [(each["ended_ms"], each["took_ms"]) for each in status["past_moves"]] == [(9_000, 30), (9_500, None)]
+
+
+def test_members_of_a_later_format_are_not_read() -> None:
+    leader = Leader()
+    later = encode_member(MEMBERS["broker-1a"]).replace(b'"format":1', b'"format":2')
+    leader.answers = lambda: ClusterStatusResponse(members=(MemberStatus(later, 2, 0, 0, 0, 0, 0),))
+    status = asyncio.run(Operations(node(View(), leader)).status())
+    assert not status["is_from_leader"]
+    assert brief(status["members"]) == SEEN
 
 
 def test_what_is_named_is_bounded_and_its_numbers_are_whole() -> None:
@@ -183,7 +216,7 @@ def test_status_has_what_the_coordinators_cannot_load() -> None:
         for number in (1, 2)
     ]
     view.members = {**MEMBERS, **{each.incarnation: each for each in coordinators}}
-    leader.answers = lambda: {"members": []}
+    leader.answers = ClusterStatusResponse
     status = asyncio.run(Operations(node(view, leader)).status())
     assert status["shards_not_loaded"] == [
         {"shard": 3, "coordinator": "coordinator-1", "why": "the log ends at 566"},
@@ -211,13 +244,13 @@ def test_status_has_what_the_brokers_cannot_serve_and_the_proxies_move() -> None
     assert members["proxy-2"] == (rates, "")
 
 
-def refuse() -> Mapping[str, Any]:
+def refuse() -> ClusterStatusResponse:
     raise RequestError(ErrorCode.REQUEST_TIMED_OUT, "no controller can be reached")
 
 
 @pytest.mark.parametrize("answers", [None, refuse])
 def test_without_an_answer_of_the_leader_status_is_what_was_heard(
-    answers: Callable[[], Mapping[str, Any]] | None, monkeypatch: pytest.MonkeyPatch
+    answers: Callable[[], ClusterStatusResponse] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_facts, "LEADER_S", 0.01)
     leader, view = Leader(), View()

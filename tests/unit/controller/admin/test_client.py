@@ -14,16 +14,17 @@ import pytest
 from bmq.controller.admin.api import Admin, ClusterAdmin
 from bmq.controller.admin.client import RemoteAdmin
 from bmq.controller.admin.cluster import LeaderAdmin
+from bmq.controller.admin.messages import AlterBrokerConfigsRequest, AlterTopicConfigsRequest, ClusterStatusRequest
 from bmq.controller.admin.server import AdminService
 from bmq.core.clock import LoopClock
-from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Client
-from bmq.core.rpc.messages.controller import AdminRequest, ReportRequest, ReportResponse
+from bmq.core.rpc.messages.controller import ReportRequest, ReportResponse
 from bmq.core.rpc.peers import PeerLost, Peers
 from bmq.core.rpc.server import InternalCall
-from bmq.meta.catalog import KvCatalog, Topic
+from bmq.meta.catalog import KvCatalog
 from bmq.meta.cluster.kv_view import KvClusterView
-from bmq.meta.cluster.member import Member
+from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.config_changes import ConfigChange, Operation
 from bmq.meta.kv_memory import MemoryKeyValue
 from tests.harness.loop import run
@@ -45,12 +46,12 @@ class FakePeers:
         self.services: dict[str, AdminService] = {}
         self.fates: list[Fate] = []
         self.calls = 0
+        self.is_earlier = False
         for one in w.standbys:
-            cluster = LeaderAdmin(one.controller, one.catalog, w.members, "c")
+            cluster = LeaderAdmin(one.controller, one.catalog, w.members)
             self.services[one.name] = AdminService(one.controller, one.view, cluster)
 
     async def ask(self, member: Member, message: Any, timeout_s: float) -> Any:
-        assert isinstance(message, AdminRequest)
         self.calls += 1
         fate = self.fates.pop(0) if self.fates else Fate.ANSWERED
         await asyncio.sleep(0.01)
@@ -61,13 +62,16 @@ class FakePeers:
             raise TimeoutError
         if fate is Fate.REQUEST_LOST:
             raise PeerLost("reset", was_sent=True)
-        body = memoryview(b"".join(message.encode()))
+        if self.is_earlier:
+            text = f"{member.incarnation} does not serve API {message.KEY}"
+            raise RequestError(ErrorCode.UNSUPPORTED_VERSION, text)
+        request = type(message).decode(memoryview(b"".join(message.encode())))
         try:
-            answer = await self.services[member.incarnation].admin(body, CALL)
+            response = await self.services[member.incarnation].serve(request)
         finally:
             if fate is Fate.ANSWER_LOST:
                 raise PeerLost("reset", was_sent=True)
-        return message.RESPONSE.decode(memoryview(b"".join(answer)))
+        return message.RESPONSE.decode(memoryview(b"".join(response.encode())))
 
 
 CALL = InternalCall(0, cast(Client, None), "proxy", 1, 0.0, "proxy")
@@ -153,7 +157,13 @@ async def test_errors_are_the_leaders(w: World, one: Remote) -> None:
     await refused(one.admin.delete_topic("nothing"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     await refused(one.admin.add_partitions("t", 12), ErrorCode.INVALID_PARTITIONS)
     await refused(one.admin.alter_topic_configs("t", {"no.such": "1"}), ErrorCode.INVALID_CONFIG)
-    await refused(one.admin._ask_plainly("no_such_act", {}), ErrorCode.UNSUPPORTED_VERSION)
+
+
+@story("c1")
+async def test_a_leader_that_does_not_serve_a_request_refuses_it_at_once(w: World, one: Remote) -> None:
+    one.peers.is_earlier = True
+    assert "c1 does not serve" in await refused(one.admin.create_topic("u"), ErrorCode.UNSUPPORTED_VERSION)
+    assert one.peers.calls == 1
 
 
 @pytest.mark.parametrize("fate", [fate for fate in Fate if fate is not Fate.ANSWERED])
@@ -213,7 +223,7 @@ async def test_who_does_not_lead_says_who_does(w: World, one: Remote) -> None:
     leader = w.led_by()
     other = next(each for each in w.standbys if each is not leader)
     hint = await refused(
-        one.peers.ask(one.view.members[other.name], AdminRequest("status", b"{}"), 1.0),
+        one.peers.ask(one.view.members[other.name], ClusterStatusRequest(), 1.0),
         ErrorCode.NOT_CONTROLLER,
     )
     assert hint == leader.name
@@ -235,8 +245,8 @@ async def test_an_etcd_that_is_away_is_a_clear_error(w: World, one: Remote) -> N
 async def test_operators_acts_come_through(w: World, one: Remote) -> None:
     cluster: ClusterAdmin = one.admin
     status = await cluster.status()
-    assert [member["incarnation"] for member in status["members"]] == ["a", "b", "c1"]
-    assert [member["is_leader"] for member in status["members"]] == [False, False, True]
+    assert [decode_member(each.registration).incarnation for each in status.members] == ["a", "b", "c1"]
+    assert status.leader == "c1"
     assert await cluster.balance() == 0
     await cluster.drain("a")
     assert w.members.left == ["a"]
@@ -266,67 +276,30 @@ async def test_a_leader_in_the_same_process_that_stands_still_is_not_waited_for_
         w.standbys[0].kv.resume()
 
 
-_SOUND: dict[str, dict[str, Any]] = {
-    "create_topic": {
-        "name": "t", "partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "5"}, "validate_only": False,
-        "assignments": None, "topic_id": "00000000-0000-0000-0000-000000000007",
-    },
-    "ensure_topic": {"name": "t"},
-    "delete_topic": {"name": "t", "topic_id": None},
-    "add_partitions": {"name": "t", "count": 3, "assignments": None, "validate_only": False},
-    "alter_topic_configs": {"name": "t", "changes": [["retention.ms", 0, "5"]], "validate_only": False},
-    "alter_broker_configs": {"node_id": 1, "changes": {"log.retention.ms": "5"}, "validate_only": False},
-    "drain": {"incarnation": "x"},
-    "move": {"topic": "t", "partition": 0, "incarnation": "x"},
-}  # fmt: skip
-_WRONG: dict[str, tuple[object, ...]] = {
-    "name": (1, None, ["t"], {}),
-    "partitions": (1.5, True, "2", None, 1 << 31),
-    "replication_factor": (1.0, False, "1", None),
-    "configs": (None, [], "a", {"retention.ms": 5}, {"retention.ms": ["5"]}),
-    "validate_only": (0, None, "no"),
-    "assignments": ("x", {"0": [1.5]}, {"x": [1]}, [[True]], {"0": None}),
-    "topic_id": (7, "x", True),
-    "count": (2.5, True, "3", None),
-    "changes": (None, "x", 5, {"a": 1}, [["a", 0]], [["a", 9, "b"]], [["a", 0.5, "b"]], [["a", 0, 1]], [[1, 0, "b"]]),
-    "node_id": ("x/../../y", 1.5, True, -1, "1"),
-    "incarnation": (1, None),
-    "topic": (1, None),
-    "partition": (0.5, True, "0"),
-}
+SET = ConfigChange("log.retention.ms", Operation.SET, "5")
+DELETE = ConfigChange("log.retention.ms", Operation.DELETE, None)
 
 
-@story("c1")
-async def test_a_wrong_type_is_refused_before_anything_is_done(w: World, one: Remote) -> None:
-    """One such value in the store would stop every process that reads it."""
-    service = one.peers.services["c1"]
-    assert await service.act("create_topic", _SOUND["create_topic"] | {"name": "sound"})
-    before = await w.standbys[0].kv.revision()
-    for method, sound in _SOUND.items():
-        for name in sound:
-            for value in _WRONG[name]:
-                with pytest.raises(FormatError, match=method):
-                    await service.act(method, sound | {name: value})
-            with pytest.raises(FormatError, match=method):
-                await service.act(method, {key: value for key, value in sound.items() if key != name})
-    async for entry in w.standbys[0].kv.list("/c/catalog/"):
-        assert entry.revision <= before
+@pytest.mark.parametrize(
+    "asked",
+    [
+        AlterBrokerConfigsRequest(-2, False, (SET,), False),
+        AlterBrokerConfigsRequest(-1, True, (SET, DELETE), False),
+        AlterBrokerConfigsRequest(-1, True, (SET._replace(value=None),), False),
+        AlterTopicConfigsRequest("t", True, (DELETE,), False),
+    ],
+)
+def test_a_request_that_no_client_sends_is_refused_before_anything_is_done(asked: Any) -> None:
+    """Such a value in the store would stop every process that reads it."""
 
+    async def main() -> None:
+        async with world("a", controllers=["c1"]) as w, remote(w) as one:
+            before = await w.standbys[0].kv.revision()
+            await refused(one.peers.services["c1"].act(asked), ErrorCode.INVALID_REQUEST)
+            async for entry in w.standbys[0].kv.list("/c/catalog/"):
+                assert entry.revision <= before
 
-@story("c1")
-async def test_arguments_of_another_version_are_told_from_a_bug(w: World, one: Remote) -> None:
-    service = one.peers.services["c1"]
-    with pytest.raises(FormatError, match="another version"):
-        await service.act("move", {"topic": "t"})
-
-    async def broken(name: str) -> Topic:
-        raise KeyError("a bug")
-
-    topics = w.led_by().controller.topics
-    assert topics is not None
-    topics.ensure_topic = broken  # type: ignore[method-assign]
-    with pytest.raises(KeyError, match="a bug"):
-        await service.act("ensure_topic", {"name": "t"})
+    run(main())
 
 
 async def test_the_leader_asks_nobody() -> None:
