@@ -15,8 +15,8 @@ import uvloop
 from bmq.storage.filesystem import Appender, CreateOptions, PipelineFailed
 from bmq.storage.hdfs import HdfsFileSystem, HdfsSettings
 from bmq.storage.hdfs.pipeline_timer import TICK_S
+from tests.harness.log_text import lines
 from tests.services.hdfs import HdfsCluster
-from tests.unit.log_text import lines
 
 TIMEOUT_S = 120.0
 PATIENT = HdfsSettings(setup_timeout_s=30.0, ack_timeout_s=30.0, probe_timeout_s=10.0)

@@ -1,7 +1,7 @@
 """No request that the limits allow stops the event loop: the largest of each API, in its oldest and newest version.
 
 A whole server in this process, on memory, with two thousand open partitions.  A stop is the loop thread's own processor
-time in one turn (``tests.unit.loop_stops``).
+time in one turn (``tests.harness.loop_stops``).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.proxy.apis import ALL_APIS
 from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.harness.fakes import FakeClient
+from tests.harness.loop_stops import STOP_MAX_S, forget_stops, run_measured
 from tests.integration.largest_requests import TOPIC, largest, largest_fetches, largest_produces
-from tests.unit.broker.world import FakeClient
-from tests.unit.loop_stops import STOP_MAX_S, forget_stops, run_measured
 
 PARTITIONS = 2_000
 PATIENCE_S = 120.0

@@ -30,12 +30,12 @@ from bmq.server.root_guard import RootGuard
 from bmq.storage.filesystem import StorageError
 from bmq.storage.memory import Faults, MemoryStorage
 from tests.harness.loop import PROCESS, VirtualLoop, kill, tasks_of
+from tests.harness.network import Calls, Disconnected
 from tests.simulation.cluster_acks import OneOwner
 from tests.simulation.cluster_network import CLIENT, ClusterNetwork
 from tests.simulation.cluster_versions import speak
 from tests.simulation.frail_files import FrailFileSystem
 from tests.simulation.kafka_world import BUSY, CONFIG, SMALL, Told
-from tests.simulation.network import Calls, Disconnected
 from tests.simulation.versions import SpokenKeyValue, Version
 
 KAFKA_PORT, INTERNAL_PORT, HTTP_PORT = 9092, 9093, 9080

@@ -23,8 +23,8 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 from bmq.core.errors import ErrorCode
+from tests.harness.network import Disconnected
 from tests.simulation.kafka_clients import Client, Fetcher, Refused, World, check, pause
-from tests.simulation.network import Disconnected
 
 _AGAIN = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
 _ASK_METADATA = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.COORDINATOR_NOT_AVAILABLE)

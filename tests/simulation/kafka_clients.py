@@ -25,8 +25,8 @@ from bmq.core.errors import ErrorCode
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
+from tests.harness.network import Disconnected
 from tests.simulation.kafka_world import Told
-from tests.simulation.network import Disconnected
 
 BYTES_MAX = 1 << 20
 METADATA_S = 3.0

@@ -25,7 +25,7 @@ from bmq.server.node import Node
 from bmq.storage.filesystem import StorageError
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.loop import PROCESS, kill_tasks
-from tests.simulation.network import Disconnected, Link
+from tests.harness.network import Disconnected, Link
 
 SMALL = BrokerConfig(
     block_bytes=1 << 20,

@@ -13,9 +13,9 @@ from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdRespons
 from bmq.core.errors import ErrorCode
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.records.cursor import read_batches
+from tests.harness.network import Disconnected
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld
 from tests.simulation.kafka_clients import BYTES_MAX, Refused, check, note_acked, produce_request
-from tests.simulation.network import Disconnected
 
 FETCH, METADATA, PRODUCE = 11, 9, 9
 MAX_WAIT_MS = 500

@@ -10,7 +10,8 @@ from bmq.meta import ownership
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.harness.loop import run
-from tests.simulation.world import KEY, PATH, Process, Sent, World, make, until
+from tests.harness.waiting import until
+from tests.simulation.world import KEY, PATH, Process, Sent, World, make
 
 HUNG = Faults(ack_s=(1e6, 1e6))
 RECORD = ownership.partition_key("bmq", KEY)

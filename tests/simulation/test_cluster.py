@@ -24,6 +24,7 @@ from bmq.core.errors import ErrorCode
 from bmq.meta.kv_memory import HISTORY_REVISIONS
 from bmq.proxy.routing.owners import SWEEP_S
 from bmq.proxy.routing.tail_fetchers import UNREAD_S
+from tests.harness.network import Disconnected
 from tests.simulation.cluster_checks import BugsTold, Through, check_groups, check_logs, check_quiet
 from tests.simulation.cluster_events import Events
 from tests.simulation.cluster_versions import spoken
@@ -40,7 +41,6 @@ from tests.simulation.kafka_clients import (
     produce,
     produce_plain,
 )
-from tests.simulation.network import Disconnected
 from tests.simulation.test_partition import storage_faults, store_faults
 
 HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 30 or 1, blocks=10)

@@ -15,7 +15,8 @@ from bmq.core.errors import RequestError
 from bmq.meta.kv import KeyValue
 from bmq.storage.filesystem import FileSystem
 from tests.harness.loop import run
-from tests.simulation.world import KEY, Process, Sent, World, make, until
+from tests.harness.waiting import until
+from tests.simulation.world import KEY, Process, Sent, World, make
 
 CALLS = {"create", "fence", "read", "status", "visible_length", "rename", "replace", "delete", "get", "commit"}
 BLOCKS = 8

@@ -17,6 +17,7 @@ from bmq.storage.filesystem import CorruptData, Lease, StorageUnavailable, write
 from bmq.storage.journal import CHECKPOINT, frame
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.harness.loop import run
+from tests.harness.waiting import until
 from tests.simulation.stories import (
     HUNG,
     delete_records,
@@ -29,7 +30,7 @@ from tests.simulation.stories import (
     write,
     writer_of,
 )
-from tests.simulation.world import KEY, PATH, SMALL, Process, World, make, until
+from tests.simulation.world import KEY, PATH, SMALL, Process, World, make
 
 
 @pytest.mark.parametrize("kind", [b"X", b""])

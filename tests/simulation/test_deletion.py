@@ -19,6 +19,7 @@ from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import Lease, StorageUnavailable
 from bmq.storage.memory import Faults, MemoryFileSystem
+from tests.harness.waiting import until
 from tests.simulation.stories import (
     HUNG,
     delete_records,
@@ -31,7 +32,7 @@ from tests.simulation.stories import (
     write,
     writer_of,
 )
-from tests.simulation.world import KEY, SMALL, SMALL_LOG, Process, World, make, until
+from tests.simulation.world import KEY, SMALL, SMALL_LOG, Process, World, make
 
 DELETING = replace(SMALL_LOG, file_delete_delay_ms=5_000)
 

@@ -22,6 +22,7 @@ from bmq.storage.filesystem import OutOfSpace, StorageUnavailable, write_once
 from bmq.storage.memory import Faults, MemoryStorage
 from bmq.storage.memory.namespace import Datanode, NodeState
 from tests.harness.loop import PROCESS, run
+from tests.harness.waiting import until
 from tests.simulation.cluster_network import ClusterNetwork
 from tests.simulation.cluster_versions import spoken
 from tests.simulation.cluster_world import ClusterWorld
@@ -29,7 +30,7 @@ from tests.simulation.frail_files import FrailFileSystem
 from tests.simulation.judge import KEY, Judge, encode, make
 from tests.simulation.stories import delete_records, nodes_of, owner, write, writer_of
 from tests.simulation.versions import SpokenKeyValue, Version
-from tests.simulation.world import SMALL_LOG, World, until
+from tests.simulation.world import SMALL_LOG, World
 
 RECORD = ownership.partition_key("bmq", KEY)
 LEFT = PartitionRecord(

@@ -9,8 +9,9 @@ import pytest
 
 from bmq.storage.memory import Faults
 from bmq.storage.memory.appender import MemoryAppender
+from tests.harness.waiting import until
 from tests.simulation.stories import HUNG, delete_records, nodes_of, owner, record_of, story, write, writer_of
-from tests.simulation.world import SMALL_LOG, Process, Sent, World, make, until
+from tests.simulation.world import SMALL_LOG, Process, Sent, World, make
 
 SYNCED = replace(SMALL_LOG, flush_sync=True)
 

@@ -27,13 +27,13 @@ from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.layout import PartitionPath, topic_json
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.harness.loop import run
+from tests.harness.waiting import until
 from tests.simulation.group_clients import Member
 from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
 from tests.simulation.kafka_clients import create_and_delete, create_topic, observe, produce, produce_plain, topic_id
 from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.test_endpoint import PARTITIONS, TOPIC, verdict
 from tests.simulation.test_partition import storage_faults, store_faults
-from tests.simulation.world import until
 
 HISTORIES = Histories(module=__name__, seeds=seeds_wanted(40) // 4 or 1, blocks=10, limit_s=14_400)
 ATTEMPTS, STORMY = 200, 10

@@ -21,20 +21,9 @@ from bmq.meta.kv_memory import KvFaults
 from bmq.storage.filesystem import LeaseLost, StorageError
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.harness.loop import run
+from tests.harness.waiting import until
 from tests.simulation.stories import HUNG, RECORD, delete_records, logs, names, nodes_of, owner, story, write, writer_of
-from tests.simulation.world import (
-    KEY,
-    PATH,
-    SMALL,
-    SMALL_LOG,
-    Process,
-    Sent,
-    World,
-    make,
-    read_log,
-    repeated,
-    until,
-)
+from tests.simulation.world import KEY, PATH, SMALL, SMALL_LOG, Process, Sent, World, make, read_log, repeated
 
 # ---------------------------------------------------------------------------------------------------------- rule 1
 

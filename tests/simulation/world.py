@@ -39,6 +39,7 @@ from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.journal import CHECKPOINT, frame
 from bmq.storage.memory import Faults, MemoryStorage
 from bmq.storage.memory.namespace import File
+from tests.harness.waiting import until
 from tests.simulation.frail_files import FrailFileSystem
 from tests.simulation.judge import KEY, MARK, PATH, Judge, Sent, decode, encode, make, read_log
 from tests.simulation.versions import LATER_RECORD, SpokenKeyValue, Version
@@ -486,12 +487,3 @@ async def repeated(process: Process, batch: memoryview, limit_s: float = OPENS_S
                 if error.code is not ErrorCode.NOT_ENOUGH_REPLICAS:
                     raise
             await asyncio.sleep(0.1)
-
-
-async def until(is_met: Callable[[], bool], limit_s: float = 600.0, *, every_s: float = 0.01) -> None:
-    """Virtual time passes until the condition holds."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + limit_s
-    while not is_met():
-        assert loop.time() < end, "the condition never came to hold"
-        await asyncio.sleep(every_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, cast
@@ -35,65 +35,14 @@ from bmq.core.rpc.peers import PROTOCOL, PeerLost
 from bmq.core.rpc.server import InternalEndpoint
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.member import Member
-from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from tests.harness.fakes import FakeCatalog, FakeView
 from tests.unit.broker.world import RecordingTails
-from tests.unit.endpoint.serving import FakeCatalog, append
+from tests.unit.endpoint.serving import append
 
 _HEADER = struct.Struct(">hhihb")  # key, version, correlation id, no client id, no tagged fields
 _RESPONSE_HEADER_BYTES = 5
-
-
-class FakeView:
-    """A ``ClusterView`` that a test moves by hand."""
-
-    revision = 0
-    controller = None
-
-    def __init__(self, own: str) -> None:
-        self.own = own
-        self.members: dict[str, Member] = {}
-        self.owners: dict[PartitionKey, str] = {}
-        self.asked = 0
-        self._calls = Subscribers[[ViewChange]]()
-
-    def owner_of(self, key: PartitionKey) -> str:
-        self.asked += 1
-        return self.owners.get(key, "")
-
-    def owned_by(self, incarnation: str) -> Set[PartitionKey]:
-        return {key for key, owner in self.owners.items() if owner == incarnation}
-
-    def owned_count(self, incarnation: str) -> int:
-        return len(self.owned_by(incarnation))
-
-    def shard(self, shard: int) -> ShardOwner | None:
-        return None
-
-    @property
-    def shards(self) -> Mapping[int, ShardOwner]:
-        return {}
-
-    def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
-        return self._calls.add(call)
-
-    def join(self, *names: str) -> None:
-        for name in names:
-            self.members[name] = Member(incarnation=name, roles=frozenset({"broker"}))
-        self._tell(ViewChange(members=set(names)))
-
-    def lose(self, name: str) -> None:
-        self.members.pop(name, None)
-        self._tell(ViewChange(members={name}))
-
-    def give(self, owner: str, *keys: PartitionKey) -> None:
-        for key in keys:
-            self.owners[key] = owner
-        self._tell(ViewChange(partitions=set(keys)))
-
-    def _tell(self, change: ViewChange) -> None:
-        self._calls.notify(change)
 
 
 class Wire:
@@ -251,7 +200,7 @@ class Cluster:
     def give(self, owner: str, *keys: PartitionKey) -> None:
         """Everybody hears of it in the same moment."""
         for node in self.nodes.values():
-            node.view.give(owner, *keys)
+            node.view.assign(owner, *keys)
 
     async def write(self, owner: str, key: PartitionKey, data: bytearray, timeout_s: float = 10.0) -> int:
         """The base offset."""

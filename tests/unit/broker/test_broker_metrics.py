@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bmq.broker.config import log_config
 from bmq.core.errors import ErrorCode
-from tests.simulation.world import until
+from tests.harness.waiting import until
 from tests.unit.broker.world import World, batch, world
 
 

@@ -24,8 +24,7 @@ from bmq.storage.filesystem import CreateOptions, Lease
 from bmq.storage.hdfs import HdfsSettings
 from bmq.storage.memory import Faults
 from tests.harness.loop import run
-from tests.simulation.world import until
-from tests.unit.broker.assignment.test_follower import now
+from tests.harness.waiting import now, until
 from tests.unit.broker.cluster import Cluster, Node, cluster
 from tests.unit.broker.world import idempotent
 
@@ -86,8 +85,8 @@ class Moved:
 
                 if how == "killed":
                     c["a"].kill()
-                    c["b"].view.lose("a")
-                    c["b"].view.give("b", *keys)
+                    c["b"].view.leave("a")
+                    c["b"].view.assign("b", *keys)
                     await asyncio.gather(*map(write, written))
                     await _all_open(c["b"], keys)
                     del c.nodes["a"]

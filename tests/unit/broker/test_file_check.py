@@ -12,7 +12,7 @@ from bmq.broker.config import BrokerConfig
 from bmq.core.errors import ErrorCode
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage.memory import Faults
-from tests.simulation.world import until
+from tests.harness.waiting import until
 from tests.unit.broker.world import World, batch, world
 
 pytestmark = pytest.mark.slow

@@ -43,10 +43,10 @@ from bmq.core.rpc.messages.broker import (
 from bmq.core.rpc.messages.member import PingRequest
 from bmq.storage import checkpoint
 from bmq.storage.checkpoint import ProducerState, decode_producers, from_big_endian
-from tests.simulation.world import until
+from tests.harness.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
+from tests.harness.waiting import until
 from tests.unit.broker.cluster import Caller, Cluster, cluster
 from tests.unit.broker.world import batch, idempotent
-from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 
 pytestmark = pytest.mark.slow
 
@@ -109,7 +109,7 @@ async def test_rule_2_an_end_is_confirmed_by_the_store(question: Question, argum
         await asyncio.sleep(0.1)
         assert [owner.has_seen_end, owner.has_seen_end] == [True, False], "its word serves one reader"
         await asyncio.sleep(0.1)
-        c["b"].view.give("b", key)
+        c["b"].view.assign("b", key)
         await asyncio.sleep(10)
         assert (await ask(caller, key, Question.ENDS)).values == (1, 0, 1, 1)
         assert owner.has_seen_end is False
@@ -214,7 +214,7 @@ async def test_a_partition_that_is_being_opened_is_answered_as_such() -> None:
         await c["a"].assigned.wait(is_open, 5.0)
         c.give("b", opening)
         await c["b"].assigned.wait(opening, 5.0)
-        c["a"].view.give("a", opening)  # b has not heard of that, so its release is waited for
+        c["a"].view.assign("a", opening)  # b has not heard of that, so its release is waited for
         await asyncio.sleep(0)
         began = asyncio.get_running_loop().time()
         ask = partial(PartitionQuestion, topic.topic_id)

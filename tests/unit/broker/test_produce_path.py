@@ -19,8 +19,9 @@ from bmq.core.records.compression import Compression, recompress
 from bmq.core.records.reader import read_records
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage.memory import Faults
+from tests.harness.fakes import FakeClient
 from tests.simulation.world import read_log
-from tests.unit.broker.world import FakeClient, batch, idempotent, world
+from tests.unit.broker.world import batch, idempotent, world
 
 
 @pytest.mark.parametrize("version", range(3, 14))

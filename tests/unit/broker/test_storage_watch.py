@@ -17,7 +17,7 @@ from bmq.storage.filesystem import CorruptData, FileStatus, NoSuchFile, StorageE
 from bmq.storage.journal import OVERHEAD
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.layout import JOURNALS
-from tests.simulation.world import until
+from tests.harness.waiting import until
 from tests.unit.broker.cluster import Cluster, cluster
 from tests.unit.broker.world import batch
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, cast
@@ -19,7 +19,6 @@ from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig, log_config
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.partition.recompress import Offload, run_inline
-from bmq.core.aio.subscribers import Subscribers
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
@@ -42,29 +41,11 @@ from bmq.proxy.handlers import (
 from bmq.proxy.services import ProxyServices
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from tests.unit.endpoint.serving import FakeCatalog
+from tests.harness.fakes import FakeCatalog, FakeClient
 
 MODULES = (produce, list_offsets, offset_for_leader_epoch, delete_records, describe_producers, describe_log_dirs)
 Parts = dict[tuple[str, int], bytes | bytearray | None]
 FIELDS = ("error_code", "base_offset", "log_append_time_ms", "log_start_offset")
-
-
-class FakeClient:
-    peer = "10.0.0.1:5"
-    host = "10.0.0.1"
-    client_id: str | None = None
-    client_software = ("", "")
-
-    def __init__(self) -> None:
-        self.is_closed = False
-        self.calls = Subscribers[[]]()
-
-    def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
-        return self.calls.add(call)
-
-    def close(self) -> None:
-        self.is_closed = True
-        self.calls.notify()
 
 
 class RecordingTails:

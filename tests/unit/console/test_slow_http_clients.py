@@ -9,7 +9,7 @@ import asyncio
 import io
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,6 +21,7 @@ from bmq.console.http import HttpServer
 from bmq.console.http_connection import HttpConnection
 from bmq.console.listing import Order, Page
 from bmq.console.state import ConsoleState, GroupsFacts
+from tests.harness.waiting import until
 from tests.unit.console.states import state
 from tests.unit.console.test_http_connection import connect, get, serving
 
@@ -60,11 +61,6 @@ def left_for(client: socket.socket) -> int:
     while piece := client.recv(1 << 16):
         got += len(piece)
     return got
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110 - of the server's state
-        await asyncio.sleep(0.005)
 
 
 def with_gate(gate: asyncio.Event) -> ConsoleState:

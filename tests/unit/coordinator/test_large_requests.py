@@ -19,6 +19,7 @@ from bmq.core.wire import messages as m
 from bmq.endpoint.response_room import ResponseRoom
 from bmq.meta.members import OneNode, ProxyAddress
 from bmq.proxy.handlers import find_coordinator
+from tests.harness.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 from tests.unit.coordinator.cluster_world import cluster, group_of
 from tests.unit.coordinator.fakes import (
     CLIENT,
@@ -30,7 +31,6 @@ from tests.unit.coordinator.fakes import (
     sync_request,
     topic,
 )
-from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 
 pytestmark = pytest.mark.slow
 

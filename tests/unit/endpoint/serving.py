@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bmq.core.clock import LoopClock
@@ -20,52 +20,16 @@ from bmq.endpoint.fetch.operation import FetchParams, FetchResult
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.partitions import AppendCallback, Appended, Owner, PartitionView
-from bmq.meta.catalog import Topic, TopicChange
+from bmq.meta.catalog import Topic
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.filesystem import write_once
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import LiveSegment
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.harness.fakes import FakeCatalog
 
 EPOCH = 3
-
-
-class FakeCatalog:
-    """``meta.catalog.Catalog`` over a dict."""
-
-    cluster_id = "cluster"
-
-    def __init__(self) -> None:
-        self.topics: dict[str, Topic] = {}
-        self.version = 0
-        self._calls: list[Callable[[TopicChange], None]] = []
-
-    def by_id(self, topic_id: uuid.UUID) -> Topic | None:
-        return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
-
-    def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
-        return {}
-
-    def subscribe(self, call: Callable[[TopicChange], None]) -> None:
-        self._calls.append(call)
-
-    def subscribe_configs(self, call: Callable[[], None]) -> None:
-        raise NotImplementedError
-
-    async def wait_revision(self, revision: int) -> None:
-        raise NotImplementedError
-
-    async def refresh(self, name: str) -> Topic | None:
-        raise NotImplementedError
-
-    def put(self, name: str, topic: Topic | None) -> None:
-        change = TopicChange(self.topics.pop(name, None), topic)
-        if topic is not None:
-            self.topics[name] = topic
-        self.version += 1
-        for call in self._calls:
-            call(change)
 
 
 class FakeOwner:

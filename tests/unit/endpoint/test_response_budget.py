@@ -20,7 +20,7 @@ from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.large_requests import INLINE_BYTES, LargeRequests
 from bmq.endpoint.response_budget import COUNTED_LEAST, ResponseBudget
 from bmq.proxy.apis import ALL_APIS
-from tests.unit.broker.world import FakeClient
+from tests.harness.fakes import FakeClient
 
 LIMIT = 64 << 20
 LARGE = 40 << 20

@@ -21,14 +21,11 @@ from bmq.meta.kv import (
     Put,
 )
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
+from tests.harness.waiting import now
 
 
 def client(store: MemoryStore, faults: KvFaults | None = None, *, seed: int = 1) -> MemoryKeyValue:
     return MemoryKeyValue(store, random=random.Random(seed), faults=faults)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def hangs(task: asyncio.Future[Any]) -> bool:

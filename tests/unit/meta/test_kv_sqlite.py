@@ -22,6 +22,7 @@ import pytest
 from bmq.core.clock import Clock
 from bmq.meta.kv import Compare, Delete, Entry, Event, KvError, KvUnavailable, KvUnknown, LeaseNotFound, Put
 from bmq.meta.kv_sqlite import SqliteKeyValue, StoreLocked
+from tests.harness.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
@@ -189,11 +190,6 @@ async def hold_thread(kv: SqliteKeyValue, clock: HandClock) -> None:
     holding.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await holding
-
-
-async def until(fact: Callable[[], bool]) -> None:
-    while not fact():  # noqa: ASYNC110, the store's thread makes it true and has no event for it
-        await asyncio.sleep(0)
 
 
 async def test_close_answers_what_was_queued(tmp_path: Path) -> None:

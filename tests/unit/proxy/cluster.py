@@ -9,7 +9,7 @@ import asyncio
 import struct
 import uuid
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, TypeVar, cast
@@ -41,8 +41,7 @@ from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.produce import handler as produce
 from bmq.meta.catalog import Topic
-from bmq.meta.cluster.member import Address, Member
-from bmq.meta.cluster.view import ShardOwner, ViewChange
+from bmq.meta.cluster.member import Member
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.proxy.relay.pool import RelayPool
 from bmq.proxy.relay.server import Relay
@@ -53,8 +52,7 @@ from bmq.server.broker_endpoint import INTERNAL_APIS, internal_dispatch, interna
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from tests.unit.broker.world import FakeClient
-from tests.unit.endpoint.serving import FakeCatalog
+from tests.harness.fakes import FakeCatalog, FakeClient, FakeView
 
 LATENCY_S = 0.0005
 PING_S = 2.0
@@ -64,56 +62,6 @@ _HEAD = struct.Struct(">hhi")
 _ANSWER_HEAD = 5
 PROXY_APIS = (ApiKey.PRODUCE, ApiKey.FETCH)
 R = TypeVar("R")
-
-
-class View:
-    """A ``ClusterView`` that shows what a test has put there."""
-
-    revision = 0
-    controller: Member | None = None
-    shards: dict[int, ShardOwner] = {}  # noqa: RUF012  (nobody looks at them here)
-
-    def __init__(self, own: str) -> None:
-        self.own = own
-        self.members: dict[str, Member] = {}
-        self.owners: dict[PartitionKey, str] = {}
-        self._calls = Subscribers[[ViewChange]]()
-
-    def owner_of(self, key: PartitionKey) -> str:
-        return self.owners.get(key, "")
-
-    def owned_by(self, incarnation: str) -> Set[PartitionKey]:
-        return {key for key, owner in self.owners.items() if owner == incarnation}
-
-    def owned_count(self, incarnation: str) -> int:
-        return len(self.owned_by(incarnation))
-
-    def shard(self, shard: int) -> ShardOwner | None:
-        return None
-
-    def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
-        return self._calls.add(call)
-
-    def tell(self, change: ViewChange) -> None:
-        self._calls.notify(change)
-
-    def assign(self, key: PartitionKey, incarnation: str) -> None:
-        self.owners[key] = incarnation
-        self.tell(ViewChange(partitions={key}))
-
-    def join(self, incarnation: str, role: str = "broker") -> None:
-        self.members[incarnation] = member(incarnation, role)
-        self.tell(ViewChange(members={incarnation}))
-
-    def leave(self, incarnation: str) -> None:
-        del self.members[incarnation]
-        self.tell(ViewChange(members={incarnation}))
-
-
-def member(incarnation: str, role: str = "broker", zone: str = "") -> Member:
-    return Member(
-        incarnation=incarnation, roles=frozenset({role}), internal=Address(host=incarnation, port=1), zone=zone
-    )
 
 
 class Connection:
@@ -323,7 +271,7 @@ class ProxyProcess:
         self.stopped: list[Callable[[], None]] | None = None
         self.network = Network()
         self.network.brokers = world.network.brokers
-        view = View(name)
+        view = FakeView(name)
         view.members = world.view.members
         self.relay = Relay(view, cast(Peers, self.network))
         self.endpoint = InternalEndpoint(name, CLUSTER, LoopClock(), is_serving=lambda: True)
@@ -353,7 +301,7 @@ class Cluster:
         self.topic = Topic(name="orders", topic_id=uuid.UUID(int=1), partitions=partitions)
         self.catalog.put("orders", self.topic)
         self.network = Network()
-        self.view = View("proxy")
+        self.view = FakeView("proxy")
         self.pool = BlockCache(MemoryFileSystem(self.storage, "proxy"), ReadConfig(cache_bytes=16 << 20))
         self.metrics = Metrics()
         self.listed: dict[str, set[str]] = {}  # what other proxies say that they do not reach
@@ -394,10 +342,10 @@ class Cluster:
             await self.add(name)
         for name, proxy in self.proxies.items():
             self.network.brokers[name] = proxy
-            self.view.join(name, "proxy")
+            self.view.join(name, role="proxy")
         for partition in range(self.topic.partitions):
             self.open(partition, "b1")
-            self.view.assign(self.key(partition), "b1")
+            self.view.assign("b1", self.key(partition))
         self.remote.start()
 
     async def add(self, name: str) -> BrokerProcess:
@@ -433,7 +381,7 @@ class Cluster:
         if before in self.network.brokers:
             self.broker(before).assigned.withdraw(self.key(partition))
         self.open(partition, name)
-        self.view.assign(self.key(partition), name)
+        self.view.assign(name, self.key(partition))
 
     def kill(self, name: str) -> None:
         """It stops in mid-air, and its connections break; what it had accepted may be in its files."""
@@ -446,7 +394,7 @@ class Cluster:
         self.view.leave(name)
         for key in sorted(self.view.owned_by(name), key=lambda key: key.partition):
             self.open(key.partition, successor)
-            self.view.assign(key, successor)
+            self.view.assign(successor, key)
 
     async def _read_listed(self) -> dict[str, set[str]]:
         return self.listed

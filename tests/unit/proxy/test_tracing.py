@@ -262,7 +262,7 @@ def test_a_held_produce_is_traced_when_its_partition_has_an_owner_again() -> Non
         waiting = asyncio.ensure_future(w.produce(plain(), 0))
         await asyncio.sleep(1)
         w.cluster.open(0, "b2")
-        w.cluster.view.assign(w.cluster.key(), "b2")
+        w.cluster.view.assign("b2", w.cluster.key())
         assert await waiting == [0]
 
     tracer = story(main)

@@ -13,7 +13,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.server.listeners import CLIENTS_SHARE, Sockets, warn_of_loopback_names
 from bmq.server.node import LEAVES_METADATA_S, Node
-from tests.unit.log_text import lines
+from tests.harness.log_text import lines
 
 LIMIT_S = 8.0
 CONFIG = NodeConfig(root="file:///data", roles=("proxy",), shared_listen="127.0.0.1:1", drain_ms=int(LIMIT_S * 1000))

@@ -26,7 +26,7 @@ from bmq.meta.cluster.one_view import OneView
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from tests.unit.broker.world import FakeClient
+from tests.harness.fakes import FakeClient
 
 CONFIG = NodeConfig(
     listeners=("INSIDE://0.0.0.0:9092", "OUTSIDE://0.0.0.0:9094"),

@@ -28,9 +28,9 @@ from bmq.server import otel
 from bmq.server.node import Node
 from bmq.server.otel import RATIO, OtelTracer, TraceSettings, open_tracer, wanted_of
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.harness.fakes import FakeClient
+from tests.harness.log_text import lines
 from tests.services.otlp import collector
-from tests.unit.broker.world import FakeClient
-from tests.unit.log_text import lines
 from tests.unit.proxy.cluster import plain
 
 AT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}

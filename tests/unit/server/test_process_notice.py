@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bmq.server.process import Leaving, notice_if_slow
-from tests.unit.log_text import lines
+from tests.harness.log_text import lines
 
 
 async def later(seconds: float) -> None:

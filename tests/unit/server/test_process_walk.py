@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from bmq.server import process
-from tests.unit.log_text import lines
+from tests.harness.log_text import lines
 
 
 class Walker:

@@ -45,7 +45,7 @@ from bmq.storage.journal_writer import SNAPSHOT_A_TURN, JournalWriter
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.memory.appender import MemoryAppender
 from tests.harness.loop import run
-from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
+from tests.harness.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 
 pytestmark = pytest.mark.slow
 

@@ -28,10 +28,11 @@ from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import JOURNALS, PartitionPath
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import Faults
+from tests.harness.loop_stops import TurnCounter
+from tests.harness.waiting import now
 from tests.unit.broker.cluster import Cluster, Node, cluster
 from tests.unit.broker.world import batch, idempotent, world
 from tests.unit.endpoint.serving import append
-from tests.unit.loop_stops import TurnCounter
 
 pytestmark = pytest.mark.slow
 
@@ -47,10 +48,6 @@ def count_gets(node: Node) -> list[str]:
 
     node.kv.get = counted  # type: ignore[method-assign]
     return asked
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def record_of(c: Cluster, number: int = 0) -> ownership.PartitionRecord:
@@ -97,7 +94,7 @@ async def test_a_change_costs_what_it_names() -> None:
         keys = c.keys()
         c.give("a", *keys)
         asked = c["a"].view.asked
-        c["a"].view.give("b", keys[7])
+        c["a"].view.assign("b", keys[7])
         await asyncio.sleep(1)
         assert c["a"].view.asked - asked <= 2
         assert len(c["a"].assigned) == len(c["a"].follower) == 999
@@ -366,7 +363,7 @@ async def test_the_new_owner_does_not_wait_for_ever() -> None:
         (key,) = c.keys()
         c.give("a", key)
         await c.write("a", key, batch())
-        c["b"].view.give("b", key)
+        c["b"].view.assign("b", key)
         began = now()
         assert await c.write("b", key, batch()) == 1
         assert 3.0 <= now() - began < 3.5
@@ -405,15 +402,15 @@ async def test_a_dead_owner_is_not_waited_for(is_news_early: bool) -> None:
         await c.write("a", key, batch())
         c["a"].kill()
         if is_news_early:
-            c["b"].view.lose("a")
-        c["b"].view.give("b", key)
+            c["b"].view.leave("a")
+        c["b"].view.assign("b", key)
         began = now()
         writing = asyncio.ensure_future(c.write("b", key, batch()))
         await asyncio.sleep(0.2)
         if not is_news_early:
             assert not writing.done()
             assert len(c["b"].assigned._waiting["a"]) == 1
-            c["b"].view.lose("a")
+            c["b"].view.leave("a")
         assert await writing == 1
         assert now() - began < 0.5
         assert not c["b"].assigned._waiting
@@ -448,10 +445,10 @@ async def test_a_word_before_the_assignment_is_heard_of() -> None:
         (key,) = c.keys()
         c.give("a", key)
         await c.write("a", key, batch())
-        c["a"].view.give("b", key)
+        c["a"].view.assign("b", key)
         await asyncio.sleep(1)
         assert c["a"].wire.asked
-        c["b"].view.give("b", key)
+        c["b"].view.assign("b", key)
         began = now()
         assert await c.write("b", key, batch()) == 1
         assert now() - began < 0.1
@@ -465,15 +462,15 @@ async def test_withdrawn_while_it_waits() -> None:
         (key,) = c.keys()
         c.give("a", key)
         await c.write("a", key, batch())
-        c["b"].view.give("b", key)
+        c["b"].view.assign("b", key)
         await asyncio.sleep(0.1)
         assert len(c["b"].assigned._waiting["a"]) == 1
-        c["b"].view.give("c", key)
-        c["c"].view.give("c", key)
+        c["b"].view.assign("c", key)
+        c["c"].view.assign("c", key)
         await asyncio.sleep(0.1)
         assert not c["b"].assigned._waiting
         assert not c["b"].wire.asked
-        c["a"].view.give("c", key)
+        c["a"].view.assign("c", key)
         assert await c.write("c", key, batch()) == 1
         assert (await record_of(c)).epoch == 2
         await asyncio.sleep(5)  # the alarm of the wait that is over rings
@@ -607,8 +604,8 @@ async def test_a_settled_log_is_opened_without_reading_journals() -> None:
         moved = await c["b"].assigned.wait(keys[0], 5.0)
         assert await moved.delete_before(2) == 2
         c["b"].kill()
-        c["a"].view.lose("b")
-        c["a"].view.give("a", keys[0])
+        c["a"].view.leave("b")
+        c["a"].view.assign("a", keys[0])
         back = await c["a"].assigned.wait(keys[0], 5.0)
         assert (back.log_start, back.high_watermark) == (2, 2)
         del c.nodes["b"]
@@ -626,7 +623,7 @@ async def test_a_settled_log_whose_index_is_damaged_or_gone() -> None:
         assert (await record_of(c)).is_settled
         (index,) = [path async for path in indexes(c)]
         await c["a"].fs.delete(index)
-        c["b"].view.give("b", key)
+        c["b"].view.assign("b", key)
         heir = await c["b"].assigned.wait(key, 5.0)
         assert (heir.high_watermark, heir.epoch) == (1, 2)
         assert not (await record_of(c)).is_settled
@@ -657,8 +654,8 @@ async def test_kafscale_120_two_brokers_wrote_one_partition(seed: int) -> None:
         for node in c.nodes.values():
             node.kv.faults = KvFaults(latency_s=0.05)
         (key,) = c.keys()
-        c["a"].view.give("a", key)
-        c["b"].view.give("b", key)
+        c["a"].view.assign("a", key)
+        c["b"].view.assign("b", key)
         acked: dict[int, bytes] = {}
 
         async def produce(name: str) -> None:
@@ -694,9 +691,9 @@ class Contradicted:
 
     async def begin(self) -> None:
         c, key = self.c, self.key
-        c["a"].view.give("a", key)
+        c["a"].view.assign("a", key)
         assert await c.write("a", key, idempotent(0)) == 0
-        c["b"].view.give("b", key)
+        c["b"].view.assign("b", key)
         assert await c.write("b", key, idempotent(1)) == 1
 
     def send(self, sequence: int) -> Awaitable[Any]:
@@ -818,12 +815,12 @@ async def test_kafscale_162_a_stale_record_is_never_written_over_a_newer_one() -
     async with cluster("a", "b", "c") as c:
         c.topic()
         (key,) = c.keys()
-        c["a"].view.give("a", key)
+        c["a"].view.assign("a", key)
         await c["a"].assigned.wait(key, 5.0)
         stale = await c["b"].broker.read_record(key)
         assert await c.write("a", key, batch()) == 0
-        c["c"].view.lose("a")
-        c["c"].view.give("c", key)
+        c["c"].view.leave("a")
+        c["c"].view.assign("c", key)
         assert await c.write("c", key, batch()) == 1
         newest = await record_of(c)
         path = next(iter(c["a"].broker.partitions())).path
@@ -945,8 +942,8 @@ async def test_a_broker_that_cannot_take_over_says_so_too() -> None:
         await c.write("a", key, batch())
         c["a"].kill()
         c.storage.faults = Faults(unavailable=1.0)
-        c["b"].view.lose("a")
-        c["b"].view.give("b", key)
+        c["b"].view.leave("a")
+        c["b"].view.assign("b", key)
         await asyncio.sleep(8)
         assert not c["b"].broker.is_serving
         c.storage.faults = Faults()

@@ -36,7 +36,8 @@ from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import decode_idx
 from tests.harness.loop import run
-from tests.simulation.world import WallClock, until
+from tests.harness.waiting import until
+from tests.simulation.world import WallClock
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 

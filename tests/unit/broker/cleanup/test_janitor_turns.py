@@ -13,8 +13,8 @@ from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import State
 from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.model import PartitionKey
+from tests.harness.loop_stops import TurnCounter
 from tests.unit.broker.cluster import cluster
-from tests.unit.loop_stops import TurnCounter
 
 TOPIC_ID = uuid.UUID(int=1)
 

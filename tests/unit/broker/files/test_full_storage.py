@@ -12,9 +12,10 @@ from bmq.broker.config import BrokerConfig
 from bmq.core.errors import ErrorCode
 from bmq.storage.filesystem import CreateOptions, OutOfSpace
 from bmq.storage.memory import Faults
-from tests.simulation.world import read_log, until
+from tests.harness.log_text import lines
+from tests.harness.waiting import until
+from tests.simulation.world import read_log
 from tests.unit.broker.world import World, batch, world
-from tests.unit.log_text import lines
 
 pytestmark = pytest.mark.slow
 

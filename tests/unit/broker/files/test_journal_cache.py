@@ -14,10 +14,10 @@ from bmq.storage import layout
 from bmq.storage.filesystem import Appender, Lease, StorageUnavailable, write_once
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from tests.simulation.world import until
+from tests.harness.log_text import lines
+from tests.harness.waiting import until
 from tests.unit.broker.cluster import cluster
 from tests.unit.broker.world import batch, world
-from tests.unit.log_text import lines
 from tests.unit.storage.test_journal import full, key, snapshot
 
 DEAD = "3-0123456789abcdef"
@@ -254,7 +254,7 @@ async def test_a_takeover_that_waits_for_a_journal_says_so(caplog: pytest.LogCap
                 return await visible_length(path)
 
             heir.fs.visible_length = ask  # type: ignore[method-assign]
-            heir.view.give("b", key)  # the other one has not been told, and lets go of nothing
+            heir.view.assign("b", key)  # the other one has not been told, and lets go of nothing
             await asyncio.sleep(20.0)
             assert heir.assigned.get(key) is None
             ((path, why),) = heir.assigned.not_served()

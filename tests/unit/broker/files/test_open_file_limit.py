@@ -14,7 +14,8 @@ from bmq.broker.partition.states import State
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.storage.filesystem import CreateOptions, OutOfSpace
 from bmq.storage.memory import Faults
-from tests.simulation.world import read_log, until
+from tests.harness.waiting import until
+from tests.simulation.world import read_log
 from tests.unit.broker.world import World, batch, world
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 from bmq.broker.files.context import SEALS_AT_ONCE
 from bmq.storage.filesystem import Lease
 from bmq.storage.memory import Faults, MemoryFileSystem
-from tests.simulation.world import until
+from tests.harness.waiting import until
 from tests.unit.broker.world import World, batch, world
 
 PARTITIONS = 60

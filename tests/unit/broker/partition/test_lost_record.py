@@ -13,7 +13,7 @@ from bmq.meta import ownership
 from bmq.meta.kv import Delete
 from bmq.storage.filesystem import Lease
 from bmq.storage.layout import PartitionPath
-from tests.simulation.world import until
+from tests.harness.waiting import until
 from tests.unit.broker.cluster import Cluster, cluster
 from tests.unit.broker.world import idempotent
 
@@ -50,8 +50,8 @@ async def test_a_takeover_that_finds_neither_files_nor_record_ends() -> None:
             return length
 
         fs.fence = fence_and_lose_all  # type: ignore[method-assign]
-        c["b"].view.lose("a")
-        c["b"].view.give("b", key)
+        c["b"].view.leave("a")
+        c["b"].view.assign("b", key)
         await until(lambda: c["b"].broker.get(key) is not None)
         heir = writer_of(c, "b", key)
         await until(lambda: heir.partition.state in TERMINAL)

@@ -10,7 +10,7 @@ import pytest
 
 from bmq.broker.config import BrokerConfig, LogConfig, log_config
 from bmq.core.errors import ErrorCode
-from tests.simulation.world import until
+from tests.harness.waiting import until
 from tests.unit.broker.world import World, batch, idempotent, world
 
 HOLD_S = BrokerConfig().short_hold_ms / 1000

@@ -16,7 +16,7 @@ from bmq.broker.partition.producer_state import BATCHES_KEPT, ProducerTable
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import CONTROL, MAX_SEQUENCE, Batch, Record, build_batch
 from bmq.storage.checkpoint import ProducerBatch, ProducerState
-from tests.unit.loop_stops import STOP_MAX_S, without_collector
+from tests.harness.loop_stops import STOP_MAX_S, without_collector
 
 pytestmark = pytest.mark.slow
 

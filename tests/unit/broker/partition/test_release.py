@@ -30,8 +30,8 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults
 from bmq.storage.segment import decode_idx
 from tests.harness.loop import run
-from tests.simulation.world import until
-from tests.unit.broker.assignment.test_follower import count_gets, now, record_of
+from tests.harness.waiting import now, until
+from tests.unit.broker.assignment.test_follower import count_gets, record_of
 from tests.unit.broker.cluster import Cluster, Node, cluster
 from tests.unit.broker.world import batch, idempotent
 
@@ -136,7 +136,7 @@ async def test_an_index_whose_writer_died_is_written_by_the_successor() -> None:
         c.give("b", key)
         await c.write("b", key, idempotent(2))
         c["a"].kill()
-        c["b"].view.lose("a")
+        c["b"].view.leave("a")
         del c.nodes["a"]
         await later(LOOK_MS + 1000)
         kept = [status.path async for status in c["b"].fs.list(path_of(c).folder)]
@@ -167,7 +167,7 @@ async def test_an_index_is_whole_after_two_moves_before_it_was_written(dies: boo
         assert await index_of(c, "c") is None
         for name in ("a", "b") if dies else ():
             c[name].kill()
-            c["c"].view.lose(name)
+            c["c"].view.leave(name)
             del c.nodes[name]
         await later(2 * BEHIND_MS)
         assert (await index_of(c, "c") is None) == dies
@@ -193,7 +193,7 @@ async def test_no_index_is_made_again_of_what_is_deleted_meanwhile() -> None:
         await c["c"].assigned.wait(key, 5.0)
         for name in ("a", "b"):
             c[name].kill()
-            c["c"].view.lose(name)
+            c["c"].view.leave(name)
             del c.nodes[name]
         async for status in c["c"].fs.list(path_of(c).folder):
             await c["c"].fs.delete(status.path)
@@ -213,7 +213,7 @@ async def test_rule_9_a_word_and_an_index_that_died_with_their_writer_cost_no_pr
         await c["a"].wire.has_asked.wait()
         assert (await record_of(c)).is_settled
         c["a"].kill()
-        c["b"].view.lose("a")
+        c["b"].view.leave("a")
         del c.nodes["a"]
         assert await c.write("b", key, idempotent(2)) == 2, "a repetition"
         assert await c.write("b", key, idempotent(3)) == 3
@@ -239,7 +239,7 @@ async def test_rule_9_they_cost_no_producer_its_memory_of_the_segment_before() -
         await c["a"].wire.has_asked.wait()
         assert [entry.name.base for entry in (await record_of(c)).segments] == [3]
         c["a"].kill()
-        c["b"].view.lose("a")
+        c["b"].view.leave("a")
         del c.nodes["a"]
         assert await c.write("b", key, idempotent(2)) == 2, "a repetition"
         assert await c.write("b", key, idempotent(3)) == 4
@@ -313,8 +313,8 @@ async def test_without_a_successor_the_index_is_written_first() -> None:
     async with cluster() as c:
         key = await owned(c)
         for node in c.nodes.values():
-            node.view.lose("b")
-        c["a"].view.give("b", key)
+            node.view.leave("b")
+        c["a"].view.assign("b", key)
         await c["a"].assigned.wait_left()
         assert "idx" in await kinds(c)
         assert len(c["a"].broker.shared.late_indexes) == 0
@@ -404,7 +404,7 @@ async def test_a_first_file_that_is_not_wanted_is_removed(how: str) -> None:
     async with cluster() as c:
         key = await owned(c)
         b = c["b"]
-        b.view.give("b", key)  # the old owner does not hear of it yet
+        b.view.assign("b", key)  # the old owner does not hear of it yet
         waiting = asyncio.ensure_future(b.assigned.wait(key, 20.0))
         await later(100)
         assert any(name.startswith(".spare") and name.endswith("-b") for name in await names(c))
@@ -412,7 +412,7 @@ async def test_a_first_file_that_is_not_wanted_is_removed(how: str) -> None:
             await waiting
             await later(c.broker_config.handover_wait_ms + 6_000)
         elif how == "it goes elsewhere":
-            b.view.give("a", key)
+            b.view.assign("a", key)
             await later(100)
         else:
             await c.nodes.pop("b").stop()
@@ -647,7 +647,7 @@ async def test_a_word_does_not_wait_for_the_answer_to_the_one_before() -> None:
         keys = c.keys()
         c.wire_s = 1.0
         a = c["a"]
-        a.view.give("b", *keys)
+        a.view.assign("b", *keys)
         began = now()
         for key in keys:
             a.handovers.notify(key, NOTHING)

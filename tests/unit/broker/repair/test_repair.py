@@ -30,7 +30,8 @@ from bmq.storage.filesystem import StorageUnavailable, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import MemoryFileSystem
 from tests.harness.loop import run
-from tests.simulation.world import KEY, PATH, SMALL, Process, World, make, read_log, until
+from tests.harness.waiting import until
+from tests.simulation.world import KEY, PATH, SMALL, Process, World, make, read_log
 
 pytestmark = pytest.mark.slow
 

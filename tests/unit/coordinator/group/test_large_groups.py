@@ -15,7 +15,7 @@ from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Sto
 from bmq.coordinator.group.states import GroupRules, GroupState
 from bmq.coordinator.group.timers import GroupTimers
 from bmq.coordinator.records import GroupRecord, decode, encode
-from tests.unit.loop_stops import STOP_MAX_S, without_collector
+from tests.harness.loop_stops import STOP_MAX_S, without_collector
 
 pytestmark = pytest.mark.slow
 

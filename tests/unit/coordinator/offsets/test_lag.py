@@ -17,8 +17,8 @@ from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.metrics.counters import OTHER_TOPICS
 from bmq.core.model import PartitionKey
 from tests.harness.loop import run
+from tests.harness.loop_stops import TurnCounter
 from tests.unit.coordinator.fakes import MemoryCatalog, MemoryLogs, World, running, topic
-from tests.unit.loop_stops import TurnCounter
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from bmq.coordinator.records import (
     encode,
 )
 from bmq.core.records.batch import Record, build_batch
+from tests.harness.loop_stops import STOP_MAX_S, loop_stops
 from tests.unit.coordinator.fakes import World, running, topic
-from tests.unit.loop_stops import STOP_MAX_S, loop_stops
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bmq.core.aio.eager import start
-from tests.unit.loop_stops import without_collector
+from tests.harness.loop_stops import without_collector
 
 pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio", "uvloop", "virtual")]
 

@@ -10,7 +10,7 @@ import pytest
 
 from bmq.core.aio.task_group import TaskGroup
 from tests.harness.loop import run
-from tests.unit.loop_stops import without_collector
+from tests.harness.loop_stops import without_collector
 
 pytestmark = pytest.mark.slow
 

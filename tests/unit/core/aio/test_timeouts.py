@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from bmq.core.aio.timeouts import EXPIRED_A_TURN, GRAIN_S, LONGEST_S, Deadlines
-from tests.unit.loop_stops import TurnCounter
+from tests.harness.loop_stops import TurnCounter
 
 
 class Item:

@@ -12,7 +12,7 @@ import pytest
 
 from bmq.core.aio.steps import Steps
 from bmq.core.aio.turns import StepQueue, Turns, map_in_turns, next_turn
-from tests.unit.loop_stops import STOP_MAX_S, TurnCounter, forget_stops, run_measured
+from tests.harness.loop_stops import STOP_MAX_S, TurnCounter, forget_stops, run_measured
 
 
 async def test_everything_is_done_in_order() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.refresh import Refresh
-from tests.unit.log_text import lines
+from tests.harness.log_text import lines
 
 
 class Work:

@@ -6,12 +6,13 @@ import asyncio
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from tests.harness.waiting import until
 from tests.unit.core.net.world import PRODUCE, Script, World, frame
 
 pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio", "uvloop")]
@@ -38,11 +39,6 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, int]:
     (size,) = struct.unpack(">i", await reader.readexactly(4))
     body = await reader.readexactly(size)
     return struct.unpack_from(">i", body)[0], size
-
-
-async def until(fact: Callable[[], bool]) -> None:
-    while not fact():  # noqa: ASYNC110  # what a socket does announces itself to nobody here
-        await asyncio.sleep(0.001)
 
 
 async def test_addresses_have_their_own_dispatch_and_share_limits() -> None:

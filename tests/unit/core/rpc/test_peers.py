@@ -20,6 +20,7 @@ from bmq.core.rpc.messages.member import PingResponse, Unregistered
 from bmq.core.rpc.peer import PeerSettings
 from bmq.core.rpc.peers import PAUSE_S, WANTED_S, ConnectionKind, Evidence, Peer, PeerBusy, PeerLost, Peers
 from bmq.core.rpc.server import Admission
+from tests.harness.waiting import now
 from tests.unit.core.rpc.world import (
     ECHO,
     KERNEL_BYTES,
@@ -43,10 +44,6 @@ async def lost(future: asyncio.Future[memoryview]) -> PeerLost:
     with pytest.raises(PeerLost) as caught:
         await future
     return caught.value
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 # ---------------------------------------------------------------------------------------------------------- calls

@@ -14,6 +14,7 @@ from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S
 from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from tests.harness.loop import run
+from tests.harness.waiting import now
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
 
 pytestmark = pytest.mark.slow
@@ -29,10 +30,6 @@ def in_world(main: Callable[[World], Awaitable[None]], *, partitions: int = 3, *
         assert world.metrics.parked_fetches == 0
 
     run(whole())
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 class Client:

@@ -22,8 +22,9 @@ from bmq.storage.filesystem import CorruptData, StorageUnavailable
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import OffsetNotFound
 from tests.harness.loop import run
+from tests.harness.loop_stops import without_collector
+from tests.harness.waiting import now
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
-from tests.unit.loop_stops import without_collector
 
 pytestmark = pytest.mark.slow
 
@@ -43,10 +44,6 @@ def in_world(main: Callable[[World], Awaitable[None]], **options: Any) -> None:
         assert len(world.reading.poll) == 0
 
     run(whole())
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def settle() -> None:

@@ -18,9 +18,10 @@ from bmq.core.net.request import CloseConnection
 from bmq.core.wire.limits import PARTITIONS
 from bmq.endpoint.produce.handler import PARTITIONS_AT_ONCE, PartitionProduce
 from bmq.storage.memory import Faults
+from tests.harness.fakes import FakeClient
 from tests.harness.loop import run
-from tests.unit.broker.world import FakeClient, World, batch, idempotent, produced, world
-from tests.unit.loop_stops import without_collector
+from tests.harness.loop_stops import without_collector
+from tests.unit.broker.world import World, batch, idempotent, produced, world
 
 pytestmark = pytest.mark.slow
 

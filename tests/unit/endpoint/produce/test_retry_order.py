@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 
 import pytest
 
-from bmq.core.aio.subscribers import Subscribers
 from bmq.core.model import PartitionKey
 from bmq.endpoint.produce.queue import STUMBLES_MAX, RetryOrder
+from tests.harness.fakes import FakeClient
 
 KEY, OTHER = PartitionKey(uuid.UUID(int=1), 0), PartitionKey(uuid.UUID(int=1), 1)
-
-
-class FakeClient:
-    peer = host = "here"
-    client_id: str | None = None
-    client_software = ("", "")
-
-    def __init__(self) -> None:
-        self.is_closed = False
-        self._calls = Subscribers[[]]()
-
-    def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
-        return self._calls.add(call)
-
-    def close(self) -> None:
-        self.is_closed = True
-        self._calls.notify()
 
 
 @pytest.fixture

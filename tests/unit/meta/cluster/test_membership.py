@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -24,6 +24,7 @@ from bmq.meta.cluster.membership import (
 )
 from bmq.meta.kv import Commit, Compare, Delete, KeyValue, Put, Write
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -72,12 +73,6 @@ async def joined(kv: KeyValue, member: Member) -> AsyncIterator[Joined]:
 async def shown(kv: KeyValue, incarnation: str) -> Member | None:
     entry = await kv.get(member_key("c", incarnation))
     return decode_member(entry.value) if entry is not None else None
-
-
-async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  (virtual time)
-            await asyncio.sleep(0.01)
 
 
 async def test_it_is_there_as_long_as_it_lives_and_gone_at_once_when_it_leaves() -> None:

@@ -20,23 +20,11 @@ from bmq.endpoint.partitions import Owner, PartitionView
 from bmq.meta.members import Members, OneNode, ProxyAddress
 from bmq.meta.producer_ids import ProducerIds
 from bmq.proxy.services import ProxyServices
+from tests.harness.fakes import FakeClient
 from tests.unit.controller.admin.world import AdminWorld
 
 RESPONSES = {ApiKey.DESCRIBE_CONFIGS: DescribeConfigsResponse}
 """Of handlers that encode their answer themselves."""
-
-
-class FakeClient:
-    """A connection that nobody closes."""
-
-    peer = "127.0.0.1:1"
-    host = "127.0.0.1"
-    is_closed = False
-    client_id: str | None = None
-    client_software = ("", "")
-
-    def on_close(self, call: Any) -> Any:
-        return lambda: None
 
 
 class FakeOwner:

@@ -25,8 +25,9 @@ from bmq.meta.members import ProxyAddress
 from bmq.proxy.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
 from bmq.proxy.handlers import metadata
 from bmq.proxy.metadata_cache import COST_PER_STEP, MetadataCache, encode_error
+from tests.harness.fakes import FakeClient
 from tests.harness.loop import run
-from tests.unit.proxy.handlers.admin_serving import AdminServing, FakeClient, Spread, decode, serving
+from tests.unit.proxy.handlers.admin_serving import AdminServing, Spread, decode, serving
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.proxy.handlers._parallel import each
 from bmq.proxy.partition_queries import ask_all
 from tests.harness.loop import run
-from tests.unit.loop_stops import without_collector
+from tests.harness.loop_stops import without_collector
 
 
 class Item:

@@ -14,7 +14,8 @@ from bmq.meta.cluster.unreachable import decode_unreachable, unreachable_key
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.proxy.reachability.failure_reports import REPORT_S, Reports
 from bmq.proxy.reachability.unreachable_brokers import DOWN_S, UP_S, Reachability, UnreachableBrokers
-from tests.unit.proxy.cluster import CLUSTER, View, member
+from tests.harness.fakes import FakeView, member
+from tests.unit.proxy.cluster import CLUSTER
 
 
 class FakePeers:
@@ -47,8 +48,8 @@ class FakePeers:
             call(incarnation, "cut")
 
 
-def view_of(*incarnations: str, controller: str = "c1") -> View:
-    view = View("proxy")
+def view_of(*incarnations: str, controller: str = "c1") -> FakeView:
+    view = FakeView("proxy")
     view.members = {each: member(each) for each in (*incarnations, controller)}
     view.controller = view.members[controller]
     return view

@@ -29,8 +29,8 @@ from bmq.proxy.relay.pool import RELAY_AFTER_S, RelayPool
 from bmq.proxy.relay.server import CONNECTIONS_MAX
 from bmq.proxy.routing.broker_link import RETURN_S
 from bmq.proxy.routing.produce_route import RouteState
-from tests.unit.broker.world import FakeClient
-from tests.unit.proxy.cluster import CLUSTER, Cluster, cluster, idempotent, member, plain
+from tests.harness.fakes import FakeClient, member
+from tests.unit.proxy.cluster import CLUSTER, Cluster, cluster, idempotent, plain
 from tests.unit.proxy.routing.test_owners import answers, errors_of, values
 
 pytestmark = pytest.mark.slow

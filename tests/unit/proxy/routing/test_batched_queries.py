@@ -29,9 +29,11 @@ from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.messages import ListOffsetsRequest
 from bmq.proxy.handlers import list_offsets
 from bmq.proxy.routing.batched_queries import LOST_S, SINGLES_MAX, TOGETHER_MAX, WAIT_S, BatchedQueries
+from tests.harness.fakes import member
 from tests.harness.loop import run
-from tests.unit.loop_stops import STOP_MAX_S, loop_stops
-from tests.unit.proxy.cluster import Cluster, cluster, member, plain
+from tests.harness.loop_stops import STOP_MAX_S, loop_stops
+from tests.harness.waiting import now
+from tests.unit.proxy.cluster import Cluster, cluster, plain
 
 TOPIC = uuid.UUID(int=1)
 LATENCY_S = 0.001
@@ -92,10 +94,6 @@ class Broker:
 
 def ends(partition: int) -> tuple[int, int, int, int]:
     return 1, 0, 10 * partition, 10 * partition
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 @asynccontextmanager

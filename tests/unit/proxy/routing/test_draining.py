@@ -8,19 +8,17 @@ import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.cluster.view import ViewChange
-from tests.unit.proxy.cluster import Cluster, cluster, idempotent, member
+from tests.harness.fakes import member
+from tests.harness.waiting import now
+from tests.unit.proxy.cluster import Cluster, cluster, idempotent
 
 SOON_S = 0.01
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def drained(world: Cluster, name: str) -> None:
     """The broker has said that it is leaving."""
     world.view.members[name] = member(name).draining()
-    world.view.tell(ViewChange(members={name}))
+    world.view.notify(ViewChange(members={name}))
 
 
 def without_owner(world: Cluster) -> None:

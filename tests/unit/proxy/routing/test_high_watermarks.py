@@ -53,7 +53,7 @@ async def test_a_partition_that_is_not_open_is_left_out_and_is_not_opened_for_it
         keys = await written(c)
         c.topic(1, "events")
         (unassigned,) = c.keys("events")
-        c["a"].view.give("b", unassigned)  # b has not heard of it
+        c["a"].view.assign("b", unassigned)  # b has not heard of it
         assert await finder(c).find([*keys, unassigned]) == {key: key.partition for key in keys}
 
 
@@ -65,13 +65,13 @@ async def test_a_broker_that_is_cut_off_or_of_an_earlier_version_is_left_out() -
         assert await finder(c).find(keys) == known
         c["a"].wire.is_cut = True
         assert await finder(c).find(keys) == {key: key.partition for key in keys[0::3]}
-        c["a"].view.lose("c")
+        c["a"].view.leave("c")
         assert await finder(c).find(keys) == {key: key.partition for key in keys[0::3]}
 
 
 async def test_a_process_that_is_no_broker_asks_all_of_others() -> None:
     async with cluster("a", "b", "c") as c:
         keys = await written(c)
-        c["a"].view.give("b")
+        c["a"].view.assign("b")
         lonely = HighWatermarks(c["a"].view, None, None)
         assert await lonely.find(keys) == {}

@@ -27,9 +27,10 @@ from bmq.proxy.routing.produce_route import ProduceRoute, RouteState
 from bmq.proxy.routing.produce_sender import NOTIFIED_A_TURN, PARTS_MAX, ProduceSender
 from bmq.proxy.routing.remote_owner import RemoteOwner
 from bmq.proxy.routing.remote_tail import OwnerLink, RemoteTail
+from tests.harness.fakes import member
+from tests.harness.loop_stops import STOP_MAX_S, loop_stops
 from tests.unit.endpoint.serving import AppendFuture
-from tests.unit.loop_stops import STOP_MAX_S, loop_stops
-from tests.unit.proxy.cluster import Cluster, cluster, member
+from tests.unit.proxy.cluster import Cluster, cluster
 
 pytestmark = pytest.mark.slow
 

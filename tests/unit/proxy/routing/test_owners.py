@@ -26,9 +26,9 @@ from bmq.proxy.routing.remote_tail import CONFIRM_EVERY_S
 from bmq.storage import checkpoint
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.memory import Faults
-from tests.unit.broker.world import FakeClient
+from tests.harness.fakes import FakeClient
+from tests.harness.loop_stops import TurnCounter
 from tests.unit.endpoint.serving import append
-from tests.unit.loop_stops import TurnCounter
 from tests.unit.proxy.cluster import PING_S, Cluster, cluster, idempotent, plain
 
 pytestmark = pytest.mark.slow
@@ -240,7 +240,7 @@ async def test_rule_9_what_is_given_back_goes_before_what_waits_and_ends_in_its_
         loop = asyncio.get_running_loop()
         sent = world.send(idempotent(0))
         await asyncio.sleep(0.01)
-        world.view.assign(world.key(), "b2")  # nothing more is sent until b1 has answered
+        world.view.assign("b2", world.key())  # nothing more is sent until b1 has answered
         await asyncio.sleep(1)
         began = loop.time()
         later = world.send(idempotent(1))
@@ -318,7 +318,7 @@ async def test_an_assignment_before_its_member_is_heard_of() -> None:
         sent = world.send(plain())
         await sent
         late = world.send(plain(), 1)
-        world.view.assign(world.key(), "b3")
+        world.view.assign("b3", world.key())
         await asyncio.sleep(0.1)
         waits = world.send(plain())
         await asyncio.sleep(0.1)
@@ -332,14 +332,14 @@ async def test_an_assignment_before_its_member_is_heard_of() -> None:
 
 async def test_waiting_for_an_owner_is_bounded_and_ends_when_it_comes() -> None:
     async with cluster() as world:
-        world.view.assign(world.key(), "")
+        world.view.assign("", world.key())
         with pytest.raises(RequestError) as caught:
             await world.owners.wait(world.key(), 0.5)
         assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert world.owners.get(world.key()) is None
         waiting = asyncio.ensure_future(world.owners.wait(world.key(), 5))
         await asyncio.sleep(0.1)
-        world.view.assign(world.key(), "b1")
+        world.view.assign("b1", world.key())
         owner = await waiting
         assert owner.is_open
         assert world.owners.get(world.key()) is owner
@@ -546,7 +546,7 @@ async def test_rule_2_who_was_fenced_and_has_not_heard_of_it_calls_nothing_out_o
         for _ in range(3):
             found = errors_of(await world.fetch(world.want(7), max_wait_s=0.3))
             assert "OFFSET_OUT_OF_RANGE" not in found
-        world.view.assign(world.key(), "b2")
+        world.view.assign("b2", world.key())
         await asyncio.sleep(1)
         assert errors_of(await world.fetch(world.want(7), max_wait_s=5)) == []
 
@@ -747,9 +747,9 @@ async def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> Non
                     case 1:
                         world.network.cut(owner)
                     case 2:
-                        world.view.assign(world.key(), rng.choice([*alive, ""]))
+                        world.view.assign(rng.choice([*alive, ""]), world.key())
                         await asyncio.sleep(rng.uniform(0, 0.3))
-                        world.view.assign(world.key(), owner)
+                        world.view.assign(owner, world.key())
                     case _ if len(alive) == 2:
                         alive.append(f"b{rng.randrange(1 << 30)}")
                         await world.add(alive[-1])
@@ -811,7 +811,7 @@ async def test_rule_9_what_comes_to_this_process_waits_for_the_answers_of_its_ea
         world.broker("b1").stopped = []
         first = [world.send(idempotent(number)) for number in range(2)]
         world.open(0, "b2")
-        world.view.assign(world.key(), "b2")
+        world.view.assign("b2", world.key())
         await own.assigned.wait(world.key(), 5)
         third = world.send(idempotent(2))
         assert routed.get(world.key()) is None

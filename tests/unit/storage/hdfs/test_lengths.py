@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,15 +15,9 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.appender import HdfsAppender
 from bmq.storage.hdfs.lengths import LengthReporter
 from bmq.storage.hdfs.settings import HdfsSettings
+from tests.harness.waiting import until
 
 INTERVAL_S = 0.01
-LIMIT_S = 10.0
-
-
-async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not fact():  # noqa: ASYNC110 - what is waited for is in stand-ins that know of no event
-            await asyncio.sleep(INTERVAL_S / 4)
 
 
 class FakePipeline:

@@ -1,0 +1,126 @@
+"""Stand-ins that several folders' tests share: a client's connection, the cluster's view, the catalog of topics."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Set
+
+from bmq.core.aio.subscribers import Subscribers
+from bmq.core.model import PartitionKey
+from bmq.meta.catalog import Topic, TopicChange
+from bmq.meta.cluster.member import Address, Member
+from bmq.meta.cluster.view import ShardOwner, ViewChange
+
+
+class FakeClient:
+    """A client's connection, as handlers see it."""
+
+    peer = "10.0.0.1:5"
+    host = "10.0.0.1"
+    client_id: str | None = None
+    client_software = ("", "")
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.calls = Subscribers[[]]()
+
+    def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
+        return self.calls.add(call)
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.calls.notify()
+
+
+class FakeView:
+    """A ``ClusterView`` that shows what a test has put there."""
+
+    revision = 0
+    controller: Member | None = None
+
+    def __init__(self, own: str) -> None:
+        self.own = own
+        self.members: dict[str, Member] = {}
+        self.owners: dict[PartitionKey, str] = {}
+        self.asked = 0
+        """How often an owner was asked for."""
+        self._subscribers = Subscribers[[ViewChange]]()
+
+    def owner_of(self, key: PartitionKey) -> str:
+        self.asked += 1
+        return self.owners.get(key, "")
+
+    def owned_by(self, incarnation: str) -> Set[PartitionKey]:
+        return {key for key, owner in self.owners.items() if owner == incarnation}
+
+    def owned_count(self, incarnation: str) -> int:
+        return len(self.owned_by(incarnation))
+
+    def shard(self, shard: int) -> ShardOwner | None:
+        return None
+
+    @property
+    def shards(self) -> Mapping[int, ShardOwner]:
+        return {}
+
+    def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
+        return self._subscribers.add(call)
+
+    def notify(self, change: ViewChange) -> None:
+        self._subscribers.notify(change)
+
+    def assign(self, owner: str, *keys: PartitionKey) -> None:
+        for key in keys:
+            self.owners[key] = owner
+        self.notify(ViewChange(partitions=set(keys)))
+
+    def join(self, *incarnations: str, role: str = "broker") -> None:
+        for incarnation in incarnations:
+            self.members[incarnation] = member(incarnation, role)
+        self.notify(ViewChange(members=set(incarnations)))
+
+    def leave(self, incarnation: str) -> None:
+        self.members.pop(incarnation, None)
+        self.notify(ViewChange(members={incarnation}))
+
+
+def member(incarnation: str, role: str = "broker", zone: str = "") -> Member:
+    return Member(
+        incarnation=incarnation, roles=frozenset({role}), internal=Address(host=incarnation, port=1), zone=zone
+    )
+
+
+class FakeCatalog:
+    """``meta.catalog.Catalog`` over a dict."""
+
+    cluster_id = "cluster"
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.version = 0
+        self._subscribers = Subscribers[[TopicChange]]()
+
+    def by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
+
+    def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
+        return {}
+
+    def subscribe(self, call: Callable[[TopicChange], None]) -> None:
+        self._subscribers.add(call)
+
+    def subscribe_configs(self, call: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+    async def wait_revision(self, revision: int) -> None:
+        raise NotImplementedError
+
+    async def refresh(self, name: str) -> Topic | None:
+        raise NotImplementedError
+
+    def put(self, name: str, topic: Topic | None) -> None:
+        change = TopicChange(self.topics.pop(name, None), topic)
+        if topic is not None:
+            self.topics[name] = topic
+        self.version += 1
+        self._subscribers.notify(change)
