@@ -128,11 +128,10 @@ async def _record_at(reader: BlockReader, position: int) -> tuple[FoundRecord | 
     if size > left:
         return None, f"the file ends in a record: it has {size} bytes, {left} are here"
     data = await reader.view(position, size)
-    for found_kind, payload in journal.read_backwards(data):
-        if found_kind == kind and len(payload) == payload_bytes:
-            return FoundRecord(position, size, kind, payload), ""
-        break
-    return None, "the record's CRC does not match"
+    found = journal.record_before(data, size)
+    if found is None or found[2] != 0:
+        return None, "the record's CRC does not match"
+    return FoundRecord(position, size, kind, found[1]), ""
 
 
 async def _next_record(reader: BlockReader, start: int) -> int | None:

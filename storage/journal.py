@@ -71,7 +71,7 @@ def read_backwards(data: memoryview) -> Iterator[tuple[int, memoryview]]:
     end = len(data)
     text = bytes(data)
     while end >= OVERHEAD:
-        record = _record_before(data, end)
+        record = record_before(data, end)
         if record is None:
             hit = text.rfind(_END_MAGIC, 0, end - 1)
             if hit < 0:
@@ -82,7 +82,8 @@ def read_backwards(data: memoryview) -> Iterator[tuple[int, memoryview]]:
         yield kind, payload
 
 
-def _record_before(data: memoryview, end: int) -> tuple[int, memoryview, int] | None:
+def record_before(data: memoryview, end: int) -> tuple[int, memoryview, int] | None:
+    """Return (type, payload, start) of the record that ends at ``end``; None if no right record does."""
     crc, length, magic = _TAIL.unpack_from(data, end - _TAIL.size)
     start = end - OVERHEAD - length
     if magic != _END_MAGIC or start < 0:
@@ -100,26 +101,27 @@ def read_forwards(data: memoryview) -> tuple[list[tuple[int, memoryview]], int]:
     """Return (type, payload) of each whole record, first first, and how many bytes were consumed.
 
     A reader that follows a journal goes on there.  Bytes that are not a record are stepped over; the beginning of one
-    is not consumed, since its rest may follow.
+    is not consumed, since its rest may follow, unless a whole record follows: then its length is damaged.
     """
     records = []
     text = bytes(data)
-    start = 0
+    start, begun = 0, -1  # begun: the position of a record that does not end here
     while len(data) - start >= OVERHEAD:
         magic, _, length = HEAD.unpack_from(data, start)
         end = start + OVERHEAD + length
         record = None
         if magic == MAGIC and length <= RECORD_BYTES_MAX:
-            if end > len(data):
-                break
-            record = _record_before(data, end)
-        if record is not None:
+            if end <= len(data):
+                record = record_before(data, end)
+            elif begun < 0:
+                begun = start
+        if record is not None and record[2] == start:
             records.append(record[:2])
-            start = end
+            start, begun = end, -1
             continue
         hit = text.find(MAGIC, start + 1)
         start = hit if hit >= 0 else len(data) - len(MAGIC) + 1  # it may begin in the last bytes
-    return records, start
+    return records, start if begun < 0 else begun
 
 
 class JournalView:

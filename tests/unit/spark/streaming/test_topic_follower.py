@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, cast
 
+import pytest
+
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.index_cache import IndexCache
@@ -107,6 +109,15 @@ def test_records_read_forwards_are_those_read_backwards() -> None:
     assert [(kind, bytes(payload)) for kind, payload in records] == [
         (kind, bytes(payload)) for kind, payload in reversed(list(read_backwards(data)))
     ]
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 1000, 100 << 20])
+def test_a_damaged_length_hides_no_later_record(beyond: int) -> None:
+    """Whether it leads to the end of one of them, or past what is written: that record is not waited for."""
+    data = bytearray(b"".join(frame(CHECKPOINT, payload) for payload in (b"one", b"two", b"three")))
+    data[5:9] = (len(data) - len(frame(CHECKPOINT, b"")) + beyond).to_bytes(4, "big")  # the first one's length
+    found, used = read_forwards(memoryview(data))
+    assert (used, [bytes(payload) for _, payload in found]) == (len(data), [b"two", b"three"])
 
 
 def test_the_beginning_of_a_record_is_left_for_later() -> None:
