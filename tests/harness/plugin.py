@@ -5,7 +5,7 @@
 | none | on the virtual loop (tests/harness/loop.py): nothing waits, and each run is the same |
 | `loops("asyncio")` | on that loop: needed for sockets, threads and processes |
 | `loops("asyncio", "uvloop", "virtual")` | once on each of these loops |
-| `parametrize("seed", range(9))` | with `random` and `uuid.uuid4` seeded so; 0 without it |
+| `seed(7)`, or `parametrize("seed", …)` | with `random` and `uuid.uuid4` seeded so; 0 without it |
 | `leaves_tasks` | as without it, but may leave tasks: those of a process that the test kills or never stops |
 
 A test fails if it leaves a task that nobody has cancelled, if a callback or a lost task raises, and if it does not end:
@@ -44,6 +44,7 @@ class LeftTasks(AssertionError):
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers."""
     config.addinivalue_line("markers", "loops(*names): run an async test on these loops: virtual, asyncio, uvloop")
+    config.addinivalue_line("markers", "seed(number): what an async test on virtual time is seeded with")
     config.addinivalue_line("markers", "leaves_tasks: tasks of the test may run when it ends")
 
 
@@ -66,7 +67,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     may_leave = pyfuncitem.get_closest_marker("leaves_tasks") is not None
     main = _without_leftovers(test(**arguments), may_leave=may_leave)
     if loop_name == VIRTUAL:
-        run(main, arguments.get("seed", 0))
+        marker = pyfuncitem.get_closest_marker("seed")
+        run(main, arguments.get("seed", marker.args[0] if marker is not None else 0))
     else:
         run_real(main, REAL_LOOPS[loop_name])
     return True

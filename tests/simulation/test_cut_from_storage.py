@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from bmq.controller.stalled_brokers import REST_S
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import OFFSETS_TOPIC
 from tests.simulation.cluster_events import run_in
 from tests.simulation.group_clients import Member
 from tests.simulation.kafka_world import CONFIG
-from tests.simulation.test_cut_from_store import PARTITIONS, TOPIC, Story, play
+from tests.simulation.test_cut_from_store import PARTITIONS, TOPIC, Story, history
 
 EMPTIED_S = 25.0
 """From the cut until others have its partitions: a stall (5 s), the leader's next question (5 s), takeovers."""
@@ -22,12 +24,13 @@ def owned(one: Story, host: str) -> int:
     return sum(one.owner_of(partition) == host for partition in range(PARTITIONS))
 
 
-def test_a_broker_is_given_nothing_before_storage_serves_it_again() -> None:
+@pytest.mark.seed(0)
+async def test_a_broker_is_given_nothing_before_storage_serves_it_again() -> None:
     """It has nothing to write once others have its partitions.  Given some, they would stand still until it has
     stalled again; those that are only read, as a coordinator's log that is being loaded, for as long as it is cut
     off."""
 
-    async def story(one: Story) -> None:
+    async with history(0) as one:
         assert owned(one, "broker0")
         one.place("broker0").cut_storage(True)
         await one.until(lambda: not owned(one, "broker0"), EMPTIED_S, "others have its partitions")
@@ -37,8 +40,6 @@ def test_a_broker_is_given_nothing_before_storage_serves_it_again() -> None:
             await asyncio.sleep(0.5)
         one.place("broker0").cut_storage(False)
         await one.until(lambda: owned(one, "broker0") > 0, REST_S + EMPTIED_S, "it is given partitions again")
-
-    play(0, story)
 
 
 def shard_owners(one: Story) -> set[str]:
@@ -66,10 +67,11 @@ async def move_shards(one: Story, host: str) -> None:
     )
 
 
-def test_a_broker_from_which_coordinators_load_gives_their_logs_to_another() -> None:
+@pytest.mark.seed(0)
+async def test_a_broker_from_which_coordinators_load_gives_their_logs_to_another() -> None:
     """Nothing is written there, and a coordinator reads through it what it has to know before it serves."""
 
-    async def story(one: Story) -> None:
+    async with history(0) as one:
         world = one.world
         await Member(one.through("proxy0"), "g", TOPIC, PARTITIONS, leaves_after=6).run()
         assert world.told.committed
@@ -88,5 +90,3 @@ def test_a_broker_from_which_coordinators_load_gives_their_logs_to_another() -> 
             place.may_start()
         await one.until(lambda: shard_owners(one) == {"broker0"}, LOADED_S, "another has the coordinators' logs")
         await asyncio.wait_for(Member(one.through("proxy1"), "g", TOPIC, PARTITIONS).positions(), 10)
-
-    play(0, story)

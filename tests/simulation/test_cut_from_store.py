@@ -6,15 +6,14 @@ Their leases end, and what they had is given to others.  They cannot read that i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Topic
-from tests.harness.loop import run
 from tests.simulation.cluster_checks import BugsTold, Through, check_logs, check_quiet
 from tests.simulation.cluster_events import run_in
 from tests.simulation.cluster_world import ClusterWorld, Place, Process
@@ -102,32 +101,30 @@ class Story:
         return node.joined.membership.is_member
 
 
-def play(seed: int, story: Callable[[Story], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        world = ClusterWorld(seed, config=replace(CONFIG, log_segment_bytes=SEGMENT_BYTES))
-        with BugsTold(world):
-            one = Story(world)
-            await create_topic(world, TOPIC, PARTITIONS)
-            healthy = one.through("proxy1")
-            producing = [asyncio.create_task(produce_slowly(healthy, partition)) for partition in range(PARTITIONS)]
-            await one.until(lambda: len(world.told.acked) == PARTITIONS, 30, "every partition is written to")
-            await story(one)
-            await world.heal()
-            for reader in one.readers:
-                reader.is_over = True
-            for each in one.throughs:
-                each.is_over = True
-            world.is_over = True
-            await asyncio.gather(*producing, *one.readers.values())
-            await asyncio.gather(*one.members)
-            for host in ("proxy0", "proxy1"):
-                await check_logs(world, host, {TOPIC: PARTITIONS}, set())
-            await check_quiet(world)
-            assert not world.told.errors, world.told.errors
-            await world.shut()
-            assert not world.told.errors, world.told.errors
-
-    run(main(), seed)
+@asynccontextmanager
+async def history(seed: int) -> AsyncIterator[Story]:
+    world = ClusterWorld(seed, config=replace(CONFIG, log_segment_bytes=SEGMENT_BYTES))
+    with BugsTold(world):
+        one = Story(world)
+        await create_topic(world, TOPIC, PARTITIONS)
+        healthy = one.through("proxy1")
+        producing = [asyncio.create_task(produce_slowly(healthy, partition)) for partition in range(PARTITIONS)]
+        await one.until(lambda: len(world.told.acked) == PARTITIONS, 30, "every partition is written to")
+        yield one
+        await world.heal()
+        for reader in one.readers:
+            reader.is_over = True
+        for each in one.throughs:
+            each.is_over = True
+        world.is_over = True
+        await asyncio.gather(*producing, *one.readers.values())
+        await asyncio.gather(*one.members)
+        for host in ("proxy0", "proxy1"):
+            await check_logs(world, host, {TOPIC: PARTITIONS}, set())
+        await check_quiet(world)
+        assert not world.told.errors, world.told.errors
+        await world.shut()
+        assert not world.told.errors, world.told.errors
 
 
 async def produce_slowly(world: Through, partition: int) -> None:
@@ -156,8 +153,9 @@ async def reading_through(one: Story, host: str) -> MetadataConsumer:
     return reader
 
 
-def test_readers_leave_a_proxy_that_is_cut_off_together_with_a_broker() -> None:
-    async def story(one: Story) -> None:
+@pytest.mark.seed(1)
+async def test_readers_leave_a_proxy_that_is_cut_off_together_with_a_broker() -> None:
+    async with history(1) as one:
         reader = await reading_through(one, "proxy0")
         shared = {p for p in range(PARTITIONS) if reader.leaders[p] == "proxy0" and one.owner_of(p) == "broker0"}
         assert shared, "nobody reads a partition of the broker through the proxy"
@@ -170,13 +168,12 @@ def test_readers_leave_a_proxy_that_is_cut_off_together_with_a_broker() -> None:
         one.heal("proxy0", "broker0")
         await one.until(lambda: one.is_member("proxy0") and one.is_member("broker0"), 10, "both join again")
 
-    play(1, story)
 
-
-def test_readers_leave_a_proxy_that_is_cut_off_alone_when_their_partitions_move() -> None:
+@pytest.mark.seed(1)
+async def test_readers_leave_a_proxy_that_is_cut_off_alone_when_their_partitions_move() -> None:
     """Beside others that stay."""
 
-    async def story(one: Story) -> None:
+    async with history(1) as one:
         reader = await reading_through(one, "proxy0")
         one.cut("proxy0")
         moved = next(p for p in range(PARTITIONS) if reader.leaders[p] == "proxy0" and one.owner_of(p) == "broker0")
@@ -184,14 +181,12 @@ def test_readers_leave_a_proxy_that_is_cut_off_alone_when_their_partitions_move(
         await asyncio.sleep(BOUND_S)
         await demand_progress(one, reader, one.now() + CUT_S)
 
-    play(1, story)
-
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_readers_and_groups_go_on_whoever_is_cut_off_together(seed: int) -> None:
+async def test_readers_and_groups_go_on_whoever_is_cut_off_together(seed: int) -> None:
     """Some processes, never all of a role: clients that go where Metadata sends them miss a bounded time."""
 
-    async def story(one: Story) -> None:
+    async with history(seed) as one:
         world = one.world
         readers = [await reading_through(one, host) for host in ("proxy0", "proxy1")]
         cut = [role + "0" for role in ROLES if world.rng.random() < 0.7]
@@ -202,11 +197,10 @@ def test_readers_and_groups_go_on_whoever_is_cut_off_together(seed: int) -> None
         member = Member(one.through("proxy1"), "g", TOPIC, PARTITIONS, leaves_after=3)
         await asyncio.wait_for(member.run(), CUT_S)
 
-    play(seed, story)
 
-
-def test_rule_7_an_outage_of_the_store_takes_nobodys_membership() -> None:
-    async def story(one: Story) -> None:
+@pytest.mark.seed(1)
+async def test_rule_7_an_outage_of_the_store_takes_nobodys_membership() -> None:
+    async with history(1) as one:
         reader = await reading_through(one, "proxy0")
         leaders = dict(reader.leaders)
         one.world.store.stop()
@@ -216,26 +210,24 @@ def test_rule_7_an_outage_of_the_store_takes_nobodys_membership() -> None:
         assert reader.leaders == leaders
         one.world.store.start(one.now())
 
-    play(1, story)
 
-
-def test_rule_7_brokers_and_proxies_that_have_all_lost_the_store_go_on() -> None:
+@pytest.mark.seed(1)
+async def test_rule_7_brokers_and_proxies_that_have_all_lost_the_store_go_on() -> None:
     """A controller reaches it, and finds their leases ended; nobody could be given what they have."""
 
-    async def story(one: Story) -> None:
+    async with history(1) as one:
         reader = await reading_through(one, "proxy0")
         one.cut("broker0", "broker1", "proxy0", "proxy1")
         await asyncio.sleep(BOUND_S)
         await demand_progress(one, reader, one.now() + CUT_S)
         assert all(one.is_member(host) for host in ("broker0", "broker1", "proxy0", "proxy1"))
 
-    play(1, story)
 
-
-def test_a_coordinator_that_is_cut_off_with_its_broker_acknowledges_no_commit() -> None:
+@pytest.mark.seed(1)
+async def test_a_coordinator_that_is_cut_off_with_its_broker_acknowledges_no_commit() -> None:
     """Storage refuses the write, before either hears that it is not a member; later the broker refuses."""
 
-    async def story(one: Story) -> None:
+    async with history(1) as one:
         world = one.world
         member = Member(one.through("proxy0"), "g", TOPIC, PARTITIONS)
         one.members.append(asyncio.create_task(member.run()))
@@ -248,5 +240,3 @@ def test_a_coordinator_that_is_cut_off_with_its_broker_acknowledges_no_commit() 
         await asyncio.sleep(CUT_S)
         again = Member(one.through("proxy1"), "g", TOPIC, PARTITIONS)
         assert (await again.positions()).keys() == {partition for _, _, partition in before}
-
-    play(1, story)

@@ -16,7 +16,6 @@ from bmq.storage.checkpoint import encode
 from bmq.storage.filesystem import CorruptData, Lease, StorageUnavailable, write_once
 from bmq.storage.journal import CHECKPOINT, frame
 from bmq.storage.memory import Faults, MemoryFileSystem
-from tests.harness.loop import run
 from tests.harness.waiting import until
 from tests.simulation.stories import (
     HUNG,
@@ -31,6 +30,8 @@ from tests.simulation.stories import (
     writer_of,
 )
 from tests.simulation.world import KEY, PATH, SMALL, Process, World, make
+
+pytestmark = pytest.mark.leaves_tasks
 
 
 @pytest.mark.parametrize("kind", [b"X", b""])
@@ -66,150 +67,142 @@ async def _append_to_journal(process: Process, data: bytes) -> None:
 
 @pytest.mark.parametrize("end", ["moved", "crashed"])
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_damage_to_the_newest_closed_segment_is_told_at_the_takeover(end: str, is_gone: bool) -> None:
+@pytest.mark.seed(7)
+async def test_damage_to_the_newest_closed_segment_is_told_at_the_takeover(end: str, is_gone: bool) -> None:
     """Nothing of it is scanned, since it was closed and its index is sound; readers would find it first."""
 
-    async def main() -> None:
-        world = World(7)
+    world = World(7)
+    process = await owner(world)
+    await write(process, range(5), size=900)
+    await process.broker.move(KEY)
+    if end == "crashed":
         process = await owner(world)
-        await write(process, range(5), size=900)
-        await process.broker.move(KEY)
-        if end == "crashed":
-            process = await owner(world)
-            await write(process, range(5, 6))
-            await asyncio.sleep(1)
-            process.crash()
-        name = logs(await names(world))[-1 if end == "moved" else -2]
-        fs = MemoryFileSystem(world.storage, "thief")
-        if is_gone:
-            await fs.delete(f"{PATH.folder}/{name}")
-        else:
-            file = world.storage.namespace.file(f"{PATH.folder}/{name}")
-            del file.data[-1:]
-            file.length -= 1
-        heir = await owner(world)
-        assert writer_of(heir).partition.high_watermark == (5 if end == "moved" else 6)
-        (alarm,) = heir.broker.alarms_raised
-        assert name in alarm
-        assert ("vanished" if is_gone else "lost 1 of the") in alarm
-
-    run(main(), 7)
+        await write(process, range(5, 6))
+        await asyncio.sleep(1)
+        process.crash()
+    name = logs(await names(world))[-1 if end == "moved" else -2]
+    fs = MemoryFileSystem(world.storage, "thief")
+    if is_gone:
+        await fs.delete(f"{PATH.folder}/{name}")
+    else:
+        file = world.storage.namespace.file(f"{PATH.folder}/{name}")
+        del file.data[-1:]
+        file.length -= 1
+    heir = await owner(world)
+    assert writer_of(heir).partition.high_watermark == (5 if end == "moved" else 6)
+    (alarm,) = heir.broker.alarms_raised
+    assert name in alarm
+    assert ("vanished" if is_gone else "lost 1 of the") in alarm
 
 
 @pytest.mark.parametrize("is_moved", [False, True])
 @pytest.mark.parametrize("is_first", [False, True])
-def test_an_open_segment_that_is_gone_before_its_first_checkpoint_is_told_at_the_takeover(
+@pytest.mark.seed(7)
+async def test_an_open_segment_that_is_gone_before_its_first_checkpoint_is_told_at_the_takeover(
     is_moved: bool, is_first: bool
 ) -> None:
     """Its records were acknowledged, and no checkpoint says so: the record that lists it is enough to know."""
 
-    async def main() -> None:
-        world = World(7, config=replace(SMALL, checkpoint_bytes=1 << 30, checkpoint_ms=1 << 30))
+    world = World(7, config=replace(SMALL, checkpoint_bytes=1 << 30, checkpoint_ms=1 << 30))
+    process = await owner(world)
+    if not is_first:
+        await write(process, range(2))
+        await process.broker.move(KEY)
         process = await owner(world)
-        if not is_first:
-            await write(process, range(2))
-            await process.broker.move(KEY)
-            process = await owner(world)
-        await write(process, range(2, 5))
-        process.crash()
-        path = f"{PATH.folder}/{logs(await names(world))[-1]}"
-        fs = MemoryFileSystem(world.storage, "thief")
-        data = await fs.read(path, 0, 1 << 20)
-        if is_moved:
-            await fs.rename(path, "/trash")
-        else:
-            await fs.delete(path)
-        heir = world.process()
-        await until(lambda: heir.writer is not None and heir.writer.partition.state is State.OFFLINE)
-        (alarm,) = heir.broker.alarms_raised
-        assert path in alarm
-        assert ("renamed or moved" if is_moved else "vanished before its first checkpoint") in alarm
-        if is_moved:  # and put back
-            await fs.rename("/trash", path)
-        else:  # from a snapshot: a copy, with an id of its own
-            await write_once(fs, path, data)
-        heir = await owner(world)
-        assert writer_of(heir).partition.high_watermark == (3 if is_first else 5)
-
-    run(main(), 7)
+    await write(process, range(2, 5))
+    process.crash()
+    path = f"{PATH.folder}/{logs(await names(world))[-1]}"
+    fs = MemoryFileSystem(world.storage, "thief")
+    data = await fs.read(path, 0, 1 << 20)
+    if is_moved:
+        await fs.rename(path, "/trash")
+    else:
+        await fs.delete(path)
+    heir = world.process()
+    await until(lambda: heir.writer is not None and heir.writer.partition.state is State.OFFLINE)
+    (alarm,) = heir.broker.alarms_raised
+    assert path in alarm
+    assert ("renamed or moved" if is_moved else "vanished before its first checkpoint") in alarm
+    if is_moved:  # and put back
+        await fs.rename("/trash", path)
+    else:  # from a snapshot: a copy, with an id of its own
+        await write_once(fs, path, data)
+    heir = await owner(world)
+    assert writer_of(heir).partition.high_watermark == (3 if is_first else 5)
 
 
-def test_a_fence_that_fails_leaves_no_other_behind() -> None:
+@pytest.mark.seed(7)
+async def test_a_fence_that_fails_leaves_no_other_behind() -> None:
     """Fences of one takeover end together: the next try meets none of the last one, nor does the partition's end."""
 
-    async def main() -> None:
-        world = World(7)
-        process = await owner(world)
-        await write(process, range(3))
-        world.storage.faults = HUNG
-        world.storage.kill_datanode(nodes_of(process)[0])
-        writer_of(process).append(make(2, 0, pid=-1, size=10))
-        await until(lambda: len(record_of(world).segments) == 2)
-        process.crash()
-        world.storage.faults = Faults()
-        heir = Process(world, "heir")
-        fence, under_way, most = heir.fs.fence, 0, 0
+    world = World(7)
+    process = await owner(world)
+    await write(process, range(3))
+    world.storage.faults = HUNG
+    world.storage.kill_datanode(nodes_of(process)[0])
+    writer_of(process).append(make(2, 0, pid=-1, size=10))
+    await until(lambda: len(record_of(world).segments) == 2)
+    process.crash()
+    world.storage.faults = Faults()
+    heir = Process(world, "heir")
+    fence, under_way, most = heir.fs.fence, 0, 0
 
-        async def slow(lease: Lease, *, sync: bool = False) -> int:
-            nonlocal under_way, most
-            under_way += 1
-            most = max(most, under_way)
-            try:
-                if lease.file_id == record_of(world).segments[0].file_id:
-                    raise StorageUnavailable("no datanode of it answers")
-                await asyncio.sleep(5)
-                return await fence(lease, sync=sync)
-            finally:
-                under_way -= 1
+    async def slow(lease: Lease, *, sync: bool = False) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            if lease.file_id == record_of(world).segments[0].file_id:
+                raise StorageUnavailable("no datanode of it answers")
+            await asyncio.sleep(5)
+            return await fence(lease, sync=sync)
+        finally:
+            under_way -= 1
 
-        heir.fs.fence = slow  # type: ignore[method-assign]
-        heir.start()
-        await asyncio.sleep(22)
-        assert most == 1, "one failed at once, the other goes on alone"
-        assert under_way == 1
-        await heir.broker.move(KEY)
-        await asyncio.sleep(0)
-        assert under_way == 0
-
-    run(main(), 7)
+    heir.fs.fence = slow  # type: ignore[method-assign]
+    heir.start()
+    await asyncio.sleep(22)
+    assert most == 1, "one failed at once, the other goes on alone"
+    assert under_way == 1
+    await heir.broker.move(KEY)
+    await asyncio.sleep(0)
+    assert under_way == 0
 
 
 @pytest.mark.parametrize("fault", ["short", "corrupt"])
 @pytest.mark.parametrize("seconds", [20, 1 << 30])
-def test_bytes_that_cannot_be_read_are_asked_for_again_for_a_minute(fault: str, seconds: int) -> None:
+@pytest.mark.seed(7)
+async def test_bytes_that_cannot_be_read_are_asked_for_again_for_a_minute(fault: str, seconds: int) -> None:
     """The datanode with the sound replica restarts, say.  Damage that stays takes the partition OFFLINE."""
 
-    async def main() -> None:
-        world = World(7)
-        process = await owner(world)
-        await write(process, range(3))
-        process.crash()
-        heir = Process(world, "heir")
-        read, until_s = heir.fs.read, asyncio.get_running_loop().time() + seconds
+    world = World(7)
+    process = await owner(world)
+    await write(process, range(3))
+    process.crash()
+    heir = Process(world, "heir")
+    read, until_s = heir.fs.read, asyncio.get_running_loop().time() + seconds
 
-        async def unsound(path: str, position: int, length: int) -> bytes:
-            data = await read(path, position, length)
-            if not path.endswith(".log") or asyncio.get_running_loop().time() > until_s:
-                return data
-            if fault == "corrupt":
-                raise CorruptData(f"{path}: a checksum does not match")
-            return data[:-1]
+    async def unsound(path: str, position: int, length: int) -> bytes:
+        data = await read(path, position, length)
+        if not path.endswith(".log") or asyncio.get_running_loop().time() > until_s:
+            return data
+        if fault == "corrupt":
+            raise CorruptData(f"{path}: a checksum does not match")
+        return data[:-1]
 
-        heir.fs.read = unsound  # type: ignore[method-assign]
-        heir.start()
-        await until(lambda: heir.writer is not None)
-        took_s = asyncio.get_running_loop().time() - until_s + seconds
-        partition = writer_of(heir).partition
-        if seconds > 60:
-            assert partition.state is State.OFFLINE
-            assert 60 <= took_s < 65
-            assert ("can be read" if fault == "short" else "checksum") in partition.offline_reason
-        else:
-            assert heir.is_serving
-            assert took_s < 25
-            assert (partition.high_watermark, heir.broker.alarms_raised) == (3, [])
-
-    run(main(), 7)
+    heir.fs.read = unsound  # type: ignore[method-assign]
+    heir.start()
+    await until(lambda: heir.writer is not None)
+    took_s = asyncio.get_running_loop().time() - until_s + seconds
+    partition = writer_of(heir).partition
+    if seconds > 60:
+        assert partition.state is State.OFFLINE
+        assert 60 <= took_s < 65
+        assert ("can be read" if fault == "short" else "checksum") in partition.offline_reason
+    else:
+        assert heir.is_serving
+        assert took_s < 25
+        assert (partition.high_watermark, heir.broker.alarms_raised) == (3, [])
 
 
 def test_a_journal_without_a_sound_replica_is_done_without_in_the_end() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from bmq.controller.election import TTL_S
 from tests.simulation.histories import seeds_wanted
-from tests.simulation.test_cut_from_store import PARTITIONS, Story, demand_progress, play, reading_through
+from tests.simulation.test_cut_from_store import PARTITIONS, Story, demand_progress, history, reading_through
 
 PROBED_S = 12.0
 """From the cut until the leader has resigned: connections that are silent end, then two pings to the member and two to
@@ -26,8 +26,8 @@ def leader(one: Story) -> str:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_leader_that_is_cut_off_from_all_members_leaves_them_alone(seed: int) -> None:
-    async def story(one: Story) -> None:
+async def test_a_leader_that_is_cut_off_from_all_members_leaves_them_alone(seed: int) -> None:
+    async with history(seed) as one:
         reader = await reading_through(one, "proxy0")
         await one.until(lambda: bool(leader(one)), 10, "a controller leads")
         first = leader(one)
@@ -45,14 +45,12 @@ def test_a_leader_that_is_cut_off_from_all_members_leaves_them_alone(seed: int) 
         one.world.network.heal_all()
         await one.until(lambda: all(map(one.is_member, members)), 60, "all are members")
 
-    play(seed, story)
-
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_controllers_that_are_cut_off_together_leave_the_others_alone(seed: int) -> None:
+async def test_controllers_that_are_cut_off_together_leave_the_others_alone(seed: int) -> None:
     """They reach each other.  No other process can lead, and the members' leases go on."""
 
-    async def story(one: Story) -> None:
+    async with history(seed) as one:
         reader = await reading_through(one, "proxy0")
         members = {place.host: one.process(place.host).incarnation for place in one.world.places}
         owners = [one.owner_of(partition) for partition in range(PARTITIONS)]
@@ -65,5 +63,3 @@ def test_controllers_that_are_cut_off_together_leave_the_others_alone(seed: int)
         one.world.network.heal_all()
         await one.until(lambda: bool(leader(one)), 10, "a controller leads")
         await demand_progress(one, reader, one.now() + PROBED_S)
-
-    play(seed, story)

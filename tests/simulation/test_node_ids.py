@@ -18,7 +18,6 @@ from bmq.meta.cluster.keys import member_key, node_id_key
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue
 from bmq.server.node import Node
-from tests.harness.loop import run
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld, Process
 from tests.simulation.kafka_clients import create_topic
 
@@ -26,43 +25,39 @@ BROKER = 4
 """Kafka's resource type."""
 
 
-def test_one_that_it_chose_itself_is_chosen_anew_and_everybody_told() -> None:
-    async def main() -> None:
-        world, process = await _one(has_ids=False)
-        node = _node(process)
-        assert node.config.node_id == 0
-        with pytest.raises(RequestError, match="entity-default"):
-            await node.admin.alter_broker_configs(1, {"message.max.bytes": "1000"})
-        client = ClusterClient(world, "p0")
-        assert await _write(client, 2_000) == ErrorCode.NONE
-        await _steal(world, process, 0)
-        await _until(lambda: node.config.node_id == 1)
-        await _until(lambda: node.view.members[process.incarnation].kafka.port > 0)
+@pytest.mark.seed(1)
+async def test_one_that_it_chose_itself_is_chosen_anew_and_everybody_told() -> None:
+    world, process = await _one(has_ids=False)
+    node = _node(process)
+    assert node.config.node_id == 0
+    with pytest.raises(RequestError, match="entity-default"):
+        await node.admin.alter_broker_configs(1, {"message.max.bytes": "1000"})
+    client = ClusterClient(world, "p0")
+    assert await _write(client, 2_000) == ErrorCode.NONE
+    await _steal(world, process, 0)
+    await _until(lambda: node.config.node_id == 1)
+    await _until(lambda: node.view.members[process.incarnation].kafka.port > 0)
 
-        answer = await client.call(MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse, 12)
-        assert [(each.node_id, each.host) for each in answer.brokers] == [(1, "p0")]
-        assert answer.controller_id == 1
-        assert {part.leader_id for topic in answer.topics for part in topic.partitions} == {1}
-        assert await _max_bytes(client, "1") == "1048588", "it answers for the id that it has now"
-        await _until_async(lambda: _write(client, 10), ErrorCode.NONE)
-        client.close()
-        await world.shut()
-        assert world.told.errors == []
-
-    run(main(), 1)
+    answer = await client.call(MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse, 12)
+    assert [(each.node_id, each.host) for each in answer.brokers] == [(1, "p0")]
+    assert answer.controller_id == 1
+    assert {part.leader_id for topic in answer.topics for part in topic.partitions} == {1}
+    assert await _max_bytes(client, "1") == "1048588", "it answers for the id that it has now"
+    await _until_async(lambda: _write(client, 10), ErrorCode.NONE)
+    client.close()
+    await world.shut()
+    assert world.told.errors == []
 
 
-def test_without_one_that_it_was_given_it_ends() -> None:
-    async def main() -> None:
-        world, process = await _one(has_ids=True)
-        world.places[0].is_on = False
-        await _steal(world, process, 0)
-        await process.is_over.wait()
-        (error,) = world.told.errors
-        assert "give this one another --node-id" in error
-        await world.shut()
-
-    run(main(), 1)
+@pytest.mark.seed(1)
+async def test_without_one_that_it_was_given_it_ends() -> None:
+    world, process = await _one(has_ids=True)
+    world.places[0].is_on = False
+    await _steal(world, process, 0)
+    await process.is_over.wait()
+    (error,) = world.told.errors
+    assert "give this one another --node-id" in error
+    await world.shut()
 
 
 async def _one(*, has_ids: bool) -> tuple[ClusterWorld, Process]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from kafka.protocol.metadata import MetadataResponse
 
-from tests.harness.loop import run
 from tests.simulation.kafka_clients import Fetcher, look_for_epochs
 from tests.simulation.kafka_world import Told
 
@@ -40,17 +39,14 @@ class Server:
         return SimpleNamespace(error_code=0, session_id=7, responses=[SimpleNamespace(partitions=[part])])
 
 
-def test_an_epoch_in_metadata_is_an_error_and_is_not_sent() -> None:
-    async def main() -> None:
-        server = Server()
-        await look_for_epochs(server, "orders")
-        assert server.told.errors == []
-        server.epoch = 0
-        await look_for_epochs(server, "orders")
-        assert server.told.errors == ["Metadata gave orders-0 leader epoch 0"]
-        fetcher = Fetcher(server, server, "orders")
-        fetcher.version, fetcher.offsets = 12, {0: 0}
-        await fetcher.poll()
-        assert server.sent[0] in (-1, 0)
-
-    run(main())
+async def test_an_epoch_in_metadata_is_an_error_and_is_not_sent() -> None:
+    server = Server()
+    await look_for_epochs(server, "orders")
+    assert server.told.errors == []
+    server.epoch = 0
+    await look_for_epochs(server, "orders")
+    assert server.told.errors == ["Metadata gave orders-0 leader epoch 0"]
+    fetcher = Fetcher(server, server, "orders")
+    fetcher.version, fetcher.offsets = 12, {0: 0}
+    await fetcher.poll()
+    assert server.sent[0] in (-1, 0)

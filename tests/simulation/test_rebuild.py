@@ -35,6 +35,8 @@ from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.test_endpoint import PARTITIONS, TOPIC, verdict
 from tests.simulation.test_partition import storage_faults, store_faults
 
+pytestmark = pytest.mark.leaves_tasks
+
 HISTORIES = Histories(module=__name__, seeds=seeds_wanted(40) // 4 or 1, blocks=10, limit_s=14_400)
 ATTEMPTS, STORMY = 200, 10
 ADOPTED = {TOPIC: PARTITIONS}
@@ -226,173 +228,150 @@ async def server_is_refused(world: KafkaWorld) -> None:
     await catalog.close()
 
 
-def test_nothing_is_given_twice() -> None:
+async def test_nothing_is_given_twice() -> None:
     """Producer ids, epochs and topic files are above all that the lost store gave; a dry run changes nothing."""
 
-    async def body() -> None:
-        world = KafkaWorld(2)
-        await story(world)
-        fs = MemoryFileSystem(world.storage, "look")
-        before = await read_topic(fs, TOPIC)
-        assert before is not None
-        dry = await rebuild_once(world, "dry", is_dry=True)
-        assert (await read_cluster(fs)).incarnation == 0  # type: ignore[union-attr]
-        assert await MemoryKeyValue(world.store).revision() == 1
-        outcome = await rebuild_once(world, "rebuild")
-        assert (outcome.cluster, outcome.topics, outcome.partitions) == (dry.cluster, dry.topics, dry.partitions)
-        assert outcome.cluster.incarnation == 1
-        assert outcome.topics == 3
-        assert outcome.open_segments == dry.open_segments > 0
-        record, _ = await ownership.read(
-            MemoryKeyValue(world.store), ownership.partition_key("bmq", PartitionKey(before.topic_id, 0))
-        )
-        assert record.epoch > 1000
-        assert {entry.holder for entry in record.segments if not entry.is_closed} == {"s0"}
-        await judge(world)
-        catalog = KvCatalog(MemoryKeyValue(world.store), "bmq")
-        await catalog.start()
-        topic = catalog.topics[TOPIC]
-        assert (topic.topic_id, topic.partitions, topic.configs) == (before.topic_id, PARTITIONS, before.configs)
-        await catalog.close()
-        after = await read_topic(fs, TOPIC)
-        assert after is not None
-        assert after.revision == 1 << 48 | topic.revision > before.revision, "the server has told storage anew"
-        assert await topic_id(world.client(), TOPIC) == before.topic_id
-
-    run(body())
+    world = KafkaWorld(2)
+    await story(world)
+    fs = MemoryFileSystem(world.storage, "look")
+    before = await read_topic(fs, TOPIC)
+    assert before is not None
+    dry = await rebuild_once(world, "dry", is_dry=True)
+    assert (await read_cluster(fs)).incarnation == 0  # type: ignore[union-attr]
+    assert await MemoryKeyValue(world.store).revision() == 1
+    outcome = await rebuild_once(world, "rebuild")
+    assert (outcome.cluster, outcome.topics, outcome.partitions) == (dry.cluster, dry.topics, dry.partitions)
+    assert outcome.cluster.incarnation == 1
+    assert outcome.topics == 3
+    assert outcome.open_segments == dry.open_segments > 0
+    record, _ = await ownership.read(
+        MemoryKeyValue(world.store), ownership.partition_key("bmq", PartitionKey(before.topic_id, 0))
+    )
+    assert record.epoch > 1000
+    assert {entry.holder for entry in record.segments if not entry.is_closed} == {"s0"}
+    await judge(world)
+    catalog = KvCatalog(MemoryKeyValue(world.store), "bmq")
+    await catalog.start()
+    topic = catalog.topics[TOPIC]
+    assert (topic.topic_id, topic.partitions, topic.configs) == (before.topic_id, PARTITIONS, before.configs)
+    await catalog.close()
+    after = await read_topic(fs, TOPIC)
+    assert after is not None
+    assert after.revision == 1 << 48 | topic.revision > before.revision, "the server has told storage anew"
+    assert await topic_id(world.client(), TOPIC) == before.topic_id
 
 
-def test_deleted_topics_stay_away() -> None:
+async def test_deleted_topics_stay_away() -> None:
     """Also when the store is lost before their files are gone; and those that remain are told of."""
 
-    async def body() -> None:
-        world = KafkaWorld(3)
-        world.start()
-        await create_topic(world, TOPIC, PARTITIONS)
-        await create_topic(world, "scratch", 1)
-        await produce_plain(world, "d", "scratch", 0, 3)
-        await world.server.node.admin.delete_topic("scratch")
-        world.server.crash()
-        world.store = MemoryStore()
-        outcome = await rebuild_once(world, "rebuild")
-        assert any("/topics/scratch/" in note for note in outcome.notes)
-        kv = MemoryKeyValue(world.store)
-        assert await kv.get(topic_key("bmq", "scratch")) is None
-        assert await kv.get(topic_key("bmq", TOPIC)) is not None
-
-    run(body())
+    world = KafkaWorld(3)
+    world.start()
+    await create_topic(world, TOPIC, PARTITIONS)
+    await create_topic(world, "scratch", 1)
+    await produce_plain(world, "d", "scratch", 0, 3)
+    await world.server.node.admin.delete_topic("scratch")
+    world.server.crash()
+    world.store = MemoryStore()
+    outcome = await rebuild_once(world, "rebuild")
+    assert any("/topics/scratch/" in note for note in outcome.notes)
+    kv = MemoryKeyValue(world.store)
+    assert await kv.get(topic_key("bmq", "scratch")) is None
+    assert await kv.get(topic_key("bmq", TOPIC)) is not None
 
 
-def test_topics_that_storage_was_never_told_of() -> None:
+async def test_topics_that_storage_was_never_told_of() -> None:
     """The operator brings his own back by name; that of the groups comes by itself."""
 
-    async def body() -> None:
-        world = KafkaWorld(7)
-        await story(world)
-        fs = MemoryFileSystem(world.storage, "look")
-        for name in (TOPIC, "__consumer_offsets"):
-            stored = await read_topic(fs, name)
-            assert stored is not None
-            await fs.delete(topic_json(name, stored.revision))
-        alone = await rebuild(fs, MemoryKeyValue(world.store), world.config, is_dry=True)
-        assert alone.topics == 2
-        assert [note for note in alone.notes if f"--adopt {TOPIC}=PARTITIONS" in note]
-        outcome = await rebuild_once(world, "rebuild")
-        assert outcome.topics == 3
-        assert len(outcome.notes) == 2
-        await judge(world)
-
-    run(body())
+    world = KafkaWorld(7)
+    await story(world)
+    fs = MemoryFileSystem(world.storage, "look")
+    for name in (TOPIC, "__consumer_offsets"):
+        stored = await read_topic(fs, name)
+        assert stored is not None
+        await fs.delete(topic_json(name, stored.revision))
+    alone = await rebuild(fs, MemoryKeyValue(world.store), world.config, is_dry=True)
+    assert alone.topics == 2
+    assert [note for note in alone.notes if f"--adopt {TOPIC}=PARTITIONS" in note]
+    outcome = await rebuild_once(world, "rebuild")
+    assert outcome.topics == 3
+    assert len(outcome.notes) == 2
+    await judge(world)
 
 
-def test_a_moved_log_start_stays() -> None:
+async def test_a_moved_log_start_stays() -> None:
     """It stands in a journal only: no file of this partition was deleted, and none is closed."""
 
-    async def body() -> None:
-        world = KafkaWorld(8)
-        await story(world)
-        stored = await read_topic(MemoryFileSystem(world.storage, "look"), TOPIC)
-        assert stored is not None
-        key, path = PartitionKey(stored.topic_id, 0), PartitionPath(TOPIC, str(stored.topic_id), 0)
+    world = KafkaWorld(8)
+    await story(world)
+    stored = await read_topic(MemoryFileSystem(world.storage, "look"), TOPIC)
+    assert stored is not None
+    key, path = PartitionKey(stored.topic_id, 0), PartitionPath(TOPIC, str(stored.topic_id), 0)
 
-        async def opened(incarnation: str, delete_before: int) -> tuple[int, int]:
-            fs, kv = MemoryFileSystem(world.storage, incarnation), MemoryKeyValue(world.store)
-            broker = Broker(fs, kv, incarnation=incarnation, clock=LoopClock())
-            await broker.start()
-            writer = await broker.open(path, key)
-            await writer.delete_before(delete_before)
-            found = writer.partition.log_start, writer.partition.high_watermark
-            fs.crash()
-            kv.crash()
-            return found
+    async def opened(incarnation: str, delete_before: int) -> tuple[int, int]:
+        fs, kv = MemoryFileSystem(world.storage, incarnation), MemoryKeyValue(world.store)
+        broker = Broker(fs, kv, incarnation=incarnation, clock=LoopClock())
+        await broker.start()
+        writer = await broker.open(path, key)
+        await writer.delete_before(delete_before)
+        found = writer.partition.log_start, writer.partition.high_watermark
+        fs.crash()
+        kv.crash()
+        return found
 
-        for life in range(3):
-            world.store = MemoryStore()
-            await rebuild_once(world, f"rebuild{life}")
-            assert await opened(f"b{life}", 7 if life == 0 else 0) == (7, 40)
-
-    run(body())
+    for life in range(3):
+        world.store = MemoryStore()
+        await rebuild_once(world, f"rebuild{life}")
+        assert await opened(f"b{life}", 7 if life == 0 else 0) == (7, 40)
 
 
-def test_a_store_in_use_is_refused() -> None:
+async def test_a_store_in_use_is_refused() -> None:
     """Somebody runs, or there is something to lose: nothing is written, not even to storage."""
 
-    async def body() -> None:
-        world = KafkaWorld(4)
-        await story(world)
-        kv = MemoryKeyValue(world.store)
-        registration = Registration(kv, broker_key("bmq", "b7"), {})
-        await registration.start()
-        with pytest.raises(NotLost, match="b7 is running"):
-            await rebuild_once(world, "rebuild")
-        await registration.stop()
-        await kv.commit([], [Put(topic_key("bmq", "other"), b"{}")])
-        with pytest.raises(NotLost, match="topics already"):
-            await rebuild_once(world, "rebuild")
-        fs = MemoryFileSystem(world.storage, "look")
-        assert (await read_cluster(fs)).incarnation == 0  # type: ignore[union-attr]
-
-    run(body())
+    world = KafkaWorld(4)
+    await story(world)
+    kv = MemoryKeyValue(world.store)
+    registration = Registration(kv, broker_key("bmq", "b7"), {})
+    await registration.start()
+    with pytest.raises(NotLost, match="b7 is running"):
+        await rebuild_once(world, "rebuild")
+    await registration.stop()
+    await kv.commit([], [Put(topic_key("bmq", "other"), b"{}")])
+    with pytest.raises(NotLost, match="topics already"):
+        await rebuild_once(world, "rebuild")
+    fs = MemoryFileSystem(world.storage, "look")
+    assert (await read_cluster(fs)).incarnation == 0  # type: ignore[union-attr]
 
 
-def test_of_two_at_once_the_later_one_wins() -> None:
-    async def body() -> None:
-        world = KafkaWorld(5)
-        await story(world)
-        outcomes = await asyncio.gather(
-            *(rebuild_once(world, f"r{number}") for number in range(2)), return_exceptions=True
-        )
-        assert sorted(type(outcome).__name__ for outcome in outcomes) in (["NotLost", "Outcome"], ["NotLost"] * 2)
-        if not await is_done(world):
-            await rebuild_once(world, "again")
-        await judge(world)
-
-    run(body())
+async def test_of_two_at_once_the_later_one_wins() -> None:
+    world = KafkaWorld(5)
+    await story(world)
+    outcomes = await asyncio.gather(*(rebuild_once(world, f"r{number}") for number in range(2)), return_exceptions=True)
+    assert sorted(type(outcome).__name__ for outcome in outcomes) in (["NotLost", "Outcome"], ["NotLost"] * 2)
+    if not await is_done(world):
+        await rebuild_once(world, "again")
+    await judge(world)
 
 
-def test_a_zombie_of_the_lost_store_is_fenced_by_the_takeover() -> None:
+async def test_a_zombie_of_the_lost_store_is_fenced_by_the_takeover() -> None:
     """It went on writing into the segment that it had open; what it acknowledged is in the log, and no more comes."""
 
-    async def body() -> None:
-        world = KafkaWorld(6)
-        world.start()
-        await create_topic(world, TOPIC, 1)
-        await produce(world, "a", TOPIC, 0, 10)
-        zombie, world.store = world.server, MemoryStore()
-        zombie.kv.crash()
-        await rebuild_once(world, "rebuild")
-        await produce(world, "b", TOPIC, 0, 10)  # to the zombie, which does not know
-        stored = await read_topic(MemoryFileSystem(world.storage, "look"), TOPIC)
-        assert stored is not None
-        key = PartitionKey(stored.topic_id, 0)
-        fs, kv = MemoryFileSystem(world.storage, "new"), MemoryKeyValue(world.store)
-        async with Broker(fs, kv, incarnation="new", clock=LoopClock()) as broker:
-            writer = await broker.open(zombie.node.broker.broker.get(key).path, key)  # type: ignore[union-attr]
-            assert writer.partition.high_watermark == 20
-            late = asyncio.create_task(produce(world, "c", TOPIC, 0, 1))
-            await asyncio.sleep(60.0)
-            assert not late.done()
-            assert len(world.told.acked[TOPIC, 0]) == 20
-            late.cancel()
-
-    run(body())
+    world = KafkaWorld(6)
+    world.start()
+    await create_topic(world, TOPIC, 1)
+    await produce(world, "a", TOPIC, 0, 10)
+    zombie, world.store = world.server, MemoryStore()
+    zombie.kv.crash()
+    await rebuild_once(world, "rebuild")
+    await produce(world, "b", TOPIC, 0, 10)  # to the zombie, which does not know
+    stored = await read_topic(MemoryFileSystem(world.storage, "look"), TOPIC)
+    assert stored is not None
+    key = PartitionKey(stored.topic_id, 0)
+    fs, kv = MemoryFileSystem(world.storage, "new"), MemoryKeyValue(world.store)
+    async with Broker(fs, kv, incarnation="new", clock=LoopClock()) as broker:
+        writer = await broker.open(zombie.node.broker.broker.get(key).path, key)  # type: ignore[union-attr]
+        assert writer.partition.high_watermark == 20
+        late = asyncio.create_task(produce(world, "c", TOPIC, 0, 1))
+        await asyncio.sleep(60.0)
+        assert not late.done()
+        assert len(world.told.acked[TOPIC, 0]) == 20
+        late.cancel()

@@ -20,10 +20,11 @@ from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage.filesystem import LeaseLost, StorageError
 from bmq.storage.memory import Faults, MemoryFileSystem
-from tests.harness.loop import run
 from tests.harness.waiting import until
 from tests.simulation.stories import HUNG, RECORD, delete_records, logs, names, nodes_of, owner, story, write, writer_of
 from tests.simulation.world import KEY, PATH, SMALL, SMALL_LOG, Process, Sent, World, make, read_log, repeated
+
+pytestmark = pytest.mark.leaves_tasks
 
 # ---------------------------------------------------------------------------------------------------------- rule 1
 
@@ -312,52 +313,44 @@ def _record(target: Any, name: str, calls: list[str]) -> None:
     setattr(target, name, recorded)
 
 
-def test_rule_4_a_file_shorter_than_its_checkpoint_is_offline() -> None:
+@pytest.mark.seed(7)
+async def test_rule_4_a_file_shorter_than_its_checkpoint_is_offline() -> None:
     """Storage lost flushed bytes: the partition goes OFFLINE with an alarm; nothing is cut, nothing accepted."""
 
-    async def main() -> None:
-        world = World(7)
-        process = await owner(world)
-        await write(process, range(4))
-        await asyncio.sleep(1.0)  # a checkpoint covers them
-        process.crash()
-        name = logs(await names(world))[0]
-        file = next(
-            f for f in world.storage.namespace.files.values() if world.storage.namespace.path_of(f).endswith(name)
-        )
-        del file.data[len(file.data) // 2 :]
-        for replica in file.replicas:
-            replica.length = min(replica.length, len(file.data))
-        heir = world.process()
-        await until(lambda: heir.writer is not None)
-        assert writer_of(heir).partition.state is State.OFFLINE
-        assert "shorter than its checkpoint" in heir.broker.alarms_raised[0]
-        with pytest.raises(RequestError) as refused:
-            writer_of(heir).append(make(1, 4, pid=1, size=10))
-        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-
-    run(main(), 7)
+    world = World(7)
+    process = await owner(world)
+    await write(process, range(4))
+    await asyncio.sleep(1.0)  # a checkpoint covers them
+    process.crash()
+    name = logs(await names(world))[0]
+    file = next(f for f in world.storage.namespace.files.values() if world.storage.namespace.path_of(f).endswith(name))
+    del file.data[len(file.data) // 2 :]
+    for replica in file.replicas:
+        replica.length = min(replica.length, len(file.data))
+    heir = world.process()
+    await until(lambda: heir.writer is not None)
+    assert writer_of(heir).partition.state is State.OFFLINE
+    assert "shorter than its checkpoint" in heir.broker.alarms_raised[0]
+    with pytest.raises(RequestError) as refused:
+        writer_of(heir).append(make(1, 4, pid=1, size=10))
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_rule_4_a_bad_batch_before_a_good_one_is_offline() -> None:
+@pytest.mark.seed(7)
+async def test_rule_4_a_bad_batch_before_a_good_one_is_offline() -> None:
     """A flipped bit in the middle is damage, not a torn end."""
 
-    async def main() -> None:
-        world = World(7, config=replace(SMALL, checkpoint_bytes=1 << 20, checkpoint_ms=1 << 20))
-        process = await owner(world)
-        await write(process, range(4))
-        process.crash()
-        name = logs(await names(world))[0]
-        file = next(
-            f for f in world.storage.namespace.files.values() if world.storage.namespace.path_of(f).endswith(name)
-        )
-        file.data[70] ^= 1
-        heir = world.process()
-        await until(lambda: heir.writer is not None)
-        assert writer_of(heir).partition.state is State.OFFLINE
-        assert "damaged in the middle" in heir.broker.alarms_raised[0]
-
-    run(main(), 7)
+    world = World(7, config=replace(SMALL, checkpoint_bytes=1 << 20, checkpoint_ms=1 << 20))
+    process = await owner(world)
+    await write(process, range(4))
+    process.crash()
+    name = logs(await names(world))[0]
+    file = next(f for f in world.storage.namespace.files.values() if world.storage.namespace.path_of(f).endswith(name))
+    file.data[70] ^= 1
+    heir = world.process()
+    await until(lambda: heir.writer is not None)
+    assert writer_of(heir).partition.state is State.OFFLINE
+    assert "damaged in the middle" in heir.broker.alarms_raised[0]
 
 
 def test_rule_4_a_torn_last_batch_ends_the_log_logically() -> None:
@@ -670,38 +663,34 @@ def test_a_planned_move_hands_over_everything() -> None:
     story(body)
 
 
-def test_a_deleted_record_fences_its_owner() -> None:
+@pytest.mark.seed(7)
+async def test_a_deleted_record_fences_its_owner() -> None:
     """The key is gone (the topic was deleted): the owner's next registration is refused."""
 
-    async def main() -> None:
-        world = World(7)
-        process = await owner(world)
-        world.store.commit([], [Delete(RECORD)], asyncio.get_running_loop().time())
-        with pytest.raises(RequestError):
-            await writer_of(process).append(make(1, 0, pid=1, size=10))
-        assert writer_of(process).partition.state is State.FENCED
-        world.store.commit([], [Put("/other", b"")], asyncio.get_running_loop().time())
-
-    run(main(), 7)
+    world = World(7)
+    process = await owner(world)
+    world.store.commit([], [Delete(RECORD)], asyncio.get_running_loop().time())
+    with pytest.raises(RequestError):
+        await writer_of(process).append(make(1, 0, pid=1, size=10))
+    assert writer_of(process).partition.state is State.FENCED
+    world.store.commit([], [Put("/other", b"")], asyncio.get_running_loop().time())
 
 
-def test_the_model_itself_a_deleted_open_file_is_still_acknowledged() -> None:
+@pytest.mark.seed(7)
+async def test_the_model_itself_a_deleted_open_file_is_still_acknowledged() -> None:
     """Why nothing open is ever deleted: its writer hears nothing of it."""
 
-    async def main() -> None:
-        world = World(7)
-        fs = MemoryFileSystem(world.storage, "writer")
-        appender = await fs.create("/x/file")
-        appender.write(b"one")
-        await appender.flush()
-        await fs.delete("/x/file")
-        appender.write(b"two")
-        assert await appender.flush() == 6
-        with pytest.raises((LeaseLost, StorageError)):
-            await appender.close()
-        assert await read_log(fs, 0) == []
-
-    run(main(), 7)
+    world = World(7)
+    fs = MemoryFileSystem(world.storage, "writer")
+    appender = await fs.create("/x/file")
+    appender.write(b"one")
+    await appender.flush()
+    await fs.delete("/x/file")
+    appender.write(b"two")
+    assert await appender.flush() == 6
+    with pytest.raises((LeaseLost, StorageError)):
+        await appender.close()
+    assert await read_log(fs, 0) == []
 
 
 def test_a_fenced_partition_gives_the_room_of_its_batches_back() -> None:
@@ -727,23 +716,21 @@ def test_a_fenced_partition_gives_the_room_of_its_batches_back() -> None:
 
 
 @pytest.mark.parametrize("in_flight", [0, 1])
-def test_a_partition_that_is_abandoned_sends_nothing_more(in_flight: int) -> None:
+@pytest.mark.seed(7)
+async def test_a_partition_that_is_abandoned_sends_nothing_more(in_flight: int) -> None:
     """A broker that may wait no longer for storage drops files; what is queued then has none to go to."""
 
-    async def main() -> None:
-        world = World(7)
-        process = await owner(world)
-        await write(process, range(1))
-        world.storage.faults = HUNG
-        writer = writer_of(process)
-        for number in range(1, 1 + in_flight):
-            writer.append(make(1, number, pid=1, size=900))
-        if in_flight:
-            await asyncio.sleep(0.1)
-        for number in range(1 + in_flight, 8 + in_flight):
-            writer.append(make(1, number, pid=1, size=900))
-        await writer.abandon()
-        await asyncio.sleep(1)
-        assert not writer.has_files
-
-    run(main(), 7)
+    world = World(7)
+    process = await owner(world)
+    await write(process, range(1))
+    world.storage.faults = HUNG
+    writer = writer_of(process)
+    for number in range(1, 1 + in_flight):
+        writer.append(make(1, number, pid=1, size=900))
+    if in_flight:
+        await asyncio.sleep(0.1)
+    for number in range(1 + in_flight, 8 + in_flight):
+        writer.append(make(1, number, pid=1, size=900))
+    await writer.abandon()
+    await asyncio.sleep(1)
+    assert not writer.has_files

@@ -188,6 +188,10 @@ async def test_draws(number):
 async def test_draws_of_a_seed(seed):
     drawn.append((random.random(), uuid.uuid4()))
     assert len(set(drawn)) == min(seed + 1, 3) or (seed == 0 and drawn[-1] == drawn[0])
+
+@pytest.mark.seed(2)
+async def test_draws_of_a_marked_seed():
+    assert (random.random(), uuid.uuid4()) == drawn[3]
 """,
     )
-    result.assert_outcomes(passed=5)
+    result.assert_outcomes(passed=6)
