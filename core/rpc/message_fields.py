@@ -286,6 +286,19 @@ class Rows:
         return tuple(map(make, rows)), end
 
 
+class _Int64s:
+    """An array of numbers, packed and unpacked at once."""
+
+    least = 1
+
+    def write(self, out: Out, value: Collection[int]) -> None:
+        out.small += _count(value) + struct.pack(f">{len(value)}q", *value)
+
+    def read(self, data: memoryview, pos: int) -> tuple[tuple[int, ...], int]:
+        count, pos = _read_count(data, pos, 8)
+        return struct.unpack_from(f">{count}q", data, pos), pos + 8 * count
+
+
 class _TextSet(Array):
     """Texts in any order, none of them twice."""
 
@@ -352,7 +365,7 @@ Slice = Annotated[Buffer, _Slice()]
 Pieces = Annotated[Sequence[Buffer], _Pieces()]
 Range = Annotated[tuple[int, int], _Pair()]
 TextSet = Annotated[frozenset[str], _TextSet()]
-Int64s = Annotated[tuple[int, ...], Array(Fixed("q"))]
+Int64s = Annotated[tuple[int, ...], _Int64s()]
 Numbers = Annotated[tuple[tuple[int, int], ...], Rows(Row(Int32, Int64))]
 Partitions = Annotated[tuple[tuple[UUID, int], ...], Rows(Row(Id, Int32))]
 Reasons = Annotated[tuple[tuple[int, str], ...], Array(Row(Int32, Text))]
