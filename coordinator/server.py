@@ -23,6 +23,7 @@ from typing import Any
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.routing import ROUTED
+from bmq.core.aio.waiters import Waiters
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages.coordinator import (
@@ -74,13 +75,13 @@ class Forwarding:
     def __init__(self, coordinator: Coordinator, view: ClusterView) -> None:
         self._coordinator = coordinator
         self._view = view
-        self._waiting: set[asyncio.Future[None]] = set()  # one for each request that waits for the view to change
+        self._changes = Waiters()  # requests that wait for the view to change
         self._unsubscribe: Callable[[], None] = view.subscribe(self._view_changed)
 
     def close(self) -> None:
         """Unsubscribe from the view.  Requests that wait for it end within `NEWS_WAIT_S`."""
         self._unsubscribe()
-        self._wake()
+        self._changes.wake_all()
 
     async def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Serve a forwarded request and return the encoded response.
@@ -129,21 +130,11 @@ class Forwarding:
             left_s = deadline - loop.time()
             if left_s <= 0:
                 return False
-            changed = loop.create_future()
-            self._waiting.add(changed)
-            try:
-                await asyncio.wait((changed,), timeout=left_s)
-            finally:
-                self._waiting.discard(changed)
+            await self._changes.wait(left_s)
 
     def _view_changed(self, change: ViewChange) -> None:
         if change.shards:
-            self._wake()
-
-    def _wake(self) -> None:
-        for changed in self._waiting:
-            if not changed.done():
-                changed.set_result(None)
+            self._changes.wake_all()
 
 
 async def _decode(api_key: int, version: int, body: memoryview) -> Any:

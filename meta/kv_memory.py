@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import ParamSpec, TypeVar
 
+from bmq.core.aio.waiters import Waiters
 from bmq.meta.kv import (
     Changes,
     Commit,
@@ -116,7 +117,7 @@ class MemoryStore:
         self.compacted = 1  # changes of greater revisions are kept
         self.down = False
         self.leases = Leases()
-        self.news = asyncio.Event()  # set, and replaced by a fresh one, when watches must check again
+        self.watches = Waiters()
         self._history_revisions = history
         self._history: dict[int, tuple[Event, ...]] = {}
         self._entries: dict[str, Entry] = {}
@@ -189,8 +190,7 @@ class MemoryStore:
 
     def notify(self) -> None:
         """Wake every watch to check again."""
-        news, self.news = self.news, asyncio.Event()
-        news.set()
+        self.watches.wake_all()
 
     def _end(self, lease: int) -> None:
         self.leases.drop(lease)
@@ -432,7 +432,7 @@ class MemoryKeyValue:
             deadline = None if self._store.down else self._store.leases.next_deadline()
             with contextlib.suppress(TimeoutError):  # the next lease is due: check again
                 async with asyncio.timeout_at(deadline):
-                    await self._store.news.wait()
+                    await self._store.watches.wait()
 
 
 def _without_response(act: Callable[[], object]) -> None:

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeVar
 
+from bmq.core.aio.waiters import Waiters
 from bmq.core.clock import Clock, SystemClock
 from bmq.core.logging.fields import fields
 from bmq.meta.kv import (
@@ -113,7 +114,7 @@ class SqliteKeyValue:
         self._loop = asyncio.get_running_loop()
         self._room = asyncio.Semaphore(queue)
         self._revision = 0  # of the last answered group; watches wait for it to move
-        self._news = asyncio.Event()  # set, and replaced by a fresh one, when watches must check again
+        self._watches = Waiters()
         self._taken: Sequence[_Job] = ()  # the thread's: the jobs that it is doing
         self._wake = threading.Condition()  # guards the next two, shared with the thread
         self._jobs: list[_Job] = []
@@ -178,13 +179,13 @@ class SqliteKeyValue:
             for changes in found:
                 yield changes
             while seen >= self._revision and not self._closing:
-                await self._news.wait()
+                await self._watches.wait()
 
     async def close(self) -> None:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        self._notify_watches()
+        self._watches.wake_all()
         await asyncio.shield(self._ended)  # when cancelled here, the thread still ends by itself
         self._thread.join()  # nothing is left in it that could block
 
@@ -226,7 +227,7 @@ class SqliteKeyValue:
                 future.set_exception(outcome.error)
         if revision > self._revision:
             self._revision = revision
-            self._notify_watches()
+            self._watches.wake_all()
 
     def _accept(self, revision: int) -> None:
         if not self._opened.done():  # else its caller was cancelled
@@ -240,12 +241,8 @@ class SqliteKeyValue:
         """Handle the end of the thread.  ``orphans`` are the calls that it had not answered."""
         self._refuse(KvError(f"{self._path}: the thread failed"))
         self._deliver([_Outcome(job, error=KvUnknown(f"{self._path}: the thread failed")) for job in orphans], 0)
-        self._notify_watches()
+        self._watches.wake_all()
         self._ended.set_result(None)
-
-    def _notify_watches(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
 
     # From here on: the thread.
 

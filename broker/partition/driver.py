@@ -31,6 +31,7 @@ from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.broker.partition.states import TERMINAL, State
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import OwnedTasks
+from bmq.core.aio.waiters import Waiters
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Appended, Batch, parse_batch
@@ -88,7 +89,7 @@ class PartitionDriver:
         self.flushes = InFlightFlushes(shared, self, self.post)
         self.copy_counter: CopyCounter | None = None
         self.tasks = OwnedTasks(self._on_bug)
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
         self._alarm_ms = -1
         self.durable_start = 0
         """The highest log start that a durable checkpoint holds."""
@@ -131,13 +132,7 @@ class PartitionDriver:
     async def wait(self, is_met: Callable[[], bool]) -> None:
         """Wait until the condition holds. It is checked when the state, the watermark or a checkpoint has moved."""
         while not is_met():
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            try:
-                await future
-            finally:
-                if future in self._waiting:
-                    self._waiting.remove(future)
+            await self._waiters.wait()
 
     def append(self, data: memoryview, *, is_internal: bool = False) -> asyncio.Future[int]:
         """Check, number and queue one batch; return a future of its base offset, done once it is flushed.
@@ -356,12 +351,7 @@ class PartitionDriver:
 
     def notify(self) -> None:
         """Let those who `wait` check their conditions again."""
-        if not self._waiting:
-            return
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        self._waiters.wake_all()
 
     # ------------------------------------------------------------------------------------------------------- sending
 

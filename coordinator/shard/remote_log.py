@@ -19,6 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from bmq.coordinator.shard.log import ShardLog, ShardLogs
+from bmq.core.aio.waiters import Waiters
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer
@@ -186,7 +187,7 @@ class RemoteShardLogs:
         self._catalog = catalog
         self._peers = peers
         self._logs: dict[PartitionKey, RemoteShardLog] = {}  # at most one a partition of one topic
-        self._changed: asyncio.Future[None] | None = None
+        self._changes = Waiters()
         view.subscribe(self._view_changed)
 
     async def open(
@@ -196,14 +197,14 @@ class RemoteShardLogs:
         deadline = loop.time() + timeout_s
         key = offsets_key(self._catalog, partition)
         while self._view.owner_of(key) != self._view.own:
-            changed = self._changed = self._changed or loop.create_future()  # before the try: misses no change
+            seen = self._changes.wakes
             try:
                 return self._keep(key, await self._open(key, ownership, deadline - loop.time(), closed))
             except RequestError as error:
                 left_s = deadline - loop.time()
                 if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or left_s <= PAUSE_S:
                     raise
-            await asyncio.wait((changed,), timeout=PAUSE_S)
+            await self._changes.wait(PAUSE_S, since=seen)
         raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is owned by this process now")
 
     def _keep(self, key: PartitionKey, log: RemoteShardLog) -> RemoteShardLog:
@@ -238,9 +239,7 @@ class RemoteShardLogs:
             del self._logs[key]
 
     def _view_changed(self, change: ViewChange) -> None:
-        changed, self._changed = self._changed, None
-        if changed is not None and not changed.done():
-            changed.set_result(None)
+        self._changes.wake_all()
         if change.partitions:
             for key, log in list(self._logs.items()):
                 if key in change.partitions and self._view.owner_of(key) != log.broker:

@@ -11,21 +11,21 @@ Three relatives decide otherwise, and are types of their own:
 
 from __future__ import annotations
 
-import asyncio
+from bmq.core.aio.waiters import Waiters
 
 
 class ByteBudget:
     """A count of bytes taken and given back; a user that wants more waits in ``room`` until it is under ``limit``."""
 
-    __slots__ = ("_waiting", "limit", "used")
+    __slots__ = ("_waiters", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._waiters = Waiters()
 
     def __repr__(self) -> str:
-        return f"<ByteBudget {self.used}/{self.limit}, {len(self._waiting)} waiting>"
+        return f"<ByteBudget {self.used}/{self.limit}, {len(self._waiters)} waiting>"
 
     @property
     def has_room(self) -> bool:
@@ -50,18 +50,10 @@ class ByteBudget:
     def give_back(self, size: int) -> None:
         """Uncount ``size`` bytes, and wake all that wait in ``room``, in their order, if there is room."""
         self.used -= size
-        if self._waiting and self.has_room:
-            waiting, self._waiting = self._waiting, {}
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+        if self.used < self.limit:
+            self._waiters.wake_all()
 
     async def room(self) -> None:
         """Wait until the count is under ``limit``.  Another caller may have taken the room before this one goes on."""
         while not self.has_room:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting[future] = None
-            try:
-                await future
-            finally:
-                self._waiting.pop(future, None)  # cancelled: a caller that waits again and again leaves nothing
+            await self._waiters.wait()

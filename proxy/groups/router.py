@@ -22,6 +22,7 @@ from bmq.coordinator.api import ClientInfo, GroupListing, LocalCoordinator
 from bmq.coordinator.routing import GroupApi
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.turns import Turns, next_turn
+from bmq.core.aio.waiters import Waiters
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.peers import Peers
 from bmq.core.wire import messages as m
@@ -69,7 +70,7 @@ class RoutedCoordinator:
         self._catalog = catalog
         self._topic = topic
         self._shards = shards
-        self._changed: asyncio.Future[None] | None = None
+        self._changes = Waiters()
         self._unsubscribe = view.subscribe(self._view_changed)
 
     def drain(self) -> None:
@@ -216,7 +217,7 @@ class RoutedCoordinator:
         pending = list(range(len(shards)))
         deadline, tries = -1.0, 0
         while True:
-            changed = self._changed = self._changed or loop.create_future()  # a change from here on
+            seen = self._changes.wakes
             parts = self._by_owner(shards, pending)
             results = await asyncio.gather(*(_attempt(ask, owner, entries) for owner, entries in parts))
             for (_, entries), result in zip(parts, results, strict=True):
@@ -230,7 +231,7 @@ class RoutedCoordinator:
             if now >= deadline:
                 return answers
             tries += 1
-            await asyncio.wait((changed,), timeout=min(PAUSE_S.pause(tries), deadline - now))
+            await self._changes.wait(min(PAUSE_S.pause(tries), deadline - now), since=seen)
 
     def _by_owner(self, shards: Sequence[int], entries: Sequence[int]) -> list[tuple[ShardOwner, list[int]]]:
         """Group the entries by the owner of their shard; entries without an owner are left out."""
@@ -263,9 +264,7 @@ class RoutedCoordinator:
 
     def _view_changed(self, change: ViewChange) -> None:
         if change.shards:
-            changed, self._changed = self._changed, None
-            if changed is not None and not changed.done():
-                changed.set_result(None)
+            self._changes.wake_all()
 
 
 class _Answers:
