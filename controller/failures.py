@@ -8,7 +8,7 @@ a reason (rule 7): nothing can be written then, so a probe that failed meanwhile
 outage, for the length of one lease, the end of a lease alone is not sufficient: members that could not renew theirs
 must have a chance to join again.
 
-Each member is in one state; ``TABLE`` has a row for every state and event.
+Each member is in one state; ``TABLE`` has a function for each (state, event) pair (``core.transitions``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from bmq.core.transitions import Cell
+
 LEASE_ENDED, NO_ANSWER = "lease_ended", "no_answer"
 PROBE_GAP_S = 0.5
 """Least time between two probes of a member: a proxy whose own network flaps reports members all the time."""
@@ -27,15 +29,15 @@ PROBE_GAP_S = 0.5
 class MemberState(Enum):
     """The states of a member; the values describe them in ``docs/design``."""
 
-    ALIVE = "alive"
-    DOUBTED = "reported again right after a probe that it answered: to be probed when the gap is over"
+    ALIVE = "registered, not reported"
+    DOUBTED = "reported within 0.5 s of its last probe, which it answered: probed when that is over"
     PROBED = "being probed"
     PROBED_AND_DOUBTED = "reported while being probed: an answer may be older than the report"
     FAILED = "did not answer while the store is away: probed again when it is back"
     GONE_PROBED = "its lease ended, too soon after the store was away to believe it; being probed"
     GONE_ANSWERED = "its lease ended, but it answers: it may join again; dead when the time for that is over"
     GONE_FAILED = "its lease ended and it does not answer, while the store is away"
-    DEAD = "declared dead, still registered"
+    DEAD = "declared dead, its key not deleted yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,6 @@ class Tick:
 
 MemberEvent = MemberSeen | MemberGone | Reported | ConnectionBroken | ProbeAnswered | ProbeFailed
 Event = MemberEvent | StoreAway | StoreBack | Tick
-EVENTS: tuple[type[Event], ...] = (
-    MemberSeen, MemberGone, Reported, ConnectionBroken, ProbeAnswered, ProbeFailed, StoreAway, StoreBack, Tick,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +138,6 @@ class Step(NamedTuple):
 
     state: MemberState | None
     effects: tuple[type[Probe] | type[DeclareDead], ...] = ()
-
-
-Row = Callable[[_Watched, _Now], Step]
 
 
 class FailureDetector:
@@ -197,7 +193,10 @@ class FailureDetector:
     def _step(self, incarnation: str, event: Event, now: float) -> list[Effect]:
         watched = self._members[incarnation]
         facts = _Now(now, self._is_away, now < self._grace_until)
-        step = TABLE[watched.state, type(event)](watched, facts)
+        cell = TABLE[watched.state, type(event)]
+        if isinstance(cell, Cell):
+            return []
+        step = cell(watched, facts)
         if step.state is None:
             del self._members[incarnation]
         else:
@@ -217,16 +216,9 @@ _GONE = frozenset({MemberState.GONE_PROBED, MemberState.GONE_ANSWERED, MemberSta
 # ----------------------------------------------------------------------------------------------------------- the rows
 
 
-def _stay(watched: _Watched, now: _Now) -> Step:
-    return Step(watched.state)
-
-
-def _to(state: MemberState) -> Row:
-    return lambda watched, now: Step(state)
-
-
-def _probe_as(state: MemberState) -> Row:
-    return lambda watched, now: Step(state, (Probe,))
+def _live(watched: _Watched, now: _Now) -> Step:
+    """Take the member for alive: it has answered a probe, or, which is more, it has joined again."""
+    return Step(MemberState.ALIVE)
 
 
 def _doubt(watched: _Watched, now: _Now) -> Step:
@@ -236,121 +228,104 @@ def _doubt(watched: _Watched, now: _Now) -> Step:
     return Step(MemberState.PROBED, (Probe,))
 
 
-def _lease_ended(watched: _Watched, now: _Now) -> Step:
-    """Declare the member dead at once, except while the store is away and in the time after that."""
+def _note(watched: _Watched, now: _Now) -> Step:
+    """Doubt the answer to the probe under way, which may be older than the report."""
+    return Step(MemberState.PROBED_AND_DOUBTED)
+
+
+def _silent(watched: _Watched, now: _Now) -> Step:
+    """Declare the member dead; while the store is away, probe it again later."""
+    return Step(MemberState.FAILED) if now.is_away else Step(MemberState.DEAD, (DeclareDead,))
+
+
+def _repeat(watched: _Watched, now: _Now) -> Step:
+    """Probe the member again: what kept it from answering may have been the store's outage too."""
+    return Step(MemberState.PROBED, (Probe,))
+
+
+def _ended(watched: _Watched, now: _Now) -> Step:
+    """Declare the member dead at once; while the store is away, and in the time after that, probe it."""
     if now.is_away or now.is_grace:
         return Step(MemberState.GONE_PROBED, (Probe,))
     return Step(None, (DeclareDead,))
 
 
-def _lease_ended_while_probed(watched: _Watched, now: _Now) -> Step:
+def _ended_too(watched: _Watched, now: _Now) -> Step:
+    """Declare the member dead at once; while the store is away, and in the time after that, the probe decides."""
     if now.is_away or now.is_grace:
-        return Step(MemberState.GONE_PROBED)  # the probe under way decides
+        return Step(MemberState.GONE_PROBED)
     return Step(None, (DeclareDead,))
 
 
-def _no_answer(watched: _Watched, now: _Now) -> Step:
-    return Step(MemberState.FAILED) if now.is_away else Step(MemberState.DEAD, (DeclareDead,))
+def _answers(watched: _Watched, now: _Now) -> Step:
+    """Give the member, whose lease has ended, time to join again."""
+    return Step(MemberState.GONE_ANSWERED)
 
 
-def _gone_and_no_answer(watched: _Watched, now: _Now) -> Step:
+def _check(watched: _Watched, now: _Now) -> Step:
+    """Probe the member, whose lease has ended, again."""
+    return Step(MemberState.GONE_PROBED, (Probe,))
+
+
+def _gone_silent(watched: _Watched, now: _Now) -> Step:
+    """Declare the member, whose lease has ended, dead; while the store is away, probe it again later."""
     return Step(MemberState.GONE_FAILED) if now.is_away else Step(None, (DeclareDead,))
 
 
-def _grace_over(watched: _Watched, now: _Now) -> Step:
+def _give_up(watched: _Watched, now: _Now) -> Step:
     """Declare the member dead once its time to join again is over."""
     if now.is_away or now.is_grace:
         return Step(watched.state)
     return Step(None, (DeclareDead,))
 
 
-def _forgotten(watched: _Watched, now: _Now) -> Step:
+def _forget(watched: _Watched, now: _Now) -> Step:
     """Stop watching a member that was declared dead and is deleted from the store."""
     return Step(None)
 
 
-_A, _D, _P, _PD, _F, _GP, _GA, _GF, _X = MemberState
+Row = Callable[[_Watched, _Now], Step]
+_Cell = Row | Cell
 
-TABLE: Mapping[tuple[MemberState, type[Event]], Row] = {
-    (_A, MemberSeen): _stay,
-    (_D, MemberSeen): _stay,
-    (_P, MemberSeen): _stay,
-    (_PD, MemberSeen): _stay,
-    (_F, MemberSeen): _stay,
-    (_GP, MemberSeen): _to(_A),  # it has joined again, which is more than an answer
-    (_GA, MemberSeen): _to(_A),
-    (_GF, MemberSeen): _to(_A),
-    (_X, MemberSeen): _stay,  # the event is older than the declaration
-    (_A, MemberGone): _lease_ended,
-    (_D, MemberGone): _lease_ended,
-    (_P, MemberGone): _lease_ended_while_probed,
-    (_PD, MemberGone): _lease_ended_while_probed,
-    (_F, MemberGone): _lease_ended,
-    (_GP, MemberGone): _stay,
-    (_GA, MemberGone): _stay,
-    (_GF, MemberGone): _stay,
-    (_X, MemberGone): _forgotten,
-    (_A, Reported): _doubt,
-    (_D, Reported): _doubt,
-    (_P, Reported): _to(_PD),
-    (_PD, Reported): _stay,
-    (_F, Reported): _stay,
-    (_GP, Reported): _stay,
-    (_GA, Reported): _probe_as(_GP),
-    (_GF, Reported): _stay,
-    (_X, Reported): _stay,
-    (_A, ConnectionBroken): _doubt,
-    (_D, ConnectionBroken): _doubt,
-    (_P, ConnectionBroken): _stay,  # the probe uses a connection of its own, and notices its end by itself
-    (_PD, ConnectionBroken): _stay,
-    (_F, ConnectionBroken): _stay,
-    (_GP, ConnectionBroken): _stay,
-    (_GA, ConnectionBroken): _probe_as(_GP),
-    (_GF, ConnectionBroken): _stay,
-    (_X, ConnectionBroken): _stay,
-    (_A, ProbeAnswered): _stay,
-    (_D, ProbeAnswered): _stay,
-    (_P, ProbeAnswered): _to(_A),
-    (_PD, ProbeAnswered): _doubt,
-    (_F, ProbeAnswered): _to(_A),
-    (_GP, ProbeAnswered): _to(_GA),
-    (_GA, ProbeAnswered): _stay,
-    (_GF, ProbeAnswered): _to(_GA),
-    (_X, ProbeAnswered): _stay,  # the declaration stands: a member that is alive joins again
-    (_A, ProbeFailed): _stay,
-    (_D, ProbeFailed): _stay,
-    (_P, ProbeFailed): _no_answer,
-    (_PD, ProbeFailed): _no_answer,
-    (_F, ProbeFailed): _stay,
-    (_GP, ProbeFailed): _gone_and_no_answer,
-    (_GA, ProbeFailed): _stay,
-    (_GF, ProbeFailed): _stay,
-    (_X, ProbeFailed): _stay,
-    (_A, StoreAway): _stay,
-    (_D, StoreAway): _stay,
-    (_P, StoreAway): _stay,
-    (_PD, StoreAway): _stay,
-    (_F, StoreAway): _stay,
-    (_GP, StoreAway): _stay,
-    (_GA, StoreAway): _stay,
-    (_GF, StoreAway): _stay,
-    (_X, StoreAway): _stay,
-    (_A, StoreBack): _stay,
-    (_D, StoreBack): _stay,
-    (_P, StoreBack): _stay,
-    (_PD, StoreBack): _stay,
-    (_F, StoreBack): _probe_as(_P),  # it may have been the same outage
-    (_GP, StoreBack): _stay,
-    (_GA, StoreBack): _stay,
-    (_GF, StoreBack): _probe_as(_GP),
-    (_X, StoreBack): _stay,
-    (_A, Tick): _stay,
-    (_D, Tick): _doubt,
-    (_P, Tick): _stay,
-    (_PD, Tick): _stay,
-    (_F, Tick): _stay,
-    (_GP, Tick): _grace_over,
-    (_GA, Tick): _grace_over,
-    (_GF, Tick): _grace_over,
-    (_X, Tick): _stay,
+
+def _on(
+    event: type[Event],
+    alive: _Cell,
+    doubted: _Cell,
+    probed: _Cell,
+    probed_and_doubted: _Cell,
+    failed: _Cell,
+    gone_probed: _Cell,
+    gone_answered: _Cell,
+    gone_failed: _Cell,
+    dead: _Cell,
+) -> tuple[type[Event], tuple[_Cell, ...]]:
+    """Return an event's row: a cell for each state."""
+    return event, (
+        alive, doubted, probed, probed_and_doubted, failed, gone_probed, gone_answered, gone_failed, dead
+    )  # fmt: skip
+
+
+LATE = Cell.LATE
+# A probe uses a connection of its own, and notices its end by itself: the leader's own broken one is LATE meanwhile.
+# DEAD stands, also if the member answers or is seen after all: one that is alive joins again.
+# fmt: off
+_ROWS = (
+    # event               ALIVE   DOUBTED PROBED      _DOUBTED    FAILED   GONE_PROBED   _ANSWERED _FAILED   DEAD
+    _on(MemberSeen,       LATE,   LATE,   LATE,       LATE,       LATE,    _live,        _live,    _live,    LATE),
+    _on(MemberGone,       _ended, _ended, _ended_too, _ended_too, _ended,  LATE,         LATE,     LATE,     _forget),
+    _on(Reported,         _doubt, _doubt, _note,      LATE,       LATE,    LATE,         _check,   LATE,     LATE),
+    _on(ConnectionBroken, _doubt, _doubt, LATE,       LATE,       LATE,    LATE,         _check,   LATE,     LATE),
+    _on(ProbeAnswered,    LATE,   LATE,   _live,      _doubt,     _live,   _answers,     LATE,     _answers, LATE),
+    _on(ProbeFailed,      LATE,   LATE,   _silent,    _silent,    LATE,    _gone_silent, LATE,     LATE,     LATE),
+    _on(StoreAway,        LATE,   LATE,   LATE,       LATE,       LATE,    LATE,         LATE,     LATE,     LATE),
+    _on(StoreBack,        LATE,   LATE,   LATE,       LATE,       _repeat, LATE,         LATE,     _check,   LATE),
+    _on(Tick,             LATE,   _doubt, LATE,       LATE,       LATE,    _give_up,     _give_up, _give_up, LATE),
+)
+# fmt: on
+TABLE: Mapping[tuple[MemberState, type[Event]], _Cell] = {
+    (state, event): cell for event, cells in _ROWS for state, cell in zip(MemberState, cells, strict=True)
 }
+"""The function of each (state, event type), or LATE."""
+EVENTS: tuple[type[Event], ...] = tuple(event for event, _ in _ROWS)
+"""Every event type, in the table's order."""

@@ -227,6 +227,14 @@ def _machine(machine: machine_tables.Machine) -> dict[str, Callable[[], str]]:
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "design/partition-states.md": _machine(machine_tables.PARTITION),
     "design/assignment-states.md": _machine(machine_tables.ASSIGNED),
+    "design/controller.md": {
+        "members' states": lambda: machine_tables.states(machine_tables.MEMBER),
+        "members' table": lambda: machine_tables.pairs(machine_tables.MEMBER),
+    },
+    "design/cluster.md": {
+        "route's states": lambda: machine_tables.states(machine_tables.ROUTE),
+        "route's table": lambda: machine_tables.pairs(machine_tables.ROUTE),
+    },
     "design/recovery-table.md": {
         "actions": recovery_actions,
         "rows": recovery_rows,

@@ -15,7 +15,11 @@ from bmq.broker.assignment.open_state import OpenState
 from bmq.broker.partition import transitions
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.states import TERMINAL, State
+from bmq.controller import failures
+from bmq.controller.failures import MemberState
 from bmq.core.transitions import Cell
+from bmq.proxy.routing import produce_route
+from bmq.proxy.routing.produce_route import RouteState
 from tests.drawn_files import table
 
 Function = Callable[..., object]
@@ -42,6 +46,8 @@ PARTITION = Machine(State, frozenset(TERMINAL), transitions.TABLE, PartitionMach
 ASSIGNED = Machine(
     OpenState, frozenset({OpenState.WITHDRAWN}), assigned_partition.TABLE, assigned_partition.AssignedPartition
 )
+MEMBER = Machine(MemberState, frozenset(), failures.TABLE, failures.FailureDetector)
+ROUTE = Machine(RouteState, frozenset(), produce_route.TABLE, produce_route.ProduceRoute)
 
 
 def states(machine: Machine) -> str:

@@ -28,7 +28,10 @@ def test_the_tests_that_the_rules_name_exist() -> None:
     assert all(f"test_rule_{number}_" in section for number, section in enumerate(sections, 1))
 
 
-@pytest.mark.parametrize("machine", [machine_tables.PARTITION, machine_tables.ASSIGNED])
+MACHINES = [machine_tables.PARTITION, machine_tables.ASSIGNED, machine_tables.MEMBER, machine_tables.ROUTE]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_every_pair_is_drawn(machine: machine_tables.Machine) -> None:
     columns = len(machine.living) + bool(machine.terminal)
     cells = sum(line.count(" | ") for line in machine_tables.pairs(machine).splitlines()[2:])
