@@ -5,18 +5,14 @@ Pure: the caller counts the lag and reads the clock.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypedDict
-
-from bmq.core.errors import FormatError
 
 INTERVAL_MS = 15_000
 SAMPLES_MAX = 240
 """Samples of an hour, in 4 kB a group."""
 KEPT_MS = INTERVAL_MS * SAMPLES_MAX
-_PAIR = struct.Struct(">qq")
 
 
 class LagSample(NamedTuple):
@@ -71,15 +67,3 @@ class LagHistory:
         ring = self._rings.get(group, ())
         pairs = (LagSample(*ring[at : at + 2]) for at in range(0, len(ring), 2))
         return [sample for sample in pairs if sample.time_ms > after_ms]
-
-
-def encode_samples(samples: Sequence[LagSample]) -> bytes:
-    """Return the samples as they are sent between members."""
-    return b"".join(_PAIR.pack(*sample) for sample in samples)
-
-
-def decode_samples(data: bytes | memoryview) -> list[LagSample]:
-    """Return the samples that `encode_samples` encoded.  Raises FormatError if the length does not fit."""
-    if len(data) % _PAIR.size:
-        raise FormatError(f"{len(data)} bytes are not a whole number of pairs of {_PAIR.size} bytes")
-    return [LagSample(*pair) for pair in _PAIR.iter_unpack(data)]

@@ -13,10 +13,8 @@ from bmq.console.lag_history import (
     LagHistoryFacts,
     LagSample,
     LagSampleFacts,
-    decode_samples,
-    encode_samples,
 )
-from bmq.core.errors import FormatError, RequestError
+from bmq.core.errors import RequestError
 from bmq.core.metrics.counters import OTHER_TOPICS
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages.coordinator import GroupLagRequest, GroupLagResponse
@@ -70,8 +68,8 @@ class GroupLagHistory:
 
     def _answer(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         request = GroupLagRequest.decode(body)
-        rows = encode_samples(self._own.since(request.group_id, request.after_ms))
-        return GroupLagResponse(is_counted=self._is_counted(), rows=rows).encode()
+        samples = tuple(self._own.since(request.group_id, request.after_ms))
+        return GroupLagResponse(is_counted=self._is_counted(), samples=samples).encode()
 
     def _is_counted(self) -> bool:
         return self._node.config.metrics_group_lag_ms > 0
@@ -99,10 +97,10 @@ class GroupLagHistory:
             return (), "no coordinator is known for the group's shard"
         try:
             response = await node.joined.peers.ask(member, GroupLagRequest(group_id, after_ms), ANSWER_S)
-            return decode_samples(response.rows), "" if response.is_counted else _OFF
+            return [LagSample(*each) for each in response.samples], "" if response.is_counted else _OFF
         except TimeoutError:
             return (), f"{owner} did not answer within {ANSWER_S:g} s"
-        except (RequestError, PeerLost, FormatError) as error:
+        except (RequestError, PeerLost) as error:
             return (), f"{owner}: {error or type(error).__name__}"
 
     def _coordinator_of(self, group_id: str) -> str:

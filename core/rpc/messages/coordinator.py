@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message_fields import (
     Bool,
-    Bytes,
     Int16,
     Int64,
     InternalRequest,
     InternalResponse,
     Numbers,
     Reasons,
+    Row,
+    Rows,
     Slice,
     Text,
 )
@@ -55,12 +57,15 @@ class ShardsNotLoadedRequest(InternalRequest[ShardsNotLoadedResponse]):
     KEY = InternalKey.SHARDS_NOT_LOADED
 
 
+LagSamples = Annotated[tuple[tuple[int, int], ...], Rows(Row(Int64, Int64))]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupLagResponse(InternalResponse):
-    """Samples of ``console.lag_history``; ``is_counted`` False: the process is set to count none."""
+    """Times of day in ms, each with the group's lag then; ``is_counted`` False: the process is set to count none."""
 
     is_counted: Bool = False
-    rows: Bytes = b""
+    samples: LagSamples = ()
 
 
 @dataclass(frozen=True, slots=True)

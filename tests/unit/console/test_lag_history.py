@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bmq.console.lag_history import (
     INTERVAL_MS,
@@ -12,10 +10,7 @@ from bmq.console.lag_history import (
     SAMPLES_MAX,
     LagHistory,
     LagSample,
-    decode_samples,
-    encode_samples,
 )
-from bmq.core.errors import FormatError
 
 pytestmark = pytest.mark.slow
 
@@ -54,16 +49,3 @@ def test_a_clock_that_is_set_back_drops_what_is_of_the_future() -> None:
     history.add(START_MS, {"quiet": 5})
     history.add(START_MS - 1, {"billing": 5})
     assert history.since("quiet", 0) == []
-
-
-int64 = st.integers(-(1 << 63), (1 << 63) - 1)
-
-
-@given(st.lists(st.builds(LagSample, int64, int64)))
-def test_samples_come_back_from_the_wire(samples: list[LagSample]) -> None:
-    assert decode_samples(encode_samples(samples)) == samples
-
-
-def test_cut_samples_are_refused() -> None:
-    with pytest.raises(FormatError):
-        decode_samples(encode_samples([LagSample(1, 2)])[:-1])

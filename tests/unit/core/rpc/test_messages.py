@@ -81,6 +81,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     broker.OwnerAnswers: st.lists(
         st.builds(OwnerAnswer, int16, st.integers(-1, 4), int64, int64, int64, int64), max_size=5
     ).map(tuple),
+    coordinator.LagSamples: st.lists(st.tuples(int64, int64), max_size=5).map(tuple),
     broker.Asked: st.sampled_from(Question),
     message_fields.NullableId: st.none() | st.uuids().filter(lambda value: value.int != 0),
     admin.Configs: st.lists(st.tuples(st.text(), st.none() | st.text()), max_size=5).map(tuple),
