@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from uuid import NAMESPACE_OID, UUID, uuid5
 
@@ -283,13 +283,12 @@ class Produce:
         for part in self._open_parts():
             part.drop()
 
-    def _open_parts(self) -> list[PartitionProduce]:
-        return [
-            part
-            for topic in self._topics
-            for part in topic.partitions
-            if isinstance(part, PartitionProduce) and not part.is_over
-        ]
+    def _open_parts(self) -> Iterator[PartitionProduce]:
+        """Yield the parts without a result, each looked at when it is due: the end of one may have ended another."""
+        for topic in self._topics:
+            for part in topic.partitions:
+                if isinstance(part, PartitionProduce) and not part.is_over:
+                    yield part
 
     def _finish(self, response: PendingResponse) -> None:
         self._response = None
