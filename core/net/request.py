@@ -118,13 +118,21 @@ class PendingResponse:
             self._calls.append(call)
 
     def resolve(self, outcome: Outcome) -> None:
-        """Pass the outcome on.  No effect if there is one already."""
+        """Pass the outcome on.  No effect if there is one already.
+
+        An exception of a callback is a bug: it goes to the loop's exception handler, as that of a future's callback
+        does, and neither to the other callbacks nor to the caller.
+        """
         if self._outcome is not None:
             return
         self._outcome = outcome
         calls, self._calls = self._calls, []
         for call in calls:
-            call(outcome)
+            try:
+                call(outcome)
+            except Exception as error:  # noqa: BLE001  # the caller may be an owner in the middle of a flush's event
+                context = {"message": "a callback of a response failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
 
     def cancel(self) -> None:
         """Resolve with CancelledError: the client has gone."""
