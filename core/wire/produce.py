@@ -36,6 +36,7 @@ from bmq.core.wire.primitives import (
     tags,
 )
 
+ACKS_ALL, ACKS_BUFFERED, ACKS_NONE = -1, 1, 0
 FLEXIBLE_SINCE = 9
 TOPIC_IDS_SINCE = 13
 ANEW_TAG = 10_000

@@ -25,7 +25,7 @@ from bmq.core.records.batch import Appended
 from bmq.core.rpc.peers import ConnectionKind, PeerBusy, PeerLost, Peers
 from bmq.core.tracing import SampledRecords
 from bmq.core.wire.api_keys import ApiKey
-from bmq.core.wire.produce import PartitionAnswer
+from bmq.core.wire.produce import ACKS_ALL, ACKS_BUFFERED, PartitionAnswer
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
 from bmq.meta.cluster.member import Member
 from bmq.proxy.relay.pool import RelayPool
@@ -33,7 +33,6 @@ from bmq.proxy.relay.relayed_connection import Connection
 from bmq.proxy.routing.broker_link import BrokerLink
 from bmq.proxy.routing.produce_route_events import Answered, ConnectionLost, ConnectionUp, Event, Lost, RoutedBatch
 
-ACKS_ALL, ACKS_BUFFERED = -1, 1
 TIMEOUT_MS = 60_000
 """Time-out of a request in the broker.  A client's wait ends by its own time-out, in this process; this one frees the
 credit of parts that hang."""

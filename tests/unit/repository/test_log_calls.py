@@ -26,7 +26,8 @@ PASSING_ON = {"broker/broker.py", "broker/cleanup/janitor.py", "console/http_con
 HOT = {
     "core/net/frames.py", "core/net/client_connection.py", "core/net/request_budget.py", "endpoint/dispatch.py",
     "endpoint/produce/handler.py", "endpoint/fetch/handler.py", "endpoint/fetch/operation.py",
-    "endpoint/produce/queue.py", "endpoint/fetch/purgatory.py", "broker/partition/owner.py",
+    "endpoint/produce/queue.py", "endpoint/produce/partition_produce.py", "endpoint/produce/retry_order.py",
+    "endpoint/fetch/purgatory.py", "broker/partition/owner.py",
     "broker/partition/batches.py", "broker/partition/flushes.py", "broker/files/flush_scheduler.py",
     "proxy/routing/produce_sender.py", "proxy/routing/tail_fetcher.py", "proxy/routing/remote_owner.py",
 }  # fmt: skip

@@ -16,7 +16,8 @@ from kafka.protocol.producer import ProduceRequest
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import CloseConnection
 from bmq.core.wire.limits import PARTITIONS
-from bmq.endpoint.produce.handler import PARTITIONS_AT_ONCE, PartitionProduce
+from bmq.endpoint.produce.handler import PARTITIONS_AT_ONCE
+from bmq.endpoint.produce.partition_produce import PartitionProduce
 from bmq.storage.memory import Faults
 from tests.harness.fakes import FakeClient
 from tests.harness.loop import run

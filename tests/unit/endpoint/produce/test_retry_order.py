@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from bmq.core.model import PartitionKey
-from bmq.endpoint.produce.queue import STUMBLES_MAX, RetryOrder
+from bmq.endpoint.produce.retry_order import STUMBLES_MAX, RetryOrder
 from tests.harness.fakes import FakeClient
 
 KEY, OTHER = PartitionKey(uuid.UUID(int=1), 0), PartitionKey(uuid.UUID(int=1), 1)

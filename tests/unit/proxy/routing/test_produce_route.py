@@ -392,7 +392,7 @@ class Connection:
 
 class World:
     """Brokers that own one log in turn.  The log keeps what it has taken; who owns it recognises repetitions by the
-    parts of idempotent producers, and refuses, as ``endpoint.produce.queue.RetryOrder`` has it, what follows a refused
+    parts of idempotent producers, and refuses, as ``endpoint.produce.retry_order`` has it, what follows a refused
     batch.  In front of the route is the partition's queue: what is given back goes to its front."""
 
     def __init__(self) -> None:
