@@ -151,13 +151,8 @@ async def test_with_nothing_that_time_would_change():
     while True:
         await asyncio.sleep(0)
 
-@pytest.fixture
-def short(monkeypatch):
-    from tests.harness import plugin
-    monkeypatch.setattr(plugin, "REAL_S", 0.05)
-
-@pytest.mark.loops("asyncio")
-async def test_on_a_real_loop(short):
+@pytest.mark.loops("asyncio", limit_s=0.05)
+async def test_on_a_real_loop():
     await asyncio.Event().wait()
 """,
     )

@@ -28,7 +28,7 @@ def test_a_failure_says_how_to_replay_it() -> None:
 
     with pytest.raises(ValueError, match="7") as failed:
         HISTORIES.play(history, 7, test="planned")
-    command = "replay with: BMQ_SIM_SEED=7 pytest tests/unit/test_histories.py -k planned"
+    command = "replay with: BMQ_SIM_SEED=7 pytest tests/unit/simulation/test_histories.py -k planned"
     assert command in failed.value.__notes__
 
 
