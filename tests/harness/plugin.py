@@ -4,12 +4,13 @@
 |---|---|
 | none | on the virtual loop (tests/harness/loop.py): nothing waits, and each run is the same |
 | `loops("asyncio")` | on that loop: needed for sockets, threads and processes |
+| `loops("asyncio", limit_s=600)` | there, for no longer than that; without it for `LIMIT_S` |
 | `loops("asyncio", "uvloop", "virtual")` | once on each of these loops |
 | `seed(7)`, or `parametrize("seed", …)` | with `random` and `uuid.uuid4` seeded so; 0 without it |
 | `leaves_tasks` | as without it, but may leave tasks: those of a process that the test kills or never stops |
 
 A test fails if it leaves a task that nobody has cancelled, if a callback or a lost task raises, and if it does not end:
-at a deadlock or after a day of virtual time, and after `REAL_S` on the other loops.  pytest-asyncio runs tests on any
+at a deadlock or after a day of virtual time, and after `LIMIT_S` on the other loops.  pytest-asyncio runs tests on any
 loop too, but passes a test in the first two cases, and cannot seed a run.
 """
 
@@ -25,7 +26,7 @@ import uvloop
 
 from tests.harness.loop import run
 
-REAL_S = 120.0
+LIMIT_S = 120.0
 """Seconds after which a test on a real loop is given up: several times what the slowest takes."""
 GRACE_S = 1.0
 """Seconds for tasks that end by themselves: what a closed connection still has under way."""
@@ -43,7 +44,9 @@ class LeftTasks(AssertionError):
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers."""
-    config.addinivalue_line("markers", "loops(*names): run an async test on these loops: virtual, asyncio, uvloop")
+    config.addinivalue_line(
+        "markers", "loops(*names, limit_s): run an async test on these loops: virtual, asyncio, uvloop"
+    )
     config.addinivalue_line("markers", "seed(number): what an async test on virtual time is seeded with")
     config.addinivalue_line("markers", "leaves_tasks: tasks of the test may run when it ends")
 
@@ -70,11 +73,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         marker = pyfuncitem.get_closest_marker("seed")
         run(main, arguments.get("seed", marker.args[0] if marker is not None else 0))
     else:
-        run_real(main, REAL_LOOPS[loop_name])
+        marker = pyfuncitem.get_closest_marker("loops")
+        assert marker is not None
+        run_real(main, REAL_LOOPS[loop_name], marker.kwargs.get("limit_s", LIMIT_S))
     return True
 
 
-def run_real(test: Coroutine[Any, Any, None], loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def run_real(
+    test: Coroutine[Any, Any, None], loop_factory: Callable[[], asyncio.AbstractEventLoop], limit_s: float
+) -> None:
     """Run `test` on a loop with real time, and raise the first exception that the loop was told of meanwhile."""
     failures: list[BaseException] = []
 
@@ -83,7 +90,7 @@ def run_real(test: Coroutine[Any, Any, None], loop_factory: Callable[[], asyncio
 
     async def bounded() -> None:
         asyncio.get_running_loop().set_exception_handler(keep)
-        async with asyncio.timeout(REAL_S):
+        async with asyncio.timeout(limit_s):
             await test
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:

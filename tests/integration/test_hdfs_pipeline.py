@@ -6,11 +6,10 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import pytest
-import uvloop
 
 from bmq.storage.filesystem import Appender, CreateOptions, PipelineFailed
 from bmq.storage.hdfs import HdfsFileSystem, HdfsSettings
@@ -18,20 +17,14 @@ from bmq.storage.hdfs.pipeline_timer import TICK_S
 from tests.harness.log_text import lines
 from tests.services.hdfs import HdfsCluster
 
+pytestmark = pytest.mark.loops("uvloop")
+
 TIMEOUT_S = 120.0
 PATIENT = HdfsSettings(setup_timeout_s=30.0, ack_timeout_s=30.0, probe_timeout_s=10.0)
 """A dead datanode refuses connections at once; on a busy machine a living one may be slow to answer, and is not to be
 suspected for it."""
 DATANODE_TIMEOUT_S = 60.0
 """`dfs.client.socket-timeout`: after it a datanode behind a silent one gives the pipeline up by itself."""
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(TIMEOUT_S):
-            await test()
-
-    uvloop.run(bounded())
 
 
 @contextlib.asynccontextmanager
@@ -50,131 +43,118 @@ async def write_for_ever(file: Appender) -> None:
 
 
 @pytest.mark.parametrize(("packet_bytes", "chunk_bytes"), [(1 << 20, 512), (64 << 10, 512), (1 << 20, 65536), (999, 7)])
-def test_large_writes(hdfs_root: str, packet_bytes: int, chunk_bytes: int) -> None:
+async def test_large_writes(hdfs_root: str, packet_bytes: int, chunk_bytes: int) -> None:
     """Many packets, windows that fill, buffers that are cut anywhere: the same bytes come back."""
 
-    async def test() -> None:
-        settings = HdfsSettings(packet_bytes=packet_bytes, window_bytes=2 << 20, window_packets=20)
-        async with opened(hdfs_root, settings) as fs:
-            size = 200_000 if packet_bytes < 1000 else 20_000_000
-            data = os.urandom(size)
-            file = await fs.create(
-                "/f", CreateOptions(chunk_bytes=chunk_bytes, block_bytes=chunk_bytes * (1 + size // chunk_bytes))
-            )
-            step = size // 7 + 1
-            for start in range(0, size, step):
-                file.write(memoryview(data)[start : start + step])
-            assert await file.flush() == size
-            assert await fs.read("/f", 0, size) == data
-            assert await file.close() == size
-            assert await fs.read("/f", 0, size) == data
-
-    run(test)
+    settings = HdfsSettings(packet_bytes=packet_bytes, window_bytes=2 << 20, window_packets=20)
+    async with opened(hdfs_root, settings) as fs:
+        size = 200_000 if packet_bytes < 1000 else 20_000_000
+        data = os.urandom(size)
+        file = await fs.create(
+            "/f", CreateOptions(chunk_bytes=chunk_bytes, block_bytes=chunk_bytes * (1 + size // chunk_bytes))
+        )
+        step = size // 7 + 1
+        for start in range(0, size, step):
+            file.write(memoryview(data)[start : start + step])
+        assert await file.flush() == size
+        assert await fs.read("/f", 0, size) == data
+        assert await file.close() == size
+        assert await fs.read("/f", 0, size) == data
 
 
-def test_append_in_the_middle_of_a_wide_chunk(hdfs_root: str) -> None:
+async def test_append_in_the_middle_of_a_wide_chunk(hdfs_root: str) -> None:
     """The file's own chunk decides, whatever the request says: datanodes refuse another."""
 
-    async def test() -> None:
-        async with opened(hdfs_root) as fs:
-            data = os.urandom(300_000)
-            file = await fs.create("/f", CreateOptions(chunk_bytes=65536, block_bytes=1 << 26))
-            file.write(data[:70_001])
-            await file.close()
-            written = 70_001
-            while written < len(data):
-                file = await fs.append("/f", CreateOptions(chunk_bytes=512))
-                for size in (10, 3000, 60_000):
-                    file.write(data[written : written + size])
-                    written = min(len(data), written + size)
-                    assert await file.flush() == written
-                assert await file.close() == written
-            assert await fs.read("/f", 0, len(data)) == data
-
-    run(test)
+    async with opened(hdfs_root) as fs:
+        data = os.urandom(300_000)
+        file = await fs.create("/f", CreateOptions(chunk_bytes=65536, block_bytes=1 << 26))
+        file.write(data[:70_001])
+        await file.close()
+        written = 70_001
+        while written < len(data):
+            file = await fs.append("/f", CreateOptions(chunk_bytes=512))
+            for size in (10, 3000, 60_000):
+                file.write(data[written : written + size])
+                written = min(len(data), written + size)
+                assert await file.flush() == written
+            assert await file.close() == written
+        assert await fs.read("/f", 0, len(data)) == data
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_killed_datanode_breaks_the_pipeline_and_is_named(hdfs: HdfsCluster, hdfs_root: str, position: int) -> None:
+async def test_killed_datanode_breaks_the_pipeline_and_is_named(
+    hdfs: HdfsCluster, hdfs_root: str, position: int
+) -> None:
     """Every outstanding flush fails, and the next file avoids the suspect."""
 
-    async def test() -> None:
-        async with opened(hdfs_root, PATIENT) as fs:
-            file = await fs.create("/f")
-            file.write(b"x" * 1000)
+    async with opened(hdfs_root, PATIENT) as fs:
+        file = await fs.create("/f")
+        file.write(b"x" * 1000)
+        await file.flush()
+        culprit = file.nodes[position]
+        hdfs.kill_datanode(hdfs.datanode_of(culprit))
+        with pytest.raises(PipelineFailed) as failure:
+            await write_for_ever(file)
+        assert failure.value.suspects == (culprit,)
+        assert file.pending == 0
+        with pytest.raises(PipelineFailed):
+            file.write(b"z")
+        with pytest.raises(PipelineFailed):
             await file.flush()
-            culprit = file.nodes[position]
-            hdfs.kill_datanode(hdfs.datanode_of(culprit))
-            with pytest.raises(PipelineFailed) as failure:
-                await write_for_ever(file)
-            assert failure.value.suspects == (culprit,)
-            assert file.pending == 0
-            with pytest.raises(PipelineFailed):
-                file.write(b"z")
-            with pytest.raises(PipelineFailed):
-                await file.flush()
-            other = await fs.create("/g", CreateOptions(exclude=failure.value.suspects))
-            assert culprit not in other.nodes
-            assert len(other.nodes) == 3
-            assert await fs.fence(file.lease) >= 1000
-
-    run(test)
+        other = await fs.create("/g", CreateOptions(exclude=failure.value.suspects))
+        assert culprit not in other.nodes
+        assert len(other.nodes) == 3
+        assert await fs.fence(file.lease) >= 1000
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_stopped_datanode_is_found_by_time_out(hdfs: HdfsCluster, hdfs_root: str, position: int) -> None:
+async def test_stopped_datanode_is_found_by_time_out(hdfs: HdfsCluster, hdfs_root: str, position: int) -> None:
     """It says nothing and its connections stay open: a probe finds out which one it is."""
 
-    async def test() -> None:
-        settings = HdfsSettings(ack_timeout_s=2.0)
-        async with opened(hdfs_root, settings) as fs:
-            file = await fs.create("/f")
-            file.write(b"x" * 1000)
-            await file.flush()
-            culprit = file.nodes[position]
-            hdfs.stop_datanode(hdfs.datanode_of(culprit))
-            file.write(b"y" * 1000)
-            started = time.monotonic()
-            async with asyncio.timeout(DATANODE_TIMEOUT_S):
-                with pytest.raises(PipelineFailed) as failure:
-                    await file.flush()
-            assert time.monotonic() - started + 2 * TICK_S >= settings.ack_timeout_s, "it was given its time"
-            assert failure.value.suspects == (culprit,)
-            length = await fs.fence(file.lease)
-            assert 1000 <= length <= 2000
-
-    run(test)
+    settings = HdfsSettings(ack_timeout_s=2.0)
+    async with opened(hdfs_root, settings) as fs:
+        file = await fs.create("/f")
+        file.write(b"x" * 1000)
+        await file.flush()
+        culprit = file.nodes[position]
+        hdfs.stop_datanode(hdfs.datanode_of(culprit))
+        file.write(b"y" * 1000)
+        started = time.monotonic()
+        async with asyncio.timeout(DATANODE_TIMEOUT_S):
+            with pytest.raises(PipelineFailed) as failure:
+                await file.flush()
+        assert time.monotonic() - started + 2 * TICK_S >= settings.ack_timeout_s, "it was given its time"
+        assert failure.value.suspects == (culprit,)
+        length = await fs.fence(file.lease)
+        assert 1000 <= length <= 2000
 
 
-def test_heartbeats_keep_a_quiet_pipeline(hdfs_new: Callable[..., HdfsCluster]) -> None:
+async def test_heartbeats_keep_a_quiet_pipeline(hdfs_new: Callable[..., HdfsCluster]) -> None:
     """Datanodes drop a silent client after dfs.client.socket-timeout (+5 s a node); here that is short."""
     hdfs = hdfs_new(datanodes=2, properties={"dfs.client.socket-timeout": "2000", "dfs.replication": "2"})
 
-    async def test() -> None:
-        settings = HdfsSettings(heartbeat_s=0.5)
-        async with opened(hdfs.root, settings) as fs, opened(hdfs.root) as silent:
-            file = await fs.create("/f", CreateOptions(replication=2))
-            doomed = await silent.create("/g", CreateOptions(replication=2))
-            file.write(b"x")
-            doomed.write(b"x")
-            await asyncio.gather(file.flush(), doomed.flush())
-            while True:  # until datanodes have dropped the other one: then this one has been quiet for long enough
-                try:
-                    doomed.write(b"")
-                except PipelineFailed:
-                    break
-                await asyncio.sleep(0.1)
-            file.write(b"y")
-            assert await file.flush() == 2
-            assert await file.close() == 2
-
-    run(test)
+    settings = HdfsSettings(heartbeat_s=0.5)
+    async with opened(hdfs.root, settings) as fs, opened(hdfs.root) as silent:
+        file = await fs.create("/f", CreateOptions(replication=2))
+        doomed = await silent.create("/g", CreateOptions(replication=2))
+        file.write(b"x")
+        doomed.write(b"x")
+        await asyncio.gather(file.flush(), doomed.flush())
+        while True:  # until datanodes have dropped the other one: then this one has been quiet for long enough
+            try:
+                doomed.write(b"")
+            except PipelineFailed:
+                break
+            await asyncio.sleep(0.1)
+        file.write(b"y")
+        assert await file.flush() == 2
+        assert await file.close() == 2
 
 
-def test_dead_datanode_before_set_up(hdfs: HdfsCluster, hdfs_root: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_dead_datanode_before_set_up(hdfs: HdfsCluster, hdfs_root: str, caplog: pytest.LogCaptureFixture) -> None:
     """The NameNode hands it out for minutes: a block is abandoned until one is elsewhere, and it is remembered."""
 
-    async def test() -> None:
+    with caplog.at_level(logging.INFO):
         async with opened(hdfs_root, replace(PATIENT, suspect_s=TIMEOUT_S)) as fs:
             hdfs.kill_datanode(0)
             dead = hdfs.datanodes[0].xfer_address
@@ -187,14 +167,13 @@ def test_dead_datanode_before_set_up(hdfs: HdfsCluster, hdfs_root: str, caplog: 
                 assert await file.close() == 1
             assert blamed(caplog, dead) <= 1
 
-    with caplog.at_level(logging.INFO):
-        run(test)
 
-
-def test_stopped_datanode_before_set_up(hdfs: HdfsCluster, hdfs_root: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_stopped_datanode_before_set_up(
+    hdfs: HdfsCluster, hdfs_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """It takes connections and answers nothing: a probe tells, and it is remembered."""
 
-    async def test() -> None:
+    with caplog.at_level(logging.INFO):
         async with opened(hdfs_root, HdfsSettings(suspect_s=TIMEOUT_S)) as fs:
             hdfs.stop_datanode(0)
             stopped = hdfs.datanodes[0].xfer_address
@@ -204,74 +183,62 @@ def test_stopped_datanode_before_set_up(hdfs: HdfsCluster, hdfs_root: str, caplo
                 file.abort()
             assert blamed(caplog, stopped) <= 1
 
-    with caplog.at_level(logging.INFO):
-        run(test)
-
 
 def blamed(caplog: pytest.LogCaptureFixture, node: str) -> int:
     """Return how many blocks were abandoned because of `node`."""
     return sum(node in line and "cannot open a block, asking for another" in line for line in lines(caplog))
 
 
-def test_exclusions_are_advice(hdfs: HdfsCluster, hdfs_root: str) -> None:
+async def test_exclusions_are_advice(hdfs: HdfsCluster, hdfs_root: str) -> None:
     """Respected while that costs no replica, names never heard of among them; dropped rather than fail."""
 
-    async def test() -> None:
-        async with opened(hdfs_root, PATIENT) as fs:
-            every = tuple(datanode.xfer_address for datanode in hdfs.datanodes)
-            for name in every:
-                file = await fs.create(f"/without-{name.replace(':', '-')}", CreateOptions(exclude=(name, "1.2.3.4:5")))
-                assert name not in file.nodes
-                assert len(file.nodes) == 3
-                file.abort()
-            file = await fs.create("/without-two", CreateOptions(exclude=every[:2]))
+    async with opened(hdfs_root, PATIENT) as fs:
+        every = tuple(datanode.xfer_address for datanode in hdfs.datanodes)
+        for name in every:
+            file = await fs.create(f"/without-{name.replace(':', '-')}", CreateOptions(exclude=(name, "1.2.3.4:5")))
+            assert name not in file.nodes
             assert len(file.nodes) == 3
             file.abort()
-            file = await fs.create("/without-any", CreateOptions(exclude=every))
-            assert len(file.nodes) == 3
-            file.abort()
+        file = await fs.create("/without-two", CreateOptions(exclude=every[:2]))
+        assert len(file.nodes) == 3
+        file.abort()
+        file = await fs.create("/without-any", CreateOptions(exclude=every))
+        assert len(file.nodes) == 3
+        file.abort()
 
-    run(test)
 
-
-def test_two_dead_datanodes_leave_two_replicas(hdfs: HdfsCluster, hdfs_root: str) -> None:
+async def test_two_dead_datanodes_leave_two_replicas(hdfs: HdfsCluster, hdfs_root: str) -> None:
     """Fewer replicas than asked for rather than none: the caller sees them in ``nodes`` and decides."""
 
-    async def test() -> None:
-        async with opened(hdfs_root, PATIENT) as fs:
-            hdfs.kill_datanode(0)
-            hdfs.kill_datanode(1)
-            file = await fs.create("/f")
-            assert set(file.nodes) == {datanode.xfer_address for datanode in hdfs.datanodes[2:]}
-            file.write(b"x")
-            await file.flush()
-            assert await file.close() == 1
-
-    run(test)
+    async with opened(hdfs_root, PATIENT) as fs:
+        hdfs.kill_datanode(0)
+        hdfs.kill_datanode(1)
+        file = await fs.create("/f")
+        assert set(file.nodes) == {datanode.xfer_address for datanode in hdfs.datanodes[2:]}
+        file.write(b"x")
+        await file.flush()
+        assert await file.close() == 1
 
 
 @pytest.mark.smoke
-def test_flush_latency_and_throughput(hdfs_root: str, record_property: Callable[[str, object], None]) -> None:
+async def test_flush_latency_and_throughput(hdfs_root: str, record_property: Callable[[str, object], None]) -> None:
     """Figures of this machine, for the report; a thousand small flushes and 64 in flight each acknowledge their end."""
 
-    async def test() -> None:
-        async with opened(hdfs_root) as fs:
-            file = await fs.create("/f")
-            times = []
-            for number in range(1000):
-                file.write(bytes(1000))
-                started = time.perf_counter()
-                assert await file.flush() == 1000 * (number + 1)
-                times.append((time.perf_counter() - started) * 1e3)
-            record_property("flush_ms_median", sorted(times)[500])
-            data, flushes = os.urandom(1 << 20), []
+    async with opened(hdfs_root) as fs:
+        file = await fs.create("/f")
+        times = []
+        for number in range(1000):
+            file.write(bytes(1000))
             started = time.perf_counter()
-            for _ in range(64):
-                file.write(data)
-                flushes.append(file.flush())
-            ends = await asyncio.gather(*flushes)
-            record_property("write_mb_per_s", 64 * 1.048576 / (time.perf_counter() - started))
-            assert ends == [1_000_000 + (number + 1) * len(data) for number in range(64)]
-            file.abort()
-
-    run(test)
+            assert await file.flush() == 1000 * (number + 1)
+            times.append((time.perf_counter() - started) * 1e3)
+        record_property("flush_ms_median", sorted(times)[500])
+        data, flushes = os.urandom(1 << 20), []
+        started = time.perf_counter()
+        for _ in range(64):
+            file.write(data)
+            flushes.append(file.flush())
+        ends = await asyncio.gather(*flushes)
+        record_property("write_mb_per_s", 64 * 1.048576 / (time.perf_counter() - started))
+        assert ends == [1_000_000 + (number + 1) * len(data) for number in range(64)]
+        file.abort()
