@@ -16,7 +16,7 @@ from bmq.broker.context import BrokerContext, OpenPartition
 from bmq.broker.file_check import FileCheck
 from bmq.broker.files.datanode_health import NodeHealth
 from bmq.broker.files.deferred_indexes import DeferredIndexes
-from bmq.broker.files.flush_scheduler import Alarms, FlushScheduler
+from bmq.broker.files.flush_scheduler import FlushScheduler
 from bmq.broker.files.journal_cache import JournalCache
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.precreated import PrecreatedSegments
@@ -29,6 +29,7 @@ from bmq.broker.store_waits import StoreWaits
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import cancel_and_wait
+from bmq.core.aio.timers import Alarms
 from bmq.core.clock import Clock, SystemClock
 from bmq.core.logging.fields import Fields, fields, in_text
 from bmq.core.model import PartitionKey

@@ -8,11 +8,12 @@ from typing import Protocol
 
 from bmq.broker.events import Event
 from bmq.broker.files.context import FileContext
-from bmq.broker.files.flush_scheduler import Alarms, FlushScheduler
+from bmq.broker.files.flush_scheduler import FlushScheduler
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.store_waits import StoreWaits
 from bmq.broker.traffic import TrafficCounters
 from bmq.core.aio.byte_budget import ByteBudget
+from bmq.core.aio.timers import Alarms
 from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
 from bmq.endpoint.partitions import FlushListener

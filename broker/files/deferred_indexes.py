@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bmq.broker.files.flush_scheduler import Alarms
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.tasks import OwnedTasks
+from bmq.core.aio.timers import Alarms
 from bmq.core.logging.fields import Report
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import NoSuchFile, StorageError

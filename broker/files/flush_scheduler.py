@@ -1,4 +1,4 @@
-"""Turns to flush, and one timer for the deadlines of all partitions.
+"""Turns to flush: the order of the partitions, and the bounds on flushes in flight.
 
 Group commit without a timer: a single writer is flushed in the loop turn in which it appends. While a flush of a
 partition is in flight, its next one waits until that is acknowledged, or until enough bytes have come together (Nagle's
@@ -10,9 +10,7 @@ turn, and one flush takes all that was appended meanwhile.
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 
@@ -94,52 +92,3 @@ class FlushScheduler:
         finally:  # an exception in one partition must not stop the others' flushes
             if self._line:
                 self._arm()
-
-
-class Alarms:
-    """One timer for the deadlines of all partitions: an idle partition costs nothing."""
-
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        self._heap: list[tuple[int, int, Callable[[], None]]] = []
-        self._count = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
-        self._is_closed = False
-
-    def at(self, time_ms: int, call: Callable[[], None]) -> None:
-        """Call ``call`` once, at ``time_ms`` on the monotonic clock or shortly after; never once closed."""
-        if self._is_closed:
-            return
-        self._count += 1  # keeps equal times in order, and callables uncompared
-        heapq.heappush(self._heap, (time_ms, self._count, call))
-        self._set()
-
-    def close(self) -> None:
-        """Cancel the timer and drop every deadline."""
-        self._is_closed = True
-        self._heap.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _set(self) -> None:
-        if not self._heap:
-            return
-        due = self._heap[0][0]
-        if self._timer is not None:
-            if self._timer_ms <= due:
-                return
-            self._timer.cancel()
-        self._timer_ms = due
-        delay_s = max(0, due - self._now_ms()) / 1000
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._run)
-
-    def _run(self) -> None:
-        self._timer = None
-        now = self._now_ms()
-        try:
-            while self._heap and self._heap[0][0] <= now:
-                heapq.heappop(self._heap)[2]()
-        finally:  # an exception in one partition must not stop the others' deadlines
-            self._set()

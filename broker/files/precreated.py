@@ -13,10 +13,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from bmq.broker import events as ev
-from bmq.broker.files.flush_scheduler import Alarms
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.unused_files import remove_unused
 from bmq.core.aio.tasks import OwnedTasks
+from bmq.core.aio.timers import Alarms
 from bmq.storage.filesystem import Appender, FileSystem, OutOfSpace, StorageError
 from bmq.storage.layout import PartitionPath
 

@@ -1,1 +1,1 @@
-"""Additions to asyncio, and bounds: eager tasks, turns of the loop, budgets, caches, time-outs, subscribers."""
+"""Additions to asyncio, and bounds: tasks, waiters, timers, turns of the loop, budgets, caches, back-off, callbacks."""

@@ -32,7 +32,7 @@ from contextlib import AsyncExitStack
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from bmq.core.aio.subscribers import no_op
-from bmq.core.aio.timeouts import LONGEST_S
+from bmq.core.aio.timers import LONGEST_S
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey

@@ -26,7 +26,7 @@ from functools import partial
 from typing import Protocol
 
 from bmq.core.aio.subscribers import no_op
-from bmq.core.aio.timeouts import GRAIN_S, Deadlines
+from bmq.core.aio.timers import GRAIN_S, Deadlines
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import OwnedTasks, cancel_and_wait
-from bmq.core.aio.timeouts import Deadlines
+from bmq.core.aio.timers import Deadlines
 from bmq.core.aio.turns import map_in_turns, run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Histogram

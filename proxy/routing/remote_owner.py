@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
-from bmq.core.aio.timeouts import Deadlines
+from bmq.core.aio.timers import Deadlines
 from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey

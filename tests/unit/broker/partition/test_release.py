@@ -15,10 +15,10 @@ from bmq.broker.assignment.handover import BYTES_MAX, PARTITIONS_MAX, UNDER_WAY_
 from bmq.broker.config import BrokerConfig
 from bmq.broker.files import deferred_indexes
 from bmq.broker.files.deferred_indexes import BEHIND_MS, LOOK_MS
-from bmq.broker.files.flush_scheduler import Alarms
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.precreated import PrecreatedSegments
 from bmq.broker.partition.release import NOTHING, ReleaseNote
+from bmq.core.aio.timers import Alarms
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.messages.broker import HandedOverRequest, Release

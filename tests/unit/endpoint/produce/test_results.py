@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from kafka.protocol.producer import ProduceRequest
 
-from bmq.core.aio.timeouts import Deadlines
+from bmq.core.aio.timers import Deadlines
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.wire.api_keys import ApiKey

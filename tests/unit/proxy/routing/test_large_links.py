@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from bmq.core.aio.subscribers import Subscribers
-from bmq.core.aio.timeouts import Deadlines
+from bmq.core.aio.timers import Deadlines
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey

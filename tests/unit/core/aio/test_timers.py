@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bmq.core.aio.timeouts import EXPIRED_A_TURN, GRAIN_S, LONGEST_S, Deadlines
+from bmq.core.aio.timers import EXPIRED_A_TURN, GRAIN_S, LONGEST_S, Deadlines
 from tests.harness.loop_stops import TurnCounter
 
 
