@@ -17,6 +17,7 @@ from bmq.meta.kv import KeyValue
 from bmq.meta.open import open_keyvalue
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.open import open_filesystem
+from tests.harness.members import lone_broker
 from tests.services.hdfs import HdfsCluster
 
 ADAPTERS = ("memory", "local", "hdfs")
@@ -51,7 +52,7 @@ class Site:
         incarnation = new_incarnation()
         fs = await open_filesystem(self.url, holder=f"bmq-{incarnation}")
         try:
-            broker = Broker(fs, self.kv, incarnation=incarnation, config=config)
+            broker = lone_broker(fs, self.kv, incarnation=incarnation, config=config)
             settings = broker.config
             broker.shared.scheduler = CountingScheduler(
                 settings.flushes_total, settings.flushes_per_partition, settings.gather_bytes

@@ -34,9 +34,8 @@ from bmq.core.clock import Clock, SystemClock
 from bmq.core.logging.fields import Fields, fields, in_text
 from bmq.core.model import PartitionKey
 from bmq.meta import ownership
-from bmq.meta.kv import KeyValue, KvError
+from bmq.meta.kv import KeyValue
 from bmq.meta.ownership import PartitionRecord
-from bmq.meta.registration import Registration, broker_key
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.journal_writer import JournalWriter
@@ -72,10 +71,9 @@ class Registered(Protocol):
 class Broker:
     """The partitions of one process, and what they share.  Used as ``async with``.
 
-    ``fs``: a file system whose lease holder is ``incarnation``.  ``membership``: registers the process, and calls
-    ``fence_all`` when the store has declared it dead; None: the broker registers itself.  ``is_alive``: returns whether
-    an incarnation is a member; None: no other broker's journal is read, and the janitor asks the store which brokers
-    are registered.  ``reads``: the progress of the process's reads (``BlockCache.progress``).
+    ``fs``: a file system whose lease holder is ``incarnation``.  ``membership``: keeps the process registered; its
+    owner calls ``fence_all`` when the store has declared the process dead.  ``is_alive``: returns whether an
+    incarnation is a member.  ``reads``: the progress of the process's reads (``BlockCache.progress``).
     """
 
     def __init__(
@@ -84,12 +82,12 @@ class Broker:
         kv: KeyValue,
         *,
         incarnation: str,
+        membership: Registered,
+        is_alive: Callable[[str], bool],
         cluster: str = "bmq",
         clock: Clock | None = None,
         config: BrokerConfig | None = None,
         upkeep: JanitorConfig | None = None,
-        membership: Registered | None = None,
-        is_alive: Callable[[str], bool] | None = None,
         reads: ReadProgress | None = None,
     ) -> None:
         self.config = config or BrokerConfig()
@@ -108,7 +106,7 @@ class Broker:
         self.moved_total = 0
         """Partitions handed over to other processes, or given up because their topic was deleted."""
         self._file_check = FileCheck(self.config.file_check_ms, self._report)
-        self._journals = JournalCache(fs, incarnation, is_alive or _no_other_broker)
+        self._journals = JournalCache(fs, incarnation, is_alive)
         alarms = Alarms(now_ms := lambda: int(clock.monotonic() * 1000))
         places = OpenFileLimit(self.config.open_pipelines_max, self.config.open_parallel, self._make_room, self._report)
         self.shared = BrokerContext(
@@ -139,12 +137,11 @@ class Broker:
             store_waits=StoreWaits(self.config.stalled_ms),
             reads=reads or ReadProgress(),
             report=self._report,
-            is_alone=membership is None,
+            is_alive=is_alive,
         )
         self._storage = StorageWatch(self.shared)
-        self.janitor = Janitor(self.shared, self.partitions, upkeep, is_alive=is_alive)
+        self.janitor = Janitor(self.shared, self.partitions, upkeep)
         self._membership = membership
-        self._registration = self._new_registration() if membership is None else None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Broker:
@@ -155,10 +152,8 @@ class Broker:
         await self.close()
 
     async def start(self) -> None:
-        """Register the process, unless its membership does that, and start the broker's tasks.  Raises KvError."""
+        """Start the broker's tasks."""
         loop = asyncio.get_running_loop()
-        if self._registration is not None:
-            await self._registration.start()
         self._tasks = [
             loop.create_task(self._journal_task(), name="journal"),
             loop.create_task(self._storage.watch(), name="watch of storage"),
@@ -167,15 +162,13 @@ class Broker:
             loop.create_task(self.janitor.run(), name="janitor"),
             loop.create_task(self._seal_journals(), name="journal sealing"),
         ]
-        if self._registration is not None:
-            self._tasks.append(loop.create_task(self._stay_registered(), name="membership"))
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """Fence everything and report the failure if a task failed.
 
-        None of them may: without its journal or its membership a broker must not go on.
+        None of them may: without its journal a broker must not go on.
         """
         if task.cancelled() or task.exception() is None:
             return
@@ -192,9 +185,7 @@ class Broker:
     @property
     def is_lost(self) -> bool:
         """True when the store has declared this process dead: it owns nothing until it is registered again."""
-        if self._membership is not None:
-            return not self._membership.is_member
-        return self._registration is not None and self._registration.is_lost
+        return not self._membership.is_member
 
     @property
     def is_serving(self) -> bool:
@@ -342,7 +333,7 @@ class Broker:
                 self._departed[key] = final
 
     async def close(self, deadline: float | None = None) -> None:
-        """Hand all partitions over, end the tasks and unregister.
+        """Hand all partitions over, and end the tasks.
 
         A partition that storage does not let close within ``handover_ms``, or by ``deadline``, is left as after a
         crash: its next owner fences it.  ``deadline`` is on the loop's clock; ``CLOSE_LEAST_S`` is granted always.
@@ -366,8 +357,6 @@ class Broker:
         self.journal.close()
         if journal is not None:
             await self._end_journal(journal)
-        if self._registration is not None:
-            await self._registration.stop()
 
     async def _end_journal(self, journal: asyncio.Task[None]) -> None:
         """Wait for the journal's task, no longer than for a file to close, then cancel it.
@@ -414,34 +403,6 @@ class Broker:
 
     async def _journal_task(self) -> None:
         await self.journal.run()
-
-    async def _stay_registered(self) -> None:
-        """Keep the process registered.  When its lease is gone, fence all partitions first, then register again."""
-        while True:
-            assert self._registration is not None
-            await self._registration.run()
-            self._report("the broker's lease in the metadata store is gone: its partitions are given up")
-            self.fence_all()
-            self._registration = await self._register_again()
-
-    async def _register_again(self) -> Registration:
-        """Register until that succeeds.
-
-        The incarnation stays the same: it names this process start, whose partitions are all fenced.
-        """
-        registration = self._new_registration()
-        while True:
-            try:
-                await registration.start()
-            except KvError:
-                await asyncio.sleep(_UPKEEP_S)
-                continue
-            return registration
-
-    def _new_registration(self) -> Registration:
-        shared = self.shared
-        key = broker_key(shared.cluster, shared.incarnation)
-        return Registration(shared.kv, key, {"incarnation": shared.incarnation})
 
     def fence_all(self) -> None:
         """Give all partitions up at once: this process is declared dead, so each may have another owner.
@@ -513,7 +474,3 @@ class Broker:
         self.alarms_total += 1
         self.alarms_raised.append((text % arguments if arguments else text) + in_text(about))
         del self.alarms_raised[:-100]
-
-
-def _no_other_broker(incarnation: str) -> bool:
-    return False

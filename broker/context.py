@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -102,8 +102,8 @@ class BrokerContext(FileContext):
     """Time from the beginning of a takeover until the partition accepts batches."""
     trouble: str = ""
     """Storage's error when it last refused to create or flush a segment; empty once a flush has succeeded again."""
-    is_alone: bool = True
-    """True when no other process can have taken a partition over without this one's knowledge."""
+    is_alive: Callable[[str], bool]
+    """Returns whether an incarnation is a member of the cluster, as far as this process knows."""
     reads: ReadProgress = field(default_factory=ReadProgress)
     """Progress of this process's reads from storage."""
     tails: FlushListener | None = None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -164,7 +165,10 @@ class Election:
         return Leadership(self._key, revision, lease, before + self._ttl_s - self._margin_s, self._clock)
 
     async def keep(self, leadership: Leadership) -> None:
-        """Renew the lease three times per ttl.  Returns when the term is over: the lease ended, or the key changed."""
+        """Renew the lease three times per ttl; once, where it lasts as long as this process.
+
+        Returns when the term is over: the lease ended, or the key changed.
+        """
         changed = asyncio.Event()
         forget = self._view.subscribe(lambda change: changed.set() if change.is_controller else None)
         try:
@@ -173,7 +177,10 @@ class Election:
                 if self._is_another(leadership):
                     leadership.is_over = True
                     return
-                wait_s = self._ttl_s / 3 if leadership.may_act else RETRY_S
+                if leadership.holds_until == math.inf:
+                    wait_s = None
+                else:
+                    wait_s = self._ttl_s / 3 if leadership.may_act else RETRY_S
                 await wait_for(changed, wait_s)
                 changed.clear()
         finally:
@@ -183,7 +190,7 @@ class Election:
     async def _renew(self, leadership: Leadership) -> None:
         before = self._clock.monotonic()
         try:
-            await self._kv.keep_alive(leadership.lease)
+            left_s = await self._kv.keep_alive(leadership.lease)
         except LeaseNotFound:
             leadership.is_over = True
             self._on_store(True)
@@ -191,7 +198,7 @@ class Election:
             self._on_store(False)
             _log.info("could not renew the leader's lease, trying again", extra=fields(error=error))
         else:
-            leadership.holds_until = before + self._ttl_s - self._margin_s
+            leadership.holds_until = before + left_s - self._margin_s
             self._on_store(True)
 
     def _is_another(self, leadership: Leadership) -> bool:

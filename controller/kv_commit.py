@@ -21,11 +21,6 @@ Guard = Callable[[], Sequence[Compare]]
 election key, for a leader.  Raises RequestError NOT_CONTROLLER if this process does not lead."""
 
 
-def unguarded() -> Sequence[Compare]:
-    """Return no comparisons: a single process is not fenced from others."""
-    return ()
-
-
 class Settled(NamedTuple):
     """The outcome of a commit.
 

@@ -238,7 +238,7 @@ class Term:
     def _is_starting(self, incarnation: str) -> bool:
         """Return whether the member has joined and does not listen yet: it can neither be asked nor given anything."""
         member = self._view.members.get(incarnation)
-        return member is not None and not member.internal.port
+        return member is not None and member.is_starting
 
     def _keep(self, member: Member) -> None:
         """Keep a connection to the member, so that its death is noticed long before its lease ends.

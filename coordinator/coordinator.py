@@ -40,12 +40,12 @@ class Coordinator:
         logs: ShardLogs,
         topic: Callable[[], Awaitable[Topic]],
         catalog: Catalog,
+        view: ClusterView,
         *,
         settings: CoordinatorSettings | None = None,
-        view: ClusterView | None = None,
     ) -> None:
         """``topic`` returns ``__consumer_offsets`` and creates it if it is missing; it raises RequestError if that is
-        not possible now.  ``view`` names the owner of each shard; without one, this process owns all shards."""
+        not possible now.  ``view`` names the owner of each shard."""
         self._settings = settings or CoordinatorSettings.of(config)
         self._catalog = catalog
         self._shards = Shards(self._settings, clock, logs, topic, catalog, view)
@@ -123,7 +123,7 @@ class Coordinator:
     async def list_groups(
         self, request: m.ListGroupsRequest, client: ClientInfo, members: Members | None = None
     ) -> m.ListGroupsResponse:
-        """List all groups that are served here: all groups there are, if this process is alone."""
+        """List all groups that are served here: all groups there are, if it owns every shard."""
         return (await group_admin.list_groups(self._shards, request)).response()
 
     async def list_groups_of(

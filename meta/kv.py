@@ -10,7 +10,8 @@ the interface follows.  Callers rely on this, and each adapter must provide it:
 * Every read is linearizable: it shows all commits that were answered before the call began.
 * An entry written with a lease is deleted when the lease ends; the deletion has a revision and an event like any
   other.  A lease ends no earlier than its ttl after the *start* of its last ``keep_alive`` that was answered, maybe a
-  little later.  Its holder counts from before the call, with a margin, by a clock that goes on in suspend.
+  little later.  Its holder counts from before the call, with a margin, by a clock that goes on in suspend.  A store of
+  one process (``sqlite``) ends leases with the process instead: nobody else waits for them.
 * ``watch`` misses nothing: it gives every change of its prefix in order, or raises ``Compacted``.
 
 All calls may raise the errors below and nothing else, except ValueError, a caller's bug.  **Unknown outcomes** are
@@ -153,7 +154,10 @@ class KeyValue(Protocol):
         """Return a new lease, never 0.  Adapters may round ``ttl_s`` up.  After KvUnknown it expires by itself."""
 
     async def keep_alive(self, lease: int) -> float:
-        """Start the lease's ttl again.  Return the seconds now left.  Raises LeaseNotFound if the lease has ended."""
+        """Start the lease's ttl again.  Return the seconds now left, infinite if it ends with this process.
+
+        Raises LeaseNotFound if the lease has ended.
+        """
 
     async def revoke(self, lease: int) -> None:
         """End the lease and delete its entries, under one revision.  Raises LeaseNotFound if it has ended already."""

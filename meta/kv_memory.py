@@ -57,10 +57,10 @@ class GrantedLease:
 
 
 class Leases:
-    """The leases that have not ended.  Ids count up from ``first``."""
+    """The leases that have not ended."""
 
-    def __init__(self, first: int = 1) -> None:
-        self._next = first
+    def __init__(self) -> None:
+        self._next = 1
         self._leases: dict[int, GrantedLease] = {}
 
     def __contains__(self, lease: int) -> bool:
@@ -98,12 +98,6 @@ class Leases:
     def next_deadline(self) -> float | None:
         """Return the earliest deadline; None if there is no lease."""
         return min((held.deadline for held in self._leases.values()), default=None)
-
-    def snapshot(self) -> dict[int, GrantedLease]:
-        return dict(self._leases)
-
-    def restore(self, snapshot: dict[int, GrantedLease]) -> None:
-        self._leases = snapshot
 
 
 class MemoryStore:

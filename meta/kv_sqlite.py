@@ -10,10 +10,11 @@ Invariants:
 * Only the process that holds the flock on ``<path>.lock`` touches the file.  The kernel drops it with the process.
 * ``state.revision`` is written in the transaction of the changes that it numbers: a kill loses both or neither.
 * ``history`` has the changes of each revision in (``compacted``, ``revision``], at most ``history`` revisions.
-* Leases live in memory: a fresh process holds none, so entries with a lease are deleted when the store is opened.
+* A lease lasts as long as the process: no other one can hold it, and the lock shows that the process lives.  So leases
+  live in memory, to renew one writes nothing, and entries with a lease are deleted when the store is opened.
 * A COMMIT that fails may or may not be on the disk, and a second sync proves nothing about the first.  Unless the disk
   was merely full, the file is closed and opened again before the next call: SQLite finds out what was committed, and a
-  checkpoint writes that to the disk once more.  Until it succeeds calls are refused; leases go on.
+  checkpoint writes that to the disk once more.  Until it succeeds calls are refused.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import asyncio
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import socket
 import sqlite3
@@ -33,7 +35,6 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from bmq.core.aio.waiters import Waiters
-from bmq.core.clock import Clock, SystemClock
 from bmq.core.logging.fields import fields
 from bmq.meta.kv import (
     Changes,
@@ -46,22 +47,20 @@ from bmq.meta.kv import (
     KvError,
     KvUnavailable,
     KvUnknown,
+    LeaseNotFound,
     Put,
     Write,
     check_commit,
     holds,
     prefix_range,
 )
-from bmq.meta.kv_memory import HISTORY_REVISIONS, WATCH_BATCH, GrantedLease, Leases
+from bmq.meta.kv_memory import HISTORY_REVISIONS, WATCH_BATCH
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 QUEUE_CALLS = 1024
 """Calls handed to the thread and not yet answered; further callers wait.  Also bounds one SQLite transaction."""
-
-LEASE_POLL_S = (0.02, 1.0)
-"""Shortest and longest wait for a lease to end: the longest because waiting does not count suspended time."""
 
 _FORMAT = 1
 _SCHEMA = (
@@ -103,13 +102,12 @@ class _Outcome:
 class SqliteKeyValue:
     """The store and its thread.  ``open`` makes it, ``close`` ends it; used from the loop that opened it."""
 
-    def __init__(self, path: str, *, clock: Clock, history: int, queue: int) -> None:
+    def __init__(self, path: str, *, history: int, queue: int) -> None:
         self.queued = 0
         """Calls handed to the thread and not yet answered."""
         self.groups = 0
         """SQLite transactions completed: a thousand commits in ten groups cost ten syncs."""
         self._path = os.path.realpath(path)  # one file, one lock, whatever the name
-        self._clock = clock
         self._history = history
         self._loop = asyncio.get_running_loop()
         self._room = asyncio.Semaphore(queue)
@@ -125,15 +123,13 @@ class SqliteKeyValue:
         self._thread = threading.Thread(target=self._run, name=f"sqlite {self._path}", daemon=True)
 
     @classmethod
-    async def open(
-        cls, path: str, *, clock: Clock | None = None, history: int = HISTORY_REVISIONS, queue: int = QUEUE_CALLS
-    ) -> SqliteKeyValue:
+    async def open(cls, path: str, *, history: int = HISTORY_REVISIONS, queue: int = QUEUE_CALLS) -> SqliteKeyValue:
         """Open or create the file, and its folder.
 
         Raises StoreLocked if another process has it open; KvError if it is not such a store or cannot be opened.
-        ``clock`` is read from another thread (so not a ``LoopClock``); ``history`` and ``queue`` are bounds.
+        ``history`` and ``queue`` are bounds.
         """
-        store = cls(path, clock=clock or SystemClock(), history=history, queue=queue)
+        store = cls(path, history=history, queue=queue)
         store._thread.start()
         try:
             store._revision = await store._opened
@@ -164,10 +160,10 @@ class SqliteKeyValue:
         return await self._call(lambda tables: tables.commit(compares, writes), is_write=True)
 
     async def grant(self, ttl_s: float) -> int:
-        return await self._call(lambda tables: tables.leases.grant(ttl_s, self._clock.monotonic()))
+        return await self._call(lambda tables: tables.grant())
 
     async def keep_alive(self, lease: int) -> float:
-        return await self._call(lambda tables: tables.leases.keep_alive(lease, self._clock.monotonic()))
+        return await self._call(lambda tables: tables.keep_alive(lease))
 
     async def revoke(self, lease: int) -> None:
         await self._call(lambda tables: tables.revoke(lease), is_write=True)
@@ -268,20 +264,17 @@ class SqliteKeyValue:
             self._serve(tables)
 
     def _serve(self, tables: _Tables) -> None:
-        while (jobs := self._take(tables.leases.next_deadline())) is not None:
+        while (jobs := self._take()) is not None:
             self._taken = jobs
-            outcomes = tables.group(jobs, self._clock.monotonic())
+            outcomes = tables.group(jobs)
             self._taken = ()
             self._post(self._deliver, outcomes, tables.revision)
 
-    def _take(self, deadline: float | None) -> Sequence[_Job] | None:
-        """Return all queued jobs; none if a lease may have ended; None if the store is closed and all jobs are done."""
-        wait_s = None
-        if deadline is not None:
-            wait_s = min(max(deadline - self._clock.monotonic(), LEASE_POLL_S[0]), LEASE_POLL_S[1])
+    def _take(self) -> Sequence[_Job] | None:
+        """Return all queued jobs, once there are any; None if the store is closed and all jobs are done."""
         with self._wake:
-            self._wake.wait_for(lambda: self._jobs or self._closing, wait_s)
-            if self._closing and not self._jobs:
+            self._wake.wait_for(lambda: self._jobs or self._closing)
+            if not self._jobs:
                 return None
             jobs, self._jobs = self._jobs, []
             return jobs
@@ -307,7 +300,8 @@ class _Tables:
         self._connect()
         try:
             # The first id is above all that an earlier process can have put into the history.
-            self.leases = Leases(first=(self.revision << 20) + 1)
+            self._last_lease: int = self.revision << 20
+            self._leases: set[int] = set()
             self._drop_stale_leases()
         except BaseException:
             self._db.close()
@@ -340,19 +334,17 @@ class _Tables:
         _log.warning("the metadata store was opened again", extra=fields(path=self._path, revision=self.revision))
         self._failure = ""
 
-    def group(self, jobs: Sequence[_Job], now: float) -> list[_Outcome]:
-        """Do all jobs in order, in one SQLite transaction, after ending the leases whose time has come."""
+    def group(self, jobs: Sequence[_Job]) -> list[_Outcome]:
+        """Do all jobs in order, in one SQLite transaction."""
         if self._failure:
             try:
                 self._open_again()
             except (sqlite3.Error, KvError) as error:
                 text = f"{self._failure}, which fails: {error}"
                 return [_Outcome(job, error=KvUnavailable(text)) for job in jobs]
-        leases, committing = self.leases.snapshot(), False
+        leases, committing = set(self._leases), False
         try:
             self._db.execute("BEGIN")
-            for lease in self.leases.due(now):
-                self._end(lease)
             outcomes = [self._outcome(job) for job in jobs]
             self._save()
             committing = True
@@ -404,13 +396,27 @@ class _Tables:
             return Commit(False, self.revision, current)
         for write in writes:
             if isinstance(write, Put) and write.lease:
-                self.leases.check(write.lease)
+                self._check(write.lease)
         self._apply(writes)
         return Commit(True, self.revision, {})
 
+    def grant(self) -> int:
+        self._last_lease += 1
+        self._leases.add(self._last_lease)
+        return self._last_lease
+
+    def keep_alive(self, lease: int) -> float:
+        self._check(lease)
+        return math.inf
+
     def revoke(self, lease: int) -> None:
-        self.leases.check(lease)
-        self._end(lease)
+        self._check(lease)
+        self._leases.remove(lease)
+        self._delete_leased(lease)
+
+    def _check(self, lease: int) -> None:
+        if lease not in self._leases:
+            raise LeaseNotFound(f"lease {lease} has ended")
 
     def _outcome(self, job: _Job) -> _Outcome:
         try:
@@ -422,15 +428,11 @@ class _Tables:
         kind = KvUnknown if committing and job.is_write else KvUnavailable
         return _Outcome(job, error=kind(f"{self._path}: {error}"))
 
-    def _undo(self, leases: dict[int, GrantedLease]) -> None:
+    def _undo(self, leases: set[int]) -> None:
         if self._db.in_transaction:  # some errors have rolled back already
             self._db.execute("ROLLBACK")
-        self.leases.restore(leases)
+        self._leases = leases
         self.revision, self._compacted = self._saved
-
-    def _end(self, lease: int) -> None:
-        self.leases.drop(lease)
-        self._delete_leased(lease)
 
     def _delete_leased(self, lease: int) -> None:
         rows = self._db.execute("SELECT key FROM entries WHERE lease = ? AND lease != 0", (lease,)).fetchall()

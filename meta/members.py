@@ -39,27 +39,3 @@ class Members(Protocol):
 
     def coordinator_of(self, shard: int) -> int:
         """Return the node id of the proxy that clients use for this shard of ``__consumer_offsets``."""
-
-
-class OneNode:
-    """The ``Members`` of a process that is its whole cluster."""
-
-    version = 0
-
-    def __init__(self, own: ProxyAddress) -> None:
-        self.own = own
-
-    @property
-    def proxies(self) -> Sequence[ProxyAddress]:
-        return (self.own,)
-
-    def move(self, own: ProxyAddress) -> None:
-        """Give clients another address from now on."""
-        self.own = own
-        self.version += 1
-
-    def leader_of(self, key: PartitionKey) -> int:
-        return self.own.node_id
-
-    def coordinator_of(self, shard: int) -> int:
-        return self.own.node_id

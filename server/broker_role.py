@@ -16,7 +16,6 @@ from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.meta.catalog import Catalog
-from bmq.meta.cluster.view import ClusterView
 from bmq.meta.kv import KeyValue
 from bmq.server.cluster_member import ClusterMember
 from bmq.storage.block_cache import BlockCache
@@ -35,11 +34,9 @@ class BrokerRole:
         kv: KeyValue,
         clock: Clock,
         catalog: Catalog,
-        view: ClusterView,
+        joined: ClusterMember,
         pool: BlockCache,
         *,
-        incarnation: str,
-        joined: ClusterMember | None,
         broker_config: BrokerConfig | None = None,
         upkeep: JanitorConfig | None = None,
     ) -> None:
@@ -51,27 +48,19 @@ class BrokerRole:
         self.broker = Broker(
             fs,
             kv,
-            incarnation=incarnation,
+            incarnation=joined.view.own,
+            membership=joined.membership,
+            is_alive=joined.view.members.__contains__,
             cluster=config.cluster,
             clock=clock,
             config=settings,
             upkeep=upkeep,
-            membership=joined.membership if joined is not None else None,
-            is_alive=view.members.__contains__ if joined is not None else None,
             reads=pool.progress,
         )
         self.fence = ShardFence()
-        self.assigned = AssignedPartitions(
-            self.broker,
-            pool,
-            offload=asyncio.to_thread,
-            is_member=view.members.__contains__ if joined is not None else None,
-        )
-        successors = None
-        if joined is not None:
-            successors = HandoverNotifier(view, joined.peers, timeout_s=settings.handover_wait_ms / 1000)
-        self._hand_overs = successors
-        self._follower = AssignmentFollower(self.assigned, catalog, view, config, successors)
+        self.assigned = AssignedPartitions(self.broker, pool, offload=asyncio.to_thread)
+        self._hand_overs = HandoverNotifier(joined.view, joined.peers, timeout_s=settings.handover_wait_ms / 1000)
+        self._follower = AssignmentFollower(self.assigned, catalog, joined.view, config, self._hand_overs)
 
     @property
     def refused_topics(self) -> Mapping[str, str]:
@@ -98,8 +87,6 @@ class BrokerRole:
         If this takes longer than ``timeout_s``, that is logged: without the note, a new owner waits until this process
         is no longer a member, ``handover_wait_ms`` at most.
         """
-        if self._hand_overs is None:
-            return
         try:
             async with asyncio.timeout(timeout_s):
                 await self.assigned.wait_left()
@@ -115,5 +102,4 @@ class BrokerRole:
         self._follower.close()
         await self.assigned.close()
         await self.broker.close(deadline)
-        if self._hand_overs is not None:
-            await self._hand_overs.close()
+        await self._hand_overs.close()

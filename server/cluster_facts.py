@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from bmq.broker.repair.repair import NotRepaired, RepairRequest
@@ -26,16 +25,12 @@ from bmq.console.operations import (
     ShardFacts,
     StatusFacts,
 )
-from bmq.controller.admin.api import ClusterAdmin
 from bmq.controller.admin.messages import LOAD_SHARES, NOT_FINISHED, ClusterStatusResponse, MemberStatus, MoveStatus
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.logging.levels import LoggerLevel
 from bmq.core.model import PartitionKey
-from bmq.core.rpc.peers import PROTOCOL
-from bmq.core.version import VERSION
-from bmq.meta.catalog import OFFSETS_TOPIC
-from bmq.meta.cluster.member import Address, Member, decode_member
+from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.kv import KvError
 from bmq.server.log_levels_api import log_levels
 from bmq.server.member_names import Ambiguous, NoSuchMember, find_member
@@ -43,15 +38,10 @@ from bmq.server.node import Node
 from bmq.server.partitions_not_served import partitions_not_served
 from bmq.server.shards_not_loaded import shards_not_loaded
 from bmq.server.traffic import cluster_traffic, sum_of
-from bmq.storage.cluster_files import FORMAT
 from bmq.storage.filesystem import StorageError
 
 LEADER_S = 5.0
 """Time-out of the request to the leader; after it the status comes from this process's view."""
-_ALONE = (
-    "this process is a cluster of its own: there is no other process to move partitions to; "
-    "end it with SIGTERM, or start it with `bmq serve --meta etcd://...` to make it one of several"
-)
 _UNMEASURED = {"load_share": None, "bytes_per_s": None, "requests_per_s": None, "unreachable_for": None}
 _UNASKED = {"rates": None, "storage_trouble": ""}
 
@@ -77,14 +67,11 @@ class Operations:
         return facts
 
     async def _status(self) -> StatusFacts:
-        admin = self._node.cluster_admin
-        if admin is None:
-            return await self._with_failures(await self._seen(is_from_leader=True))
         try:
             async with asyncio.timeout(LEADER_S):
-                facts = self._from_leader(await admin.status())
+                facts = self._from_leader(await self._node.admin.status())
         except (TimeoutError, RequestError, FormatError):
-            facts = await self._seen(is_from_leader=False)
+            facts = await self._seen()
         return await self._with_failures(facts)
 
     def _from_leader(self, status: ClusterStatusResponse) -> StatusFacts:
@@ -139,16 +126,16 @@ class Operations:
         return facts
 
     async def drain(self, member: str) -> DrainFacts:
-        admin, found = self._admin(), self._find(member)
-        await admin.drain(found["incarnation"])
+        found = self._find(member)
+        await self._node.admin.drain(found["incarnation"])
         return DrainFacts(member=found["incarnation"], partitions=found["partitions"], shards=found["shards"])
 
     async def balance(self) -> int:
-        return await self._admin().balance()
+        return await self._node.admin.balance()
 
     async def move(self, topic: str, partition: int, member: str) -> MovedFacts:
-        admin, incarnation = self._admin(), self._find(member)["incarnation"]
-        await admin.move(topic, partition, incarnation)
+        incarnation = self._find(member)["incarnation"]
+        await self._node.admin.move(topic, partition, incarnation)
         return MovedFacts(topic=topic, partition=partition, member=incarnation)
 
     async def repair(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -176,12 +163,6 @@ class Operations:
             self._node.log_levels, self._node.joined, self._node.view.members[incarnation], logger, level
         )
 
-    def _admin(self) -> ClusterAdmin:
-        """Return the cluster's admin API.  Raises NotPossible in a process that is alone."""
-        if self._node.cluster_admin is None:
-            raise NotPossible(409, "alone", _ALONE)
-        return self._node.cluster_admin
-
     def _find(self, named: str) -> ProcessFacts:
         """Return the member of this name.  Raises NotPossible if there is none, or more than one."""
         members = {each["incarnation"]: each for each in self.members()}
@@ -194,17 +175,17 @@ class Operations:
 
     # ------------------------------------------------------------------------------------------------- seen from here
 
-    async def _seen(self, *, is_from_leader: bool) -> StatusFacts:
+    async def _seen(self) -> StatusFacts:
         """Return the status by this process's view: without measurements, and without moves, which only the leader
         has."""
         node, leader = self._node, self._node.view.controller
         return self._facts(
             leader=leader.incarnation if leader is not None else None,
-            is_from_leader=is_from_leader,
+            is_from_leader=False,
             topics=len(node.catalog.topics),
             partitions=self._partitions(),
             unassigned=await self._unassigned(),
-            is_balancing=False if node.joined is None else None,
+            is_balancing=None,
             members=self.members(),
             shards=self._shards(),
         )
@@ -229,28 +210,11 @@ class Operations:
 
     def _process(self, member: Member, *, is_leader: bool) -> ProcessFacts:
         node, name = self._node, member.incarnation
-        if node.joined is None:
-            has, of_shards = self._partitions(), len(self._shards())
-            member = self._alone(member)
-        else:
-            has = node.view.owned_count(name)
-            of_shards = sum(owner.incarnation == name for owner in node.view.shards.values())
+        has = node.view.owned_count(name)
+        of_shards = sum(owner.incarnation == name for owner in node.view.shards.values())
         facts = {**_describe(member), "is_leader": is_leader, "partitions": has, "shards": of_shards}
         facts |= _UNMEASURED | _UNASKED
         return cast(ProcessFacts, facts)
-
-    def _alone(self, member: Member) -> Member:
-        """Return the entry that a process that is alone would register in a cluster."""
-        config, own = self._node.config, self._node.members.own
-        return replace(
-            member,
-            node_id=own.node_id,
-            kafka=Address(host=own.host, port=own.port),
-            zone=config.zone,
-            version=VERSION,
-            protocols=PROTOCOL,
-            formats=FORMAT,
-        )
 
     def _partitions(self) -> int:
         return sum(topic.partitions for topic in self._node.catalog.topics.values())
@@ -266,11 +230,8 @@ class Operations:
         return unassigned
 
     def _shards(self) -> list[ShardFacts]:
-        view = self._node.view
-        if self._node.joined is not None:
-            return [ShardFacts(shard=n, coordinator=owner.incarnation) for n, owner in sorted(view.shards.items())]
-        topic = self._node.catalog.topics.get(OFFSETS_TOPIC)
-        return [ShardFacts(shard=n, coordinator=view.own) for n in range(topic.partitions if topic is not None else 0)]
+        shards = self._node.view.shards
+        return [ShardFacts(shard=n, coordinator=owner.incarnation) for n, owner in sorted(shards.items())]
 
 
 def _describe(member: Member) -> dict[str, Any]:

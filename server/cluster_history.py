@@ -55,8 +55,7 @@ class ClusterHistory:
 
     def start(self) -> None:
         """Begin to sample, and register the internal API by which other members read the samples.  Call it once."""
-        if self._node.joined is not None:
-            self._node.joined.endpoint.register(HistoryRequest, self._answer)
+        self._node.joined.endpoint.register(HistoryRequest, self._answer)
         self._arm()
         self.sample()
 
@@ -83,12 +82,10 @@ class ClusterHistory:
 
     async def facts(self, after_ms: int) -> HistoryFacts:
         """Return the samples of the whole cluster that end later than `after_ms`, and the members that are missing."""
-        own, found = self._own.since(after_ms), {}
-        if self._node.joined is not None:
-            view, turns = self._node.view, asyncio.Semaphore(PARALLEL)
-            others = [member for name, member in view.members.items() if name != view.own and member.internal.port]
-            answers = await asyncio.gather(*(self._ask(each, after_ms, turns) for each in others))
-            found = {member.incarnation: answer for member, answer in zip(others, answers, strict=True)}
+        own, view, turns = self._own.since(after_ms), self._node.view, asyncio.Semaphore(PARALLEL)
+        others = [member for name, member in view.members.items() if name != view.own and member.internal.port]
+        answers = await asyncio.gather(*(self._ask(each, after_ms, turns) for each in others))
+        found = {member.incarnation: answer for member, answer in zip(others, answers, strict=True)}
         # In a thread: an hour of twenty members takes about 30 ms to add up, in which clients must be served.
         samples, missing = await asyncio.to_thread(_added_up, own, found, self._now_ms())
         return HistoryFacts(
@@ -97,7 +94,6 @@ class ClusterHistory:
 
     async def _ask(self, member: Member, after_ms: int, turns: asyncio.Semaphore) -> bytes | str:
         """Return the rows of `member`, still encoded, or the reason why there are none."""
-        assert self._node.joined is not None
         async with turns:
             try:
                 response = await self._node.joined.peers.ask(member, HistoryRequest(after_ms), ANSWER_S)

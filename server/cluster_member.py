@@ -1,13 +1,13 @@
-"""A process's membership in a cluster: its view, its connections and its internal port, before any role begins.
+"""A process's membership in its cluster: its view, its connections and its internal APIs, before any role begins.
 
 `join` comes first, since it takes a proxy's id.  `is_at` then publishes the addresses of the process; nothing is sent
-or assigned to it before.
+or assigned to it before.  A process over a store of its own (SQLite) is the only member, and has no internal port.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 
 from bmq.core.aio.subscribers import no_op
@@ -23,29 +23,30 @@ from bmq.meta.cluster.membership import TTL_S, Membership
 from bmq.meta.cluster.unregistered import RegistrationCheck
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue
-from bmq.storage.cluster_files import FORMAT
+from bmq.server.root_guard import RootGuard
+from bmq.storage.cluster_files import FORMAT, ClusterFile
+from bmq.storage.filesystem import FileSystem
 
 
 class ClusterMember:
     """Membership of one process, from `join` to `leave`.  Set the callbacks before any role of the process starts."""
 
     def __init__(
-        self, config: NodeConfig, kv: KeyValue, clock: Clock, incarnation: str, *,
-        before_join: Callable[[], Awaitable[None]] | None = None, ttl_s: float = TTL_S,
-    ) -> None:  # fmt: skip
-        """``before_join``: see ``Membership``."""
+        self, config: NodeConfig, fs: FileSystem, kv: KeyValue, clock: Clock, incarnation: str, *, ttl_s: float = TTL_S
+    ) -> None:
         self.on_lost: Callable[[], None] = no_op
         self.on_joined: Callable[[], None] = no_op
         self.on_failed: Callable[[str], None] = no_op
         self.on_id: Callable[[int], None] = no_op
         self.is_serving: Callable[[], bool] = _never
         self.view = KvClusterView(kv, config.cluster, incarnation, self._failed)
-        self.peers = Peers(incarnation, config.cluster)
         self.view.subscribe(self._members_changed)  # first, so that `peers` has a member before others connect to it
         admission = MemberAdmission(kv, config.cluster, self.view)
         self.endpoint = InternalEndpoint(
             incarnation, config.cluster, clock, is_serving=lambda: self.is_serving(), admit=admission.admit
         )
+        self.peers = Peers(incarnation, config.cluster, here=self.endpoint)
+        self._guard = RootGuard(kv, fs, config.cluster)
         member = Member(
             incarnation=incarnation,
             roles=frozenset(config.roles),
@@ -58,7 +59,7 @@ class ClusterMember:
         self.membership = Membership(
             kv, config.cluster, member, self.view,
             on_lost=lambda: self.on_lost(), on_failed=self._failed, on_id=lambda node_id: self.on_id(node_id),
-            on_joined=lambda: self.on_joined(), before_join=before_join,
+            on_joined=lambda: self.on_joined(), before_join=self._guard.before_join,
             ttl_s=ttl_s,
         )  # fmt: skip
         self.peers.subscribe_unregistered(self.membership.on_unregistered)
@@ -69,11 +70,17 @@ class ClusterMember:
         """The entry of this process in the list of members, as it is registered or will be."""
         return self.membership.member
 
+    @property
+    def root(self) -> ClusterFile:
+        """The cluster.json of the root, which `join` has checked."""
+        assert self._guard.file is not None, "join comes first"
+        return self._guard.file
+
     async def join(self) -> None:
-        """Load the view and register in the cluster.
+        """Check that root and store belong together, load the view and register in the cluster.
 
         Raises KvError if the store does not respond, NodeIdTaken if another process has the proxy's id, and what
-        ``before_join`` raises.
+        `RootGuard.check` raises.
         """
         await self.view.start()
         await self.membership.start()

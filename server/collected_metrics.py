@@ -8,7 +8,6 @@ from bmq.coordinator.offsets.lag import GroupLag
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.refresh import Refresh
 from bmq.meta.catalog import Catalog
-from bmq.meta.cluster.view import ClusterView
 from bmq.proxy.routing.high_watermarks import HighWatermarks
 from bmq.server.broker_role import BrokerRole
 from bmq.server.cluster_member import ClusterMember
@@ -30,11 +29,10 @@ class Collected:
         self,
         config: NodeConfig,
         catalog: Catalog,
-        view: ClusterView,
+        joined: ClusterMember,
         *,
         broker: BrokerRole | None,
         coordinator: Coordinator | None,
-        joined: ClusterMember | None,
     ) -> None:
         self.group_lag: GroupLag | None = None
         self.log_sizes: LogSizes | None = None
@@ -43,7 +41,7 @@ class Collected:
         self._refreshes: list[Refresh] = []
         if coordinator is not None:
             local = broker.assigned.open_owner if broker is not None else None
-            ends = HighWatermarks(view, local, joined.peers if joined is not None else None)
+            ends = HighWatermarks(joined.view, local, joined.peers)
             self.group_lag = GroupLag(coordinator.offsets, catalog, ends.find, config.metrics_groups_max)
             interval_s = config.metrics_group_lag_ms / 1000
             self._lag_refresh = Refresh(self.group_lag.refresh, interval_s, "the lag of groups")

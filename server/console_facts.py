@@ -114,9 +114,8 @@ class _Facts:
             return False, "starting, or draining"
         if self._descriptors is not None and self._descriptors.is_out:
             return False, "no file descriptor is left: new connections are closed as they come"
-        joined, role = self._node.joined, self._node.broker
-        is_member = joined.membership.is_member if joined is not None else role is None or not role.broker.is_lost
-        if not is_member:
+        role = self._node.broker
+        if not self._node.joined.membership.is_member:
             return False, "the metadata store says that this process's lease is gone; it registers again"
         not_served = (
             role.broker.storage_trouble if role is not None else "",
@@ -256,7 +255,7 @@ def _store_trouble(node: Node) -> str:
     """Return why the broker waits for the metadata store, or that the lease is not renewed; "" if all is well."""
     if node.broker is not None and (trouble := node.broker.broker.store_trouble):
         return trouble
-    age_s = node.joined.membership.lease_age_s if node.joined is not None else 0.0
+    age_s = node.joined.membership.lease_age_s
     if age_s <= TTL_S:
         return ""
     return f"the metadata store has not renewed this process's lease for {age_s:.0f} s: is etcd up and reachable?"

@@ -44,7 +44,7 @@ class GroupLagHistory:
 
     def register(self) -> None:
         """Register the internal API by which other members read the samples.  To be called once."""
-        if self._node.joined is not None and self._node.own_coordinator is not None:
+        if self._node.own_coordinator is not None:
             self._node.joined.endpoint.register(GroupLagRequest, self._answer)
 
     async def run(self) -> None:
@@ -89,8 +89,8 @@ class GroupLagHistory:
 
     async def _samples(self, group_id: str, after_ms: int) -> tuple[Sequence[LagSample], str]:
         node = self._node
-        owner = self._coordinator_of(group_id) if node.joined is not None else node.view.own
-        if node.joined is None or owner == node.view.own:
+        owner = self._coordinator_of(group_id)
+        if owner == node.view.own:
             return self._own.since(group_id, after_ms), "" if self._is_counted() else _OFF
         member = node.view.members.get(owner)
         if member is None:

@@ -15,6 +15,7 @@ from bmq.core.net.listener import Listener
 from bmq.core.net.listener_config import ANY_HOST, address_text
 from bmq.core.net.request import Dispatch
 from bmq.meta.cluster.member import PROXY, Address
+from bmq.meta.open import is_shared
 from bmq.server.node import Node
 
 _log = logging.getLogger("bmq")
@@ -23,7 +24,7 @@ CLIENTS_SHARE = 0.25
 
 
 class Sockets:
-    """Sockets of a started `Node`: `open`, then `drain`, then `close`."""
+    """Sockets of a `Node`: `start` it, `open` them, then `drain`, then `close`."""
 
     def __init__(self, node: Node, http: HttpServer) -> None:
         self._node = node
@@ -39,8 +40,19 @@ class Sockets:
                 node.endpoint, node.config, node.metrics,
                 is_response_room_wanted=node.is_response_room_wanted,
             )  # fmt: skip
-        if node.joined is not None:
+        if is_shared(node.config.meta):  # else no other process can join
             self._internal = Listener(node.joined.endpoint, node.config, Metrics(), in_order=False)
+
+    async def start(self) -> None:
+        """Start the node; of a single process, publish the HTTP address first.
+
+        Then the partitions are assigned and opened meanwhile.  In a cluster none may be assigned to a process before
+        its internal port listens.
+        """
+        await asyncio.to_thread(own_name)
+        if self._internal is None:
+            self._node.joined.is_at(http=self._http_address())
+        await self._node.start()
 
     async def open(self) -> None:
         """Open all sockets, and publish the address of each once it listens.
@@ -48,15 +60,10 @@ class Sockets:
         Raises ConfigError naming an address that cannot be listened on.
         """
         config, node = self._config, self._node
-        await asyncio.to_thread(own_name)
         warn_of_loopback_names(config, has_clients=self._kafka is not None, has_peers=self._internal is not None)
         if self._internal is not None:
-            assert node.joined is not None
             port = await _listen(self._internal, *parse_address(config.internal, "internal"), "--internal")
-            node.joined.is_at(
-                internal=_internal_address(config, port),
-                http=Address(host=_reachable(parse_address(config.http, "http")[0]), port=self._http.port),
-            )
+            node.joined.is_at(internal=_internal_address(config, port), http=self._http_address())
         if self._kafka is not None:
             self._ports = {each.name: each.port for each in self._listeners}
             node.move(self._addresses())  # for clients that connect before the last socket listens
@@ -75,6 +82,9 @@ class Sockets:
             each.name: Address(host=_reachable(each.public_host), port=each.advertised_port or self._ports[each.name])
             for each in self._listeners
         }
+
+    def _http_address(self) -> Address:
+        return Address(host=_reachable(parse_address(self._config.http, "http")[0]), port=self._http.port)
 
     def ready_text(self) -> str:
         """Return the addresses as the ``ready`` line has them."""

@@ -47,14 +47,14 @@ def local_levels(levels: LogLevels, logger: str, level: str) -> Sequence[LoggerL
 
 
 async def log_levels(
-    own: LogLevels, joined: ClusterMember | None, member: Member, logger: str, level: str
+    own: LogLevels, joined: ClusterMember, member: Member, logger: str, level: str
 ) -> Sequence[LoggerLevel]:
     """Read or set levels as `local_levels` does, in any process of the cluster; ``own`` and ``joined`` are this one's.
 
     Raises RequestError: as `local_levels`, BROKER_NOT_AVAILABLE if the process does not respond, UNSUPPORTED_VERSION if
     it is of an earlier version without this API.
     """
-    if joined is None or member.incarnation == joined.view.own:
+    if member.incarnation == joined.view.own:
         return local_levels(own, logger, level)
     request = LogLevelsRequest(logger, level)
     try:

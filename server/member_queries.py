@@ -19,8 +19,6 @@ PARALLEL = 16
 
 def others_with(node: Node, role: str) -> list[Member]:
     """Return the other processes of the cluster that have this role and an internal address."""
-    if node.joined is None:
-        return []
     return [
         member
         for name, member in node.view.members.items()
@@ -36,7 +34,6 @@ async def ask_members(node: Node, members: Collection[Member], request: Internal
     turns = asyncio.Semaphore(PARALLEL)
 
     async def ask(member: Member) -> R | None:
-        assert node.joined is not None, "a process without a cluster has no other members"
         async with turns:
             try:
                 return await node.joined.peers.ask(member, request, ANSWER_S)

@@ -1,9 +1,9 @@
 """The roles of one process, wired together: all of a server except its sockets, signals and settings files.
 
-The simulation runs this same object on storage in memory and a virtual clock.  A process that is alone (``joined`` is
-None) has all roles and owns everything: each hop is a function call.  A process of a cluster has the configured roles,
-and sends requests for anything else to the other processes, over ``joined.peers``.  Each process can reach all of the
-cluster, so each console can show it.
+A process has the configured roles.  What it owns itself it calls directly; requests for anything else it sends to the
+other processes, over ``joined.peers``.  A single process is a cluster of one: it has all roles and owns everything, so
+each hop is a function call.  Each process can reach all of the cluster, so each console can show it.  The simulation
+runs this same object on storage in memory and a virtual clock.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ from bmq.broker.config import BrokerConfig
 from bmq.broker.log_sizes_api import LogSizesApi
 from bmq.broker.not_served_api import NotServedApi
 from bmq.broker.repair.repair import Repair, RepairReport, RepairRequest, find_partition
-from bmq.controller.admin.api import Admin, ClusterAdmin
 from bmq.controller.admin.client import RemoteAdmin
 from bmq.controller.admin.cluster import LeaderAdmin
 from bmq.controller.admin.server import AdminService
-from bmq.controller.kv_commit import Guard, unguarded
+from bmq.controller.kv_commit import Guard
 from bmq.controller.member_client import PeerMemberClient
 from bmq.controller.service import Controller
 from bmq.controller.store_upkeep import StoreUpkeep, maintained
 from bmq.controller.topics.deletion import TopicCleaner
 from bmq.controller.topics.topics import REPLICAS_MAX, TopicAdmin
-from bmq.coordinator.api import GroupCoordinator
 from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.server import Forwarding
 from bmq.coordinator.shard.log import ShardLogs
@@ -54,15 +52,14 @@ from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.service import FetchService
-from bmq.endpoint.partitions import Owners
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog, Topic
 from bmq.meta.cluster.admission import ShardOwnership
-from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member
-from bmq.meta.cluster.one_view import OneView
+from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address
 from bmq.meta.cluster.proxies import ClusterProxies
 from bmq.meta.kv import KeyValue
 from bmq.meta.maintenance import CallTimes
 from bmq.meta.members import ProxyAddress
+from bmq.meta.open import is_shared
 from bmq.meta.producer_ids import ProducerIds
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.groups.router import RoutedCoordinator
@@ -81,7 +78,6 @@ from bmq.server.cluster_member import ClusterMember
 from bmq.server.collected_metrics import Collected
 from bmq.server.local_shard_log import LocalShardLogs
 from bmq.server.log_levels_api import LogLevelsApi
-from bmq.server.root_guard import RootGuard
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.filesystem import FileSystem, StorageError
@@ -105,21 +101,15 @@ class Node:
         fs: FileSystem,
         kv: KeyValue,
         clock: Clock,
+        joined: ClusterMember,
         *,
-        incarnation: str,
-        joined: ClusterMember | None = None,
         broker_config: BrokerConfig | None = None,
         upkeep: JanitorConfig | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        """Wire the roles.
-
-        ``joined`` must have joined already, since that gives a proxy its id; None for a process that is alone.
-        """
+        """Wire the roles.  ``joined`` must have joined already, since that gives a proxy its id."""
         self._tracing = Tracing(tracer) if tracer is not None else None
-        if joined is not None:
-            config = replace(config, node_id=joined.member.node_id)
-        self.config = config
+        self.config = config = replace(config, node_id=joined.member.node_id)
         self.traffic = TrafficMeter() if PROXY in config.roles else None
         self.metrics = Metrics(config.metrics_topics_max, self.traffic)
         self.log_levels = LogLevels()
@@ -136,10 +126,8 @@ class Node:
         self._kv = kv
         self._clock = clock
         self._files = StoredTopics(fs)
-        self.catalog = KvCatalog(kv, config.cluster, self._failed, has_node_configs=joined is None)
-        self.view = (
-            OneView(Member(incarnation=incarnation, roles=frozenset(config.roles))) if joined is None else joined.view
-        )
+        self.catalog = KvCatalog(kv, config.cluster, self._failed, has_node_configs=not is_shared(config.meta))
+        self.view = joined.view
         self._proxies = {
             listener.name: ClusterProxies(
                 ProxyAddress(config.node_id, "", 0, config.zone), self.view, self.catalog,
@@ -155,26 +143,22 @@ class Node:
         self.broker: BrokerRole | None = None
         if BROKER in config.roles:
             self.broker = BrokerRole(
-                config, fs, kv, clock, self.catalog, self.view, self.pool, incarnation=incarnation, joined=joined,
-                broker_config=broker_config, upkeep=upkeep,
+                config, fs, kv, clock, self.catalog, joined, self.pool, broker_config=broker_config, upkeep=upkeep
             )  # fmt: skip
             self.broker.broker.on_failed = self._failed
-        self.remote: RemoteOwners | None = None
-        self.owners = self._make_owners()
+        self.remote = self._make_remote()
+        self.owners = RoutedOwners(self.view, self.broker.assigned if self.broker is not None else None, self.remote)
         self.reading = FetchService(config, self.catalog, self.owners, self.pool, clock, self.metrics)
         self.reading.tracer = tracer
         self.controller: Controller | None = None
-        self.cluster_admin: ClusterAdmin | None = None
-        self._alone: tuple[TopicAdmin, TopicCleaner] | None = None
         self.admin = self._make_admin()
         self._forwarding: Forwarding | None = None
         self.own_coordinator = self._make_own_coordinator()
-        self._routed: RoutedCoordinator | None = None
-        self.coordinator = self._make_coordinator()
-        self.collected = Collected(
-            config, self.catalog, self.view,
-            broker=self.broker, coordinator=self.own_coordinator, joined=joined,
+        self.coordinator = RoutedCoordinator(
+            self.view, self.members, joined.peers, self.catalog, self._offsets_topic,
+            shards=config.offsets_topic_num_partitions, local=self.own_coordinator,
         )  # fmt: skip
+        self.collected = Collected(config, self.catalog, joined, broker=self.broker, coordinator=self.own_coordinator)
         """Numbers that are collected in the background, for `/metrics` and the console."""
         self.producer_ids = ProducerIds(kv, config.cluster)
         self._services = ProxyServices(
@@ -202,19 +186,15 @@ class Node:
             self._of_listeners[name] = services
             self.endpoints[name] = self._traced(Endpoint(services, ALL_APIS), services)
         self._relay: Relay | None = None
-        self._lookouts: tuple[Reports, UnreachableBrokers] | None = None
-        if joined is not None:
-            self._serve_inside(joined)
-            if PROXY in config.roles:
-                self._lookouts = self._make_lookouts(joined)
+        self._serve_inside()
+        self._lookouts = self._make_lookouts() if PROXY in config.roles else ()
 
     # ---------------------------------------------------------------------------------------------------------- life
 
     def is_at(self, addresses: Mapping[str, Address]) -> None:
         """Publish the address of each listener, by its name, to this process's clients and to the cluster."""
         self.move(addresses)
-        if self.joined is not None:
-            self.joined.is_at(kafka=next(iter(addresses.values())), listeners=tuple(addresses.items()))
+        self.joined.is_at(kafka=next(iter(addresses.values())), listeners=tuple(addresses.items()))
 
     def move(self, addresses: Mapping[str, Address]) -> None:
         """Publish the address of each listener, by its name, to this process's clients only."""
@@ -228,19 +208,14 @@ class Node:
         Raises StorageError, KvError or BmqError if storage or the metadata store refuses.
         """
         await self.catalog.start()
-        cluster = await RootGuard(self._kv, self.fs, self.config.cluster).check()
-        self.producer_ids.incarnation = self._files.incarnation = cluster.incarnation
+        self.producer_ids.incarnation = self._files.incarnation = self.joined.root.incarnation
         for proxies in self._proxies.values():
             proxies.refresh()
-        if self.remote is not None:
-            self.remote.start()
-        for lookout in self._lookouts or ():
+        self.remote.start()
+        for lookout in self._lookouts:
             lookout.start()
         if self.broker is not None:
             await self.broker.start()
-        if self._alone is not None:
-            for part in self._alone:
-                await part.start()
         if self.controller is not None:
             await self.controller.start()
         if self.own_coordinator is not None:
@@ -249,10 +224,8 @@ class Node:
     async def leave(self, deadline: float) -> None:
         """Leave the cluster: hand partitions and shards over to other processes, and disappear from Metadata.
 
-        Returns at once in a process that is alone; else by ``deadline``, on the event loop's clock.
+        Returns by ``deadline``, on the event loop's clock.
         """
-        if self.joined is None:
-            return
         loop = asyncio.get_running_loop()
         broker, changed = self.broker, asyncio.Event()
         self.catalog.subscribe(lambda change: changed.set())
@@ -267,10 +240,8 @@ class Node:
     def drain(self) -> None:
         """Respond to all requests that wait, and let none wait any more: clients' connections are about to close."""
         self.reading.drain()
-        if self.remote is not None:
-            self.remote.drain()
-        if self._routed is not None:
-            self._routed.drain()
+        self.remote.drain()
+        self.coordinator.drain()
         if self.own_coordinator is not None:
             self.own_coordinator.drain()
 
@@ -291,21 +262,18 @@ class Node:
         async with contextlib.AsyncExitStack() as parts:  # closed from the last to the first
             parts.push_async_callback(self.catalog.close)
             parts.push_async_callback(self.pool.close)
-            if self.remote is not None:
-                parts.push_async_callback(self.remote.close)
+            parts.push_async_callback(self.remote.close)
             if self.broker is not None:
                 parts.push_async_callback(self.broker.close, self.close_by)
             parts.push_async_callback(self.producer_ids.close)
-            for lookout in reversed(self._lookouts or ()):
+            for lookout in reversed(self._lookouts):
                 parts.push_async_callback(lookout.close)
-            for part in self._alone or ():
-                parts.push_async_callback(part.close)
             if self.controller is not None:
                 parts.push_async_callback(self.controller.close)
             parts.push_async_callback(self.reading.close)
             if self.own_coordinator is not None:
                 parts.push_async_callback(self.own_coordinator.close)
-            for link in (self._routed, self._forwarding, self._relay):
+            for link in (self.coordinator, self._forwarding, self._relay):
                 if link is not None:
                     parts.callback(link.close)
             parts.push_async_callback(self.collected.close)
@@ -316,13 +284,9 @@ class Node:
         """Return the endpoint with traces of its requests; the endpoint itself in a process that traces nothing."""
         return endpoint if self._tracing is None else self._tracing.of_clients(endpoint, services, ALL_APIS)
 
-    def _make_owners(self) -> Owners:
-        local = self.broker.assigned if self.broker is not None else None
-        if self.joined is None:
-            assert local is not None, "a process that is alone has all roles"
-            return local
+    def _make_remote(self) -> RemoteOwners:
         peers, cluster = self.joined.peers, self.config.cluster
-        self.remote = RemoteOwners(
+        return RemoteOwners(
             self.view,
             peers,
             _ReadingListener(self),
@@ -332,16 +296,10 @@ class Node:
             relays=RelayPool(self.view, peers, self.config.zone, lambda: read_unreachable(self._kv, cluster)),
             sampled=self._tracing.sampled if self._tracing is not None else None,
         )
-        return RoutedOwners(self.view, local, self.remote)
 
-    def _make_admin(self) -> Admin:
-        """Return the admin of topics and configs; in a process that is alone, it does the work of a leader itself."""
-        joined = self.joined
-        if joined is None:
-            topics, cleaner = self._make_topics(unguarded), self._make_cleaner(unguarded)
-            self._alone = (topics, cleaner)
-            return topics
-        service = None
+    def _make_admin(self) -> RemoteAdmin:
+        """Return the administration of topics, configs and the cluster, and make this process's controller."""
+        joined, service = self.joined, None
         if CONTROLLER in self.config.roles:
             members = PeerMemberClient(joined.peers)
             self.controller = Controller(
@@ -351,15 +309,13 @@ class Node:
             leader = LeaderAdmin(self.controller, self.catalog, members)
             service = AdminService(self.controller, joined.view, leader)
             service.register(joined.endpoint)
-        remote = RemoteAdmin(joined.view, self.catalog, joined.peers, self._clock, local=service)
-        self.cluster_admin = remote
-        return remote
+        return RemoteAdmin(joined.view, self.catalog, joined.peers, self._clock, local=service)
 
     def _make_topics(self, guard: Guard) -> TopicAdmin:
         return TopicAdmin(
             self._kv, self.config.cluster, self.catalog, self.config, self._files, self._clock,
             replicas_max=self._replicas_max, nodes=lambda: [proxy.node_id for proxy in self.members.proxies],
-            guard=guard, has_node_configs=self.joined is None,
+            guard=guard, has_node_configs=not is_shared(self.config.meta),
         )  # fmt: skip
 
     def _make_upkeep(self, guard: Guard) -> StoreUpkeep | None:
@@ -375,9 +331,7 @@ class Node:
 
     @property
     def cleaner(self) -> TopicCleaner | None:
-        """The topic cleaner that runs here; None unless this process is alone or leads."""
-        if self._alone is not None:
-            return self._alone[1]
+        """The topic cleaner that runs here; None unless this process leads."""
         return self.controller.cleaner if self.controller is not None else None
 
     def _make_cleaner(self, guard: Guard) -> TopicCleaner:
@@ -394,30 +348,15 @@ class Node:
             self.broker.broker.shared.tails = _Listeners(self.reading, local)
         if COORDINATOR not in self.config.roles:
             return None
-        logs: ShardLogs
-        if self.joined is None:
-            assert local is not None, "a process that is alone has all roles"
-            logs = local
-        else:
-            remote = RemoteShardLogs(self.view, self.catalog, self.joined.peers)
-            logs = RoutedShardLogs(self.view, self.catalog, local, remote) if local is not None else remote
-        view = self.view if self.joined is not None else None
-        return Coordinator(self.config, self._clock, logs, self._offsets_topic, self.catalog, view=view)
+        remote = RemoteShardLogs(self.view, self.catalog, self.joined.peers)
+        logs: ShardLogs = remote
+        if local is not None:
+            logs = RoutedShardLogs(self.view, self.catalog, local, remote)
+        return Coordinator(self.config, self._clock, logs, self._offsets_topic, self.catalog, self.view)
 
-    def _make_coordinator(self) -> GroupCoordinator:
-        if self.joined is None:
-            assert self.own_coordinator is not None, "a process that is alone has all roles"
-            return self.own_coordinator
-        self._routed = RoutedCoordinator(
-            self.view, self.members, self.joined.peers, self.catalog, self._offsets_topic,
-            shards=self.config.offsets_topic_num_partitions, local=self.own_coordinator,
-        )  # fmt: skip
-        return self._routed
-
-    def _make_lookouts(self, joined: ClusterMember) -> tuple[Reports, UnreachableBrokers]:
+    def _make_lookouts(self) -> tuple[Reports, UnreachableBrokers]:
         """Return a proxy's reports of members that it cannot reach: to the leader, and in the store."""
-        assert self.remote is not None, "a process of a cluster has remote owners"
-        controller = self.controller
+        joined, controller = self.joined, self.controller
         here = partial(_report, controller, joined.view.own) if controller is not None else no_op
         reports = Reports(self.view, joined.peers, here)
         unreachable = UnreachableBrokers(
@@ -426,9 +365,9 @@ class Node:
         )  # fmt: skip
         return reports, unreachable
 
-    def _serve_inside(self, joined: ClusterMember) -> None:
+    def _serve_inside(self) -> None:
         """Register the internal APIs of this process, by its roles, and the callbacks of its membership."""
-        endpoint = joined.endpoint
+        joined, endpoint = self.joined, self.joined.endpoint
         endpoint.register(LeaveRequest, self._asked_to_leave, role=CONTROLLER)
         endpoint.register(LogLevelsRequest, LogLevelsApi(self.log_levels).handle)
         joined.on_failed = self._failed
@@ -469,8 +408,11 @@ class Node:
         Everything else is served.
         """
         topics = self.broker.refused_topics if self.broker is not None else {}
-        of_view = self.joined.view.unreadable if self.joined is not None else {}
-        return {**self.catalog.unreadable, **of_view, **{f"topic {name}": why for name, why in topics.items()}}
+        return {
+            **self.catalog.unreadable,
+            **self.view.unreadable,
+            **{f"topic {name}": why for name, why in topics.items()},
+        }
 
     def _failed(self, why: str) -> None:
         self.on_failed(why)

@@ -204,18 +204,14 @@ class OwnMetrics:
         )
 
     def _of_cluster(self) -> Own:
-        """Return the numbers of a cluster's member; of a process that is alone, only that it leads."""
+        """Return the numbers of a cluster's member."""
         node = self._node
-        joined, remote = node.joined, node.remote
-        is_leader = joined is None or (node.controller is not None and node.controller.leading is not None)
-        active = OwnMetric(
-            "kafka_controller_kafkacontroller_activecontrollercount", "Whether this process leads", int(is_leader)
-        )
-        if joined is None or remote is None:
-            return (active,)
-        view = joined.view
+        joined, remote, view = node.joined, node.remote, node.view
+        is_leader = node.controller is not None and node.controller.leading is not None
         return (
-            active,
+            OwnMetric(
+                "kafka_controller_kafkacontroller_activecontrollercount", "Whether this process leads", int(is_leader)
+            ),
             OwnMetric("cluster_members", "Processes of the cluster", len(view.members)),
             OwnMetric("cluster_has_leader", "Whether a controller is known to lead", view.controller is not None),
             OwnMetric("is_leader", "Whether this process leads the cluster", is_leader),
@@ -287,9 +283,7 @@ class OwnMetrics:
 
     def _of_stages(self) -> Own:
         node = self._node
-        produce: dict[str, Histogram] = {}
-        if node.remote is not None:
-            produce["route"] = node.remote.route_ms
+        produce: dict[str, Histogram] = {"route": node.remote.route_ms}
         if node.broker is not None:
             shared = node.broker.broker.shared
             produce |= {"queue": shared.queue_ms, "flush": shared.flush_ms}

@@ -37,7 +37,7 @@ from bmq.core.records.walk import WALKER
 from bmq.core.urls import without_userinfo
 from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
-from bmq.meta.open import is_shared, open_keyvalue
+from bmq.meta.open import open_keyvalue
 from bmq.server.cluster_history import ClusterHistory
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.console_facts import console_state
@@ -46,7 +46,6 @@ from bmq.server.group_lag_history import GroupLagHistory
 from bmq.server.listeners import Sockets
 from bmq.server.node import Node
 from bmq.server.otel import open_tracer
-from bmq.server.root_guard import RootGuard
 from bmq.server.workers import Workers
 from bmq.storage.filesystem import StorageError, StorageUnavailable
 from bmq.storage.open import open_filesystem
@@ -97,18 +96,15 @@ async def _serve(config: NodeConfig) -> int:
         with notice_if_slow(without_userinfo(config.root)):
             fs = await open_filesystem(config.root, holder=incarnation, hadoop_conf_dir=config.hadoop_conf_dir)
         stack.push_async_callback(fs.close)
-        joined = None
         last = await stack.enter_async_context(contextlib.AsyncExitStack())  # closed after the membership has ended
-        if is_shared(config.meta):
-            guard = RootGuard(kv, fs, config.cluster)
-            joined = ClusterMember(config, kv, SystemClock(), incarnation, before_join=guard.before_join)
-            stack.push_async_callback(joined.leave)
-            if await asked.comes_before(joined.join()):
-                return 0
+        joined = ClusterMember(config, fs, kv, SystemClock(), incarnation)
+        stack.push_async_callback(joined.leave)
+        if await asked.comes_before(joined.join()):
+            return 0
         tracer = open_tracer(os.environ, incarnation)
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.close)
-        node = Node(config, fs, kv, SystemClock(), incarnation=incarnation, joined=joined, tracer=tracer)
+        node = Node(config, fs, kv, SystemClock(), joined, tracer=tracer)
         node.on_leave, node.on_failed = asked.ask, asked.fail
         load = ThreadLoad()
         stack.callback(load.close)
@@ -136,8 +132,8 @@ async def _serve(config: NodeConfig) -> int:
         leaving = Leaving(None if node.broker is None else node.broker.broker)
         stack.callback(leaving.log)
         stack.push_async_callback(node.close)
-        if not await asked.comes_before(node.start()):
-            sockets = Sockets(node, http)
+        sockets = Sockets(node, http)
+        if not await asked.comes_before(sockets.start()):
             stack.callback(sockets.close)
             last.callback(sockets.close_internal)
             await sockets.open()

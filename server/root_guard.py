@@ -88,6 +88,8 @@ class RootGuard:
         self._cluster = cluster
         self._cluster_id = ""
         self._root_id = ""
+        self.file: ClusterFile | None = None
+        """The root's cluster.json, once it was checked."""
 
     async def before_join(self) -> None:
         """Check root and store the first time; later only that the store is still the same.
@@ -148,14 +150,14 @@ class RootGuard:
                     layout.ROOT,
                     extra=fields(path=self._url, error=error),
                 )
-                self._cluster_id = cluster_id
+                self._cluster_id, self.file = cluster_id, found
                 return found
             own = RootRecord(root_id=root_id, url=self._url)
             stored = await patiently(lambda: bind_root(kv, self._cluster, own))
         assert stored is not None, "the root is bound"
         if stored.root_id != root_id:
             raise WrongCluster(_other_root(self._url, root_id, cluster_id, stored))
-        self._cluster_id, self._root_id = cluster_id, root_id
+        self._cluster_id, self._root_id, self.file = cluster_id, root_id, found
         return found
 
     async def _check_again(self) -> None:

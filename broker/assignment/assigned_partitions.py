@@ -16,7 +16,7 @@ So partitions are opened from three queues:
 | ASKED | looked up without waiting: by a parked fetch, or by a Metadata response, which may name all | as many |
 | QUEUED | all others | up to ``BACKGROUND_PARALLEL``, those of the other queues counted |
 
-In a cluster (``is_member``) a partition whose record names another live member as its owner is not fenced at once: its
+A partition whose record names another live member as its owner is not fenced at once: its
 owner sees the move too, and is about to flush, close and release it.  Such a partition is WAITING, in none of the
 queues, until ``handed_over``, until that member is gone (``members_gone``), or for ``BrokerConfig.handover_wait_ms``;
 then it is opened at full width, by fencing if need be.  Requests for it wait meanwhile.
@@ -91,8 +91,7 @@ class AssignedPartitions:
     """The partitions assigned to one broker; implements ``endpoint.partitions.Owners``.
 
     ``pool``: the block cache that searches by timestamp read through; None: a small one of their own.  ``offload`` runs
-    recompression (``compression.type``) off the loop.  ``is_member`` returns whether an incarnation is alive as far as
-    is known here; None: there are no other brokers.
+    recompression (``compression.type``) off the loop.
     """
 
     def __init__(
@@ -101,10 +100,8 @@ class AssignedPartitions:
         pool: BlockCache | None = None,
         *,
         offload: Offload = run_inline,
-        is_member: Callable[[str], bool] | None = None,
     ) -> None:
         self._broker = broker
-        self._is_member = is_member
         shared = broker.shared
         self._own_pool = BlockCache(shared.fs, _SEARCH_READS, progress=shared.reads) if pool is None else None
         self._searches = OffsetLookups(pool or self._own_pool)  # type: ignore[arg-type]  # one of the two
@@ -426,14 +423,14 @@ class AssignedPartitions:
         which therefore compares the revision.  Raises KvError.
         """
         found, live_owner, epoch = None, "", 0
-        if self._is_member is not None and slot.needs_record:
+        if slot.needs_record:
             try:
                 found = await self._broker.read_record(slot.key)
             except FormatError:
                 pass  # the partition reads it again, and goes OFFLINE with the reason
             else:
                 owner, epoch = found[0].owner, found[0].epoch
-                if owner and owner != self._broker.shared.incarnation and self._is_member(owner):
+                if owner and owner != self._broker.shared.incarnation and self._broker.shared.is_alive(owner):
                     live_owner = owner
         self._handle(slot, ev.RecordRead(live_owner, epoch))
         return found

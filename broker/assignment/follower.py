@@ -8,8 +8,6 @@ topics that it changes.
 
 More than ``COST_PER_STEP`` partitions are handled in several turns of the loop.  Each turn follows what catalog and
 view show then, so changes since the first turn do no harm.
-
-A single node uses this too, with a view that assigns everything to this process (``meta.cluster.one_view``).
 """
 
 from __future__ import annotations
@@ -69,8 +67,7 @@ class _Held:
 class AssignmentFollower:
     """The follower of one broker's assignment, which calls ``AssignedPartitions``.
 
-    ``start`` it once catalog and view are complete, ``close`` it before either is closed.  ``successors`` is None where
-    there are no other brokers.
+    ``start`` it once catalog and view are complete, ``close`` it before either is closed.
     """
 
     def __init__(
@@ -79,7 +76,7 @@ class AssignmentFollower:
         catalog: Catalog,
         view: ClusterView,
         config: NodeConfig,
-        successors: Successors | None = None,
+        successors: Successors,
     ) -> None:
         self._assigned = assigned
         self._catalog = catalog
@@ -260,10 +257,8 @@ class AssignmentFollower:
             self._held.pop(topic.topic_id, None)
 
     def _withdraw(self, key: PartitionKey) -> None:
-        successors = self._successors
-        task = self._assigned.withdraw(key, has_successor=successors is not None and successors.has(key))
-        if successors is not None:
-            task.add_done_callback(lambda done: self._on_withdrawn(key, done))
+        task = self._assigned.withdraw(key, has_successor=self._successors.has(key))
+        task.add_done_callback(lambda done: self._on_withdrawn(key, done))
 
     def _on_withdrawn(self, key: PartitionKey, task: asyncio.Task[ReleaseNote | None]) -> None:
         """Notify the new owner, unless the hand-over failed.
@@ -274,7 +269,6 @@ class AssignmentFollower:
             return
         handed = task.result()
         if handed is not None:
-            assert self._successors is not None
             self._successors.notify(key, handed)
 
     def _delete(self, topic: Topic) -> None:

@@ -119,8 +119,7 @@ class _PartitionCare(RetentionState):
 class Janitor:
     """Upkeep of one broker's partitions.
 
-    ``run`` is to be a task of the caller's; ``partitions`` returns the drivers that the broker holds; ``is_alive``: see
-    `Sweeper`.
+    ``run`` is to be a task of the caller's; ``partitions`` returns the drivers that the broker holds.
     """
 
     def __init__(
@@ -129,7 +128,6 @@ class Janitor:
         partitions: Callable[[], Iterable[PartitionDriver]],
         config: JanitorConfig | None = None,
         rng: random.Random | None = None,
-        is_alive: Callable[[str], bool] | None = None,
     ) -> None:
         self.config = config or JanitorConfig()
         self.config.validate()
@@ -157,7 +155,6 @@ class Janitor:
             grace_ms=self.config.grace_ms,
             journal_grace_ms=self.config.journal_grace_ms,
             journals_per_sweep=self.config.journals_per_sweep,
-            is_alive=is_alive,
         )
         self._merger = SegmentMerger(
             shared,

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.errors import FormatError
 from bmq.meta import ownership
-from bmq.meta.registration import broker_key
 from bmq.storage import layout
 from bmq.storage.filesystem import FileStatus, FileSystem, Lease, NoSuchFile
 
@@ -25,10 +24,7 @@ for the sweep."""
 
 
 class Sweeper:
-    """Removal of orphaned files by one broker.  A file younger than its grace period is never touched.
-
-    ``is_alive`` returns whether an incarnation is a member; None: the store is asked which brokers are registered.
-    """
+    """Removal of orphaned files by one broker.  A file younger than its grace period is never touched."""
 
     def __init__(
         self,
@@ -38,7 +34,6 @@ class Sweeper:
         grace_ms: int,
         journal_grace_ms: int,
         journals_per_sweep: int,
-        is_alive: Callable[[str], bool] | None = None,
     ) -> None:
         self._shared = shared
         self._fs: FileSystem = shared.fs
@@ -46,7 +41,6 @@ class Sweeper:
         self._grace_ms = grace_ms
         self._journal_grace_ms = journal_grace_ms
         self._journals_per_sweep = journals_per_sweep
-        self._is_alive = is_alive
         self.files_swept = 0
 
     async def sweep(self, writer: PartitionDriver, now_ms: int) -> bool:
@@ -112,7 +106,7 @@ class Sweeper:
         """
         dead = await self._old_journals(now_ms)
         for incarnation in list(dead):
-            if await self._is_member(incarnation):
+            if self._shared.is_alive(incarnation):
                 del dead[incarnation]
         if not dead:
             return
@@ -124,11 +118,6 @@ class Sweeper:
             for incarnation in (record.owner, *record.journals):
                 dead.pop(incarnation, None)
         await self._remove_all([(status, incarnation) for incarnation, files in dead.items() for status in files])
-
-    async def _is_member(self, incarnation: str) -> bool:
-        if self._is_alive is not None:
-            return self._is_alive(incarnation)
-        return await self._shared.kv.get(broker_key(self._shared.cluster, incarnation)) is not None
 
     async def _old_journals(self, now_ms: int) -> dict[str, list[FileStatus]]:
         """Return, by incarnation, the journals of other brokers all of whose files are older than the grace period."""

@@ -121,12 +121,10 @@ class PartitionOwner:
     def has_seen_end(self) -> bool:
         """True if the high watermark is certain, so that an offset past it may be called out of range (rule 2).
 
-        In a cluster another broker may have taken the partition unnoticed. So this starts a proof of ownership, one for
+        Another broker may have taken the partition unnoticed. So this starts a proof of ownership, one for
         all readers that ask meanwhile, and is True for one read after it. Batches that were acknowledged before their
         flush are waited for.
         """
-        if self._shared.is_alone and self._acknowledged_to <= self.high_watermark:
-            return True
         if self._loop_time() < self._sure_until:
             self._sure_until = 0.0
             return True
@@ -213,7 +211,7 @@ class PartitionOwner:
         try:
             accepted = self._writer.accept(batch, acks_all=acks_all)
         except RequestError as error:
-            if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or self._shared.is_alone:
+            if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise
             self._refusals.prove(error.with_traceback(None), callback)  # a traceback would keep the batch alive
             return

@@ -28,7 +28,6 @@ from bmq.meta.cluster.keys import members_prefix
 from bmq.meta.kv import Compare, Delete, Entry, KeyValue, Put, Write
 from bmq.meta.ownership import encode, partition_key, partitions_prefix
 from bmq.meta.producer_ids import encode_counter, producer_ids_key
-from bmq.meta.registration import broker_key
 from bmq.meta.root import RootRecord, encode_root, root_key
 from bmq.storage.cluster_files import ClusterFile
 
@@ -67,14 +66,13 @@ async def check_lost(kv: KeyValue, cluster: str) -> bool:
 
 async def check_nobody(kv: KeyValue, cluster: str) -> None:
     """Raise NotLost if a process of the cluster runs."""
-    for prefix in (members_prefix(cluster), broker_key(cluster, "")):
-        entry = await _first(kv, prefix)
-        if entry is not None:
-            incarnation = entry.key.removeprefix(prefix)
-            raise NotLost(
-                f"{incarnation} is running: stop every process of the cluster, and keep it from being started again"
-                " (one that was killed is gone in some ten seconds); then run this again"
-            )
+    prefix = members_prefix(cluster)
+    entry = await _first(kv, prefix)
+    if entry is not None:
+        raise NotLost(
+            f"{entry.key.removeprefix(prefix)} is running: stop every process of the cluster, and keep it from being"
+            " started again (one that was killed is gone in some ten seconds); then run this again"
+        )
 
 
 async def _first(kv: KeyValue, prefix: str) -> Entry | None:

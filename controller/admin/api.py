@@ -1,4 +1,4 @@
-"""Interfaces of administration, wherever the leader is: in this process (``TopicAdmin``) or not (``RemoteAdmin``)."""
+"""Interfaces of administration, wherever the leader is; ``controller.admin.client`` implements them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple, Protocol
 
-from bmq.controller.kv_commit import Guard, Settled, commit_settled, deposed, is_deposed, unguarded
+from bmq.controller.kv_commit import Guard, Settled, commit_settled, deposed, is_deposed
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -113,9 +113,7 @@ class _Failed(NamedTuple):
 class TopicCleaner:
     """Removes the records and files of deleted topics, between ``start`` and ``close``."""
 
-    def __init__(
-        self, kv: KeyValue, cluster: str, files: DeletedFiles, clock: Clock, *, guard: Guard = unguarded
-    ) -> None:
+    def __init__(self, kv: KeyValue, cluster: str, files: DeletedFiles, clock: Clock, *, guard: Guard) -> None:
         """``guard``: returns comparisons that every commit contains as well (see `Guard`)."""
         self._kv = kv
         self._cluster = cluster

@@ -30,7 +30,6 @@ from bmq.controller.kv_commit import (
     deposed,
     is_deposed,
     refused,
-    unguarded,
 )
 from bmq.controller.topics.deletion import DeletedTopic, deleted_key, encode_deleted
 from bmq.controller.topics.files import Publisher, TopicFiles
@@ -84,9 +83,9 @@ class TopicAdmin:
         publish: TopicFiles,
         clock: Clock,
         *,
+        guard: Guard,
         replicas_max: Callable[[], Awaitable[int]] | None = None,
         nodes: Callable[[], Collection[int]] | None = None,
-        guard: Guard = unguarded,
         has_node_configs: bool = True,
     ) -> None:
         """``has_node_configs``: see ``KvCatalog``."""

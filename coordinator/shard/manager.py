@@ -43,10 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class Shards:
-    """One `Shard` for each partition of ``__consumer_offsets`` that this process owns, made when the topic is known.
-
-    Without a view the process owns all of them, with ownership number 0.
-    """
+    """One `Shard` for each partition of ``__consumer_offsets`` that this process owns, made when the topic is known."""
 
     def __init__(
         self,
@@ -55,7 +52,7 @@ class Shards:
         logs: ShardLogs,
         topic: Callable[[], Awaitable[Topic]],
         catalog: Catalog,
-        view: ClusterView | None = None,
+        view: ClusterView,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -76,8 +73,7 @@ class Shards:
     async def start(self) -> None:
         """Begin to load the shards that exist, in the background: their offsets must expire even without requests."""
         self._catalog.subscribe(self._topic_changed)
-        if self._view is not None:
-            self._unsubscribe = self._view.subscribe(self._view_changed)
+        self._unsubscribe = self._view.subscribe(self._view_changed)
         self._spawn(self._expire())
         present = self._catalog.topics.get(OFFSETS_TOPIC)
         if present is not None:
@@ -255,8 +251,6 @@ class Shards:
 
     def _ownership(self, number: int) -> int | None:
         """Return the number of this process's ownership of the shard; None if the process does not own it."""
-        if self._view is None:
-            return 0
         owner = self._view.shard(number)
         return owner.number if owner is not None and owner.incarnation == self._view.own else None
 
@@ -279,7 +273,7 @@ class Shards:
             for shard in self._shards.values():
                 shard.close()
             self._shards, self._count = {}, 0
-        elif after is not None and after.name == OFFSETS_TOPIC and self._view is not None:
+        elif after is not None and after.name == OFFSETS_TOPIC:
             self._make(after)  # another process had the topic created
 
     async def _expire(self) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol, cast
 
@@ -91,7 +91,7 @@ class Callee(Protocol):
     @property
     def incarnation(self) -> str: ...
 
-    def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]: ...
+    def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> Awaitable[memoryview]: ...
 
 
 async def ask_peer(peer: Callee, request: InternalRequest[R]) -> R:
@@ -155,9 +155,17 @@ class Peers:
     """A process's connections to the others.  To be created in the process that uses it; ``close`` ends it."""
 
     def __init__(
-        self, own: str, cluster: str, *, settings: PeerSettings | None = None, protocols: tuple[int, int] = PROTOCOL
+        self,
+        own: str,
+        cluster: str,
+        *,
+        settings: PeerSettings | None = None,
+        protocols: tuple[int, int] = PROTOCOL,
+        here: Callee | None = None,
     ) -> None:
+        """Create no connection yet.  ``here`` serves what this process asks itself."""
         self._own = own
+        self._here = here
         self._cluster = cluster
         self._settings = settings or PeerSettings()
         self._protocols = protocols
@@ -211,13 +219,14 @@ class Peers:
             link.waiters.remove(waiter)
 
     async def ask(self, member: MemberLike, request: InternalRequest[R], timeout_s: float) -> R:
-        """Return the response to ``request`` on the control connection.
+        """Return the response to ``request``: on the control connection, or from this process itself.
 
         Raises RequestError if it carries an error, PeerLost if there is none, TimeoutError if it was sent and there is
         no response within ``timeout_s`` seconds.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
-        peer = await self.reach(member, ConnectionKind.CONTROL, timeout_s)
+        callee = self._here if self._here is not None and member.incarnation == self._own else None
+        peer = callee or await self.reach(member, ConnectionKind.CONTROL, timeout_s)
         async with asyncio.timeout_at(deadline):
             return await ask_peer(peer, request)
 

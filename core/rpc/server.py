@@ -14,11 +14,12 @@ become the API's response with that error.  Kafka's own APIs go to the dispatch 
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
 from bmq.core.aio.eager import start
+from bmq.core.aio.subscribers import no_op
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.request import Buffer, Client, CloseConnection, Dispatch, Response
@@ -91,7 +92,10 @@ class _Api(NamedTuple):
 
 
 class InternalEndpoint:
-    """A ``Dispatch`` for a listener with ``in_order=False``.  It serves Hello and Ping itself."""
+    """A ``Dispatch`` for a listener with ``in_order=False``.  It serves Hello and Ping itself.
+
+    It also serves the requests of this process to itself (`call`), without a connection.
+    """
 
     def __init__(
         self,
@@ -107,7 +111,7 @@ class InternalEndpoint:
 
         Without ``admit`` it serves every process that names the cluster.
         """
-        self._own = own
+        self.incarnation = own
         self._cluster = cluster
         self._clock = clock
         self._is_serving = is_serving
@@ -119,7 +123,7 @@ class InternalEndpoint:
         self.register(PingRequest, self._ping)
 
     def __repr__(self) -> str:
-        return f"<InternalEndpoint {self._own} APIs={len(self._apis)} callers={len(self._callers)}>"
+        return f"<InternalEndpoint {self.incarnation} APIs={len(self._apis)} callers={len(self._callers)}>"
 
     def register(self, request: type[InternalRequest[Any]], handler: Handler, *, role: str = "") -> None:
         """Register the handler of an API, once for each.  ``role``: only members with it may use the API."""
@@ -159,12 +163,23 @@ class InternalEndpoint:
         if api is not None and api.role and caller.roles is not None and api.role not in caller.roles:
             raise CloseConnection(f"API {key} of {caller.incarnation}, which does not have the role {api.role}")
         call = InternalCall(version, client, client_id, correlation_id, self._now(), caller.incarnation)
-        if api is None or not api.versions[0] <= version <= api.versions[1]:
-            refused = RequestError(ErrorCode.UNSUPPORTED_VERSION, f"API {key} version {version} is not served here")
-            return _refusal(ErrorResponse if api is None else api.response, call, refused)
-        return self._call(key, api, body, call)
+        return self._serve(key, api, body, call)
 
-    def _call(self, key: int, api: _Api, body: memoryview, call: InternalCall) -> Response | Awaitable[Response]:
+    async def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> memoryview:
+        """Serve a request of this process to itself, and return the body of the response."""
+        call = InternalCall(api_version, _Here(), None, 0, self._now(), self.incarnation)
+        result = self._serve(api_key, self._apis.get(api_key), memoryview(bytearray().join(body)), call)
+        response = await result if isinstance(result, Awaitable) else result
+        return memoryview(b"".join(response.buffers))[_HEAD.size :]
+
+    def _serve(
+        self, key: int, api: _Api | None, body: memoryview, call: InternalCall
+    ) -> Response | Awaitable[Response]:
+        if api is None or not api.versions[0] <= call.version <= api.versions[1]:
+            refused = RequestError(
+                ErrorCode.UNSUPPORTED_VERSION, f"API {key} version {call.version} is not served here"
+            )
+            return _refusal(ErrorResponse if api is None else api.response, call, refused)
         try:
             result = api.handler(body, call)
             if isinstance(result, Awaitable):
@@ -191,7 +206,7 @@ class InternalEndpoint:
             request = HelloRequest.decode(body)
         except FormatError as error:
             raise CloseConnection(str(error)) from None
-        response = answer_hello(request, self._own, self._cluster, self._protocols)
+        response = answer_hello(request, self.incarnation, self._cluster, self._protocols)
         if response.error is not ErrorCode.NONE:
             return response.encode()
         admission = self._admit(request.from_incarnation)
@@ -207,7 +222,7 @@ class InternalEndpoint:
     def _admitted(self, incarnation: str, client: Client, response: HelloResponse, admission: Admission) -> Body:
         if admission.refusal:
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-            return HelloResponse(code, admission.refusal, -1, self._own, admission.unregistered).encode()
+            return HelloResponse(code, admission.refusal, -1, self.incarnation, admission.unregistered).encode()
         if client not in self._callers and not client.is_closed:
             self._callers[client] = _Caller(incarnation, admission.roles)
             client.on_close(partial(self._forget, client))
@@ -218,6 +233,18 @@ class InternalEndpoint:
 
     def _ping(self, body: memoryview, call: InternalCall) -> Body:
         return PingResponse(is_serving=self._is_serving()).encode()
+
+
+class _Here:
+    """The ``Client`` of a process that calls itself: it is there as long as the process is."""
+
+    peer = host = "this process"
+    is_closed = False
+    client_software = ("", "")
+    client_id: str | None = None
+
+    def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
+        return no_op
 
 
 def answer_hello(request: HelloRequest, own: str, cluster: str, protocols: tuple[int, int]) -> HelloResponse:

@@ -64,7 +64,7 @@ class MemberAdmission:
     def _roles_to_give(self) -> frozenset[str]:
         """Return the roles of the members that another one's work may be assigned to."""
         members = self._view.members.values()
-        able = [member.roles for member in members if member.internal.port and not member.is_draining]
+        able = [member.roles for member in members if not (member.is_starting or member.is_draining)]
         return frozenset().union(*able)
 
 

@@ -51,6 +51,11 @@ class Member:
     formats: int = 1
     is_draining: bool = False
 
+    @property
+    def is_starting(self) -> bool:
+        """True until the process listens, and has published an address: it can neither be asked nor given anything."""
+        return not (self.internal.port or self.http.port or self.kafka.port)
+
     def has(self, role: str) -> bool:
         return role in self.roles
 

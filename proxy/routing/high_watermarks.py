@@ -29,11 +29,11 @@ class HighWatermarks:
     """The lookup of high watermarks, for numbers that an operator sees: even an owner that is being fenced may respond.
 
     `local` returns a partition that is open in this process; it is None in a process that is not a broker.  `asker`
-    sends requests to other processes; None if there are none.
+    sends requests to other processes.
     """
 
     def __init__(
-        self, view: ClusterView, local: Callable[[PartitionKey], PartitionView | None] | None, asker: Asker | None
+        self, view: ClusterView, local: Callable[[PartitionKey], PartitionView | None] | None, asker: Asker
     ) -> None:
         self._view = view
         self._local = local
@@ -62,21 +62,21 @@ class HighWatermarks:
 
     def _queries(
         self, by_owner: Mapping[str, Sequence[PartitionKey]]
-    ) -> Iterator[tuple[Asker, Member, Sequence[PartitionKey]]]:
+    ) -> Iterator[tuple[Member, Sequence[PartitionKey]]]:
         for incarnation, keys in by_owner.items():
             member = self._view.members.get(incarnation)
-            if self._asker is None or member is None or not member.has(BROKER):
+            if member is None or not member.has(BROKER):
                 continue
             for part in batched(keys, PARTITIONS_A_QUESTION):
-                yield self._asker, member, part
+                yield member, part
 
     async def _ask(
-        self, asker: Asker, member: Member, keys: Sequence[PartitionKey], limit: asyncio.Semaphore
+        self, member: Member, keys: Sequence[PartitionKey], limit: asyncio.Semaphore
     ) -> dict[PartitionKey, int]:
         request = HighWatermarksRequest(tuple((key.topic_id, key.partition) for key in keys))
         async with limit:
             try:
-                response = await asker.ask(member, request, ANSWER_S)
+                response = await self._asker.ask(member, request, ANSWER_S)
             except (RequestError, PeerLost, TimeoutError):
                 return {}  # its partitions are counted as unknown
         if len(response.watermarks) != len(keys):

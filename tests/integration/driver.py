@@ -37,6 +37,7 @@ from bmq.core.model import PartitionKey
 from bmq.storage.filesystem import Appender, CreateOptions, FileSystem, Lease
 from bmq.storage.layout import PartitionPath
 from bmq.storage.open import open_filesystem
+from tests.harness.members import lone_broker
 from tests.integration.history import Transcript
 from tests.integration.kv_server import open_shared
 from tests.services.processes import NotReady, ServiceProcess, tail
@@ -109,7 +110,7 @@ class Driver:
         config = BrokerConfig(**json.loads(arguments.broker))
         log_config = LogConfig(**json.loads(arguments.log))
         topic_id = uuid.UUID(arguments.topic_id)
-        async with Broker(fs, kv, incarnation=incarnation, config=config) as broker:
+        async with lone_broker(fs, kv, incarnation=incarnation, config=config) as broker:
             self.tell({"event": "started", "pid": os.getpid()})
             load = asyncio.gather(
                 *(self._partition(broker, watch, topic_id, at, log_config) for at in range(arguments.partitions))

@@ -30,6 +30,7 @@ from bmq.storage import layout
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.layout import PartitionPath
 from bmq.storage.open import open_filesystem
+from tests.harness.members import lone_broker
 from tests.simulation.world import decode
 
 READ_BYTES = 4 << 20
@@ -178,7 +179,7 @@ async def broker_on(
     incarnation = new_incarnation()
     fs = await open_filesystem(root, holder=f"bmq-{incarnation}")
     try:
-        async with Broker(watch(fs), kv, incarnation=incarnation, config=config) as broker:
+        async with lone_broker(watch(fs), kv, incarnation=incarnation, config=config) as broker:
             yield broker
     finally:
         await fs.close()

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from random import Random
 from typing import cast
 
 import pytest
 
-from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.model import PartitionKey
 from bmq.core.net.listener_config import PLAINTEXT
@@ -30,6 +30,7 @@ from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
 from tests.harness.loop_stops import STOP_MAX_S, forget_stops, run_measured
+from tests.harness.members import single_node
 from tests.integration.largest_requests import TOPIC, largest, largest_fetches, largest_produces
 
 PARTITIONS = 2_000
@@ -51,16 +52,17 @@ APIS = [
 ]
 
 
-async def _node() -> Node:
+@asynccontextmanager
+async def _node() -> AsyncIterator[Node]:
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
-    node = Node(NodeConfig(auto_create_topics_enable=False), fs, kv, SystemClock(), incarnation="n")
-    node.is_at({PLAINTEXT: Address(host="h", port=9092)})
-    await node.start()
-    await node.admin.create_topic(TOPIC, PARTITIONS, 1, {})
-    topic = node.catalog.topics[TOPIC]
-    for partition in range(PARTITIONS):
-        await node.owners.wait(PartitionKey(topic.topic_id, partition), PATIENCE_S)
-    return node
+    async with single_node(NodeConfig(auto_create_topics_enable=False), fs, kv) as node:
+        node.is_at({PLAINTEXT: Address(host="h", port=9092)})
+        await node.start()
+        await node.admin.create_topic(TOPIC, PARTITIONS, 1, {})
+        topic = node.catalog.topics[TOPIC]
+        for partition in range(PARTITIONS):
+            await node.owners.wait(PartitionKey(topic.topic_id, partition), PATIENCE_S)
+        yield node
 
 
 async def _ask(node: Node, frame: bytes) -> int:
@@ -102,19 +104,18 @@ def _check(
     stops: dict[str, float] = {}
 
     async def main() -> None:
-        node = await _node()
-        topic_id = node.catalog.topics[TOPIC].topic_id
-        if warm_up is not None:
-            await _ask(node, warm_up(topic_id))
-        for shape, frame in make(topic_id):
-            gc.collect()
-            gc.freeze()  # as ``bmq serve`` does with what lives as long as the process
-            await asyncio.sleep(0)
-            forget_stops()
-            assert await _ask(node, frame)
-            await asyncio.sleep(0)
-            stops[shape] = max(asyncio.get_running_loop().stops, default=0.0)  # type: ignore[attr-defined]
-        await node.close()
+        async with _node() as node:
+            topic_id = node.catalog.topics[TOPIC].topic_id
+            if warm_up is not None:
+                await _ask(node, warm_up(topic_id))
+            for shape, frame in make(topic_id):
+                gc.collect()
+                gc.freeze()  # as ``bmq serve`` does with what lives as long as the process
+                await asyncio.sleep(0)
+                forget_stops()
+                assert await _ask(node, frame)
+                await asyncio.sleep(0)
+                stops[shape] = max(asyncio.get_running_loop().stops, default=0.0)  # type: ignore[attr-defined]
 
     try:
         run_measured(main())
@@ -128,23 +129,22 @@ def test_the_collector_is_as_it_was() -> None:
     before = gc.get_threshold()
 
     async def main() -> None:
-        node = await _node()
-        ((_, frame), *_) = largest(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0.1)
-        during = 0
+        async with _node() as node:
+            ((_, frame), *_) = largest(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0.1)
+            during = 0
 
-        async def ask() -> None:
-            nonlocal during
-            waiting = node.endpoint(memoryview(bytearray(frame)), cast(Client, FakeClient()))
-            assert not isinstance(waiting, Response)
-            task = asyncio.ensure_future(waiting)
-            await asyncio.sleep(0)
-            during += gc.get_threshold() != before
-            await task
+            async def ask() -> None:
+                nonlocal during
+                waiting = node.endpoint(memoryview(bytearray(frame)), cast(Client, FakeClient()))
+                assert not isinstance(waiting, Response)
+                task = asyncio.ensure_future(waiting)
+                await asyncio.sleep(0)
+                during += gc.get_threshold() != before
+                await task
 
-        for _ in range(3):
-            await asyncio.gather(*(ask() for _ in range(10)))
-            assert gc.get_threshold() == before
-        assert 0 < during < FULL_COLLECTION_AFTER
-        await node.close()
+            for _ in range(3):
+                await asyncio.gather(*(ask() for _ in range(10)))
+                assert gc.get_threshold() == before
+            assert 0 < during < FULL_COLLECTION_AFTER
 
     asyncio.run(main())

@@ -224,8 +224,8 @@ class Events:
             return "nothing"
         process = self._rng.choice(able)
         assert process.node is not None
-        assert process.node.cluster_admin is not None
-        admin = process.node.cluster_admin
+        assert process.node.admin is not None
+        admin = process.node.admin
         act: Coroutine[Any, Any, object]
         match self._rng.randrange(3):
             case 0:

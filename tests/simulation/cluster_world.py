@@ -26,7 +26,6 @@ from bmq.server.cluster_member import ClusterMember
 from bmq.server.listeners import Sockets
 from bmq.server.node import Node
 from bmq.server.process import StopAsked
-from bmq.server.root_guard import RootGuard
 from bmq.storage.filesystem import StorageError
 from bmq.storage.memory import Faults, MemoryStorage
 from tests.harness.loop import PROCESS, VirtualLoop, kill, tasks_of
@@ -93,26 +92,22 @@ class Process:
     async def _run(self) -> None:
         """As ``server.process`` does it.  What it raises while it starts would end the process with a message."""
         config = self.place.config
-        guard = RootGuard(self.kv, self.fs, config.cluster)
-        joined = ClusterMember(config, self.kv, LoopClock(), self.incarnation, before_join=guard.before_join)
+        joined = ClusterMember(config, self.fs, self.kv, LoopClock(), self.incarnation)
         node: Node | None = None
         sockets: Sockets | None = None
         try:
             if await self._asked.comes_before(joined.join()):
                 return
-            node = self.node = Node(
-                config, self.fs, self.kv, LoopClock(), incarnation=self.incarnation, joined=joined,
-                broker_config=SMALL, upkeep=BUSY,
-            )  # fmt: skip
+            node = self.node = Node(config, self.fs, self.kv, LoopClock(), joined, broker_config=SMALL, upkeep=BUSY)
             if node.broker is not None:
                 shared = node.broker.broker.shared
                 assert shared.tails is not None
                 shared.tails = self.world.acks.watched(shared.tails, self.incarnation)
             node.on_leave, node.on_failed = self.ask, self._failed
             speak(self)
-            if await self._asked.comes_before(node.start()):
-                return
             sockets = self.sockets = Sockets(node, cast(HttpServer, SimpleNamespace(port=HTTP_PORT)))
+            if await self._asked.comes_before(sockets.start()):
+                return
             await sockets.open()
             node.is_serving = self.is_ready = True
             await self._asked.wait()
@@ -176,6 +171,7 @@ class Place:
         self.roles = roles
         self.config = replace(
             world.config,
+            meta="etcd://store:2379",
             roles=roles,
             node_id=node_id,
             listen=f"{host}:{KAFKA_PORT}",

@@ -7,6 +7,7 @@ The next one is started on the same storage and store, as ``bmq serve`` is after
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from bmq.core.net.listener import ClientConnection, Listener
 from bmq.core.net.listener_config import PLAINTEXT
 from bmq.meta.cluster.member import Address
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.server.cluster_member import ClusterMember
 from bmq.server.node import Node
 from bmq.storage.filesystem import StorageError
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
@@ -68,16 +70,22 @@ class Server:
         while True:
             self.fs = MemoryFileSystem(world.storage, self.name)
             self.kv = MemoryKeyValue(world.store, random=world.rng, faults=world.kv_faults)
-            self.node = Node(
-                world.config, self.fs, self.kv, LoopClock(), incarnation=self.name, broker_config=SMALL, upkeep=BUSY
-            )
-            self.node.is_at({PLAINTEXT: Address(host=self.name, port=9092)})
-            self.listener = Listener(self.node.endpoint, world.config, self.node.metrics)
+            world.store.expire(math.inf)  # as SQLite does: its lock shows that the former process is dead
+            self.joined = ClusterMember(world.config, self.fs, self.kv, LoopClock(), self.name)
+            node = None
             try:
-                await self.node.start()
+                await self.joined.join()
+                node = self.node = Node(
+                    world.config, self.fs, self.kv, LoopClock(), self.joined, broker_config=SMALL, upkeep=BUSY
+                )
+                node.is_at({PLAINTEXT: Address(host=self.name, port=9092)})
+                self.listener = Listener(node.endpoint, world.config, node.metrics)
+                await node.start()
             except Exception as error:  # noqa: BLE001  # ``bmq serve`` would say so, end, and be started again
                 world.starts_failed.append(repr(error))
-                await self.node.close()
+                if node is not None:
+                    await node.close()
+                await self.joined.leave()
                 await asyncio.sleep(1.0)
                 continue
             self.is_ready = True
@@ -111,8 +119,12 @@ class Server:
         await self.listener.drain(5.0)
         for link in self.links:
             link.closed()
-        await self._context.copy().run(asyncio.get_running_loop().create_task, self.node.close())
+        await self._context.copy().run(asyncio.get_running_loop().create_task, self._leave())
         self.is_alive = False
+
+    async def _leave(self) -> None:
+        await self.node.close()
+        await self.joined.leave()
 
 
 @dataclass

@@ -54,9 +54,9 @@ def shard_owners(one: Story) -> set[str]:
 async def move_shards(one: Story, host: str) -> None:
     process = one.process("proxy1")
     assert process.node is not None
-    assert process.node.cluster_admin is not None
+    assert process.node.admin is not None
     for number in range(CONFIG.offsets_topic_num_partitions):
-        run_in(process, process.node.cluster_admin.move(OFFSETS_TOPIC, number, one.process(host).incarnation))
+        run_in(process, process.node.admin.move(OFFSETS_TOPIC, number, one.process(host).incarnation))
     await one.until(lambda: shard_owners(one) == {host}, 30, "the coordinators' logs are moved")
     node = one.process(host).node
     assert node is not None

@@ -90,8 +90,8 @@ class Story:
         process = self.process("proxy1")
         node = process.node
         assert node is not None
-        assert node.cluster_admin is not None
-        run_in(process, node.cluster_admin.move(TOPIC, partition, self.process(host).incarnation))
+        assert node.admin is not None
+        run_in(process, node.admin.move(TOPIC, partition, self.process(host).incarnation))
         await self.until(lambda: self.owner_of(partition) == host, 10, "it is moved")
 
     def is_member(self, host: str) -> bool:

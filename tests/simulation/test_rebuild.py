@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.broker import Broker
 from bmq.cli.rebuild.run import Outcome, rebuild
 from bmq.cli.rebuild.store import NotLost, mark_key
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey
 from bmq.meta import ownership
 from bmq.meta.catalog import KvCatalog, topic_key
+from bmq.meta.cluster.keys import member_key
 from bmq.meta.kv import KeyValue, KvError, Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.meta.registration import Registration, broker_key
 from bmq.storage.cluster_files import WrongCluster, check_cluster, read_cluster, read_topic
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.layout import PartitionPath, topic_json
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.harness.loop import run
+from tests.harness.members import lone_broker
 from tests.harness.waiting import until
 from tests.simulation.group_clients import Member
 from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
@@ -309,7 +309,7 @@ async def test_a_moved_log_start_stays() -> None:
 
     async def opened(incarnation: str, delete_before: int) -> tuple[int, int]:
         fs, kv = MemoryFileSystem(world.storage, incarnation), MemoryKeyValue(world.store)
-        broker = Broker(fs, kv, incarnation=incarnation, clock=LoopClock())
+        broker = lone_broker(fs, kv, incarnation=incarnation, clock=LoopClock())
         await broker.start()
         writer = await broker.open(path, key)
         await writer.delete_before(delete_before)
@@ -330,11 +330,11 @@ async def test_a_store_in_use_is_refused() -> None:
     world = KafkaWorld(4)
     await story(world)
     kv = MemoryKeyValue(world.store)
-    registration = Registration(kv, broker_key("bmq", "b7"), {})
-    await registration.start()
+    lease = await kv.grant(60)
+    await kv.commit([], [Put(member_key("bmq", "b7"), b"{}", lease)])
     with pytest.raises(NotLost, match="b7 is running"):
         await rebuild_once(world, "rebuild")
-    await registration.stop()
+    await kv.revoke(lease)
     await kv.commit([], [Put(topic_key("bmq", "other"), b"{}")])
     with pytest.raises(NotLost, match="topics already"):
         await rebuild_once(world, "rebuild")
@@ -367,7 +367,7 @@ async def test_a_zombie_of_the_lost_store_is_fenced_by_the_takeover() -> None:
     assert stored is not None
     key = PartitionKey(stored.topic_id, 0)
     fs, kv = MemoryFileSystem(world.storage, "new"), MemoryKeyValue(world.store)
-    async with Broker(fs, kv, incarnation="new", clock=LoopClock()) as broker:
+    async with lone_broker(fs, kv, incarnation="new", clock=LoopClock()) as broker:
         writer = await broker.open(zombie.node.broker.broker.get(key).path, key)  # type: ignore[union-attr]
         assert writer.partition.high_watermark == 20
         late = asyncio.create_task(produce(world, "c", TOPIC, 0, 1))

@@ -174,10 +174,10 @@ class Storm:
 
 async def _move(process: Process, partition: int, incarnation: str) -> None:
     node = process.node
-    if node is None or node.cluster_admin is None:
+    if node is None or node.admin is None:
         return
     try:
-        await node.cluster_admin.move(TOPIC, partition, incarnation)
+        await node.admin.move(TOPIC, partition, incarnation)
     except RequestError:
         return  # an operator is told what is wrong
 

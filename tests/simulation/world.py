@@ -39,6 +39,7 @@ from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.journal import CHECKPOINT, frame
 from bmq.storage.memory import Faults, MemoryStorage
 from bmq.storage.memory.namespace import File
+from tests.harness.members import Registered
 from tests.harness.waiting import until
 from tests.simulation.frail_files import FrailFileSystem
 from tests.simulation.judge import KEY, MARK, PATH, Judge, Sent, decode, encode, make, read_log
@@ -132,7 +133,10 @@ class Process:
             self.kv.version = world.rng.choice(tuple(Version))
         fs, kv = wrap(self.fs, self.kv) if wrap else (self.fs, self.kv)
         self.clock = WallClock()
-        self.broker = Broker(fs, kv, incarnation=name, clock=self.clock, config=world.config, upkeep=BUSY)
+        self.broker = Broker(
+            fs, kv, incarnation=name, membership=Registered(), is_alive=world.is_running, clock=self.clock,
+            config=world.config, upkeep=BUSY,
+        )  # fmt: skip
         self.broker.shared.tails = Told(self)
         self.died = asyncio.Event()
         self.writer: PartitionDriver | None = None
@@ -295,6 +299,9 @@ class World:
         process = Process(self, name or f"p{len(self.processes)}")
         process.start()
         return process
+
+    def is_running(self, name: str) -> bool:
+        return any(process.name == name and process.is_alive for process in self.processes)
 
     def start_after_a_join(self) -> None:
         """Start another process when about a part has expired of what a process that died now was joining."""

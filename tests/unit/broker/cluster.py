@@ -126,7 +126,7 @@ class Node:
         )
         self.tails = RecordingTails()
         self.broker.shared.tails = self.tails
-        self.assigned = AssignedPartitions(self.broker, is_member=lambda incarnation: incarnation in self.view.members)
+        self.assigned = AssignedPartitions(self.broker)
         self.wire = Wire(cluster, name)
         self.handovers = HandoverNotifier(self.view, self.wire, timeout_s=3.0)
         self.follower = AssignmentFollower(self.assigned, cluster.catalog, self.view, cluster.config, self.handovers)

@@ -10,7 +10,6 @@ from random import Random
 
 import pytest
 
-from bmq.broker.broker import Broker
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.states import State
 from bmq.core.model import PartitionKey
@@ -18,6 +17,7 @@ from bmq.core.records.batch import Record, build_batch
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage.layout import PartitionPath
 from bmq.storage.local.filesystem import LocalFileSystem
+from tests.harness.members import lone_broker
 from tests.simulation.world import read_log
 
 KEY = PartitionKey(uuid.UUID(int=5), 0)
@@ -32,7 +32,7 @@ async def test_a_copied_root_opens(tmp_path: Path, is_synced: bool) -> None:
     store, config = MemoryStore(), LogConfig(flush_sync=is_synced)
     (tmp_path / "root").mkdir()
     fs = LocalFileSystem(tmp_path / "root", "first")
-    broker = Broker(fs, MemoryKeyValue(store, random=Random(1)), incarnation="first")
+    broker = lone_broker(fs, MemoryKeyValue(store, random=Random(1)), incarnation="first")
     await broker.start()
     writer = await broker.open(PATH, KEY, config)
     for number in range(3):
@@ -47,7 +47,7 @@ async def test_a_copied_root_opens(tmp_path: Path, is_synced: bool) -> None:
 
     await asyncio.to_thread(shutil.copytree, tmp_path / "root", tmp_path / "copy")
     fs = LocalFileSystem(tmp_path / "copy", "second")
-    async with Broker(fs, MemoryKeyValue(store, random=Random(2)), incarnation="second") as heir:
+    async with lone_broker(fs, MemoryKeyValue(store, random=Random(2)), incarnation="second") as heir:
         writer = await heir.open(PATH, KEY, config)
         assert writer.partition.state is State.WRITE
         assert await writer.append(memoryview(build_batch([Record(value=b"3")]))) == 3

@@ -116,15 +116,6 @@ async def test_rule_2_an_end_is_confirmed_by_the_store(question: Question, argum
         assert (await ask(caller, key, question, argument)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_alone_a_process_knows_its_end() -> None:
-    async with cluster() as c:
-        key = await owned(c)
-        c["a"].broker.shared.is_alone = True
-        owner = c["a"].assigned.get(key)
-        assert owner is not None
-        assert owner.has_seen_end
-
-
 async def test_a_question_to_the_wrong_broker_is_refused_at_once() -> None:
     async with cluster() as c:
         key = await owned(c)

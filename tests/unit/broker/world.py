@@ -30,7 +30,7 @@ from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.produce import handler as produce
 from bmq.meta.catalog import Topic
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.meta.members import OneNode, ProxyAddress
+from bmq.meta.members import ProxyAddress
 from bmq.proxy.handlers import (
     delete_records,
     describe_log_dirs,
@@ -42,6 +42,7 @@ from bmq.proxy.services import ProxyServices
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeCatalog, FakeClient
+from tests.harness.members import OneProxy, Registered
 
 MODULES = (produce, list_offsets, offset_for_leader_epoch, delete_records, describe_producers, describe_log_dirs)
 Parts = dict[tuple[str, int], bytes | bytearray | None]
@@ -94,10 +95,19 @@ class World:
     async def start(self) -> None:
         """A fresh process on the same storage and store."""
         self._starts += 1
+        self.membership = Registered()
         name = f"b{self._starts}"
         self.fs = MemoryFileSystem(self.storage, name)
         self.kv = MemoryKeyValue(self.store, random=self.rng, faults=KvFaults())
-        self.broker = Broker(self.fs, self.kv, incarnation=name, clock=LoopClock(), config=self.broker_config)
+        self.broker = Broker(
+            self.fs,
+            self.kv,
+            incarnation=name,
+            membership=self.membership,
+            is_alive=lambda incarnation: False,
+            clock=LoopClock(),
+            config=self.broker_config,
+        )
         self.broker.shared.tails = self.tails
         self.assigned = AssignedPartitions(self.broker, offload=self.offload)
         self.services = ProxyServices(
@@ -105,7 +115,7 @@ class World:
             clock=LoopClock(),
             metrics=self.metrics,
             catalog=self.catalog,
-            members=OneNode(ProxyAddress(0, "h", 9092)),
+            members=OneProxy(ProxyAddress(0, "h", 9092)),
             owners=self.assigned,
             admin=cast(Any, None),
             coordinator=cast(Any, None),

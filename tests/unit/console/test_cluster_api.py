@@ -196,7 +196,7 @@ def test_a_body_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("fails", "status", "error", "told"),
     [
-        (NotPossible(409, "alone", "a cluster of its own"), 409, "alone", "a cluster of its own"),
+        (NotPossible(409, "ambiguous_member", "two are"), 409, "ambiguous_member", "two are"),
         (
             RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no partition orders-9."),
             404,

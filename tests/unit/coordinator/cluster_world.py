@@ -14,7 +14,6 @@ from random import Random
 from typing import Any, cast
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
-from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig, log_config
 from bmq.broker.internal_api import BrokerApi
 from bmq.broker.shard_log_api import ShardLogApi
@@ -49,6 +48,7 @@ from bmq.storage.block_cache import BlockCache
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from tests.harness.members import lone_broker
 from tests.unit.coordinator.fakes import CLIENT, MemoryCatalog, commit_request, settings, topic
 
 LATENCY_S = 0.001
@@ -236,7 +236,13 @@ class BrokerProcess:
         self.name = name
         kv = MemoryKeyValue(world.store, random=world.rng, faults=KvFaults())
         fs = MemoryFileSystem(world.storage, name)
-        self.broker = Broker(fs, kv, incarnation=name, clock=LoopClock(), config=BrokerConfig())
+        self.broker = lone_broker(
+            fs,
+            kv,
+            incarnation=name,
+            clock=LoopClock(),
+            config=BrokerConfig(),
+        )
         self.pool = BlockCache(fs)
         self.assigned = AssignedPartitions(self.broker, self.pool)
         fence = ShardFence()

@@ -18,6 +18,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import Batch
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic, TopicChange
+from tests.harness.members import OneView
 
 CLIENT = ClientInfo("client", "/10.0.0.1")
 
@@ -225,7 +226,9 @@ class World:
         return self.logs.partitions[0]
 
     def _make(self) -> Coordinator:
-        return Coordinator(NodeConfig(), LoopClock(), self.logs, self._topic, self.catalog, settings=self.settings)
+        return Coordinator(
+            NodeConfig(), LoopClock(), self.logs, self._topic, self.catalog, OneView("n"), settings=self.settings
+        )
 
     async def _topic(self) -> Topic:
         return self.catalog.topics.setdefault(OFFSETS_TOPIC, self.offsets_topic)

@@ -37,6 +37,8 @@ Store = AbstractAsyncContextManager[KeyValue]
 
 HISTORY = 20
 TTL_S = 1.0  # real time, with room for a slow machine between two calls
+shared = pytest.mark.parametrize("store", ["memory"], indirect=True)
+"""A promise of stores that several processes share: over SQLite a lease ends with the process."""
 
 
 @asynccontextmanager
@@ -230,6 +232,7 @@ async def test_an_ended_lease_is_not_found_and_fails_the_whole_commit(store: Sto
         assert refused == Commit(False, 1, {"a": None})
 
 
+@shared
 async def test_a_lease_ends_by_itself_not_early_and_watches_see_it(store: Store) -> None:
     async with store as kv:
         lease = await kv.grant(TTL_S)
@@ -243,6 +246,7 @@ async def test_a_lease_ends_by_itself_not_early_and_watches_see_it(store: Store)
             await kv.keep_alive(lease)
 
 
+@shared
 async def test_a_watch_already_waiting_sees_a_lease_granted_later_end(store: Store) -> None:
     async with store as kv:
         await kv.grant(3600)  # what the watch would otherwise wait for

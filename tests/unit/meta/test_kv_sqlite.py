@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import resource
 import signal
@@ -19,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from bmq.core.clock import Clock
 from bmq.meta.kv import Compare, Delete, Entry, Event, KvError, KvUnavailable, KvUnknown, LeaseNotFound, Put
 from bmq.meta.kv_sqlite import SqliteKeyValue, StoreLocked
 from tests.harness.waiting import until
@@ -29,30 +29,41 @@ pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 Scenario = Callable[[SqliteKeyValue], Awaitable[None]]
 
 
-class HandClock:
-    """Moved by hand; ``stop`` holds the store's thread when it next asks, ``broken`` makes that a bug."""
+class Disk(sqlite3.Connection):
+    """A connection whose disk stands still, or fails: statements that begin with ``failing`` raise ``code``."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.broken = False
-        self.asked = threading.Event()
-        self.goes = threading.Event()
-        self.goes.set()
+    failing = ""
+    code = sqlite3.SQLITE_FULL
+    has_bug = False
+    asked = threading.Event()
+    goes = threading.Event()
 
-    def now_ms(self) -> int:
-        return int(self.now * 1000)
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        if sql == "BEGIN":
+            self.asked.set()
+            assert self.goes.wait(30)
+            if self.has_bug:
+                raise LookupError("a bug in the thread")
+        if self.failing and sql.startswith(self.failing):
+            error = sqlite3.OperationalError("injected")
+            error.sqlite_errorcode = self.code
+            raise error
+        return super().execute(sql, *args)
 
-    def monotonic(self) -> float:
-        self.asked.set()
-        assert self.goes.wait(30)
-        if self.broken:
-            raise LookupError("a bug in the thread")
-        return self.now
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> type[Disk]:
+    connect = sqlite3.connect
+    monkeypatch.setattr(Disk, "failing", "")
+    monkeypatch.setattr(Disk, "has_bug", False)
+    Disk.goes.set()
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kw: connect(*args, factory=Disk, **kw))
+    return Disk
 
 
 @asynccontextmanager
-async def opened(path: Path, *, clock: Clock | None = None, **bounds: int) -> AsyncIterator[SqliteKeyValue]:
-    kv = await SqliteKeyValue.open(str(path), clock=clock, **bounds)
+async def opened(path: Path, **bounds: int) -> AsyncIterator[SqliteKeyValue]:
+    kv = await SqliteKeyValue.open(str(path), **bounds)
     try:
         yield kv
     finally:
@@ -165,43 +176,39 @@ async def test_a_thousand_concurrent_commits_take_few_transactions(tmp_path: Pat
         assert kv.queued == 0
 
 
-async def test_callers_beyond_the_queue_wait_and_have_done_nothing(tmp_path: Path) -> None:
-    clock = HandClock()
-
-    async with opened(tmp_path / "kv.db", clock=clock, queue=4) as kv:
-        await hold_thread(kv, clock)
+async def test_callers_beyond_the_queue_wait_and_have_done_nothing(tmp_path: Path, disk: type[Disk]) -> None:
+    async with opened(tmp_path / "kv.db", queue=4) as kv:
+        await hold_thread(kv, disk)
         tasks = [asyncio.create_task(kv.commit([], [Put(f"k{n}", b"")])) for n in range(10)]
         await until(lambda: kv.queued == 4)
         for task in tasks[3:]:  # the first three are queued behind what holds the thread
             task.cancel()
         await asyncio.wait(tasks[3:])
         assert kv.queued == 4
-        clock.goes.set()
+        disk.goes.set()
         assert [(await task).revision for task in tasks[:3]] == [2, 3, 4]
         assert await kv.revision() == 4
 
 
-async def hold_thread(kv: SqliteKeyValue, clock: HandClock) -> None:
+async def hold_thread(kv: SqliteKeyValue, disk: type[Disk]) -> None:
     """Returns once the thread stands still, with one call taken or queued."""
-    clock.asked.clear()
-    clock.goes.clear()
+    disk.asked.clear()
+    disk.goes.clear()
     holding = asyncio.create_task(kv.get("none"))
-    await until(clock.asked.is_set)
+    await until(disk.asked.is_set)
     holding.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await holding
 
 
-async def test_close_answers_what_was_queued(tmp_path: Path) -> None:
-    clock = HandClock()
-
-    async with opened(tmp_path / "kv.db", clock=clock) as kv:
-        await hold_thread(kv, clock)
+async def test_close_answers_what_was_queued(tmp_path: Path, disk: type[Disk]) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
+        await hold_thread(kv, disk)
         task = asyncio.create_task(kv.commit([], [Put("a", b"")]))
         await until(lambda: kv.queued == 2)
         closing = asyncio.create_task(kv.close())
         await asyncio.sleep(0)
-        clock.goes.set()
+        disk.goes.set()
         await closing
         assert (await task).revision == 2
 
@@ -235,70 +242,39 @@ async def test_entries_with_a_lease_end_with_the_process(tmp_path: Path) -> None
         assert await kv.grant(3600) != leases[0]
 
 
-async def test_leases_follow_the_given_clock_through_a_suspend(tmp_path: Path) -> None:
-    clock = HandClock()
-
-    async with opened(tmp_path / "kv.db", clock=clock) as kv:
-        lease, longer = await kv.grant(10), await kv.grant(7200)
-        await kv.commit([], [Put("a", b"", lease), Put("b", b"", longer)])
-        clock.now += 9.9
-        assert await kv.keep_alive(lease) == 10
-        clock.now += 9.9
-        assert await kv.get("a") == Entry("a", b"", 2, lease)
-        clock.now += 3600
-        assert await kv.get("a") is None
-        clock.now += 7200
-        assert await anext(kv.watch("b", after_revision=3)) == [Event("b", None, 4)]
+async def test_a_lease_lasts_as_long_as_the_process_and_is_renewed_without_a_write(tmp_path: Path) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
+        lease = await kv.grant(0.001)
+        await kv.commit([], [Put("member", b"", lease)])
+        written = (tmp_path / "kv.db-wal").stat()
+        await asyncio.sleep(0.05)  # many times its ttl, as after a suspend
+        assert await kv.get("member") == Entry("member", b"", 2, lease)
+        assert await kv.keep_alive(lease) == math.inf
+        assert await kv.revision() == 2
+        now = (tmp_path / "kv.db-wal").stat()
+        assert (now.st_size, now.st_mtime_ns) == (written.st_size, written.st_mtime_ns)
 
 
-class FailingConnection(sqlite3.Connection):
-    """A disk that fails: statements that begin with ``failing`` raise ``code``."""
-
-    failing = ""
-    code = sqlite3.SQLITE_FULL
-
-    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
-        if self.failing and sql.startswith(self.failing):
-            error = sqlite3.OperationalError("injected")
-            error.sqlite_errorcode = self.code
-            raise error
-        return super().execute(sql, *args)
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> type[FailingConnection]:
-    connect = sqlite3.connect
-    monkeypatch.setattr(FailingConnection, "failing", "")
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kw: connect(*args, factory=FailingConnection, **kw))
-    return FailingConnection
-
-
-async def test_a_write_that_fails_takes_its_group_with_it_and_nothing_else(
-    tmp_path: Path, disk: type[FailingConnection]
-) -> None:
-    clock = HandClock()
-
-    async with opened(tmp_path / "kv.db", clock=clock) as kv:
+async def test_a_write_that_fails_takes_its_group_with_it_and_nothing_else(tmp_path: Path, disk: type[Disk]) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
         lease = await kv.grant(60)
         await kv.commit([], [Put("a", b"", lease)])
-        await hold_thread(kv, clock)
+        await hold_thread(kv, disk)
         calls = (kv.revoke(lease), kv.commit([], [Put("b", b"")]), kv.get("a"))
         tasks = [asyncio.ensure_future(call) for call in calls]
         await until(lambda: kv.queued == 4)
         disk.failing = "INSERT OR REPLACE INTO entries"
-        clock.goes.set()
+        disk.goes.set()
         for task in tasks:
             with pytest.raises(KvUnavailable, match="injected"):
                 await task
         disk.failing = ""
         assert await kv.revision() == 2
-        assert await kv.keep_alive(lease) == 60  # the revoke was undone with the rest
+        assert await kv.keep_alive(lease) == math.inf  # the revoke was undone with the rest
         assert (await kv.commit([Compare("a", 2)], [Put("b", b"")])).revision == 3
 
 
-async def test_a_commit_on_a_full_disk_is_unknown_and_the_store_goes_on(
-    tmp_path: Path, disk: type[FailingConnection]
-) -> None:
+async def test_a_commit_on_a_full_disk_is_unknown_and_the_store_goes_on(tmp_path: Path, disk: type[Disk]) -> None:
     async with opened(tmp_path / "kv.db") as kv:
         disk.failing = "COMMIT"
         with pytest.raises(KvUnknown):
@@ -311,7 +287,7 @@ async def test_a_commit_on_a_full_disk_is_unknown_and_the_store_goes_on(
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_READONLY])
 async def test_after_a_commit_that_failed_otherwise_the_file_is_opened_again(
-    code: int, tmp_path: Path, disk: type[FailingConnection], monkeypatch: pytest.MonkeyPatch
+    code: int, tmp_path: Path, disk: type[Disk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the store itself: whoever uses it would wait for ever."""
     monkeypatch.setattr(disk, "code", code)
@@ -331,7 +307,7 @@ async def test_after_a_commit_that_failed_otherwise_the_file_is_opened_again(
         disk.failing = ""
         assert (await kv.commit([Compare("a", 0)], [Put("a", b"1", lease)])).revision == 3
         assert await anext(watch) == [Event("a", Entry("a", b"1", 3, lease), 3)]
-        assert await kv.keep_alive(lease) == 60
+        assert await kv.keep_alive(lease) == math.inf
         assert await kv.get("leased") == Entry("leased", b"", 2, lease)
         disk.failing = "COMMIT"  # and again
         with pytest.raises(KvUnknown):
@@ -343,13 +319,13 @@ async def test_after_a_commit_that_failed_otherwise_the_file_is_opened_again(
 
 
 async def test_a_commit_that_was_done_though_it_failed_is_found(
-    tmp_path: Path, disk: type[FailingConnection], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, disk: type[Disk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk said that it was not synced, and it is in the log all the same."""
     monkeypatch.setattr(disk, "code", sqlite3.SQLITE_IOERR_FSYNC)
     execute = disk.execute
 
-    def done_and_failed(self: FailingConnection, sql: str, *args: Any) -> sqlite3.Cursor:
+    def done_and_failed(self: Disk, sql: str, *args: Any) -> sqlite3.Cursor:
         if disk.failing == sql == "COMMIT":
             sqlite3.Connection.execute(self, sql)
         return execute(self, sql, *args)
@@ -399,13 +375,11 @@ async def test_a_real_write_error_in_the_commit_leaves_a_store_that_goes_on(tmp_
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_bug_in_the_thread_leaves_nobody_waiting(tmp_path: Path) -> None:
-    clock = HandClock()
-
-    async with opened(tmp_path / "kv.db", clock=clock) as kv:
+async def test_a_bug_in_the_thread_leaves_nobody_waiting(tmp_path: Path, disk: type[Disk]) -> None:
+    async with opened(tmp_path / "kv.db") as kv:
         watching = asyncio.ensure_future(anext(kv.watch("", after_revision=1)))
         assert await kv.revision() == 1
-        clock.broken = True
+        disk.has_bug = True
         with pytest.raises(KvUnknown, match="the thread failed"):
             await kv.commit([], [Put("a", b"")])
         for call in (watching, kv.revision()):

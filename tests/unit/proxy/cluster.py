@@ -15,7 +15,6 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
-from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig, log_config
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.broker.traffic import TrafficCounters
@@ -53,6 +52,7 @@ from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeCatalog, FakeClient, FakeView
+from tests.harness.members import lone_broker
 
 LATENCY_S = 0.0005
 PING_S = 2.0
@@ -233,7 +233,13 @@ class BrokerProcess:
         self.stopped: list[Callable[[], None]] | None = None  # what arrived since it stopped
         self.kv = MemoryKeyValue(world.store, random=world.rng, faults=KvFaults())
         fs = MemoryFileSystem(world.storage, name)
-        self.broker = Broker(fs, self.kv, incarnation=name, clock=LoopClock(), config=BrokerConfig())
+        self.broker = lone_broker(
+            fs,
+            self.kv,
+            incarnation=name,
+            clock=LoopClock(),
+            config=BrokerConfig(),
+        )
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=16 << 20))
         self.assigned = AssignedPartitions(self.broker, self.pool)
         load = TrafficCounters()

@@ -26,7 +26,6 @@ from bmq.core.rpc.messages.member import LogLevelsRequest, LogLevelsResponse
 from bmq.core.rpc.messages.proxy import TrafficResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member, encode_member
-from bmq.meta.cluster.one_view import OneView
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.members import ProxyAddress
 from bmq.server import cluster_facts
@@ -120,13 +119,13 @@ class Peers:
 PEERS = Peers()
 
 
-def node(view: object, leader: Leader | None) -> Node:
+def node(view: object, leader: Leader) -> Node:
     topics = {"orders": SimpleNamespace(topic_id=TOPIC_ID, partitions=4)}
     fake = SimpleNamespace(
         view=view,
-        joined=SimpleNamespace(peers=PEERS, view=view) if leader is not None else None,
+        joined=SimpleNamespace(peers=PEERS, view=view),
         own_coordinator=SimpleNamespace(shards_not_loaded=lambda: {7: "it hangs"}),
-        cluster_admin=leader,
+        admin=leader,
         quarantined=lambda: {"topic t": "wrong"},
         broker=None,
         metrics=Metrics(),
@@ -136,11 +135,6 @@ def node(view: object, leader: Leader | None) -> Node:
         log_levels=LogLevels(),
     )
     return cast(Node, fake)
-
-
-def one() -> OneView:
-    roles = frozenset({PROXY, BROKER, CONTROLLER})
-    return OneView(Member(incarnation="0-ff", roles=roles))
 
 
 def brief(members: object) -> list[tuple[object, ...]]:
@@ -293,23 +287,6 @@ def test_partitions_without_an_owner_are_counted_in_turns() -> None:
     of.catalog.topics["orders"].partitions = 5 * ELEMENTS_A_TURN  # type: ignore[misc]
     assert asyncio.run(main())["unassigned"] == ELEMENTS_A_TURN
     assert max(looks.values()) <= ELEMENTS_A_TURN
-
-
-def test_a_process_that_is_alone_has_everything() -> None:
-    status = asyncio.run(Operations(node(one(), None)).status())
-    assert faults(status, STATUS) == []
-    assert brief(status["members"]) == [("0-ff", 4, 0, True)]
-    assert (status["is_from_leader"], status["unassigned"], status["shards"]) == (True, 0, [])
-    (own,) = status["members"]
-    assert (own["kafka"], own["internal"], own["zone"]) == ("127.0.0.1:9092", "", "z")
-
-
-def test_a_process_that_is_alone_cannot_be_told_anything() -> None:
-    operations = Operations(node(one(), None))
-    for act in (operations.drain("0-ff"), operations.balance(), operations.move("orders", 0, "0-ff")):
-        with pytest.raises(NotPossible, match=r"a cluster of its own.*SIGTERM") as refused:
-            asyncio.run(act)
-        assert (refused.value.status, refused.value.error) == (409, "alone")
 
 
 def test_acts_reach_the_leader_under_the_incarnation() -> None:

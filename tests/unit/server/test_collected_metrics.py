@@ -23,8 +23,8 @@ def collected(asked: list[str]) -> Collected:
     broker: Any = SimpleNamespace(assigned=SimpleNamespace(open_owner=None, open_owners=open_owners))
     coordinator: Any = SimpleNamespace(offsets=offsets)
     catalog: Any = SimpleNamespace(topics={})
-    view: Any = SimpleNamespace(own="own", members={})
-    return Collected(NodeConfig(), catalog, view, broker=broker, coordinator=coordinator, joined=None)
+    joined: Any = SimpleNamespace(view=SimpleNamespace(own="own", members={}), peers=None)
+    return Collected(NodeConfig(), catalog, joined, broker=broker, coordinator=coordinator)
 
 
 async def test_a_scrape_has_all_of_it_collected() -> None:

@@ -16,13 +16,13 @@ from bmq.console import topics_api
 from bmq.console.http import HttpServer
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.console.state import ConsoleState
-from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.traffic import TrafficMeter
+from bmq.meta.cluster.member import Address
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.server.console_facts import console_state
-from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.harness.members import single_node
 from tests.unit.console.test_http import OPENAPI, faults
 from tests.unit.console.test_schema_registry import FakeRegistry, serving_registry
 
@@ -62,19 +62,19 @@ class Api:
 @asynccontextmanager
 async def serving() -> Any:
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
-    node = Node(CONFIG, fs, kv, SystemClock(), incarnation="n")
-    await node.start()
-    node.is_serving = True
-    assert node.traffic is not None
-    state = console_state(node)
-    server = HttpServer(state, "127.0.0.1", 0)
-    await server.start()
-    try:
-        async with aiohttp.ClientSession(server.url) as session:
-            yield Api(session, node.traffic, state)
-    finally:
-        await server.stop()
-        await node.close()
+    async with single_node(CONFIG, fs, kv) as node:
+        await node.start()
+        node.is_serving = True
+        assert node.traffic is not None
+        state = console_state(node)
+        server = HttpServer(state, "127.0.0.1", 0)
+        await server.start()
+        node.joined.is_at(http=Address(host="127.0.0.1", port=server.port))
+        try:
+            async with aiohttp.ClientSession(server.url) as session:
+                yield Api(session, node.traffic, state)
+        finally:
+            await server.stop()
 
 
 ORDERS = "?name=orders"

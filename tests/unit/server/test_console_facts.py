@@ -28,6 +28,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Ends
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
+from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.membership import TTL_S
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.group_placement import shard_of
@@ -63,7 +64,6 @@ def coordinator(not_loaded: dict[int, str]) -> SimpleNamespace:
 
 def node(
     *,
-    is_joined: bool = True,
     is_leading: bool = False,
     has_leader: bool = True,
     not_loaded: dict[int, str] | None = None,
@@ -84,10 +84,11 @@ def node(
         is_serving=True,
         own_coordinator=coordinator(not_loaded) if not_loaded is not None else None,
         collected=SimpleNamespace(request=lambda: None, group_lag=None, log_sizes=None),
-        joined=joined if is_joined else None,
+        joined=joined,
+        view=view,
         quarantined=lambda: quarantined or {},
         held_produces=5,
-        remote=SimpleNamespace(followed=7, relayed=4, route_ms=Histogram()) if is_joined else None,
+        remote=SimpleNamespace(followed=7, relayed=4, route_ms=Histogram()),
         controller=SimpleNamespace(leading=TERM if is_leading else None, upkeep=None),
         cleaner=SimpleNamespace(waiting=3, failing=1) if is_leading else None,
         console_endpoint=None,
@@ -189,7 +190,7 @@ def test_bytes_on_storage_are_those_that_were_counted_last() -> None:
 def test_partitions_that_cannot_be_served_are_said_aloud() -> None:
     def ready(**not_served: str) -> tuple[bool, str]:
         process = cast(Any, node())
-        broker = SimpleNamespace(is_lost=False, storage_trouble="", store_trouble="")
+        broker = SimpleNamespace(storage_trouble="", store_trouble="")
         process.broker = SimpleNamespace(
             broker=broker, assigned=SimpleNamespace(not_served=lambda: iter(not_served.items()))
         )
@@ -222,9 +223,8 @@ def test_a_store_that_is_silent_is_said_aloud() -> None:
         is_ready, reason = console_state(process).is_ready()
         assert is_ready
         assert (said in reason) if said else reason == ""
-    assert console_state(node(is_joined=False)).is_ready() == (True, "")
     process.joined.membership.lease_age_s = 0.0
-    broker = SimpleNamespace(is_lost=False, storage_trouble="", store_trouble="1 partitions wait: etcd is full")
+    broker = SimpleNamespace(storage_trouble="", store_trouble="1 partitions wait: etcd is full")
     process.broker = SimpleNamespace(broker=broker, assigned=SimpleNamespace(not_served=lambda: iter(())))
     assert console_state(process).is_ready() == (True, "1 partitions wait: etcd is full")
 
@@ -246,16 +246,6 @@ def test_who_leads(is_leading: bool) -> None:
     assert metrics(node(has_leader=is_leading))["cluster_has_leader"] == is_leading
 
 
-def test_a_process_that_is_alone_says_nothing_of_a_cluster() -> None:
-    told = metrics(node(is_joined=False))
-    assert set(told) == {
-        "quarantined",
-        "kafka_controller_kafkacontroller_activecontrollercount",
-        *OF_EVERY_PROCESS,
-    }
-    assert told["kafka_controller_kafkacontroller_activecontrollercount"] == 1, "it leads itself"
-
-
 def test_a_leader_counts_failovers_and_moves_by_their_cause() -> None:
     told = metrics(node(is_leading=True))
     assert told["kafka_controller_kafkacontroller_activecontrollercount"] == 1
@@ -271,7 +261,6 @@ def test_stages_are_those_of_the_roles_and_the_loop_is_measured_where_there_is_a
         return {each.name: set(each.series) for each in own if isinstance(each, OwnHistogram)}
 
     assert times(node()) == {"produce_stage_seconds": {"route"}, "fetch_stage_seconds": {"wait", "read"}}
-    assert times(node(is_joined=False))["produce_stage_seconds"] == set()
     assert times(node(), LoopMeter())["loop_delay_seconds"] == {""}
 
 
@@ -310,7 +299,8 @@ class FarOwners:
 
 
 def far_node(owners: FarOwners, assigned: dict[int, str]) -> Node:
-    view = SimpleNamespace(own="here", members={"here", "there"}, owner_of=lambda key: assigned.get(key.partition, ""))
+    members = {name: Member(incarnation=name, roles=frozenset()) for name in ("here", "there")}
+    view = SimpleNamespace(own="here", members=members, owner_of=lambda key: assigned.get(key.partition, ""))
     fake = SimpleNamespace(
         catalog=SimpleNamespace(topics={"t": TOPIC}),
         owners=owners,
@@ -404,10 +394,10 @@ class FakeCoordinator:
 
 
 def all_of(coordinator: FakeCoordinator, search: str = "", page: Page = WHOLE, sort: str = "group_id") -> Any:
-    process: Any = node(is_joined=False, not_loaded={3: "storage is full"})
+    process: Any = node(not_loaded={3: "storage is full"})
     process.coordinator = coordinator
     process.catalog = SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(partitions=SHARDS)})
-    process.view = SimpleNamespace(own="b", shards={4: ShardOwner("d", 1)})
+    process.view = SimpleNamespace(own="b", members={}, shards={4: ShardOwner("d", 1)})
     groups: Any = console_state(process).groups(search, Order.parse(sort), page)
     return asyncio.run(groups)
 

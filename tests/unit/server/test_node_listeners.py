@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 from bmq.console.kafka import LocalRequests
-from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Client, Response
@@ -21,12 +20,14 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.core.wire.header import is_flexible
 from bmq.meta.broker_configs import describe
-from bmq.meta.cluster.member import Address, Member
-from bmq.meta.cluster.one_view import OneView
+from bmq.meta.cluster.keys import member_key
+from bmq.meta.cluster.member import Address, encode_member
+from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
+from tests.harness.members import single_node
 
 CONFIG = NodeConfig(
     listeners=("INSIDE://0.0.0.0:9092", "OUTSIDE://0.0.0.0:9094"),
@@ -54,39 +55,42 @@ async def ask(node: Node, listener: str, key: ApiKey, version: int, message: Any
 @pytest.mark.loops("asyncio")
 async def test_each_listener_tells_its_own_address() -> None:
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
-    node = Node(CONFIG, fs, kv, SystemClock(), incarnation="n")
-    node.is_at(ADDRESSES)
-    await node.start()
-    for listener, address in ADDRESSES.items():
-        told = (address.host, address.port)
-        request = m.MetadataRequest(
-            topics=[m.MetadataRequest.MetadataRequestTopic(topic_id=None, name="orders")],
-            allow_auto_topic_creation=True,
+    async with single_node(CONFIG, fs, kv) as node:
+        node.is_at(ADDRESSES)
+        await node.start()
+        for listener, address in ADDRESSES.items():
+            told = (address.host, address.port)
+            request = m.MetadataRequest(
+                topics=[m.MetadataRequest.MetadataRequestTopic(topic_id=None, name="orders")],
+                allow_auto_topic_creation=True,
+            )
+            for version in (9, 9):  # encoded, then out of what was kept
+                metadata = await ask(node, listener, ApiKey.METADATA, version, request)
+                assert [(each.host, each.port) for each in metadata.brokers] == [told]
+                assert {each.leader_id for each in metadata.topics[0].partitions} == {0}
+            cluster = await ask(node, listener, ApiKey.DESCRIBE_CLUSTER, 0, m.DescribeClusterRequest(endpoint_type=1))
+            assert [(each.host, each.port) for each in cluster.brokers] == [told]
+            found = await ask(
+                node, listener, ApiKey.FIND_COORDINATOR, 4, m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+            )
+            assert [(each.error_code, each.host, each.port) for each in found.coordinators] == [(0, *told)]
+            groups = await ask(node, listener, ApiKey.LIST_GROUPS, 4, m.ListGroupsRequest(states_filter=[]))
+            assert groups.error_code == 0
+        shown = asyncio.Event()
+        node.view.subscribe(lambda _: shown.set() if node.view.members["n"].node_id == 7 else None)
+        node.joined.membership.update(node.joined.member.with_id(7))
+        await shown.wait()
+        node._renumbered(7)
+        for listener, address in ADDRESSES.items():
+            cluster = await ask(node, listener, ApiKey.DESCRIBE_CLUSTER, 0, m.DescribeClusterRequest(endpoint_type=1))
+            assert [(each.broker_id, each.host) for each in cluster.brokers] == [(7, address.host)]
+        resource = m.DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=4, resource_name="7", configuration_keys=None
         )
-        for version in (9, 9):  # encoded, then out of what was kept
-            metadata = await ask(node, listener, ApiKey.METADATA, version, request)
-            assert [(each.host, each.port) for each in metadata.brokers] == [told]
-            assert {each.leader_id for each in metadata.topics[0].partitions} == {0}
-        cluster = await ask(node, listener, ApiKey.DESCRIBE_CLUSTER, 0, m.DescribeClusterRequest(endpoint_type=1))
-        assert [(each.host, each.port) for each in cluster.brokers] == [told]
-        found = await ask(
-            node, listener, ApiKey.FIND_COORDINATOR, 4, m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+        described = await LocalRequests(node.console_endpoint).send(
+            ApiKey.DESCRIBE_CONFIGS, 4, m.DescribeConfigsRequest(resources=[resource])
         )
-        assert [(each.error_code, each.host, each.port) for each in found.coordinators] == [(0, *told)]
-        groups = await ask(node, listener, ApiKey.LIST_GROUPS, 4, m.ListGroupsRequest(states_filter=[]))
-        assert groups.error_code == 0
-    node._renumbered(7)
-    for listener, address in ADDRESSES.items():
-        cluster = await ask(node, listener, ApiKey.DESCRIBE_CLUSTER, 0, m.DescribeClusterRequest(endpoint_type=1))
-        assert [(each.broker_id, each.host) for each in cluster.brokers] == [(7, address.host)]
-    resource = m.DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=4, resource_name="7", configuration_keys=None
-    )
-    described = await LocalRequests(node.console_endpoint).send(
-        ApiKey.DESCRIBE_CONFIGS, 4, m.DescribeConfigsRequest(resources=[resource])
-    )
-    assert [each.error_message for each in described.results] == [None], "the console's requests too"
-    await node.close()
+        assert [each.error_message for each in described.results] == [None], "the console's requests too"
 
 
 @pytest.mark.parametrize(
@@ -111,61 +115,61 @@ async def test_an_error_of_one_part_does_not_keep_the_others_from_closing(monkey
     """Above all not the broker, which hands its partitions over."""
 
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
-    node = Node(CONFIG, fs, kv, SystemClock(), incarnation="n")
-    node.is_at(ADDRESSES)
-    await node.start()
-    assert node.broker is not None
-    closed: list[str] = []
-    close_broker = node.broker.close
+    async with single_node(CONFIG, fs, kv) as node:
+        node.is_at(ADDRESSES)
+        await node.start()
+        assert node.broker is not None
+        closed: list[str] = []
+        close_broker = node.broker.close
 
-    async def close(deadline: float | None = None) -> None:
-        await close_broker(deadline)
-        closed.append("broker")
+        async def close(deadline: float | None = None) -> None:
+            await close_broker(deadline)
+            closed.append("broker")
 
-    async def fail() -> None:
-        raise RuntimeError("a bug")
+        async def fail() -> None:
+            raise RuntimeError("a bug")
 
-    monkeypatch.setattr(node.broker, "close", close)
-    monkeypatch.setattr(node.producer_ids, "close", fail)
-    with pytest.raises(RuntimeError, match="a bug"):
-        await node.close()
-    assert closed == ["broker"]
+        monkeypatch.setattr(node.broker, "close", close)
+        monkeypatch.setattr(node.producer_ids, "close", fail)
+        with pytest.raises(RuntimeError, match="a bug"):
+            await node.close()
+        assert closed == ["broker"]
+        monkeypatch.undo()
 
 
 @pytest.mark.loops("asyncio")
-async def test_fetches_are_refused_only_while_metadata_names_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fetches_are_refused_only_while_metadata_names_others() -> None:
     """Of a process that is not a member: who is sent to it again must be answered."""
 
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
-    node = Node(CONFIG, fs, kv, SystemClock(), incarnation="n")
-    node.is_at(ADDRESSES)
-    await node.start()
-    assert isinstance(node.view, OneView)
-    own, at = node.view.members["n"], Address(host="other", port=9092)
-    other = replace(own, incarnation="m", node_id=5, kafka=at, listeners=tuple((name, at) for name in ADDRESSES))
-    members = dict[str, Member]()
-    monkeypatch.setattr(OneView, "members", members)
-    request = m.MetadataRequest(
-        topics=[m.MetadataRequest.MetadataRequestTopic(topic_id=None, name="orders")],
-        allow_auto_topic_creation=True,
-    )
+    async with single_node(CONFIG, fs, kv) as node:
+        node.is_at(ADDRESSES)
+        await node.start()
+        assert node.controller is not None
+        own, at = node.joined.member, Address(host="other", port=9092)
+        other = replace(own, incarnation="m", node_id=5, kafka=at, listeners=tuple((name, at) for name in ADDRESSES))
+        request = m.MetadataRequest(
+            topics=[m.MetadataRequest.MetadataRequestTopic(topic_id=None, name="orders")],
+            allow_auto_topic_creation=True,
+        )
 
-    async def told() -> tuple[list[int], ErrorCode]:
-        """Return the brokers in Metadata, and the error of a fetch."""
-        metadata = await ask(node, "INSIDE", ApiKey.METADATA, 12, request)
-        error = ErrorCode.NONE
-        try:
-            await LocalRequests(node.console_endpoint).fetch(metadata.topics[0].topic_id, 0, 0, 1 << 20)
-        except RequestError as refusal:
-            error = refusal.code
-        return [each.node_id for each in metadata.brokers], error
+        async def told() -> tuple[list[int], ErrorCode]:
+            """Return the brokers in Metadata, and the error of a fetch."""
+            metadata = await ask(node, "INSIDE", ApiKey.METADATA, 12, request)
+            error = ErrorCode.NONE
+            try:
+                await LocalRequests(node.console_endpoint).fetch(metadata.topics[0].topic_id, 0, 0, 1 << 20)
+            except RequestError as refusal:
+                error = refusal.code
+            return [each.node_id for each in metadata.brokers], error
 
-    node._set_member(False)
-    assert await told() == ([0], ErrorCode.NONE), "nobody else is there"
-    members["m"] = other
-    node.view.move(own)
-    assert await told() == ([5], ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    members.clear()
-    node.view.move(own)
-    assert await told() == ([0], ErrorCode.NONE)
-    await node.close()
+        async def show(write: Put | Delete) -> None:
+            await node.joined.view.wait_revision((await kv.commit([], [write])).revision)
+
+        node._set_member(False)
+        assert await told() == ([0], ErrorCode.NONE), "nobody else is there"
+        await node.controller.close()  # which would find that nobody is there
+        await show(Put(member_key("bmq", "m"), encode_member(other)))
+        assert await told() == ([5], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        await show(Delete(member_key("bmq", "m")))
+        assert await told() == ([0], ErrorCode.NONE)

@@ -16,20 +16,21 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from bmq.core.clock import SystemClock
 from bmq.core.config import ConfigError, NodeConfig
+from bmq.core.net.listener_config import PLAINTEXT
 from bmq.core.net.request import Client, Response
 from bmq.core.tracing import SpanKind, Tracer
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, encode_produce_request
 from bmq.endpoint.dispatch import Endpoint
+from bmq.meta.cluster.member import Address
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.server import otel
-from bmq.server.node import Node
 from bmq.server.otel import RATIO, OtelTracer, TraceSettings, open_tracer, wanted_of
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
 from tests.harness.log_text import lines
+from tests.harness.members import single_node
 from tests.services.otlp import collector
 from tests.unit.proxy.cluster import plain
 
@@ -98,9 +99,9 @@ def test_nothing_is_imported_where_nothing_is_traced() -> None:
 async def use(tracer: Tracer | None) -> list[str]:
     """Produce twice and fetch once as a client of a process; return the classes that served it."""
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
-    node = Node(NodeConfig(default_replication_factor=1), fs, kv, SystemClock(), incarnation="n", tracer=tracer)
-    await node.start()
-    try:
+    async with single_node(NodeConfig(default_replication_factor=1), fs, kv, tracer=tracer) as node:
+        node.is_at({PLAINTEXT: Address(host="h", port=9092)})
+        await node.start()
         topic = await node.admin.create_topic("orders", 1, replication_factor=1)
         dispatch = node.endpoints["PLAINTEXT"]
         for number in range(2):
@@ -112,8 +113,6 @@ async def use(tracer: Tracer | None) -> list[str]:
             if answer.release is not None:
                 answer.release()
         return [type(each).__name__ for each in node.endpoints.values()]
-    finally:
-        await node.close()
 
 
 def test_the_spans_of_a_produce_hang_together() -> None:

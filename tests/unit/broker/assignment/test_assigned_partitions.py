@@ -19,7 +19,6 @@ from bmq.meta import ownership
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import KvFaults
 from bmq.meta.ownership import PartitionRecord
-from bmq.meta.registration import broker_key
 from bmq.storage.memory import Faults
 from tests.unit.broker.world import World, batch, idempotent, world
 
@@ -167,21 +166,21 @@ async def test_a_lost_partition_is_opened_again() -> None:
         assert [event[0] for event in w.tails.told] == ["opened", "flushed", "closed", "opened"]
 
 
-async def test_a_lost_lease_is_taken_again() -> None:
-    """The store forgot us (a machine that slept): everything is fenced, then owned anew by a registered broker."""
+async def test_a_lost_membership_is_followed_by_another() -> None:
+    """Everything is fenced; once the process is a member again, it owns everything again."""
 
     async with world() as w:
         w.topic("orders", 3)
         for number in range(3):
             await w.produce_one(batch(), number)
-        w.kv.faults = KvFaults(unavailable=1.0)
-        await asyncio.sleep(300)
-        w.kv.faults = KvFaults()
+        w.membership.is_member = False
+        w.broker.fence_all()
         await asyncio.sleep(30)
         assert [event[0] for event in w.tails.told].count("closed") == 3
+        assert not w.assigned.open_owners()
+        w.membership.is_member = True
         for number in range(3):
             assert (await w.produce_one(batch(), number)).base_offset == 1
-        assert await w.kv.get(broker_key("bmq", "b1")) is not None
         assert not w.broker.is_lost
 
 

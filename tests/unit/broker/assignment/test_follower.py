@@ -21,14 +21,13 @@ from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from bmq.core.rpc.messages.broker import HandedOverRequest
 from bmq.meta import ownership
-from bmq.meta.cluster.member import Member
-from bmq.meta.cluster.one_view import OneView
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import JOURNALS, PartitionPath
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import Faults
 from tests.harness.loop_stops import TurnCounter
+from tests.harness.members import NoSuccessors, OneView
 from tests.harness.waiting import now
 from tests.unit.broker.cluster import Cluster, Node, cluster
 from tests.unit.broker.world import batch, idempotent, world
@@ -148,9 +147,9 @@ async def test_a_process_that_is_its_whole_cluster_owns_everything() -> None:
     async with world() as w:
         w.catalog.subscribe_configs = lambda call: configs.append(call)  # type: ignore[method-assign]
         configs: list[Callable[[], None]] = []
-        view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+        view = OneView("b1", "broker")
         w.topic("before", 2, assign=False)
-        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
         await follower.start()
         topic = w.topic("orders", 3, assign=False)
         assert (await w.produce_one(batch(), 2)).base_offset == 0
@@ -183,13 +182,13 @@ async def test_what_a_large_topic_brings_is_done_in_steps() -> None:
 
     async with world() as w:
         w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
-        view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+        view = OneView("b1", "broker")
         turns = TurnCounter()
         w.assigned.assign = w.assigned.delete = turns.count  # type: ignore[method-assign]
         for number in range(30):
             w.topic(f"small-{number}", 2, assign=False)
         w.topic("before", LARGE, assign=False)
-        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
         await follower.start()
         taken = turns.take()
         assert (sum(taken), len(follower)) == (60 + LARGE, 60 + LARGE)
@@ -219,11 +218,11 @@ async def test_a_large_topic_that_is_deleted_while_it_is_taken() -> None:
 
     async with world() as w:
         w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
-        view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+        view = OneView("b1", "broker")
         calls: list[str] = []
         w.assigned.assign = lambda *_: calls.append("assign")  # type: ignore[method-assign]
         w.assigned.delete = lambda *_: calls.append("delete")  # type: ignore[method-assign]
-        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
         await follower.start()
         topic = w.topic("orders", LARGE, assign=False)
         w.catalog.put("orders", replace(topic, configs={"retention.ms": "1000"}))
@@ -241,7 +240,7 @@ async def test_a_large_topic_that_is_deleted_while_it_is_taken() -> None:
 async def test_a_step_that_fails_is_logged_and_stops_no_other_topic(caplog: pytest.LogCaptureFixture) -> None:
     async with world() as w:
         w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
-        view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+        view = OneView("b1", "broker")
         assigned: list[PartitionPath] = []
 
         def assign(path: PartitionPath, *_: object) -> None:
@@ -250,7 +249,7 @@ async def test_a_step_that_fails_is_logged_and_stops_no_other_topic(caplog: pyte
             assigned.append(path)
 
         w.assigned.assign = assign  # type: ignore[method-assign, assignment]
-        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
         await follower.start()
         w.topic("bad", LARGE, assign=False)
         w.topic("good", LARGE, assign=False)
@@ -269,10 +268,10 @@ async def test_a_default_that_fails_for_one_topic_reaches_the_others(caplog: pyt
     async with world() as w:
         w.catalog.subscribe_configs = lambda call: configs.append(call)  # type: ignore[method-assign]
         configs: list[Callable[[], None]] = []
-        view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+        view = OneView("b1", "broker")
         for name in ("a", "bad", "c"):
             w.topic(name, 1, assign=False)
-        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
         await follower.start()
         reached: list[str] = []
 
@@ -298,10 +297,10 @@ async def test_a_changed_default_reaches_thousands_of_topics_in_steps() -> None:
     async with world() as w:
         w.catalog.subscribe_configs = lambda call: configs.append(call)  # type: ignore[method-assign]
         configs: list[Callable[[], None]] = []
-        view = OneView(Member(incarnation="b1", roles=frozenset({"broker"})))
+        view = OneView("b1", "broker")
         for number in range(1_000):
             w.topic(f"t{number}", 1, assign=False)
-        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config)
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
         await follower.start()
         sizes: list[int] = []
         w.assigned.assign = lambda path, key, config: sizes.append(config.rules.max_message_bytes)  # type: ignore[method-assign]

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import pytest
 
-from bmq.broker.broker import Broker
 from bmq.broker.cleanup.janitor import Janitor, JanitorConfig
 from bmq.broker.cleanup.segment_merge import Merge, RepairIndex, merged, plan_merges
 from bmq.broker.config import LogConfig
@@ -36,7 +35,7 @@ from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import decode_idx
 from tests.harness.loop import run
-from tests.harness.waiting import until
+from tests.harness.members import lone_broker
 from tests.simulation.world import WallClock
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
@@ -133,7 +132,7 @@ class Owner:
         self.fs = MemoryFileSystem(world.storage, name)
         self.kv = MemoryKeyValue(world.store, random=random.Random(2))
         self.clock = WallClock()
-        self.broker = Broker(self.fs, self.kv, incarnation=name, clock=self.clock, upkeep=ASLEEP)
+        self.broker = lone_broker(self.fs, self.kv, incarnation=name, clock=self.clock, upkeep=ASLEEP)
         self.steps = StepFileSystem(world.storage, name)
         self.janitor = Janitor(replace(self.broker.shared, fs=self.steps), self.held, config, random.Random(3))
 
@@ -814,7 +813,6 @@ async def test_a_journal_whose_broker_only_slept_is_begun_anew() -> None:
     assert {name.rsplit("-", 1)[0] for name in await world.names(layout.JOURNALS)} == {"other"}
     sleeper.fs.resume()
     sleeper.kv.resume()
-    await until(lambda: bool(sleeper.broker.alarms_raised))  # it hears that its lease is gone, and registers anew
     sleeper.writer = await sleeper.broker.open(PATH, KEY, SMALL)
     await sleeper.send(1)
     await asyncio.sleep(5)

@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from bmq.broker.broker import Broker
 from bmq.broker.files.deferred_indexes import ATTEMPTS, BEHIND_MS, LOOK_MS
 from bmq.broker.files.segment_files import SegmentFiles
 from bmq.core.clock import LoopClock
@@ -15,6 +14,7 @@ from bmq.core.model import SegmentName
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from tests.harness.members import lone_broker
 from tests.simulation.world import PATH
 
 NAME = SegmentName(0, 1, 0)
@@ -33,7 +33,7 @@ async def test_an_index_is_written_only_beside_the_file_that_it_describes(
 
     fs = MemoryFileSystem(MemoryStorage(Random(1)), "b")
     kv = MemoryKeyValue(MemoryStore(), random=Random(1))
-    broker = Broker(fs, kv, incarnation="b", clock=LoopClock())
+    broker = lone_broker(fs, kv, incarnation="b", clock=LoopClock())
     files = SegmentFiles(broker.shared, PATH, is_synced=False, replication=3)
     if length >= 0:
         await write_once(fs, PATH.log(NAME), b"x" * length)
@@ -54,7 +54,7 @@ async def test_an_index_is_written_only_beside_the_file_that_it_describes(
 async def test_storage_that_is_away_is_asked_a_few_times_and_the_operator_hears_of_it() -> None:
     storage = MemoryStorage(Random(1))
     fs = MemoryFileSystem(storage, "b")
-    broker = Broker(fs, MemoryKeyValue(MemoryStore(), random=Random(1)), incarnation="b", clock=LoopClock())
+    broker = lone_broker(fs, MemoryKeyValue(MemoryStore(), random=Random(1)), incarnation="b", clock=LoopClock())
     files = SegmentFiles(broker.shared, PATH, is_synced=False, replication=3)
     await write_once(fs, PATH.log(NAME), b"x" * LENGTH)
     storage.faults = Faults(unavailable=1.0)

@@ -289,9 +289,9 @@ def test_a_log_level_reaches_the_member_under_its_name(cluster: FakeCluster, url
     ],
 )
 def test_a_refusal_is_told(words: tuple[str, ...], cluster: FakeCluster, url: str, capsys: Told) -> None:
-    cluster.refuses = 409, {"error": "alone", "message": "this process is a cluster of its own"}
+    cluster.refuses = 409, {"error": "ambiguous_member", "message": "two members have this name"}
     assert ask(*words, "--http", url) == 1
-    assert capsys.readouterr().err == "bmq: this process is a cluster of its own\n"
+    assert capsys.readouterr().err == "bmq: two members have this name\n"
 
 
 @pytest.mark.parametrize("named", ["broker-1a", "broker-1a"[:9], "10.0.0.1:9093"])

@@ -37,7 +37,7 @@ class AdminWorld:
         self.fs = MemoryFileSystem(self.storage, name)
         self.files = StoredTopics(self.fs)
         self.catalog = KvCatalog(self.view_kv, "c")
-        self.admin = TopicAdmin(self.kv, "c", self.catalog, self.config, self.files, LoopClock(), **options)
+        self.admin = TopicAdmin(self.kv, "c", self.catalog, self.config, self.files, LoopClock(), guard=list, **options)
 
     def fail(self, **faults: float) -> None:
         self.kv.faults = KvFaults(**faults)

@@ -79,7 +79,7 @@ async def test_all_of_it_goes_after_the_delay_and_not_before() -> None:
         kept = await w.admin.create_topic("kept", 2)
         await fill(w, gone)
         await fill(w, kept)
-        cleaner = TopicCleaner(MemoryKeyValue(w.store), "c", w.files, LoopClock())
+        cleaner = TopicCleaner(MemoryKeyValue(w.store), "c", w.files, LoopClock(), guard=list)
         await cleaner.start()
         await w.admin.delete_topic("t")
         assert await read_topic(w.fs, "t") is None
@@ -105,7 +105,7 @@ async def test_nothing_is_left_of_a_name_that_nobody_uses() -> None:
         gone = await w.admin.create_topic("t", 3, configs={"file.delete.delay.ms": "0"})
         await fill(w, gone)
         await w.admin.delete_topic("t")
-        assert await TopicCleaner(w.kv, "c", w.files, LoopClock()).clean() == 10.0
+        assert await TopicCleaner(w.kv, "c", w.files, LoopClock(), guard=list).clean() == 10.0
         assert await w.names("/topics") == []
 
 
@@ -140,12 +140,12 @@ async def test_a_crash_anywhere_is_the_next_starts_beginning(step: int) -> None:
         await w.admin.delete_topic("t")
         crashed = False
         try:
-            await TopicCleaner(w.kv, "c", Dying(w, step), LoopClock()).clean()
+            await TopicCleaner(w.kv, "c", Dying(w, step), LoopClock(), guard=list).clean()
         except asyncio.CancelledError:
             crashed = True
             assert w.store.get(deleted_key("c", gone.topic_id)) is not None
         assert crashed == (step <= 9), "seven partitions take four calls, two chances each, after the first step"
-        await TopicCleaner(w.kv, "c", w.files, LoopClock()).clean()
+        await TopicCleaner(w.kv, "c", w.files, LoopClock(), guard=list).clean()
         assert await left(w, gone) == (0, [])
         assert w.store.get(deleted_key("c", gone.topic_id)) is None
 
@@ -160,7 +160,9 @@ def test_two_cleaners_under_faults_end_with_nothing_left() -> None:
                 await w.admin.delete_topic(topic.name)
             faults = KvFaults(latency_s=0.1, unavailable=0.1, unknown_applied=0.2, unknown_lost=0.1, unknown_late=0.1)
             cleaners = [
-                TopicCleaner(MemoryKeyValue(store, random=Random(seed + n), faults=faults), "c", w.files, LoopClock())
+                TopicCleaner(
+                    MemoryKeyValue(store, random=Random(seed + n), faults=faults), "c", w.files, LoopClock(), guard=list
+                )
                 for n in range(2)
             ]
             for cleaner in cleaners:
@@ -196,7 +198,7 @@ async def test_a_record_that_is_still_written_is_not_removed_under_its_writer() 
                     await super().commit([], [Put(key, encode(PartitionRecord(epoch=2)))])
                 return await super().commit(compares, writes)
 
-        cleaner = TopicCleaner(Racing(w.store), "c", w.files, LoopClock())
+        cleaner = TopicCleaner(Racing(w.store), "c", w.files, LoopClock(), guard=list)
         await cleaner.clean()
         assert await left(w, gone) == (1, ["0"])
         await cleaner.clean()
@@ -213,9 +215,9 @@ async def test_a_storage_that_fails_is_asked_again() -> None:
             async def remove_some(self, name: str, topic_id: uuid.UUID, limit: int) -> bool:
                 raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "storage is away")
 
-        await TopicCleaner(w.kv, "c", Failing(w.fs), LoopClock()).clean()
+        await TopicCleaner(w.kv, "c", Failing(w.fs), LoopClock(), guard=list).clean()
         assert w.store.get(deleted_key("c", gone.topic_id)) is not None
-        await TopicCleaner(w.kv, "c", w.files, LoopClock()).clean()
+        await TopicCleaner(w.kv, "c", w.files, LoopClock(), guard=list).clean()
         assert w.store.get(deleted_key("c", gone.topic_id)) is None
 
 
@@ -241,7 +243,7 @@ async def test_a_topic_that_cannot_be_removed_holds_up_no_other() -> None:
 
         unknown = deleted_key("c", uuid.UUID(int=0))
         await w.kv.commit([], [Put(unknown, b'{"format": 99}')])
-        cleaner = TopicCleaner(MemoryKeyValue(w.store), "c", Kept(w.fs), LoopClock())
+        cleaner = TopicCleaner(MemoryKeyValue(w.store), "c", Kept(w.fs), LoopClock(), guard=list)
         await cleaner.clean()
         for topic in topics:
             assert (w.store.get(deleted_key("c", topic.topic_id)) is None) == (topic is not first)

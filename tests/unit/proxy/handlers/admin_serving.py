@@ -17,10 +17,11 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.messages import DescribeConfigsResponse
 from bmq.endpoint.partitions import Owner, PartitionView
-from bmq.meta.members import Members, OneNode, ProxyAddress
+from bmq.meta.members import Members, ProxyAddress
 from bmq.meta.producer_ids import ProducerIds
 from bmq.proxy.services import ProxyServices
 from tests.harness.fakes import FakeClient
+from tests.harness.members import OneProxy
 from tests.unit.controller.admin.world import AdminWorld
 
 RESPONSES = {ApiKey.DESCRIBE_CONFIGS: DescribeConfigsResponse}
@@ -87,7 +88,7 @@ class AdminServing(AdminWorld):
             clock=LoopClock(),
             metrics=Metrics(),
             catalog=self.catalog,
-            members=members or OneNode(ProxyAddress(self.config.node_id, "here", 9092)),
+            members=members or OneProxy(ProxyAddress(self.config.node_id, "here", 9092)),
             owners=self.owners,
             admin=self.admin,
             coordinator=cast(Any, None),

@@ -16,7 +16,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import response_is_flexible
 from bmq.endpoint.api import Api
-from bmq.meta.members import OneNode, ProxyAddress
+from bmq.meta.members import ProxyAddress
 from bmq.proxy.handlers import (
     delete_groups,
     describe_groups,
@@ -30,6 +30,7 @@ from bmq.proxy.handlers import (
     offset_fetch,
     sync_group,
 )
+from tests.harness.members import OneProxy
 from tests.unit.coordinator.fakes import World, commit_request, join_request, running, sync_request
 
 MODULES = (
@@ -43,7 +44,7 @@ class Caller:
     """Sends requests of one version each, through the bytes, as one client."""
 
     def __init__(self, world: World) -> None:
-        members = OneNode(ProxyAddress(7, "proxy", 9092))
+        members = OneProxy(ProxyAddress(7, "proxy", 9092))
         self.services: Any = SimpleNamespace(coordinator=world.coordinator, members=members)
         self.client: Any = SimpleNamespace(host="10.0.0.1", peer="10.0.0.1:1", is_closed=False)
 

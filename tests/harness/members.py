@@ -1,0 +1,112 @@
+"""Stand-ins for the other processes of a cluster, for tests of one: there are none, and this one is a member."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from bmq.broker.broker import Broker
+from bmq.broker.partition.release import ReleaseNote
+from bmq.core.aio.subscribers import Subscribers
+from bmq.core.clock import Clock, SystemClock
+from bmq.core.config import NodeConfig
+from bmq.core.model import PartitionKey
+from bmq.meta.cluster.member import Member
+from bmq.meta.cluster.view import ShardOwner, ViewChange
+from bmq.meta.kv import KeyValue
+from bmq.meta.members import ProxyAddress
+from bmq.server.cluster_member import ClusterMember
+from bmq.server.node import Node
+from bmq.storage.filesystem import FileSystem
+
+
+class Registered:
+    """A membership (``broker.broker.Registered``) that lasts until a test ends it."""
+
+    is_member = True
+
+
+def lone_broker(fs: FileSystem, kv: KeyValue, **options: Any) -> Broker:
+    """Return a broker that stays a member, and to which no other is alive."""
+    return Broker(fs, kv, membership=Registered(), is_alive=lambda incarnation: False, **options)
+
+
+class NoSuccessors:
+    """``broker.assignment.follower.Successors`` of a broker without others."""
+
+    def has(self, key: PartitionKey) -> bool:
+        return False
+
+    def notify(self, key: PartitionKey, handed: ReleaseNote) -> None:
+        """Nobody is there."""
+
+
+class OneView:
+    """A ``ClusterView`` in which one member owns everything."""
+
+    revision = 0
+
+    def __init__(self, own: str, *roles: str) -> None:
+        self.own = own
+        self.member = Member(incarnation=own, roles=frozenset(roles))
+        self._subscribers = Subscribers[[ViewChange]]()
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        return {self.own: self.member}
+
+    @property
+    def controller(self) -> Member | None:
+        return self.member
+
+    def owner_of(self, key: PartitionKey) -> str:
+        return self.own
+
+    def owned_count(self, incarnation: str) -> int:
+        raise NotImplementedError("everything")
+
+    def shard(self, shard: int) -> ShardOwner | None:
+        return ShardOwner(self.own, 1)
+
+    @property
+    def shards(self) -> Mapping[int, ShardOwner]:
+        raise NotImplementedError("all of them")
+
+    def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
+        return self._subscribers.add(call)
+
+
+class OneProxy:
+    """``Members`` of which there is one."""
+
+    version = 0
+
+    def __init__(self, own: ProxyAddress) -> None:
+        self.own = own
+
+    @property
+    def proxies(self) -> Sequence[ProxyAddress]:
+        return (self.own,)
+
+    def leader_of(self, key: PartitionKey) -> int:
+        return self.own.node_id
+
+    def coordinator_of(self, shard: int) -> int:
+        return self.own.node_id
+
+
+@contextlib.asynccontextmanager
+async def single_node(
+    config: NodeConfig, fs: FileSystem, kv: KeyValue, clock: Clock | None = None, **options: Any
+) -> AsyncIterator[Node]:
+    """Yield the node of a process that has joined, and is to be started; it is closed at the end."""
+    clock = clock or SystemClock()
+    joined = ClusterMember(config, fs, kv, clock, "n")
+    await joined.join()
+    node = Node(config, fs, kv, clock, joined, **options)
+    try:
+        yield node
+    finally:
+        await node.close()
+        await joined.leave()
