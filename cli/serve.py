@@ -24,7 +24,7 @@ from bmq.meta.open import is_shared, normal_store_url
 from bmq.storage.open import WRITABLE_SCHEMES, unknown_root
 
 ANY_ID = -1
-"""The node id of a server without one: a proxy takes the lowest free id."""
+"""The node id of a server without one: a proxy takes the lowest free id, a process without a shared store takes 0."""
 DEFAULTS = NodeConfig(node_id=ANY_ID)
 FILE_BYTES_MAX = 64 << 10
 """Largest file of settings: many times what all of them take."""
@@ -163,7 +163,8 @@ def _with_places(config: NodeConfig) -> NodeConfig:
             data.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot make {data}: {error.strerror}; give --root and --meta") from None
-    return replace(config, root=root, meta=meta)
+    node_id = config.node_id if is_shared(meta) else max(0, config.node_id)
+    return replace(config, root=root, meta=meta, node_id=node_id)
 
 
 def _check_alone(config: NodeConfig, meta: str) -> None:
