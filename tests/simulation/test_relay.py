@@ -14,7 +14,6 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from bmq.core.errors import ErrorCode
 from bmq.core.records.batch import Record, build_batch
 from bmq.storage.memory import Faults
-from tests.harness.loop import run
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld, Process
 from tests.simulation.kafka_clients import create_topic
 
@@ -55,8 +54,8 @@ class Producer:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_produces_go_on_through_another_proxy(seed: int) -> None:
-    run(_story(seed), seed)
+async def test_produces_go_on_through_another_proxy(seed: int) -> None:
+    await _story(seed)
 
 
 async def _story(seed: int) -> None:

@@ -39,6 +39,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.loops("asyncio")
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -47,7 +48,7 @@ BODIES: dict[str, dict[str, Any]] = {
         ({}, 200),
     ],
 )
-def test_a_log_level_is_set_by_no_page_of_another_site(headers: Mapping[str, str], status: int) -> None:
+async def test_a_log_level_is_set_by_no_page_of_another_site(headers: Mapping[str, str], status: int) -> None:
     operations = FakeOperations()
     path = "/api/v1/members/broker/log-level"
 
@@ -65,7 +66,7 @@ def test_a_log_level_is_set_by_no_page_of_another_site(headers: Mapping[str, str
         finally:
             await server.stop()
 
-    assert asyncio.run(go()) == status
+    assert await go() == status
     assert operations.asked == ([("set_log_level", "broker", "bmq", "debug")] if status == 200 else [])
     assert str(status) in OPENAPI["paths"]["/api/v1/members/{member}/log-level"]["put"]["responses"]
 
@@ -175,7 +176,9 @@ def test_a_body_is_bounded() -> None:
     assert (reply.status, reply.json["error"], operations.asked) == (413, "too_large", [])
 
 
-def test_a_body_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.loops("asyncio")
+@pytest.mark.leaves_tasks  # the request whose body does not come
+async def test_a_body_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     async def go() -> bytes:
         server = HttpServer(state(), "127.0.0.1", 0)
         await server.start()
@@ -190,7 +193,7 @@ def test_a_body_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytes
             await server.stop()
 
     monkeypatch.setattr(queries, "BODY_TIMEOUT_S", 0.05)
-    assert b" 408 " in asyncio.run(go())
+    assert b" 408 " in await go()
 
 
 @pytest.mark.parametrize(

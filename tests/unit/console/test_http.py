@@ -184,17 +184,19 @@ def test_a_fault_of_ours_is_logged_and_told_without_details(caplog: pytest.LogCa
     assert well.status == 200
 
 
-def test_an_address_in_use_says_what_to_do() -> None:
+@pytest.mark.loops("asyncio")
+async def test_an_address_in_use_says_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(HttpBindError) as caught:
-            asyncio.run(HttpServer(state(), "127.0.0.1", port).start())
+            await HttpServer(state(), "127.0.0.1", port).start()
     assert f"127.0.0.1:{port}" in str(caught.value)
     assert "address already in use" in str(caught.value).lower()
     assert "--http" in str(caught.value)
 
 
-def test_scrapes_at_once_are_rendered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.loops("asyncio")
+async def test_scrapes_at_once_are_rendered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """And each gets a whole answer."""
     render = exposition.render
     working = threading.Semaphore(1)
@@ -216,6 +218,6 @@ def test_scrapes_at_once_are_rendered_one_at_a_time(monkeypatch: pytest.MonkeyPa
             await server.stop()
 
     monkeypatch.setattr(exposition, "render", render_alone)
-    replies = asyncio.run(go())
+    replies = await go()
     assert {reply.status for reply in replies} == {200}
     assert all(b"kafka_server_socketservermetrics_connection_count 0.0" in reply.body for reply in replies)

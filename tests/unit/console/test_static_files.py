@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import re
 from importlib.resources import files
@@ -49,7 +48,8 @@ def test_every_file_is_served_with_its_type() -> None:
         assert reply.body == (STATIC / name).read_bytes()
 
 
-def test_browsers_keep_files_and_ask_whether_they_have_changed() -> None:
+@pytest.mark.loops("asyncio")
+async def test_browsers_keep_files_and_ask_whether_they_have_changed() -> None:
     async def go() -> list[tuple[int, str | None, bytes]]:
         server = HttpServer(state(), "127.0.0.1", 0)
         await server.start()
@@ -69,7 +69,7 @@ def test_browsers_keep_files_and_ask_whether_they_have_changed() -> None:
         finally:
             await server.stop()
 
-    plain, packed, known, other = asyncio.run(go())
+    plain, packed, known, other = await go()
     body = (STATIC / "app.js").read_bytes()
     assert plain == (200, None, body)
     assert packed[:2] == (200, "gzip")

@@ -33,6 +33,7 @@ async def test_memory_is_a_store_of_its_own_each_time() -> None:
     assert await other.revision() == 1
 
 
+@pytest.mark.loops("asyncio")
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -47,9 +48,9 @@ async def test_memory_is_a_store_of_its_own_each_time() -> None:
         ("", "names no key-value store"),
     ],
 )
-def test_other_urls_are_told_what_to_use(url: str, message: str) -> None:
+async def test_other_urls_are_told_what_to_use(url: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        asyncio.run(open_keyvalue(url))
+        await open_keyvalue(url)
 
 
 def test_an_etcd_that_cannot_be_used_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator
 from bmq.meta.kv import Changes, Entry, Event, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.prefix_watch import BYTES_PER_STEP, EVENTS_PER_STEP, PrefixWatcher
-from tests.harness.loop import run
 
 PREFIX = "/bmq/things/"
 
@@ -53,20 +52,20 @@ async def turns_of(revisions: list[Changes]) -> list[list[int]]:
     return [turn for turn in turns if turn]
 
 
-def test_large_revisions_that_come_together_are_applied_in_turns() -> None:
+async def test_large_revisions_that_come_together_are_applied_in_turns() -> None:
     large = revisions_of(6, events=30, size=BYTES_PER_STEP // 30)
-    assert run(turns_of(large)) == [[each[0].revision] for each in large]
+    assert await turns_of(large) == [[each[0].revision] for each in large]
 
 
-def test_small_ones_share_a_turn() -> None:
+async def test_small_ones_share_a_turn() -> None:
     small = revisions_of(EVENTS_PER_STEP + 1, events=1, size=10)
-    turns = run(turns_of(small))
+    turns = await turns_of(small)
     assert [len(turn) for turn in turns] == [EVENTS_PER_STEP, 1]
 
 
-def test_a_revision_larger_than_a_step_is_applied_in_one_piece() -> None:
+async def test_a_revision_larger_than_a_step_is_applied_in_one_piece() -> None:
     huge = revisions_of(2, events=EVENTS_PER_STEP + 1, size=10)
-    assert run(turns_of(huge)) == [[100], [101]]
+    assert await turns_of(huge) == [[100], [101]]
 
 
 async def test_a_listing_is_applied_in_parts_of_a_step() -> None:

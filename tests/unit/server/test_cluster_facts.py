@@ -154,7 +154,8 @@ def test_members_are_known_without_asking() -> None:
     assert brief(Operations(node(View(), Leader())).members()) == SEEN
 
 
-def test_status_is_the_leaders() -> None:
+@pytest.mark.loops("asyncio")
+async def test_status_is_the_leaders() -> None:
     leader = Leader()
     leader.answers = lambda: ClusterStatusResponse(
         leader="controller-1",
@@ -170,7 +171,7 @@ def test_status_is_the_leaders() -> None:
             MoveStatus("orders", 3, "", "broker-1b", "dead", 9_500, NOT_FINISHED),
         ),
     )
-    status = asyncio.run(Operations(node(View(), leader)).status())
+    status = await Operations(node(View(), leader)).status()
     assert faults(status, STATUS) == []
     assert (status["cluster"], status["cluster_id"]) == ("bmq", "abc")
     assert (status["asked"], status["leader"], status["is_from_leader"]) == ("proxy-1", "controller-1", True)
@@ -186,24 +187,27 @@ def test_status_is_the_leaders() -> None:
     assert [(each["ended_ms"], each["took_ms"]) for each in status["past_moves"]] == [(9_000, 30), (9_500, None)]
 
 
-def test_members_of_a_later_format_are_not_read() -> None:
+@pytest.mark.loops("asyncio")
+async def test_members_of_a_later_format_are_not_read() -> None:
     leader = Leader()
     later = encode_member(MEMBERS["broker-1a"]).replace(b'"format":1', b'"format":2')
     leader.answers = lambda: ClusterStatusResponse(members=(MemberStatus(later, 2, 0, 0, 0, 0, 0),))
-    status = asyncio.run(Operations(node(View(), leader)).status())
+    status = await Operations(node(View(), leader)).status()
     assert not status["is_from_leader"]
     assert brief(status["members"]) == SEEN
 
 
-def test_what_is_named_is_bounded_and_its_numbers_are_whole() -> None:
+@pytest.mark.loops("asyncio")
+async def test_what_is_named_is_bounded_and_its_numbers_are_whole() -> None:
     leader = Leader()
     leader.answers = refuse
-    status = asyncio.run(Operations(node(View(), leader)).status(0))
+    status = await Operations(node(View(), leader)).status(0)
     assert (status["quarantined"], status["quarantined_total"]) == ([], 1)
     assert (status["partitions_not_served"], status["partitions_not_served_total"]) == ([], 150)
 
 
-def test_status_has_what_the_coordinators_cannot_load() -> None:
+@pytest.mark.loops("asyncio")
+async def test_status_has_what_the_coordinators_cannot_load() -> None:
     view, leader = View(), Leader()
     coordinators = [
         Member(incarnation=f"coordinator-{number}", roles=frozenset({COORDINATOR}), internal=at(number + 10))
@@ -211,7 +215,7 @@ def test_status_has_what_the_coordinators_cannot_load() -> None:
     ]
     view.members = {**MEMBERS, **{each.incarnation: each for each in coordinators}}
     leader.answers = ClusterStatusResponse
-    status = asyncio.run(Operations(node(view, leader)).status())
+    status = await Operations(node(view, leader)).status()
     assert status["shards_not_loaded"] == [
         {"shard": 3, "coordinator": "coordinator-1", "why": "the log ends at 566"},
         {"shard": 7, "coordinator": "proxy-1", "why": "it hangs"},
@@ -219,12 +223,13 @@ def test_status_has_what_the_coordinators_cannot_load() -> None:
     assert status["quarantined"] == [{"what": "topic t", "why": "wrong"}]
 
 
-def test_status_has_what_the_brokers_cannot_serve_and_the_proxies_move() -> None:
+@pytest.mark.loops("asyncio")
+async def test_status_has_what_the_brokers_cannot_serve_and_the_proxies_move() -> None:
     view, leader = View(), Leader()
     proxy = Member(incarnation="proxy-2", roles=frozenset({PROXY}), internal=at(20))
     view.members = {**MEMBERS, "proxy-2": proxy}
     leader.answers = refuse
-    status = asyncio.run(Operations(node(view, leader)).status())
+    status = await Operations(node(view, leader)).status()
     assert faults(status, STATUS) == []
     assert status["partitions_not_served"] == [
         {"topic": "orders", "partition": 1, "broker": "broker-1a", "why": "offline: it ends at 7"}
@@ -259,7 +264,8 @@ def test_without_an_answer_of_the_leader_status_is_what_was_heard(
     assert asyncio.run(Operations(node(view, leader)).status())["leader"] is None
 
 
-def test_partitions_without_an_owner_are_counted_in_turns() -> None:
+@pytest.mark.loops("asyncio")
+async def test_partitions_without_an_owner_are_counted_in_turns() -> None:
     """Other work runs in between, whatever the number of partitions."""
     view, leader, looks = View(), Leader(), Counter[int]()
     loop_turns = 0
@@ -285,7 +291,7 @@ def test_partitions_without_an_owner_are_counted_in_turns() -> None:
     leader.answers = refuse
     of = node(view, leader)
     of.catalog.topics["orders"].partitions = 5 * ELEMENTS_A_TURN  # type: ignore[misc]
-    assert asyncio.run(main())["unassigned"] == ELEMENTS_A_TURN
+    assert (await main())["unassigned"] == ELEMENTS_A_TURN
     assert max(looks.values()) <= ELEMENTS_A_TURN
 
 
@@ -299,13 +305,14 @@ def test_acts_reach_the_leader_under_the_incarnation() -> None:
     assert leader.asked == [("drain", "broker-1b"), ("move", "orders", 3, "broker-1a")]
 
 
+@pytest.mark.loops("asyncio")
 @pytest.mark.parametrize(
     ("named", "status", "error"), [("nobody", 404, "unknown_member"), ("broker-1", 409, "ambiguous_member")]
 )
-def test_a_member_that_cannot_be_told(named: str, status: int, error: str) -> None:
+async def test_a_member_that_cannot_be_told(named: str, status: int, error: str) -> None:
     leader = Leader()
     with pytest.raises(NotPossible) as refused:
-        asyncio.run(Operations(node(View(), leader)).drain(named))
+        await Operations(node(View(), leader)).drain(named)
     assert (refused.value.status, refused.value.error, leader.asked) == (status, error, [])
 
 
@@ -383,6 +390,7 @@ def test_log_levels_are_asked_of_the_member_that_is_meant() -> None:
     ]
 
 
+@pytest.mark.loops("asyncio")
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -392,12 +400,12 @@ def test_log_levels_are_asked_of_the_member_that_is_meant() -> None:
         (RequestError(ErrorCode.INVALID_CONFIG, "there is no logger"), ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_a_member_whose_log_level_cannot_be_set(error: Exception, code: ErrorCode) -> None:
+async def test_a_member_whose_log_level_cannot_be_set(error: Exception, code: ErrorCode) -> None:
     def fail(_: LogLevelsRequest) -> LogLevelsResponse:
         raise error
 
     with pytest.raises(RequestError) as refused:
-        asyncio.run(with_log_peers(LogPeers(fail)).set_log_level("broker-1b", "bmq", "debug"))
+        await with_log_peers(LogPeers(fail)).set_log_level("broker-1b", "bmq", "debug")
     assert refused.value.code is code
     assert refused.value.message
 

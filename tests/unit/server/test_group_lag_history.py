@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,7 +97,7 @@ async def test_the_coordinator_is_asked() -> None:
         ),
     ],
 )
-def test_why_there_is_none(of: Any, error: str) -> None:
-    told = asyncio.run(GroupLagHistory(of).facts("billing", 0))
+async def test_why_there_is_none(of: Any, error: str) -> None:
+    told = await GroupLagHistory(of).facts("billing", 0)
     assert told["samples"] == []
     assert told["error"].startswith(error)

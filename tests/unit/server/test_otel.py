@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import struct
 import sys
@@ -115,11 +114,12 @@ async def use(tracer: Tracer | None) -> list[str]:
         return [type(each).__name__ for each in node.endpoints.values()]
 
 
-def test_the_spans_of_a_produce_hang_together() -> None:
+@pytest.mark.loops("asyncio")
+async def test_the_spans_of_a_produce_hang_together() -> None:
     memory = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(memory))
-    assert asyncio.run(use(OtelTracer(provider, 1.0))) == ["TracedEndpoint"]
+    assert await use(OtelTracer(provider, 1.0)) == ["TracedEndpoint"]
     spans = memory.get_finished_spans()
     by_id = {each.context.span_id: each for each in spans}
 
@@ -157,8 +157,9 @@ def test_a_trace_goes_on_from_its_context() -> None:
     assert len(inside.status.description or "") == 1_000
 
 
-def test_a_process_without_a_tracer_has_nothing_before_its_endpoint() -> None:
-    assert asyncio.run(use(None)) == [Endpoint.__name__]
+@pytest.mark.loops("asyncio")
+async def test_a_process_without_a_tracer_has_nothing_before_its_endpoint() -> None:
+    assert await use(None) == [Endpoint.__name__]
 
 
 def test_the_end_does_not_wait_for_a_collector_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,14 +190,15 @@ def test_a_variable_that_the_sdk_refuses_is_named(monkeypatch: pytest.MonkeyPatc
         open_tracer(AT, "n")
 
 
-def test_a_collector_receives_them_by_otlp(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.loops("asyncio")
+async def test_a_collector_receives_them_by_otlp(monkeypatch: pytest.MonkeyPatch) -> None:
     with collector() as collected:
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collected.url, "OTEL_TRACES_SAMPLER": "always_on"}
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         tracer = open_tracer(environment, "n-1")
         assert tracer is not None
-        asyncio.run(use(tracer))
+        await use(tracer)
         tracer.close()
     spans = collected.spans()
     assert {(each.service, each.instance) for each in spans} == {("bmq", "n-1")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -21,6 +20,7 @@ def fails() -> bool:
     raise ImportError("numba needs NumPy 2.3 or less")
 
 
+@pytest.mark.loops("asyncio")
 @pytest.mark.parametrize(
     ("load", "level", "text"),
     [
@@ -29,7 +29,7 @@ def fails() -> bool:
         (fails, logging.WARNING, "numba needs NumPy 2.3"),
     ],
 )
-def test_a_line_says_how_records_are_checked(
+async def test_a_line_says_how_records_are_checked(
     load: Callable[[], bool],
     level: int,
     text: str,
@@ -39,7 +39,7 @@ def test_a_line_says_how_records_are_checked(
     monkeypatch.setattr(process, "WALKER", Walker(load))
     monkeypatch.setattr("gc.freeze", lambda: None)
     with caplog.at_level(logging.INFO):
-        asyncio.run(process.load_walk())
+        await process.load_walk()
     (record,) = caplog.records
     assert record.levelno == level
     (line,) = lines(caplog)

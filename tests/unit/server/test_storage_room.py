@@ -48,8 +48,8 @@ def room(fs: Any) -> StorageRoom:
     return StorageRoom(config)
 
 
-def test_all_that_hdfs_tells() -> None:
-    told = asyncio.run(room(Hdfs()).facts())
+async def test_all_that_hdfs_tells() -> None:
+    told = await room(Hdfs()).facts()
     assert told == {
         "root": "hdfs://***@namenode/bmq",
         "datanodes": 4,
@@ -61,13 +61,13 @@ def test_all_that_hdfs_tells() -> None:
     }
 
 
-def test_a_root_that_does_not_tell() -> None:
-    told = asyncio.run(room(SimpleNamespace(url="webhdfs://namenode/bmq")).facts())
+async def test_a_root_that_does_not_tell() -> None:
+    told = await room(SimpleNamespace(url="webhdfs://namenode/bmq")).facts()
     assert (told["space"], told["usage"], told["datanodes"], told["error"]) == (None, None, None, "")
 
 
-def test_datanodes_are_told_to_superusers_only() -> None:
-    told = asyncio.run(room(Hdfs(datanodes=Unsupported("not a superuser"))).facts())
+async def test_datanodes_are_told_to_superusers_only() -> None:
+    told = await room(Hdfs(datanodes=Unsupported("not a superuser"))).facts()
     assert (told["datanodes"], told["error"]) == (None, "")
     assert told["space"] is not None
 
@@ -76,9 +76,9 @@ def test_datanodes_are_told_to_superusers_only() -> None:
     ("answer", "error"),
     [(None, "storage did not answer within 0.01 s"), (StorageUnavailable("refused"), "StorageUnavailable: refused")],
 )
-def test_why_some_of_it_is_missing(answer: Any, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_why_some_of_it_is_missing(answer: Any, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_room, "TELL_S", 0.01)
-    told = asyncio.run(room(Hdfs(health=answer)).facts())
+    told = await room(Hdfs(health=answer)).facts()
     assert (told["space"], told["error"]) == (None, error)
 
 

@@ -18,7 +18,6 @@ from bmq.meta.cluster.member import BROKER, PROXY, Address, Member
 from bmq.server import topic_sizes
 from bmq.server.node import Node
 from bmq.server.topic_sizes import ClusterTopicSizes
-from tests.harness.loop import run
 
 IDS = {name: UUID(int=number) for number, name in enumerate(("orders", "events", "audit"), 1)}
 CATALOG: Any = SimpleNamespace(
@@ -72,10 +71,10 @@ def node(peers: Peers, own: LogSizes | None, *members: Member) -> Node:
     return cast(Node, fake)
 
 
-def test_the_brokers_sums_are_added_up_and_those_that_do_not_answer_are_named() -> None:
+async def test_the_brokers_sums_are_added_up_and_those_that_do_not_answer_are_named() -> None:
     peers = Peers(b=counted({"orders": 5, "events": 7, "deleted": 9}, unknown=2))
     members = (member("own", BROKER), member("b", BROKER), member("still", BROKER), member("p", PROXY))
-    sizes = run(ClusterTopicSizes(node(peers, counted({"orders": 10, "audit": 0}, unknown=1), *members)).facts())
+    sizes = await ClusterTopicSizes(node(peers, counted({"orders": 10, "audit": 0}, unknown=1), *members)).facts()
     assert sizes == TopicSizes({"orders": 15, "events": 7, "audit": 0}, partitions_unknown=3, silent=["still"])
     assert sorted(peers.asked) == ["b", "still"]
 

@@ -289,7 +289,7 @@ DELETE = ConfigChange("log.retention.ms", Operation.DELETE, None)
         AlterTopicConfigsRequest("t", True, (DELETE,), False),
     ],
 )
-def test_a_request_that_no_client_sends_is_refused_before_anything_is_done(asked: Any) -> None:
+async def test_a_request_that_no_client_sends_is_refused_before_anything_is_done(asked: Any) -> None:
     """Such a value in the store would stop every process that reads it."""
 
     async def main() -> None:
@@ -299,7 +299,7 @@ def test_a_request_that_no_client_sends_is_refused_before_anything_is_done(asked
             async for entry in w.standbys[0].kv.list("/c/catalog/"):
                 assert entry.revision <= before
 
-    run(main())
+    await main()
 
 
 async def test_the_leader_asks_nobody() -> None:

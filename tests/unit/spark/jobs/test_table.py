@@ -148,13 +148,13 @@ async def crash_points(open_new: Callable[[], FileSystem], *, is_done: bool) -> 
 
 @pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize("state_every", [1, 3, 32])
-def test_a_crash_at_every_call(is_done: bool, state_every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_crash_at_every_call(is_done: bool, state_every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "STATE_EVERY", state_every)
 
     def open_new() -> FileSystem:
         return MemoryFileSystem(MemoryStorage(page=3), "test")
 
-    assert asyncio.run(crash_points(open_new, is_done=is_done)) > 50
+    assert await crash_points(open_new, is_done=is_done) > 50
 
 
 async def test_what_a_failed_task_left_is_no_data(opened: Callable[[], FileSystem]) -> None:

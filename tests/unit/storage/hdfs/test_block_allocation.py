@@ -35,7 +35,7 @@ SETTINGS = HdfsSettings()
         (SetupTimedOut("no answer in 5 s", ["a"]), ["a"], StorageUnavailable),
     ],
 )
-def test_why_no_pipeline_opens(
+async def test_why_no_pipeline_opens(
     failure: PipelineFailed, silent: list[str], error: type[StorageError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def located(*_: Any) -> pb.LocatedBlock:
@@ -58,7 +58,7 @@ def test_why_no_pipeline_opens(
     )
     file: Any = SimpleNamespace(path="/f", chunk_bytes=512, all_copies=False)
     with pytest.raises(error) as caught:
-        asyncio.run(block_allocation.open_new_block(client, file, base=0, advised=set()))
+        await block_allocation.open_new_block(client, file, base=0, advised=set())
     assert type(caught.value) is error
 
 

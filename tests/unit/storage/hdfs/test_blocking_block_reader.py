@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
@@ -207,8 +206,9 @@ def test_stopped_before_it_began() -> None:
             read.run()
 
 
+@pytest.mark.loops("asyncio")
 @pytest.mark.parametrize("length", [1, 2, 4 << 20])
-def test_a_large_read_takes_its_memory_once(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+async def test_a_large_read_takes_its_memory_once(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     """What the thread has received is the result, and is not copied into it."""
 
     async def fill(client: Any, node: Any, located: Any, offset: int, out: memoryview) -> None:
@@ -229,7 +229,7 @@ def test_a_large_read_takes_its_memory_once(monkeypatch: pytest.MonkeyPatch, len
         finally:
             tracemalloc.stop()
 
-    data, most = asyncio.run(read())
+    data, most = await read()
     assert isinstance(data, bytes)
     assert (len(data), data[-1:]) == (length, b"z")
     assert most < length + (64 << 10)

@@ -713,7 +713,8 @@ def test_nobody_appends_to_a_file_that_is_being_joined(tmp_path: Path, monkeypat
 # Opening a root
 
 
-def test_urls(tmp_path: Path) -> None:
+@pytest.mark.loops("asyncio")
+async def test_urls(tmp_path: Path) -> None:
     async def main() -> None:
         root = tmp_path / "a b" / "root"
         fs = await open_filesystem(root.as_uri(), holder="me")
@@ -736,10 +737,11 @@ def test_urls(tmp_path: Path) -> None:
         with pytest.raises(StorageError):
             await open_filesystem((tmp_path / "file").as_uri(), holder="me")
 
-    asyncio.run(main())
+    await main()
 
 
-def test_a_folder_is_removed_while_others_write_into_it_and_remove_it(
+@pytest.mark.loops("asyncio")
+async def test_a_folder_is_removed_while_others_write_into_it_and_remove_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on HDFS, where a delete is one step: the late file goes, too, and whoever removed one first is no error."""
@@ -769,10 +771,11 @@ def test_a_folder_is_removed_while_others_write_into_it_and_remove_it(
         assert removed
         await fs.close()
 
-    asyncio.run(test())
+    await test()
 
 
-def test_a_folder_that_is_written_all_the_time_is_not_removed_for_ever(
+@pytest.mark.loops("asyncio")
+async def test_a_folder_that_is_written_all_the_time_is_not_removed_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rmdir, names = os.rmdir, iter(range(1_000_000))
@@ -789,4 +792,4 @@ def test_a_folder_that_is_written_all_the_time_is_not_removed_for_ever(
             await fs.delete("/d", recursive=True)
         await fs.close()
 
-    asyncio.run(test())
+    await test()
