@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.steps import Steps, finish_steps, run_in_steps
 from bmq.core.aio.subscribers import no_op
@@ -44,9 +45,8 @@ Nothing waits for it, the block has room for more, and each try is a file of the
 """
 _IDLE_RETRY_S = 1.0
 """The time from a next file that storage did not serve to the next try, while no checkpoint waits for it."""
-_FULLER_S = 5.0
-_FULLER_MAX_S = 60.0
-"""The time from a file with fewer copies to the next try to replace it, at first and at most.
+_FULLER_S = Backoff(5.0, 60.0)
+"""The time from a file with fewer copies to the next try to replace it.
 
 The first is short, since this process may merely have been cut off from the other datanodes for a moment.  Then it
 doubles each time.
@@ -145,7 +145,7 @@ class JournalWriter:
         self._n = 0
         self._no_room_since: float | None = None  # when storage first had no room for the next file
         self._fuller_at = math.inf  # when to try to replace a file with fewer copies
-        self._fuller_s = _FULLER_S
+        self._fuller_tries = 0  # of files in a row that have fewer copies
         self._snapshot_bytes = 0
         self.former = FormerFiles(fs, incarnation, self._wake.set)
         self.bytes_written = 0
@@ -412,7 +412,7 @@ class JournalWriter:
         copies = len(appender.nodes)  # 0 where storage has no datanodes
         options = opening.options
         if copies >= options.replication or (options.all_copies and not copies):
-            self._fuller_at, self._fuller_s = math.inf, _FULLER_S
+            self._fuller_at, self._fuller_tries = math.inf, 0
         else:
             self._plan_fuller_file()
         self._wake.set()
@@ -424,8 +424,8 @@ class JournalWriter:
     def _plan_fuller_file(self) -> None:
         """Have the open file replaced by one with more copies after a while, also if nothing is written meanwhile."""
         loop = asyncio.get_running_loop()
-        self._fuller_at = loop.time() + self._fuller_s
-        self._fuller_s = min(2 * self._fuller_s, _FULLER_MAX_S)
+        self._fuller_tries += 1
+        self._fuller_at = loop.time() + _FULLER_S.pause(self._fuller_tries)
         loop.call_at(self._fuller_at, self._wake.set)
 
     async def _pause(self) -> None:

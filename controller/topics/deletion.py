@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple, Protocol
 
 from bmq.controller.kv_commit import Guard, Settled, commit_settled, deposed, is_deposed
+from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -34,8 +35,8 @@ _log = logging.getLogger(__name__)
 FORMAT = 1
 CHECK_S = 10.0
 """Time between two listings of deleted topics: the usual delay is a minute, and no client waits for the end."""
-CHECK_MAX_S = 600.0
-"""A topic that cannot be removed is tried again after 10 s, then twice as long each time, up to this."""
+AGAIN_S = Backoff(CHECK_S, 600.0)
+"""Pause before a topic that cannot be removed is tried again."""
 RECORDS_PER_COMMIT = 100
 FOLDERS_PER_STEP = 20
 """Partitions whose folders one call removes: some hundred files, so that other work is not held up."""
@@ -107,7 +108,7 @@ class _Failed(NamedTuple):
     """A topic that could not be removed."""
 
     again_at: float
-    pause_s: float
+    times: int
 
 
 class TopicCleaner:
@@ -197,8 +198,9 @@ class TopicCleaner:
 
     def _put_off(self, entry: Entry, why: str) -> None:
         before = self._failed.get(entry.key)
-        pause_s = CHECK_S if before is None else min(2 * before.pause_s, CHECK_MAX_S)
-        self._failed[entry.key] = _Failed(self._clock.monotonic() + pause_s, pause_s)
+        times = 1 if before is None else before.times + 1
+        pause_s = AGAIN_S.pause(times)
+        self._failed[entry.key] = _Failed(self._clock.monotonic() + pause_s, times)
         _log.warning(
             "cannot remove the files and records of a deleted topic, trying again in %d s",
             pause_s,
