@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection
 
 from bmq.core.errors import RequestError
-from bmq.core.rpc.message_fields import InternalRequest, R
+from bmq.core.rpc.message import InternalRequest, R
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import Member
 from bmq.server.node import Node

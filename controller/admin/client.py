@@ -39,7 +39,7 @@ from bmq.controller.admin.server import AdminService
 from bmq.core.aio.subscribers import wait_for
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc.message_fields import InternalRequest, R
+from bmq.core.rpc.message import InternalRequest, R
 from bmq.core.rpc.peers import PeerLost, Peers
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.member import Member

@@ -12,6 +12,7 @@ from typing import Annotated
 from uuid import UUID
 
 from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.message import InternalRequest, InternalResponse, Message, Struct
 from bmq.core.rpc.message_fields import (
     Array,
     Bool,
@@ -20,15 +21,11 @@ from bmq.core.rpc.message_fields import (
     Id,
     Int32,
     Int64,
-    InternalRequest,
-    InternalResponse,
-    Message,
     NullableArray,
     NullableId,
     NullableText,
     Reasons,
     Row,
-    Struct,
     Text,
 )
 from bmq.core.rpc.messages.member import ErrorResponse

@@ -31,7 +31,7 @@ from bmq.controller.service import Controller
 from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.message_fields import InternalRequest, InternalResponse, R
+from bmq.core.rpc.message import InternalRequest, InternalResponse, R
 from bmq.core.rpc.messages.controller import ReportRequest, ReportResponse
 from bmq.core.rpc.messages.member import ErrorResponse
 from bmq.meta.catalog import Topic

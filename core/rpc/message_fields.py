@@ -1,32 +1,26 @@
-"""The types of the internal messages' fields, with their encoding, and the codec of messages made of them.
+"""The types of the internal messages' fields, with their encoding; ``core.rpc.message`` makes messages of them.
 
-A message is its fields in the order of their declaration, in Kafka's flexible encoding (big-endian numbers, lengths as
-unsigned varints plus one), and a set of tagged fields at the end: a later version adds fields there, and an earlier one
-skips them.  ``Message`` encodes and decodes from the types of a dataclass's fields, which are the ones below.
+The encoding is Kafka's flexible one: big-endian numbers, lengths as unsigned varints plus one.
 
-Large bytes are never joined with their neighbours: ``encode`` returns them as buffers of their own, and ``decode`` as a
-slice of the body where the type says ``Slice``.
+Large bytes are never joined with their neighbours: they are encoded as buffers of their own, and decoded as a slice of
+the body where the type says ``Slice``.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Protocol, Self, get_type_hints
 from uuid import UUID
 
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.wire.primitives import (
-    CUT_SHORT,
     ELEMENTS_MAX,
     read_count,
     read_nullable_string,
     read_size,
     read_string,
-    read_tags,
     read_uuid,
     string,
     uvarint,
@@ -35,7 +29,6 @@ from bmq.core.wire.primitives import (
 APART_LEAST = 4 << 10
 """Bytes from this size on stay a buffer of their own: below, a copy costs less than one more element of a write."""
 
-_ERROR = struct.Struct(">h")
 _NULL = b"\0"
 
 
@@ -369,122 +362,3 @@ Int64s = Annotated[tuple[int, ...], _Int64s()]
 Numbers = Annotated[tuple[tuple[int, int], ...], Rows(Row(Int32, Int64))]
 Partitions = Annotated[tuple[tuple[UUID, int], ...], Rows(Row(Id, Int32))]
 Reasons = Annotated[tuple[tuple[int, str], ...], Array(Row(Int32, Text))]
-
-
-class Message:
-    """A dataclass whose fields have the types above."""
-
-    __slots__ = ()
-
-    def encode(self) -> list[Buffer]:
-        """Return the body, in buffers to be sent one after another."""
-        out = Out()
-        _write(out, self)
-        return out.buffers()
-
-    @classmethod
-    def decode(cls, body: memoryview) -> Self:
-        """Parse ``body``.  Raises FormatError if it is not such a message."""
-        try:
-            message, end = _read(cls, body, 0)
-        except (*CUT_SHORT, FormatError) as error:
-            raise FormatError(f"{cls.__name__}: {error}") from None
-        if end != len(body):
-            raise FormatError(f"{cls.__name__}: {len(body) - end} bytes behind its end")
-        return message
-
-
-@dataclass(frozen=True, slots=True)
-class InternalResponse(Message):
-    """A response.  If ``error`` is not NONE, no other field means anything but ``message``, which has the reason."""
-
-    error: Code = ErrorCode.NONE
-
-
-def leading_error(body: memoryview) -> ErrorCode:
-    """Return the error of a response that cannot be parsed further; NONE if it has none, or an unknown one."""
-    try:
-        return ErrorCode(_ERROR.unpack_from(body)[0])
-    except (struct.error, ValueError):
-        return ErrorCode.NONE
-
-
-R = TypeVar("R", bound=InternalResponse)
-
-
-class InternalRequest(Message, Generic[R]):
-    """A request of the API ``KEY``.  The response to it is an R, which ``RESPONSE`` is at run time."""
-
-    __slots__ = ()
-
-    KEY: ClassVar[InternalKey]
-    RESPONSE: ClassVar[type[InternalResponse]]
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    """The versions that are served, least and most."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        (cls.RESPONSE,) = get_args(cls.__dict__["__orig_bases__"][0])
-
-
-M = TypeVar("M", bound=Message)
-
-
-def _write(out: Out, message: Message) -> None:
-    added: list[tuple[Added, Any]] = []
-    for name, field in _fields(type(message)):
-        value = getattr(message, name)
-        if not isinstance(field, Added):
-            field.write(out, value)
-        elif value != field.empty:
-            added.append((field, value))
-    out.small += uvarint(len(added))
-    for tagged, value in added:
-        tagged.write(out, value)
-
-
-def _read(kind: type[M], data: memoryview, pos: int) -> tuple[M, int]:
-    values: list[Any] = []
-    added: dict[int, tuple[int, Added]] = {}
-    for _, field in _fields(kind):
-        if isinstance(field, Added):
-            added[field.tag] = (len(values), field)
-            values.append(field.empty)
-        else:
-            value, pos = field.read(data, pos)
-            values.append(value)
-    tags, end = read_tags(data, pos)
-    for tag, at, tag_end in tags:
-        if tag in added:
-            index, tagged = added[tag]
-            values[index], _ = tagged.read(data[:tag_end], at)
-    return kind(*values), end
-
-
-class Struct:
-    """A message within another: its fields and, as in Kafka's structs, tagged fields of its own."""
-
-    least = 1
-
-    def __init__(self, kind: type[Message]) -> None:
-        self._kind = kind
-
-    def write(self, out: Out, value: Message) -> None:
-        _write(out, value)
-
-    def read(self, data: memoryview, pos: int) -> tuple[Message, int]:
-        return _read(self._kind, data, pos)
-
-
-_Fields = tuple[tuple[str, Field], ...]
-_known: dict[type[Message], _Fields] = {}
-
-
-def _fields(kind: type[Message]) -> _Fields:
-    """Return the names and types of a message class's fields."""
-    found = _known.get(kind)
-    if found is None:
-        hints = get_type_hints(kind, include_extras=True)
-        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-        found = _known[kind] = tuple((name, hints[name].__metadata__[0]) for name in names)
-    return found

@@ -31,7 +31,7 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.net.frames import SHARED_BYTES
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.message_fields import InternalRequest, R, leading_error
+from bmq.core.rpc.message import InternalRequest, R, leading_error
 from bmq.core.rpc.messages.member import PingRequest, PingResponse, Unregistered
 from bmq.core.rpc.name_lookup import LookupFailed, look_up
 from bmq.core.rpc.peer import ConnectionKind, Evidence, Peer, PeerBusy, PeerLost, PeerSettings

@@ -24,7 +24,7 @@ from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.request import Buffer, Client, CloseConnection, Dispatch, Response
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message_fields import InternalRequest, InternalResponse
+from bmq.core.rpc.message import InternalRequest, InternalResponse
 from bmq.core.rpc.messages.member import (
     ErrorResponse,
     HelloRequest,

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.logging.fields import fields
-from bmq.core.rpc.message_fields import InternalRequest, R
+from bmq.core.rpc.message import InternalRequest, R
 from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers, ask_peer
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ClusterView

@@ -17,7 +17,7 @@ from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message_fields import leading_error
+from bmq.core.rpc.message import leading_error
 from bmq.core.rpc.messages.member import PingRequest, PingResponse
 from bmq.core.rpc.messages.proxy import RelayRequest, RelayResponse
 from bmq.core.rpc.peer import NO_TAGS

@@ -28,7 +28,7 @@ from bmq.core.aio.steps import batched
 from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.aio.turns import next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc.message_fields import InternalRequest, R
+from bmq.core.rpc.message import InternalRequest, R
 from bmq.core.rpc.messages.broker import (
     ASKED_TOGETHER,
     QUESTIONS_MAX,

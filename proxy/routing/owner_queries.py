@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc.message_fields import InternalRequest, R
+from bmq.core.rpc.message import InternalRequest, R
 from bmq.meta.cluster.member import Member
 from bmq.proxy.routing.batched_queries import BatchedQueries
 from bmq.proxy.routing.produce_route import REFUSALS

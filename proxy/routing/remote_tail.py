@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Ends
-from bmq.core.rpc.message_fields import InternalRequest, R
+from bmq.core.rpc.message import InternalRequest, R
 from bmq.core.rpc.messages.broker import AskRequest, AskResponse, LiveSegmentRequest, LiveSegmentResponse, Question
 from bmq.storage.checkpoint import INDEX_ENTRY_BYTES, from_big_endian
 from bmq.storage.index import SegmentIndex

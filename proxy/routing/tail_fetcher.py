@@ -24,7 +24,7 @@ from bmq.core.aio.turns import StepQueue, Turns
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.cursor import read_batches
-from bmq.core.rpc.message_fields import InternalRequest, R
+from bmq.core.rpc.message import InternalRequest, R
 from bmq.core.rpc.messages.broker import AskRequest, Question
 from bmq.core.rpc.peers import ConnectionKind, PeerBusy, PeerLost, Peers
 from bmq.core.wire.api_keys import ApiKey

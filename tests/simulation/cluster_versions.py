@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bmq.core.errors import FormatError
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message_fields import Message
+from bmq.core.rpc.message import Message
 from bmq.core.rpc.messages.broker import ENDS_SETTLED, AskRequest, HandedOverRequest, Question
 from bmq.core.rpc.messages.member import HelloResponse
 from bmq.core.rpc.server import InternalCall

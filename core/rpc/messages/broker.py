@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 from uuid import UUID
 
 from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.message import InternalRequest, InternalResponse
 from bmq.core.rpc.message_fields import (
     Added,
     Array,
@@ -20,8 +21,6 @@ from bmq.core.rpc.message_fields import (
     Int32,
     Int64,
     Int64s,
-    InternalRequest,
-    InternalResponse,
     Partitions,
     Row,
     Rows,

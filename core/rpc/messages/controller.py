@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message_fields import InternalRequest, InternalResponse, Text
+from bmq.core.rpc.message import InternalRequest, InternalResponse
+from bmq.core.rpc.message_fields import Text
 
 
 @dataclass(frozen=True, slots=True)

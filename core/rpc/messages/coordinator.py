@@ -6,19 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message_fields import (
-    Bool,
-    Int16,
-    Int64,
-    InternalRequest,
-    InternalResponse,
-    Numbers,
-    Reasons,
-    Row,
-    Rows,
-    Slice,
-    Text,
-)
+from bmq.core.rpc.message import InternalRequest, InternalResponse
+from bmq.core.rpc.message_fields import Bool, Int16, Int64, Numbers, Reasons, Row, Rows, Slice, Text
 
 
 @dataclass(frozen=True, slots=True)

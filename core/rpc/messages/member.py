@@ -6,20 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message_fields import (
-    Added,
-    Bool,
-    Bytes,
-    Int16,
-    Int64,
-    InternalRequest,
-    InternalResponse,
-    Range,
-    Reasons,
-    Row,
-    Text,
-    TextSet,
-)
+from bmq.core.rpc.message import InternalRequest, InternalResponse
+from bmq.core.rpc.message_fields import Added, Bool, Bytes, Int16, Int64, Range, Reasons, Row, Text, TextSet
 
 
 class Unregistered(NamedTuple):

@@ -6,21 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message_fields import (
-    Bool,
-    Id,
-    Int16,
-    Int32,
-    Int64,
-    InternalRequest,
-    InternalResponse,
-    Partitions,
-    Pieces,
-    Row,
-    Rows,
-    Slice,
-    Text,
-)
+from bmq.core.rpc.message import InternalRequest, InternalResponse
+from bmq.core.rpc.message_fields import Bool, Id, Int16, Int32, Int64, Partitions, Pieces, Row, Rows, Slice, Text
 
 
 class PartitionTraffic(NamedTuple):

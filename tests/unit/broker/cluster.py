@@ -29,7 +29,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Response
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message_fields import InternalRequest, R, leading_error
+from bmq.core.rpc.message import InternalRequest, R, leading_error
 from bmq.core.rpc.messages.member import HelloRequest, HelloResponse
 from bmq.core.rpc.peers import PROTOCOL, PeerLost
 from bmq.core.rpc.server import InternalEndpoint

@@ -19,7 +19,7 @@ from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Record, build_batch
-from bmq.core.rpc.message_fields import InternalRequest
+from bmq.core.rpc.message import InternalRequest
 from bmq.core.rpc.messages.broker import (
     ENDS_SETTLED,
     QUESTIONS_MAX,

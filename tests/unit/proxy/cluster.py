@@ -26,7 +26,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Client, Request, Response
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message_fields import InternalRequest
+from bmq.core.rpc.message import InternalRequest
 from bmq.core.rpc.messages.member import HelloRequest
 from bmq.core.rpc.messages.proxy import RelayRequest
 from bmq.core.rpc.peer import NO_TAGS

@@ -14,7 +14,8 @@ from bmq.controller.admin import messages as admin
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.rpc import message_fields
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message_fields import APART_LEAST, InternalRequest, InternalResponse, Message
+from bmq.core.rpc.message import InternalRequest, InternalResponse, Message
+from bmq.core.rpc.message_fields import APART_LEAST
 from bmq.core.rpc.messages import broker, controller, coordinator, member, proxy
 from bmq.core.rpc.messages.broker import (
     AskRequest,

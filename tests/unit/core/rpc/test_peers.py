@@ -14,7 +14,7 @@ import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message_fields import InternalRequest
+from bmq.core.rpc.message import InternalRequest
 from bmq.core.rpc.messages.controller import ReportRequest
 from bmq.core.rpc.messages.member import PingResponse, Unregistered
 from bmq.core.rpc.peer import PeerSettings

@@ -14,7 +14,8 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import Listener
 from bmq.core.net.request import Buffer, Client, Response
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message_fields import Bytes, InternalRequest, InternalResponse, Text
+from bmq.core.rpc.message import InternalRequest, InternalResponse
+from bmq.core.rpc.message_fields import Bytes, Text
 from bmq.core.rpc.peer import PeerSettings
 from bmq.core.rpc.peers import Peers
 from bmq.core.rpc.server import InternalCall, InternalEndpoint
