@@ -37,7 +37,7 @@ from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import NO_RESPONSE, CloseConnection, Outcome, PendingResponse, Request, Response
-from bmq.core.records.batch import CODEC_MASK, CODECS
+from bmq.core.records.batch import CODEC_MASK, CODECS, HEADER_BYTES
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.primitives import TooManyPartitions
 from bmq.core.wire.produce import (
@@ -415,10 +415,15 @@ def _refused_key(asked: ProduceTopic, partition: int) -> PartitionKey:
 
 
 def _fault(records: memoryview | None, version: int) -> RequestError | None:
-    """Return the error of Kafka's ``ProduceRequest.validateRecords``, if any; the owner checks the rest."""
+    """Return the error of records without a batch's header, or of Kafka's ``ProduceRequest.validateRecords``, if any.
+
+    The owner checks the rest.
+    """
     if not records:
         return RequestError(ErrorCode.INVALID_RECORD, "a partition without a record batch")
-    if version < ZSTD_SINCE and len(records) > _ATTRIBUTES_LOW and records[_ATTRIBUTES_LOW] & CODEC_MASK == _ZSTD:
+    if len(records) < HEADER_BYTES:
+        return RequestError(ErrorCode.CORRUPT_MESSAGE, f"{len(records)} bytes are too few for a batch header")
+    if version < ZSTD_SINCE and records[_ATTRIBUTES_LOW] & CODEC_MASK == _ZSTD:
         return RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd is allowed from version {ZSTD_SINCE} on")
     return None
 

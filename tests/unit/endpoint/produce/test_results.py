@@ -11,6 +11,7 @@ from kafka.protocol.producer import ProduceRequest
 from bmq.core.aio.timers import Deadlines
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
+from bmq.core.records.batch import HEADER_BYTES
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.partitions import Owner, PartitionView
 from bmq.proxy.routing.produce_route import ProduceRoute
@@ -86,3 +87,15 @@ async def test_a_part_that_fails_with_the_one_before_it_counts_once() -> None:
         assert codes[1] == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert w.metrics.api(ApiKey.PRODUCE).errors[ErrorCode.REQUEST_TIMED_OUT] == 2
         first.cancel()
+
+
+async def test_bytes_too_few_for_a_batch_go_to_no_owner() -> None:
+    """A remote owner would only find out later, and the count of records is read before."""
+    async with world() as w:
+        w.topic(assign=False)
+        owners = RemoteOwners()
+        w.services.owners = owners
+        for size in (1, 22, HEADER_BYTES - 1):
+            (answer,) = await w.produce({("orders", 0): bytes(batch()[:size])})
+            assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
+        assert not owners.link.sent
