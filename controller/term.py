@@ -279,6 +279,11 @@ class Term:
             )
         elif member is not None and member.is_draining:
             _log.info("a member has left", extra=fields(member=incarnation))
+        elif member is None and len(self._view.members) == 1:  # this process is the first that was started again
+            _log.info(
+                "this process takes the partitions and shards of one that is gone",
+                extra=fields(member=incarnation),
+            )
         else:
             _log.warning(
                 "a member is gone: its partitions and shards are given to others", extra=fields(member=incarnation)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bmq.broker.broker import Broker
 from bmq.broker.partition.release import ReleaseNote
 from bmq.core.aio.subscribers import Subscribers
-from bmq.core.clock import Clock, SystemClock
-from bmq.core.config import NodeConfig
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv import KeyValue
 from bmq.meta.members import ProxyAddress
-from bmq.server.cluster_member import ClusterMember
-from bmq.server.node import Node
 from bmq.storage.filesystem import FileSystem
 
 
@@ -94,19 +89,3 @@ class OneProxy:
 
     def coordinator_of(self, shard: int) -> int:
         return self.own.node_id
-
-
-@contextlib.asynccontextmanager
-async def single_node(
-    config: NodeConfig, fs: FileSystem, kv: KeyValue, clock: Clock | None = None, **options: Any
-) -> AsyncIterator[Node]:
-    """Yield the node of a process that has joined, and is to be started; it is closed at the end."""
-    clock = clock or SystemClock()
-    joined = ClusterMember(config, fs, kv, clock, "n")
-    await joined.join()
-    node = Node(config, fs, kv, clock, joined, **options)
-    try:
-        yield node
-    finally:
-        await node.close()
-        await joined.leave()

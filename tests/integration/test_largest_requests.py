@@ -30,7 +30,7 @@ from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
 from tests.harness.loop_stops import STOP_MAX_S, forget_stops, run_measured
-from tests.harness.members import single_node
+from tests.harness.single_node import single_node
 from tests.integration.largest_requests import TOPIC, largest, largest_fetches, largest_produces
 
 PARTITIONS = 2_000

@@ -22,7 +22,7 @@ from bmq.meta.cluster.member import Address
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.server.console_facts import console_state
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from tests.harness.members import single_node
+from tests.harness.single_node import single_node
 from tests.unit.console.test_http import OPENAPI, faults
 from tests.unit.console.test_schema_registry import FakeRegistry, serving_registry
 

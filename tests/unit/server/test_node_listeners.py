@@ -27,7 +27,7 @@ from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
-from tests.harness.members import single_node
+from tests.harness.single_node import single_node
 
 CONFIG = NodeConfig(
     listeners=("INSIDE://0.0.0.0:9092", "OUTSIDE://0.0.0.0:9094"),

@@ -29,7 +29,7 @@ from bmq.server.otel import RATIO, OtelTracer, TraceSettings, open_tracer, wante
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
 from tests.harness.log_text import lines
-from tests.harness.members import single_node
+from tests.harness.single_node import single_node
 from tests.services.otlp import collector
 from tests.unit.proxy.cluster import plain
 

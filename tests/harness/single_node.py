@@ -1,0 +1,30 @@
+"""A whole process in a test: all roles, the only member of its cluster."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from bmq.core.clock import Clock, SystemClock
+from bmq.core.config import NodeConfig
+from bmq.meta.kv import KeyValue
+from bmq.server.cluster_member import ClusterMember
+from bmq.server.node import Node
+from bmq.storage.filesystem import FileSystem
+
+
+@contextlib.asynccontextmanager
+async def single_node(
+    config: NodeConfig, fs: FileSystem, kv: KeyValue, clock: Clock | None = None, name: str = "n", **options: Any
+) -> AsyncIterator[Node]:
+    """Yield the node of a process that has joined, and is to be started; it is closed at the end."""
+    clock = clock or SystemClock()
+    joined = ClusterMember(config, fs, kv, clock, name)
+    await joined.join()
+    node = Node(config, fs, kv, clock, joined, **options)
+    try:
+        yield node
+    finally:
+        await node.close()
+        await joined.leave()
