@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from confluent_kafka import Producer
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.services.bmq import BmqServer
@@ -148,10 +148,12 @@ def ask(server: BmqServer, sent: Sent) -> tuple[int, str, bytes]:
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_every_response_is_one_that_is_described(method: str, path: str, server: BmqServer) -> None:
     described = OPENAPI["paths"][path][method]["responses"]
+    (own,) = json.loads(ask(server, Sent("GET", "/api/v1/cluster/status", None, {}))[2])["members"]
 
     @settings(max_examples=EXAMPLES, derandomize=True, database=None)
     @given(requests(method, path))
     def check(sent: Sent) -> None:
+        assume(not (path.endswith("/drain") and _names(sent, own)))  # the server would end
         status, kind, data = ask(server, sent)
         if not _is_the_operation(status, data):
             return
@@ -163,6 +165,17 @@ def test_every_response_is_one_that_is_described(method: str, path: str, server:
 
     check()
     assert ask(server, Sent("GET", "/healthz", None, {}))[0] == 200
+
+
+def _names(sent: Sent, member: dict[str, Any]) -> bool:
+    """Return whether the request's body names the member."""
+    try:
+        named = json.loads(sent.body or b"null")["member"]
+    except (ValueError, TypeError, KeyError):
+        return False
+    return isinstance(named, str) and (
+        named in (member["kafka"], member["http"]) or str(member["incarnation"]).startswith(named)
+    )
 
 
 def _is_the_operation(status: int, data: bytes) -> bool:
