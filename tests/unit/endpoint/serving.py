@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from bmq.core.clock import LoopClock
@@ -287,3 +288,15 @@ def release(fetched: FetchResult) -> None:
     """The answer was sent."""
     if fetched.release is not None:
         fetched.release()
+
+
+@asynccontextmanager
+async def serving(partitions: int = 2, *, has_sessions: bool = False, **options: Any) -> AsyncIterator[World]:
+    """Yield a world with topic t; afterwards nothing is held and, unless a session is left, nobody follows."""
+    world = World(**options)
+    world.topic("t", partitions)
+    yield world
+    await world.reading.close()
+    assert (world.reading.budget.memory.used, world.reading.budget.storage.used) == (0, 0)
+    assert world.metrics.parked_fetches == 0
+    assert has_sessions or len(world.reading.poll) == 0

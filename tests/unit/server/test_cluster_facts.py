@@ -154,7 +154,6 @@ def test_members_are_known_without_asking() -> None:
     assert brief(Operations(node(View(), Leader())).members()) == SEEN
 
 
-@pytest.mark.loops("asyncio")
 async def test_status_is_the_leaders() -> None:
     leader = Leader()
     leader.answers = lambda: ClusterStatusResponse(
@@ -187,7 +186,6 @@ async def test_status_is_the_leaders() -> None:
     assert [(each["ended_ms"], each["took_ms"]) for each in status["past_moves"]] == [(9_000, 30), (9_500, None)]
 
 
-@pytest.mark.loops("asyncio")
 async def test_members_of_a_later_format_are_not_read() -> None:
     leader = Leader()
     later = encode_member(MEMBERS["broker-1a"]).replace(b'"format":1', b'"format":2')
@@ -197,7 +195,6 @@ async def test_members_of_a_later_format_are_not_read() -> None:
     assert brief(status["members"]) == SEEN
 
 
-@pytest.mark.loops("asyncio")
 async def test_what_is_named_is_bounded_and_its_numbers_are_whole() -> None:
     leader = Leader()
     leader.answers = refuse
@@ -206,7 +203,6 @@ async def test_what_is_named_is_bounded_and_its_numbers_are_whole() -> None:
     assert (status["partitions_not_served"], status["partitions_not_served_total"]) == ([], 150)
 
 
-@pytest.mark.loops("asyncio")
 async def test_status_has_what_the_coordinators_cannot_load() -> None:
     view, leader = View(), Leader()
     coordinators = [
@@ -223,7 +219,6 @@ async def test_status_has_what_the_coordinators_cannot_load() -> None:
     assert status["quarantined"] == [{"what": "topic t", "why": "wrong"}]
 
 
-@pytest.mark.loops("asyncio")
 async def test_status_has_what_the_brokers_cannot_serve_and_the_proxies_move() -> None:
     view, leader = View(), Leader()
     proxy = Member(incarnation="proxy-2", roles=frozenset({PROXY}), internal=at(20))
@@ -264,7 +259,6 @@ def test_without_an_answer_of_the_leader_status_is_what_was_heard(
     assert asyncio.run(Operations(node(view, leader)).status())["leader"] is None
 
 
-@pytest.mark.loops("asyncio")
 async def test_partitions_without_an_owner_are_counted_in_turns() -> None:
     """Other work runs in between, whatever the number of partitions."""
     view, leader, looks = View(), Leader(), Counter[int]()
@@ -305,7 +299,6 @@ def test_acts_reach_the_leader_under_the_incarnation() -> None:
     assert leader.asked == [("drain", "broker-1b"), ("move", "orders", 3, "broker-1a")]
 
 
-@pytest.mark.loops("asyncio")
 @pytest.mark.parametrize(
     ("named", "status", "error"), [("nobody", 404, "unknown_member"), ("broker-1", 409, "ambiguous_member")]
 )
@@ -390,7 +383,6 @@ def test_log_levels_are_asked_of_the_member_that_is_meant() -> None:
     ]
 
 
-@pytest.mark.loops("asyncio")
 @pytest.mark.parametrize(
     ("error", "code"),
     [

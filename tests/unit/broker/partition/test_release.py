@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,6 @@ from bmq.storage.index import ENTRY
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults
 from bmq.storage.segment import decode_idx
-from tests.harness.loop import run
 from tests.harness.waiting import now, until
 from tests.unit.broker.assignment.test_follower import count_gets, record_of
 from tests.unit.broker.cluster import Cluster, Node, cluster
@@ -470,27 +470,25 @@ def asked(epoch: int = 2, block_bytes: int = 100) -> ev.CreateSpare:
     return ev.CreateSpare(epoch, 0, block_bytes, 4096)
 
 
-def first_files(story: Callable[[PrecreatedSegments, Storage], Awaitable[None]]) -> None:
-    async def main() -> None:
-        loop, storage = asyncio.get_running_loop(), Storage()
+@asynccontextmanager
+async def precreated() -> AsyncIterator[tuple[PrecreatedSegments, Storage]]:
+    loop, storage = asyncio.get_running_loop(), Storage()
 
-        def now_ms() -> int:
-            return int(loop.time() * 1000)
+    def now_ms() -> int:
+        return int(loop.time() * 1000)
 
-        alarms = Alarms(now_ms)
-        made = PrecreatedSegments(storage, storage.places, alarms, now_ms, most=2, keep_ms=1000)  # type: ignore[arg-type]
-        await story(made, storage)
-        await made.close()
-        places = storage.places
-        assert (places.opening, places.held - storage.taken, places.closing) == (0, 0, 0), "every place is given back"
-        alarms.close()
-        places.close()
-
-    run(main())
+    alarms = Alarms(now_ms)
+    made = PrecreatedSegments(storage, storage.places, alarms, now_ms, most=2, keep_ms=1000)  # type: ignore[arg-type]
+    yield made, storage
+    await made.close()
+    places = storage.places
+    assert (places.opening, places.held - storage.taken, places.closing) == (0, 0, 0), "every place is given back"
+    alarms.close()
+    places.close()
 
 
-def test_whoever_takes_a_file_waits_until_it_is_made() -> None:
-    async def story(made: PrecreatedSegments, storage: Storage) -> None:
+async def test_whoever_takes_a_file_waits_until_it_is_made() -> None:
+    async with precreated() as (made, storage):
         made.make(PATH, asked(), storage.create)
         made.make(PATH, asked(), storage.create)
         taking = asyncio.ensure_future(made.take(PATH, asked(block_bytes=50)))
@@ -504,23 +502,19 @@ def test_whoever_takes_a_file_waits_until_it_is_made() -> None:
         storage.taken = 1
         assert await made.take(PATH, asked()) is None
 
-    first_files(story)
-
 
 @pytest.mark.parametrize("wanted", [asked(epoch=3), asked(block_bytes=101)])
-def test_a_file_that_will_not_do_is_removed(wanted: ev.CreateSpare) -> None:
-    async def story(made: PrecreatedSegments, storage: Storage) -> None:
+async def test_a_file_that_will_not_do_is_removed(wanted: ev.CreateSpare) -> None:
+    async with precreated() as (made, storage):
         made.make(PATH, asked(), storage.create)
         storage.may_create.set()
         assert await made.take(PATH, wanted) is None
         await asyncio.sleep(0.1)
         assert (storage.made[0].is_closed, storage.deleted) == (True, ["/2"])
 
-    first_files(story)
 
-
-def test_a_file_whose_pipeline_broke_while_it_waited_is_not_given() -> None:
-    async def story(made: PrecreatedSegments, storage: Storage) -> None:
+async def test_a_file_whose_pipeline_broke_while_it_waited_is_not_given() -> None:
+    async with precreated() as (made, storage):
         made.make(PATH, asked(), storage.create)
         storage.may_create.set()
         await asyncio.sleep(0.1)
@@ -530,11 +524,9 @@ def test_a_file_whose_pipeline_broke_while_it_waited_is_not_given() -> None:
         assert storage.made[0].is_aborted
         assert storage.deleted == ["/2"], "nobody sweeps it while its epoch lasts"
 
-    first_files(story)
 
-
-def test_files_are_bounded_in_number_and_time() -> None:
-    async def story(made: PrecreatedSegments, storage: Storage) -> None:
+async def test_files_are_bounded_in_number_and_time() -> None:
+    async with precreated() as (made, storage):
         storage.may_create.set()
         for partition in range(4):
             made.make(PartitionPath("orders", "id", partition), asked(), storage.create)
@@ -542,11 +534,9 @@ def test_files_are_bounded_in_number_and_time() -> None:
         await asyncio.sleep(1.1)
         assert (len(made), len(storage.deleted)) == (0, 2)
 
-    first_files(story)
 
-
-def test_a_file_that_cannot_be_made_is_no_reason_to_fail() -> None:
-    async def story(made: PrecreatedSegments, storage: Storage) -> None:
+async def test_a_file_that_cannot_be_made_is_no_reason_to_fail() -> None:
+    async with precreated() as (made, storage):
         storage.fails = NoSuchFile("no")
         storage.may_create.set()
         made.make(PATH, asked(), storage.create)
@@ -555,13 +545,11 @@ def test_a_file_that_cannot_be_made_is_no_reason_to_fail() -> None:
         made.forget(PATH)
         assert storage.deleted == []
 
-    first_files(story)
 
-
-def test_files_made_ahead_have_their_places() -> None:
+async def test_files_made_ahead_have_their_places() -> None:
     """They count in what the controller divides by, and one that storage has no room for is a refusal like another."""
 
-    async def story(made: PrecreatedSegments, storage: Storage) -> None:
+    async with precreated() as (made, storage):
         places = storage.places
         places.share(1, 60.0)
         made.make(PATH, asked(), storage.create)
@@ -578,11 +566,9 @@ def test_files_made_ahead_have_their_places() -> None:
         assert await made.take(other, asked()) is None
         assert places.refusals == 1
 
-    first_files(story)
 
-
-def test_a_file_that_nobody_took_in_a_turn_makes_room_for_who_waits() -> None:
-    async def story(made: PrecreatedSegments, storage: Storage) -> None:
+async def test_a_file_that_nobody_took_in_a_turn_makes_room_for_who_waits() -> None:
+    async with precreated() as (made, storage):
         storage.may_create.set()
         for partition in range(2):
             made.make(PartitionPath("orders", "id", partition), asked(), storage.create)
@@ -593,13 +579,11 @@ def test_a_file_that_nobody_took_in_a_turn_makes_room_for_who_waits() -> None:
         await until(lambda: storage.places.held == 1 and not storage.places.closing)
         assert len(storage.deleted) == 1
 
-    first_files(story)
 
-
-def test_a_removal_that_has_no_time_leaves_no_pipeline() -> None:
+async def test_a_removal_that_has_no_time_leaves_no_pipeline() -> None:
     """Of a process that ends: the file is the sweeper's, its pipeline nobody's."""
 
-    async def story(made: PrecreatedSegments, storage: Storage) -> None:
+    async with precreated() as (made, storage):
         storage.may_create.set()
         storage.closes_s = 5.0
         made.make(PATH, asked(), storage.create)
@@ -609,11 +593,9 @@ def test_a_removal_that_has_no_time_leaves_no_pipeline() -> None:
                 await made.close()
         assert (storage.made[0].is_aborted, storage.deleted) == (True, [])
 
-    first_files(story)
 
-
-def test_one_who_is_cancelled_while_he_takes_it_leaves_nothing_open() -> None:
-    async def story(made: PrecreatedSegments, storage: Storage) -> None:
+async def test_one_who_is_cancelled_while_he_takes_it_leaves_nothing_open() -> None:
+    async with precreated() as (made, storage):
         made.make(PATH, asked(), storage.create)
         taking = asyncio.ensure_future(made.take(PATH, asked()))
         await asyncio.sleep(0)
@@ -623,8 +605,6 @@ def test_one_who_is_cancelled_while_he_takes_it_leaves_nothing_open() -> None:
         await asyncio.sleep(0.1)
         assert storage.made[0].is_closed
         assert storage.deleted == ["/2"]
-
-    first_files(story)
 
 
 async def test_where_the_time_of_a_move_goes_with_waiters() -> None:

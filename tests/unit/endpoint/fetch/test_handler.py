@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,22 +21,10 @@ from bmq.meta.members import Members, ProxyAddress
 from bmq.proxy.metadata_cache import MetadataCache
 from bmq.proxy.services import ProxyServices
 from bmq.storage.filesystem import StorageUnavailable
-from tests.harness.loop import run
-from tests.unit.endpoint.serving import World, batch_of
+from tests.unit.endpoint.serving import World, batch_of, serving
 from tests.unit.proxy.handlers.admin_serving import Spread
 
 VERSIONS = range(4, 19)
-
-
-def in_world(main: Callable[[World], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        world = World()
-        world.topic("t", 2)
-        await main(world)
-        await world.reading.close()
-        assert (world.reading.budget.memory.used, world.reading.budget.storage.used) == (0, 0)
-
-    run(whole())
 
 
 def asked(version: int, body: bytes) -> Request:
@@ -95,8 +82,8 @@ def test_it_is_registered_as_kafka_lists_it() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_records_and_marks(version: int) -> None:
-    async def main(world: World) -> None:
+async def test_records_and_marks(version: int) -> None:
+    async with serving(has_sessions=True) as world:
         for _ in range(3):
             world.flush("t", 1)
         response = await fetch(world, version, [topic_of(world, "t", 0, 1, offset=0)])
@@ -113,33 +100,27 @@ def test_records_and_marks(version: int) -> None:
         if version >= 11:
             assert found[1].preferred_read_replica == -1
 
-    in_world(main)
-
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_read_committed_is_told_that_nothing_was_aborted(version: int) -> None:
-    async def main(world: World) -> None:
+async def test_read_committed_is_told_that_nothing_was_aborted(version: int) -> None:
+    async with serving(has_sessions=True) as world:
         world.flush("t", 1)
         response = await fetch(world, version, [topic_of(world, "t", 1)], isolation_level=1)
         assert partitions(response)[1].aborted_transactions == []
 
-    in_world(main)
-
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_unknown_topics_by_the_versions_word(version: int) -> None:
-    async def main(world: World) -> None:
+async def test_unknown_topics_by_the_versions_word(version: int) -> None:
+    async with serving(has_sessions=True) as world:
         unknown = topic_of(world, "x", 0, topic_id=uuid.UUID(int=99))
         response = await fetch(world, version, [unknown])
         expected = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert partitions(response)[0].error_code == expected
 
-    in_world(main)
-
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_error_that_a_version_does_not_know_is_told_as_one_that_it_knows(version: int) -> None:
-    async def main(world: World) -> None:
+async def test_an_error_that_a_version_does_not_know_is_told_as_one_that_it_knows(version: int) -> None:
+    async with serving(has_sessions=True) as world:
         await world.store("t", 0)
         world.fs.fault = StorageUnavailable("no")
         owner = world.owner("t", 1)
@@ -157,12 +138,10 @@ def test_an_error_that_a_version_does_not_know_is_told_as_one_that_it_knows(vers
             "OFFSET_NOT_AVAILABLE" if version >= 11 else older,
         ]
 
-    in_world(main)
-
 
 @pytest.mark.parametrize("version", range(7, 19))
-def test_a_session_over_the_wire(version: int) -> None:
-    async def main(world: World) -> None:
+async def test_a_session_over_the_wire(version: int) -> None:
+    async with serving(has_sessions=True) as world:
         first = await fetch(world, version, [topic_of(world, "t", 0, 1)], session_epoch=0)
         assert (first.error_code, sorted(partitions(first))) == (0, [0, 1])
         session = {"session_id": first.session_id}
@@ -177,12 +156,10 @@ def test_a_session_over_the_wire(version: int) -> None:
         other = await fetch(world, 12 if version >= 13 else 13, [], **session, session_epoch=3)
         assert other.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
-    in_world(main)
-
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_follower_is_refused(version: int) -> None:
-    async def main(world: World) -> None:
+async def test_a_follower_is_refused(version: int) -> None:
+    async with serving(has_sessions=True) as world:
         world.flush("t")
         replica: dict[str, Any] = {"replica_id": 2}
         if version >= 15:
@@ -191,16 +168,12 @@ def test_a_follower_is_refused(version: int) -> None:
         assert found[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert not found[0].records
 
-    in_world(main)
 
-
-def test_what_is_no_fetch_closes_the_connection() -> None:
-    async def main(world: World) -> None:
+async def test_what_is_no_fetch_closes_the_connection() -> None:
+    async with serving(has_sessions=True) as world:
         services = cast(Services, SimpleNamespace(reading=world.reading))
         with pytest.raises(CloseConnection):
             handle(services, asked(12, b"\0\0\0"))
-
-    in_world(main)
 
 
 # ---------------------------------------------------------------------------------------------- the client's rack
@@ -211,10 +184,10 @@ RACK_VERSIONS = range(11, 19)
 
 
 @pytest.mark.parametrize("version", RACK_VERSIONS)
-def test_a_client_of_another_zone_is_sent_to_a_proxy_there(version: int) -> None:
+async def test_a_client_of_another_zone_is_sent_to_a_proxy_there(version: int) -> None:
     """By the leader alone, with the marks and without records; at once, however long it would wait (KIP-392)."""
 
-    async def main(world: World) -> None:
+    async with serving(has_sessions=True) as world:
         world.flush("t", 0)
         world.flush("t", 1)
         loop = asyncio.get_running_loop()
@@ -227,41 +200,33 @@ def test_a_client_of_another_zone_is_sent_to_a_proxy_there(version: int) -> None
         assert (found[1].preferred_read_replica, bytes(found[1].records)) == (-1, bytes(batch_of(0)))
         assert loop.time() == began
 
-    in_world(main)
-
 
 @pytest.mark.parametrize("rack", ["", "a", "nobody's"])
-def test_a_client_of_this_zone_of_none_or_of_one_without_a_proxy_reads_here(rack: str) -> None:
-    async def main(world: World) -> None:
+async def test_a_client_of_this_zone_of_none_or_of_one_without_a_proxy_reads_here(rack: str) -> None:
+    async with serving(has_sessions=True) as world:
         world.flush("t", 0)
         found = partitions(await fetch(world, 18, [topic_of(world, "t", 0)], members=ZONES, rack_id=rack))
         assert (found[0].preferred_read_replica, bytes(found[0].records)) == (-1, bytes(batch_of(0)))
 
-    in_world(main)
 
-
-def test_nothing_is_read_from_storage_for_a_client_that_is_sent_elsewhere() -> None:
-    async def main(world: World) -> None:
+async def test_nothing_is_read_from_storage_for_a_client_that_is_sent_elsewhere() -> None:
+    async with serving(has_sessions=True) as world:
         await world.store("t", 0)
         world.fs.fault = StorageUnavailable("no")
         found = partitions(await fetch(world, 18, [topic_of(world, "t", 0)], members=ZONES, rack_id="b"))
         assert (found[0].error_code, found[0].preferred_read_replica) == (0, 2)
 
-    in_world(main)
 
-
-def test_an_error_is_told_by_the_leader_itself() -> None:
-    async def main(world: World) -> None:
+async def test_an_error_is_told_by_the_leader_itself() -> None:
+    async with serving(has_sessions=True) as world:
         world.flush("t", 0)
         beyond = topic_of(world, "t", 0, offset=99)
         found = partitions(await fetch(world, 18, [beyond], members=ZONES, rack_id="b"))
         assert (found[0].error_code, found[0].preferred_read_replica) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
 
-    in_world(main)
 
-
-def test_a_session_sends_the_client_away_until_it_forgets_the_partition() -> None:
-    async def main(world: World) -> None:
+async def test_a_session_sends_the_client_away_until_it_forgets_the_partition() -> None:
+    async with serving(has_sessions=True) as world:
         zoned: dict[str, Any] = {"members": ZONES, "rack_id": "b"}
         first = await fetch(world, 18, [topic_of(world, "t", 0, 1)], session_epoch=0, **zoned)
         assert {number: each.preferred_read_replica for number, each in partitions(first).items()} == {0: 2, 1: -1}
@@ -272,5 +237,3 @@ def test_a_session_sends_the_client_away_until_it_forgets_the_partition() -> Non
         forgotten = FetchRequest.ForgottenTopic(topic="t", topic_id=topic_id, partitions=[0])
         gone = await fetch(world, 18, [], session_epoch=2, forgotten_topics_data=[forgotten], **zoned)
         assert partitions(gone) == {}
-
-    in_world(main)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -13,23 +13,10 @@ from bmq.core.errors import ErrorCode
 from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S
 from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
-from tests.harness.loop import run
 from tests.harness.waiting import now
-from tests.unit.endpoint.serving import World, errors, offsets, release, want
+from tests.unit.endpoint.serving import World, errors, offsets, release, serving, want
 
 pytestmark = pytest.mark.slow
-
-
-def in_world(main: Callable[[World], Awaitable[None]], *, partitions: int = 3, **options: Any) -> None:
-    async def whole() -> None:
-        world = World(**options)
-        world.topic("t", partitions)
-        await main(world)
-        await world.reading.close()
-        assert (world.reading.budget.memory.used, world.reading.budget.storage.used) == (0, 0)
-        assert world.metrics.parked_fetches == 0
-
-    run(whole())
 
 
 class Client:
@@ -71,8 +58,8 @@ async def settle() -> None:
 # ------------------------------------------------------------------------------------------------------- what is told
 
 
-def test_the_first_answer_tells_of_all_and_later_ones_of_news() -> None:
-    async def main(world: World) -> None:
+async def test_the_first_answer_tells_of_all_and_later_ones_of_news() -> None:
+    async with serving(3, has_sessions=True) as world:
         client = Client(world, range(3))
         assert sorted(offsets(await client.poll())) == [("t", 0), ("t", 1), ("t", 2)]
         assert client.session_id != 0
@@ -88,11 +75,9 @@ def test_the_first_answer_tells_of_all_and_later_ones_of_news() -> None:
         assert (look.wanted.partition, look.marks, look.size) == (1, (1, 1, 1), 0)
         assert offsets(await client.poll()) == {}
 
-    in_world(main)
 
-
-def test_news_without_records_do_not_end_the_wait() -> None:
-    async def main(world: World) -> None:
+async def test_news_without_records_do_not_end_the_wait() -> None:
+    async with serving(3, has_sessions=True) as world:
         client = Client(world, range(3))
         await client.poll(max_wait_s=0)
         parked = asyncio.create_task(client.poll(max_wait_s=100))
@@ -105,13 +90,11 @@ def test_news_without_records_do_not_end_the_wait() -> None:
         world.flush("t", 2)
         assert offsets(await parked) == {("t", 2): [0]}
 
-    in_world(main)
 
-
-def test_records_that_the_client_does_not_take_are_given_again() -> None:
+async def test_records_that_the_client_does_not_take_are_given_again() -> None:
     """It may poll without moving its position; nothing new needs to happen there."""
 
-    async def main(world: World) -> None:
+    async with serving(3, has_sessions=True) as world:
         client = Client(world, range(3))
         await client.poll(max_wait_s=0)
         world.flush("t", 1)
@@ -120,11 +103,9 @@ def test_records_that_the_client_does_not_take_are_given_again() -> None:
             client.moved = []
             assert offsets(fetched) == {("t", 1): [0]}
 
-    in_world(main)
 
-
-def test_what_waits_for_its_owner_is_told_only_when_time_is_up() -> None:
-    async def main(world: World) -> None:
+async def test_what_waits_for_its_owner_is_told_only_when_time_is_up() -> None:
+    async with serving(3, has_sessions=True) as world:
         client = Client(world, range(2))
         await client.poll(max_wait_s=0)
         world.close("t", 1)
@@ -132,11 +113,9 @@ def test_what_waits_for_its_owner_is_told_only_when_time_is_up() -> None:
         assert errors(await client.poll()) == {}
         assert errors(await client.poll(max_wait_s=0)) == {("t", 1): "NOT_LEADER_OR_FOLLOWER"}
 
-    in_world(main)
 
-
-def test_a_session_that_wants_no_wait_and_gets_other_records_is_not_told_of_a_move() -> None:
-    async def main(world: World) -> None:
+async def test_a_session_that_wants_no_wait_and_gets_other_records_is_not_told_of_a_move() -> None:
+    async with serving(3, has_sessions=True) as world:
         client = Client(world, range(2))
         await client.poll(max_wait_s=0)
         world.flush("t", 0)
@@ -147,11 +126,9 @@ def test_a_session_that_wants_no_wait_and_gets_other_records_is_not_told_of_a_mo
         world.flush("t", 1)
         assert offsets(await client.poll()) == {("t", 1): [0]}
 
-    in_world(main)
 
-
-def test_a_partition_that_moved_when_its_session_began_is_read_once_it_is_open() -> None:
-    async def main(world: World) -> None:
+async def test_a_partition_that_moved_when_its_session_began_is_read_once_it_is_open() -> None:
+    async with serving(3, has_sessions=True) as world:
         world.close("t", 1)
         world.flush("t", 0)
         client = Client(world, range(2))
@@ -163,13 +140,11 @@ def test_a_partition_that_moved_when_its_session_began_is_read_once_it_is_open()
         world.flush("t", 1)
         assert offsets(await parked) == {("t", 1): [0]}
 
-    in_world(main)
 
-
-def test_a_session_that_gets_other_records_is_not_told_of_a_move() -> None:
+async def test_a_session_that_gets_other_records_is_not_told_of_a_move() -> None:
     """Neither while it waits for more of them, nor when its time is up."""
 
-    async def main(world: World) -> None:
+    async with serving(3, has_sessions=True) as world:
         client = Client(world, range(2))
         await client.poll(max_wait_s=0)
         poll = asyncio.create_task(client.poll(max_wait_s=0.5, min_bytes=1 << 20))
@@ -183,11 +158,9 @@ def test_a_session_that_gets_other_records_is_not_told_of_a_move() -> None:
         world.flush("t", 1)
         assert offsets(await client.poll()) == {("t", 1): [0]}
 
-    in_world(main)
 
-
-def test_a_fetch_of_no_bytes_still_gets_one_batch() -> None:
-    async def main(world: World) -> None:
+async def test_a_fetch_of_no_bytes_still_gets_one_batch() -> None:
+    async with serving(3, has_sessions=True) as world:
         client = Client(world, range(2), max_bytes=0)
         world.flush("t", 0)
         world.flush("t", 1)
@@ -195,11 +168,9 @@ def test_a_fetch_of_no_bytes_still_gets_one_batch() -> None:
             await client.poll()
         assert client.got == {0: [0], 1: [0]}
 
-    in_world(main)
 
-
-def test_a_topic_made_anew_between_two_polls_is_read_from_its_new_log() -> None:
-    async def main(world: World) -> None:
+async def test_a_topic_made_anew_between_two_polls_is_read_from_its_new_log() -> None:
+    async with serving(3, has_sessions=True) as world:
         world.topic("u", number=40)
         first = await world.fetch([want("u")], session=(0, 0), max_wait_s=0)
         world.topic("u", number=41)
@@ -211,11 +182,9 @@ def test_a_topic_made_anew_between_two_polls_is_read_from_its_new_log() -> None:
         assert now() == 0
         release(await parked)
 
-    in_world(main)
 
-
-def test_an_error_is_told_until_it_is_gone_and_then_the_marks_again() -> None:
-    async def main(world: World) -> None:
+async def test_an_error_is_told_until_it_is_gone_and_then_the_marks_again() -> None:
+    async with serving(3, has_sessions=True) as world:
         client = Client(world, range(2))
         await client.poll(max_wait_s=0)
         world.close("t", 1)
@@ -232,11 +201,9 @@ def test_an_error_is_told_until_it_is_gone_and_then_the_marks_again() -> None:
             assert errors(await client.poll()) == {("t", 0): "OFFSET_OUT_OF_RANGE"}
             assert now() == at
 
-    in_world(main)
 
-
-def test_a_topic_that_goes_and_comes_again() -> None:
-    async def main(world: World) -> None:
+async def test_a_topic_that_goes_and_comes_again() -> None:
+    async with serving(3, has_sessions=True) as world:
         world.topic("u", number=40)
         listed = [want("t"), want("u")]
         first = await world.fetch(listed, session=(0, 0), max_wait_s=0)
@@ -254,33 +221,27 @@ def test_a_topic_that_goes_and_comes_again() -> None:
         assert offsets(found) == {("u", 0): [0]}
         release(found)
 
-    in_world(main)
 
-
-def test_a_session_of_unknown_topics_only_is_answered_at_once() -> None:
-    async def main(world: World) -> None:
+async def test_a_session_of_unknown_topics_only_is_answered_at_once() -> None:
+    async with serving(3, has_sessions=True) as world:
         first = await world.fetch([want("x"), want("y")], session=(0, 0))
         again = await world.fetch(session=(first.session_id, 1))
         for fetched in (first, again):
             assert sorted(errors(fetched)) == [("x", 0), ("y", 0)]
         assert now() == 0
 
-    in_world(main)
 
-
-def test_session_errors_are_answered_without_partitions() -> None:
-    async def main(world: World) -> None:
+async def test_session_errors_are_answered_without_partitions() -> None:
+    async with serving(3, has_sessions=True) as world:
         fetched = await world.fetch([want("t")], session=(5, 3))
         assert (fetched.error, fetched.session_id, fetched.results) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, ())
-
-    in_world(main)
 
 
 # ------------------------------------------------------------------------------------------------ ends and overtaking
 
 
-def test_a_later_request_of_the_session_overtakes_a_parked_one() -> None:
-    async def main(world: World) -> None:
+async def test_a_later_request_of_the_session_overtakes_a_parked_one() -> None:
+    async with serving(3, has_sessions=True) as world:
         first = await world.fetch([want("t")], session=(0, 0), max_wait_s=0)
         parked = asyncio.create_task(world.fetch(session=(first.session_id, 1), max_wait_s=100))
         await settle()
@@ -294,11 +255,9 @@ def test_a_later_request_of_the_session_overtakes_a_parked_one() -> None:
         assert now() == 0
         release(await later)
 
-    in_world(main)
 
-
-def test_a_session_closed_under_its_parked_fetch_is_answered_and_followed_no_more() -> None:
-    async def main(world: World) -> None:
+async def test_a_session_closed_under_its_parked_fetch_is_answered_and_followed_no_more() -> None:
+    async with serving(3, has_sessions=True) as world:
         first = await world.fetch([want("t"), want("t", 1)], session=(0, 0), max_wait_s=0)
         assert len(world.reading.poll) == 2
         parked = asyncio.create_task(world.fetch(session=(first.session_id, 1), max_wait_s=100))
@@ -308,11 +267,9 @@ def test_a_session_closed_under_its_parked_fetch_is_answered_and_followed_no_mor
         assert now() == 0
         assert (len(world.reading.poll), world.metrics.fetch_sessions) == (0, 0)
 
-    in_world(main)
 
-
-def test_a_session_closed_while_its_fetch_reads_storage_is_answered_after_the_read() -> None:
-    async def main(world: World) -> None:
+async def test_a_session_closed_while_its_fetch_reads_storage_is_answered_after_the_read() -> None:
+    async with serving(3, has_sessions=True) as world:
         first = await world.fetch([want("t")], session=(0, 0), max_wait_s=0)
         await world.store("t", count=3)
         world.owner("t").stable = 2  # inside the batch: storage has nothing to give
@@ -326,11 +283,9 @@ def test_a_session_closed_while_its_fetch_reads_storage_is_answered_after_the_re
         assert (await reading).error == ErrorCode.NONE
         assert now() == 0
 
-    in_world(main)
 
-
-def test_a_session_whose_first_answer_never_went_out_is_ended() -> None:
-    async def main(world: World) -> None:
+async def test_a_session_whose_first_answer_never_went_out_is_ended() -> None:
+    async with serving(3, has_sessions=True) as world:
         parked = asyncio.create_task(world.fetch([want("t")], session=(0, 0), max_wait_s=100))
         await settle()
         assert world.metrics.fetch_sessions == 1
@@ -338,11 +293,9 @@ def test_a_session_whose_first_answer_never_went_out_is_ended() -> None:
         await asyncio.gather(parked, return_exceptions=True)
         assert (len(world.reading.poll), world.metrics.fetch_sessions) == (0, 0)
 
-    in_world(main)
 
-
-def test_an_established_session_survives_a_client_that_goes() -> None:
-    async def main(world: World) -> None:
+async def test_an_established_session_survives_a_client_that_goes() -> None:
+    async with serving(3, has_sessions=True) as world:
         client = Client(world, range(2))
         await client.poll(max_wait_s=0)
         parked = asyncio.create_task(world.fetch(session=(client.session_id, 1), max_wait_s=100))
@@ -353,11 +306,9 @@ def test_an_established_session_survives_a_client_that_goes() -> None:
         world.flush("t")
         assert offsets(await client.poll()) == {("t", 0): [0]}
 
-    in_world(main)
 
-
-def test_forgotten_partitions_are_followed_no_more() -> None:
-    async def main(world: World) -> None:
+async def test_forgotten_partitions_are_followed_no_more() -> None:
+    async with serving(3, has_sessions=True) as world:
         client = Client(world, range(3))
         await client.poll(max_wait_s=0)
         await client.poll(max_wait_s=0, forgotten=[("t", 0), ("t", 2)])
@@ -367,14 +318,12 @@ def test_forgotten_partitions_are_followed_no_more() -> None:
         assert offsets(await client.poll(forgotten=[("t", 1)])) == {}
         assert (len(world.reading.poll), world.metrics.fetch_sessions, client.session_id) == (0, 0, 0)
 
-    in_world(main)
-
 
 # -------------------------------------------------------------------------------------------------- cost and fairness
 
 
-def test_a_poll_of_ten_thousand_partitions_looks_at_the_three_that_have_changed() -> None:
-    async def main(world: World) -> None:
+async def test_a_poll_of_ten_thousand_partitions_looks_at_the_three_that_have_changed() -> None:
+    async with serving(10_000, has_sessions=True) as world:
         client = Client(world, range(10_000))
         await client.poll(max_wait_s=0)
         asked = world.owners.asked
@@ -393,11 +342,9 @@ def test_a_poll_of_ten_thousand_partitions_looks_at_the_three_that_have_changed(
         await parked
         assert len(asked) <= 8
 
-    in_world(main, partitions=10_000)
 
-
-def test_ten_thousand_owners_that_come_one_by_one_cost_one_look_each() -> None:
-    async def main(world: World) -> None:
+async def test_ten_thousand_owners_that_come_one_by_one_cost_one_look_each() -> None:
+    async with serving(1_000, has_sessions=True) as world:
         client = Client(world, range(1_000))
         for partition in range(1_000):
             world.close("t", partition)
@@ -412,11 +359,9 @@ def test_ten_thousand_owners_that_come_one_by_one_cost_one_look_each() -> None:
         assert len((await parked).results) == 1_000
         assert len(world.owners.asked) < 2_100
 
-    in_world(main, partitions=1_000)
 
-
-def test_partitions_take_turns_when_an_answer_cannot_hold_all() -> None:
-    async def main(world: World) -> None:
+async def test_partitions_take_turns_when_an_answer_cannot_hold_all() -> None:
+    async with serving(10, has_sessions=True) as world:
         for _ in range(20):
             for partition in range(10):
                 size = world.flush("t", partition)
@@ -432,13 +377,11 @@ def test_partitions_take_turns_when_an_answer_cannot_hold_all() -> None:
         assert sum(counts) == 60
         assert max(counts) - min(counts) <= 3
 
-    in_world(main, partitions=10)
 
-
-def test_lagging_partitions_are_not_starved_by_busy_ones() -> None:
+async def test_lagging_partitions_are_not_starved_by_busy_ones() -> None:
     """Inkless #750."""
 
-    async def main(world: World) -> None:
+    async with serving(10, has_sessions=True) as world:
         await world.store("t", 9, batches=40)
         client = Client(world, range(10))
         for _ in range(60):
@@ -448,19 +391,17 @@ def test_lagging_partitions_are_not_starved_by_busy_ones() -> None:
             await client.poll(max_bytes=5 * size)
         assert len(client.got[9]) >= 25  # its share is a tenth of 300
 
-    in_world(main, partitions=10)
-
 
 # ------------------------------------------------------------------------------------------------------------ all of it
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_happens_every_record_comes_once_and_in_order(seed: int) -> None:
+async def test_whatever_happens_every_record_comes_once_and_in_order(seed: int) -> None:
     """Random flushes to tail or storage, owners that go and come, log starts that move, clients that poll."""
     random_ = random.Random(seed)
     partitions = 4
 
-    async def main(world: World) -> None:
+    async with serving(partitions, has_sessions=True, block_bytes=512) as world:
         clients = [Client(world, range(partitions), min_bytes=random_.choice([1, 500, 5_000]),
                           max_bytes=random_.choice([1, 800, 1 << 20])) for _ in range(3)]  # fmt: skip
         polling = [asyncio.create_task(poll_for_ever(client)) for client in clients]
@@ -478,8 +419,6 @@ def test_whatever_happens_every_record_comes_once_and_in_order(seed: int) -> Non
         for client in clients:
             for partition, bases in client.got.items():
                 assert bases == list(range(world.owner("t", partition).high_watermark)), (seed, partition)
-
-    in_world(main, partitions=partitions, block_bytes=512)
 
 
 async def poll_for_ever(client: Client) -> None:
@@ -509,10 +448,10 @@ ACTIONS: Sequence[str] = ("produce", "produce", "produce", "evict", "close")
 
 
 @pytest.mark.parametrize("has_busy_one", [False, True])
-def test_a_process_that_is_not_a_member_sends_its_clients_away(has_busy_one: bool) -> None:
+async def test_a_process_that_is_not_a_member_sends_its_clients_away(has_busy_one: bool) -> None:
     """Each partition is refused, soon, also beside one that always has records; afterwards all goes on."""
 
-    async def main(world: World) -> None:
+    async with serving(3, has_sessions=True) as world:
         client = Client(world, range(3))
         world.flush("t", 0)
         await client.poll(max_wait_s=0.0)
@@ -543,5 +482,3 @@ def test_a_process_that_is_not_a_member_sends_its_clients_away(has_busy_one: boo
         fetched = await client.poll(max_wait_s=0.0)
         assert errors(fetched) == {}
         assert client.got[1] == [0]
-
-    in_world(main)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,26 +24,11 @@ from bmq.storage.log_reader import OffsetNotFound
 from tests.harness.loop import run
 from tests.harness.loop_stops import without_collector
 from tests.harness.waiting import now
-from tests.unit.endpoint.serving import World, errors, offsets, release, want
+from tests.unit.endpoint.serving import World, errors, offsets, release, serving, want
 
 pytestmark = pytest.mark.slow
 
 T0 = ("t", 0)
-
-
-def in_world(main: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    """Run ``main`` in a world with topic t of two partitions; afterwards nothing is held and nobody follows."""
-
-    async def whole() -> None:
-        world = World(**options)
-        world.topic("t", 2)
-        await main(world)
-        await world.reading.close()
-        assert (world.reading.budget.memory.used, world.reading.budget.storage.used) == (0, 0)
-        assert world.metrics.parked_fetches == 0
-        assert len(world.reading.poll) == 0
-
-    run(whole())
 
 
 async def settle() -> None:
@@ -55,8 +40,8 @@ async def settle() -> None:
 # ------------------------------------------------------------------------------------------------------ from memory
 
 
-def test_records_in_the_tail_are_answered_at_once() -> None:
-    async def main(world: World) -> None:
+async def test_records_in_the_tail_are_answered_at_once() -> None:
+    async with serving() as world:
         size = world.flush("t", count=5) + world.flush("t")
         fetched = await world.fetch([want("t", offset=3)])
         assert now() == 0
@@ -70,11 +55,9 @@ def test_records_in_the_tail_are_answered_at_once() -> None:
         assert world.reading.budget.memory.used == size
         release(fetched)
 
-    in_world(main)
 
-
-def test_limits_of_the_partition_and_of_the_whole() -> None:
-    async def main(world: World) -> None:
+async def test_limits_of_the_partition_and_of_the_whole() -> None:
+    async with serving() as world:
         size = world.flush("t", 0)
         for partition in (0, 0, 1, 1):
             world.flush("t", partition)
@@ -84,11 +67,9 @@ def test_limits_of_the_partition_and_of_the_whole() -> None:
             assert tuple(offsets(fetched).values()) == expected
             release(fetched)
 
-    in_world(main)
 
-
-def test_only_the_first_partition_with_records_may_pass_the_limits() -> None:
-    async def main(world: World) -> None:
+async def test_only_the_first_partition_with_records_may_pass_the_limits() -> None:
+    async with serving() as world:
         world.topic("u", 3)
         for partition in (1, 2):
             world.flush("u", partition)
@@ -96,22 +77,18 @@ def test_only_the_first_partition_with_records_may_pass_the_limits() -> None:
         assert offsets(fetched) == {("u", 0): [], ("u", 1): [0], ("u", 2): []}
         release(fetched)
 
-    in_world(main)
 
-
-def test_the_servers_fetch_max_bytes_counts_too() -> None:
-    async def main(world: World) -> None:
+async def test_the_servers_fetch_max_bytes_counts_too() -> None:
+    async with serving(fetch_max_bytes=1024) as world:
         for _ in range(30):
             size = world.flush("t")
         fetched = await world.fetch([want("t")])
         assert len(offsets(fetched)[T0]) == 1024 // size
         release(fetched)
 
-    in_world(main, fetch_max_bytes=1024)
 
-
-def test_a_reader_that_wants_no_wait_is_answered_with_nothing() -> None:
-    async def main(world: World) -> None:
+async def test_a_reader_that_wants_no_wait_is_answered_with_nothing() -> None:
+    async with serving() as world:
         fetched = await world.fetch([want("t")], max_wait_s=0)
         assert (offsets(fetched), errors(fetched), now()) == ({T0: []}, {}, 0)
         assert await world.fetch([]) is not None
@@ -119,24 +96,20 @@ def test_a_reader_that_wants_no_wait_is_answered_with_nothing() -> None:
         await world.fetch([want("t")], min_bytes=0)
         assert now() == 0
 
-    in_world(main)
-
 
 # ---------------------------------------------------------------------------------------------------------- parked
 
 
-def test_a_fetch_at_the_watermark_is_answered_when_its_time_is_up() -> None:
-    async def main(world: World) -> None:
+async def test_a_fetch_at_the_watermark_is_answered_when_its_time_is_up() -> None:
+    async with serving() as world:
         fetched = await world.fetch([want("t"), want("t", 1)], max_wait_s=0.5)
         assert now() == pytest.approx(0.5)
         assert offsets(fetched) == {T0: [], ("t", 1): []}
         assert fetched.results[0].marks == (0, 0, 0)
 
-    in_world(main)
 
-
-def test_a_flush_wakes_it_and_polls_are_not_needed() -> None:
-    async def main(world: World) -> None:
+async def test_a_flush_wakes_it_and_polls_are_not_needed() -> None:
+    async with serving() as world:
         parked = asyncio.create_task(world.fetch([want("t"), want("t", 1)], max_wait_s=100))
         await settle()
         assert world.metrics.parked_fetches == 1
@@ -149,11 +122,9 @@ def test_a_flush_wakes_it_and_polls_are_not_needed() -> None:
         assert offsets(fetched) == {("t", 1): [0], T0: []}
         release(fetched)
 
-    in_world(main)
 
-
-def test_min_bytes_are_counted_without_looking() -> None:
-    async def main(world: World) -> None:
+async def test_min_bytes_are_counted_without_looking() -> None:
+    async with serving() as world:
         size = world.flush("t")
         parked = asyncio.create_task(world.fetch([want("t", 0, 1), want("t", 1)], min_bytes=3 * size, max_wait_s=100))
         await settle()
@@ -169,11 +140,9 @@ def test_min_bytes_are_counted_without_looking() -> None:
         assert offsets(fetched) == {T0: [1], ("t", 1): [0, 1]}
         release(fetched)
 
-    in_world(main)
 
-
-def test_what_is_there_already_counts_for_min_bytes() -> None:
-    async def main(world: World) -> None:
+async def test_what_is_there_already_counts_for_min_bytes() -> None:
+    async with serving() as world:
         size = world.flush("t", 0)
         parked = asyncio.create_task(world.fetch([want("t"), want("t", 1)], min_bytes=2 * size, max_wait_s=100))
         await settle()
@@ -185,13 +154,11 @@ def test_what_is_there_already_counts_for_min_bytes() -> None:
         assert offsets(late) == {T0: [0], ("t", 1): [0]}
         release(late)
 
-    in_world(main)
 
-
-def test_a_flush_between_the_look_and_the_park_is_not_lost() -> None:
+async def test_a_flush_between_the_look_and_the_park_is_not_lost() -> None:
     """The answer's coroutine may start later than the look that found nothing."""
 
-    async def main(world: World) -> None:
+    async with serving() as world:
         parked = asyncio.create_task(world.fetch([want("t")], max_wait_s=100))
         world.flush("t")
         fetched = await parked
@@ -206,18 +173,14 @@ def test_a_flush_between_the_look_and_the_park_is_not_lost() -> None:
             assert (offsets(fetched), now()) == ({("t", 1): [turns]}, 0)
             release(fetched)
 
-    in_world(main)
 
-
-def test_a_client_that_goes_leaves_nothing_behind() -> None:
-    async def main(world: World) -> None:
+async def test_a_client_that_goes_leaves_nothing_behind() -> None:
+    async with serving() as world:
         parked = asyncio.create_task(world.fetch([want("t"), want("t", 1)], max_wait_s=100))
         await settle()
         assert len(world.reading.poll) == 2
         parked.cancel()
         await asyncio.gather(parked, return_exceptions=True)
-
-    in_world(main)
 
 
 class Followed(SessionPartition):
@@ -229,30 +192,31 @@ def test_a_fetch_that_is_over_leaves_nothing_to_the_collector(end: str) -> None:
     """Its watch and its partitions refer to each other while it waits."""
     left: list[weakref.ref[Followed]] = []
 
-    async def main(world: World) -> None:
-        if end == "at once":
-            world.flush("t")
-        wanted = [Followed("t", partition, 0, 1 << 20) for partition in range(2)]
-        left.extend(map(weakref.ref, wanted))
-        fetch = asyncio.create_task(world.fetch(wanted, max_wait_s=100))
-        await settle()
-        if end == "cancelled":
-            fetch.cancel()
-        await asyncio.wait([fetch])
-        if end != "cancelled":
-            assert (now() == 0) is (end == "at once")
-            release(await fetch)
+    async def main() -> None:
+        async with serving() as world:
+            if end == "at once":
+                world.flush("t")
+            wanted = [Followed("t", partition, 0, 1 << 20) for partition in range(2)]
+            left.extend(map(weakref.ref, wanted))
+            fetch = asyncio.create_task(world.fetch(wanted, max_wait_s=100))
+            await settle()
+            if end == "cancelled":
+                fetch.cancel()
+            await asyncio.wait([fetch])
+            if end != "cancelled":
+                assert (now() == 0) is (end == "at once")
+                release(await fetch)
 
     with without_collector():
-        in_world(main)
+        run(main())
         assert [each() for each in left] == [None, None]
 
 
 # ---------------------------------------------------------------------------------------------- owners and offsets
 
 
-def test_rule2_out_of_range_only_from_an_open_owner_and_past_the_watermark_once_it_is_sure() -> None:
-    async def main(world: World) -> None:
+async def test_rule2_out_of_range_only_from_an_open_owner_and_past_the_watermark_once_it_is_sure() -> None:
+    async with serving() as world:
         owner = world.owner("t")
         for _ in range(10):
             world.flush("t")
@@ -280,11 +244,9 @@ def test_rule2_out_of_range_only_from_an_open_owner_and_past_the_watermark_once_
         assert errors(far) == {T0: "OFFSET_OUT_OF_RANGE"}
         assert now() == pytest.approx(60.5), "whoever asks with an endless wait is not left waiting"
 
-    in_world(main)
 
-
-def test_without_an_owner_a_fetch_waits_for_it() -> None:
-    async def main(world: World) -> None:
+async def test_without_an_owner_a_fetch_waits_for_it() -> None:
+    async with serving() as world:
         world.flush("t")
         owner = world.close("t")
         with_data = asyncio.create_task(world.fetch([want("t", offset=7)], max_wait_s=100))
@@ -300,11 +262,9 @@ def test_without_an_owner_a_fetch_waits_for_it() -> None:
         assert offsets(await with_data) == {T0: [7]}
         release(await with_data)
 
-    in_world(main)
 
-
-def test_an_owner_that_goes_wakes_whoever_waits_and_nothing_is_shown_from_its_tail() -> None:
-    async def main(world: World) -> None:
+async def test_an_owner_that_goes_wakes_whoever_waits_and_nothing_is_shown_from_its_tail() -> None:
+    async with serving() as world:
         world.flush("t")
         parked = asyncio.create_task(world.fetch([want("t", offset=1)], max_wait_s=1))
         await settle()
@@ -313,12 +273,10 @@ def test_an_owner_that_goes_wakes_whoever_waits_and_nothing_is_shown_from_its_ta
         assert errors(await parked) == {T0: "NOT_LEADER_OR_FOLLOWER"}
         assert now() == pytest.approx(1)
 
-    in_world(main)
-
 
 @pytest.mark.parametrize("max_wait_s", [0, 0.5])
-def test_a_fetch_whose_time_ends_while_a_partition_moves_waits_for_the_next_owner(max_wait_s: float) -> None:
-    async def main(world: World) -> None:
+async def test_a_fetch_whose_time_ends_while_a_partition_moves_waits_for_the_next_owner(max_wait_s: float) -> None:
+    async with serving() as world:
         world.flush("t")
         if not max_wait_s:
             world.close("t")
@@ -334,21 +292,17 @@ def test_a_fetch_whose_time_ends_while_a_partition_moves_waits_for_the_next_owne
         assert fetched.results[0].marks == (1, 1, 0)
         assert now() < OWNER_PATIENCE_S
 
-    in_world(main)
-
 
 @pytest.mark.parametrize(("max_wait_s", "told_at"), [(0, OWNER_PATIENCE_S), (0.5, OWNER_PATIENCE_S), (3, 3)])
-def test_an_owner_that_does_not_come_is_told_of_in_the_end(max_wait_s: float, told_at: float) -> None:
-    async def main(world: World) -> None:
+async def test_an_owner_that_does_not_come_is_told_of_in_the_end(max_wait_s: float, told_at: float) -> None:
+    async with serving() as world:
         world.close("t")
         assert errors(await world.fetch([want("t")], max_wait_s=max_wait_s)) == {T0: "NOT_LEADER_OR_FOLLOWER"}
         assert now() == pytest.approx(told_at)
 
-    in_world(main)
 
-
-def test_brokers_tell_proxies_at_once_that_a_partition_is_not_theirs() -> None:
-    async def main(world: World) -> None:
+async def test_brokers_tell_proxies_at_once_that_a_partition_is_not_theirs() -> None:
+    async with serving() as world:
         world.reading.owner_patience_s = 0.0
         world.close("t")
         for max_wait_s in (0.0, 0.5):
@@ -356,15 +310,13 @@ def test_brokers_tell_proxies_at_once_that_a_partition_is_not_theirs() -> None:
             assert errors(fetched) == {T0: "NOT_LEADER_OR_FOLLOWER"}
             assert now() == pytest.approx(max_wait_s)
 
-    in_world(main)
-
 
 @pytest.mark.parametrize("max_wait_s", [0, 0.5, 100])
 @pytest.mark.parametrize("hears_first", [False, True])
-def test_a_read_whose_owner_goes_is_repeated_with_the_next_owner(max_wait_s: float, hears_first: bool) -> None:
+async def test_a_read_whose_owner_goes_is_repeated_with_the_next_owner(max_wait_s: float, hears_first: bool) -> None:
     """The proxy asks the owner where its open segment ends, and the owner gives the partition away."""
 
-    async def main(world: World) -> None:
+    async with serving() as world:
         await world.store("t")
         owner = world.owner("t")
         asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -390,11 +342,9 @@ def test_a_read_whose_owner_goes_is_repeated_with_the_next_owner(max_wait_s: flo
         assert now() == pytest.approx(0.06)
         release(fetched)
 
-    in_world(main)
 
-
-def test_an_owner_that_cannot_be_asked_is_asked_a_few_times_then_told_of() -> None:
-    async def main(world: World) -> None:
+async def test_an_owner_that_cannot_be_asked_is_asked_a_few_times_then_told_of() -> None:
+    async with serving() as world:
         await world.store("t")
         owner, asked = world.owner("t"), []
 
@@ -408,13 +358,11 @@ def test_an_owner_that_cannot_be_asked_is_asked_a_few_times_then_told_of() -> No
         assert now() == pytest.approx(OWNER_PATIENCE_S)
         assert 2 < len(asked) <= OWNER_PATIENCE_S / READ_AGAIN_S + 2
 
-    in_world(main)
 
-
-def test_records_that_come_while_an_owner_is_waited_for_past_the_clients_time_are_sent_at_once() -> None:
+async def test_records_that_come_while_an_owner_is_waited_for_past_the_clients_time_are_sent_at_once() -> None:
     """However few: min_bytes hold for the client's own time."""
 
-    async def main(world: World) -> None:
+    async with serving() as world:
         world.close("t")
         fetch = asyncio.create_task(world.fetch([want("t"), want("t", 1)], min_bytes=10_000, max_wait_s=0.5))
         await asyncio.sleep(0.6)
@@ -425,11 +373,9 @@ def test_records_that_come_while_an_owner_is_waited_for_past_the_clients_time_ar
         assert now() == pytest.approx(0.6)
         release(fetched)
 
-    in_world(main)
 
-
-def test_one_read_whose_owner_goes_holds_up_no_records_of_others() -> None:
-    async def main(world: World) -> None:
+async def test_one_read_whose_owner_goes_holds_up_no_records_of_others() -> None:
+    async with serving() as world:
         await world.store("t", 0)
         world.flush("t", 1)
 
@@ -443,31 +389,25 @@ def test_one_read_whose_owner_goes_holds_up_no_records_of_others() -> None:
         assert errors(fetched) == {}
         release(fetched)
 
-    in_world(main)
 
-
-def test_an_offset_past_the_watermark_is_not_out_of_range_because_others_have_records() -> None:
-    async def main(world: World) -> None:
+async def test_an_offset_past_the_watermark_is_not_out_of_range_because_others_have_records() -> None:
+    async with serving() as world:
         world.flush("t", 1)
         world.owner("t").has_seen_end = False
         fetched = await world.fetch([want("t", offset=1), want("t", 1)], max_wait_s=100)
         assert (offsets(fetched), errors(fetched), now()) == ({T0: [], ("t", 1): [0]}, {}, 0)
         release(fetched)
 
-    in_world(main)
 
-
-def test_an_owner_that_is_not_in_write_is_none() -> None:
-    async def main(world: World) -> None:
+async def test_an_owner_that_is_not_in_write_is_none() -> None:
+    async with serving() as world:
         world.flush("t")
         world.owner("t").is_open = False
         assert errors(await world.fetch([want("t")])) == {T0: "NOT_LEADER_OR_FOLLOWER"}
 
-    in_world(main)
 
-
-def test_the_tail_follows_the_log_start_and_the_block_cache_the_tail() -> None:
-    async def main(world: World) -> None:
+async def test_the_tail_follows_the_log_start_and_the_block_cache_the_tail() -> None:
+    async with serving() as world:
         for _ in range(5):
             world.flush("t", size=5_000)
         pool, tails = world.pool, world.reading.tails
@@ -480,17 +420,15 @@ def test_the_tail_follows_the_log_start_and_the_block_cache_the_tail() -> None:
         world.close("t")
         assert pool.cache_bytes == world.config.cache_bytes
 
-    in_world(main)
-
 
 @pytest.mark.parametrize("session", [(0, -1), (0, 0)], ids=["without a session", "first of a session"])
 @pytest.mark.parametrize("max_wait_s", [0, 100])
-def test_a_response_with_records_says_nothing_of_a_partition_that_moves(
+async def test_a_response_with_records_says_nothing_of_a_partition_that_moves(
     max_wait_s: float, session: tuple[int, int]
 ) -> None:
     """It must list each partition: this one without an error, and with no watermark, as none is known for sure."""
 
-    async def main(world: World) -> None:
+    async with serving() as world:
         world.close("t", 0)
         world.flush("t", 1)
         listed = [want("t", 0), want("t", 1)]
@@ -501,11 +439,9 @@ def test_a_response_with_records_says_nothing_of_a_partition_that_moves(
         release(fetched)
         await world.fetch(session=(fetched.session_id, -1), max_wait_s=0)
 
-    in_world(main)
 
-
-def test_records_that_are_too_few_say_nothing_of_a_partition_that_moves_when_time_is_up() -> None:
-    async def main(world: World) -> None:
+async def test_records_that_are_too_few_say_nothing_of_a_partition_that_moves_when_time_is_up() -> None:
+    async with serving() as world:
         world.flush("t", 1)
         fetch = asyncio.create_task(world.fetch([want("t", 0), want("t", 1)], min_bytes=1 << 19))
         await asyncio.sleep(0.4)
@@ -515,11 +451,9 @@ def test_records_that_are_too_few_say_nothing_of_a_partition_that_moves_when_tim
         assert (offsets(fetched), errors(fetched)) == ({T0: [], ("t", 1): [0]}, {})
         release(fetched)
 
-    in_world(main)
 
-
-def test_an_owner_that_is_missing_for_long_is_told_of_beside_records() -> None:
-    async def main(world: World) -> None:
+async def test_an_owner_that_is_missing_for_long_is_told_of_beside_records() -> None:
+    async with serving() as world:
         world.close("t", 0)
         world.flush("t", 1)
         waits_s = OWNER_PATIENCE_S + 1
@@ -528,12 +462,10 @@ def test_an_owner_that_is_missing_for_long_is_told_of_beside_records() -> None:
         assert (offsets(fetched), errors(fetched)) == ({T0: [], ("t", 1): [0]}, {T0: "NOT_LEADER_OR_FOLLOWER"})
         release(fetched)
 
-    in_world(main)
-
 
 @pytest.mark.parametrize("max_wait_s", [0, 100])
-def test_brokers_tell_proxies_at_once_beside_records_of_others(max_wait_s: float) -> None:
-    async def main(world: World) -> None:
+async def test_brokers_tell_proxies_at_once_beside_records_of_others(max_wait_s: float) -> None:
+    async with serving() as world:
         world.reading.owner_patience_s = 0.0
         world.close("t", 0)
         world.flush("t", 1)
@@ -541,24 +473,20 @@ def test_brokers_tell_proxies_at_once_beside_records_of_others(max_wait_s: float
         assert (now(), errors(fetched)) == (0, {T0: "NOT_LEADER_OR_FOLLOWER"})
         release(fetched)
 
-    in_world(main)
-
 
 @pytest.mark.parametrize(
     ("epoch", "error"), [(-1, None), (0, None), (3, None), (2, "FENCED_LEADER_EPOCH"), (4, "UNKNOWN_LEADER_EPOCH")]
 )
-def test_the_clients_leader_epoch_is_checked(epoch: int, error: str | None) -> None:
-    async def main(world: World) -> None:
+async def test_the_clients_leader_epoch_is_checked(epoch: int, error: str | None) -> None:
+    async with serving() as world:
         world.flush("t")
         fetched = await world.fetch([want("t", epoch=epoch)])
         assert (errors(fetched).get(T0), now()) == (error, 0)
         release(fetched)
 
-    in_world(main)
 
-
-def test_read_committed_ends_at_the_last_stable_offset() -> None:
-    async def main(world: World) -> None:
+async def test_read_committed_ends_at_the_last_stable_offset() -> None:
+    async with serving() as world:
         for _ in range(3):
             world.flush("t")
         world.owner("t").stable = 2
@@ -572,14 +500,12 @@ def test_read_committed_ends_at_the_last_stable_offset() -> None:
         for fetched in (committed, uncommitted):
             release(fetched)
 
-    in_world(main)
-
 
 # ---------------------------------------------------------------------------------------------------- topics
 
 
-def test_what_the_catalog_does_not_know_is_told_by_name_or_id() -> None:
-    async def main(world: World) -> None:
+async def test_what_the_catalog_does_not_know_is_told_by_name_or_id() -> None:
+    async with serving() as world:
         other = uuid.UUID(int=99)
         by_name = await world.fetch([want("x"), want("t", 2), want("t", -1)])
         assert errors(by_name) == dict.fromkeys([("x", 0), ("t", 2), ("t", -1)], "UNKNOWN_TOPIC_OR_PARTITION")
@@ -589,22 +515,18 @@ def test_what_the_catalog_does_not_know_is_told_by_name_or_id() -> None:
         assert now() == 0
         assert list(world.metrics.topics) == []
 
-    in_world(main)
 
-
-def test_an_unknown_topic_beside_a_known_one_does_not_make_a_client_spin() -> None:
+async def test_an_unknown_topic_beside_a_known_one_does_not_make_a_client_spin() -> None:
     """Kafka waits too: only a fetch that knows none of its topics is answered at once."""
 
-    async def main(world: World) -> None:
+    async with serving() as world:
         fetched = await world.fetch([want("x"), want("t")], max_wait_s=0.5)
         assert now() == pytest.approx(0.5)
         assert errors(fetched) == {("x", 0): "UNKNOWN_TOPIC_OR_PARTITION"}
 
-    in_world(main)
 
-
-def test_a_topic_deleted_under_a_parked_fetch_is_told_at_once() -> None:
-    async def main(world: World) -> None:
+async def test_a_topic_deleted_under_a_parked_fetch_is_told_at_once() -> None:
+    async with serving() as world:
         topic = world.topic("u")
         parked = asyncio.create_task(world.fetch([want(topic.topic_id), want(world.catalog.topics["t"].topic_id)],
                                                  max_wait_s=100, by_id=True))  # fmt: skip
@@ -623,11 +545,9 @@ def test_a_topic_deleted_under_a_parked_fetch_is_told_at_once() -> None:
         assert len(world.reading.tails) == 0
         assert "u" not in world.metrics.topics
 
-    in_world(main)
 
-
-def test_a_topic_made_anew_under_its_name_is_another_log() -> None:
-    async def main(world: World) -> None:
+async def test_a_topic_made_anew_under_its_name_is_another_log() -> None:
+    async with serving() as world:
         world.flush("t")
         world.catalog.put("t", Topic(name="t", topic_id=uuid.UUID(int=50), partitions=1))
         assert len(world.reading.tails) == 0
@@ -635,14 +555,12 @@ def test_a_topic_made_anew_under_its_name_is_another_log() -> None:
         fetched = await world.fetch([want("t")], max_wait_s=0)
         assert (offsets(fetched), fetched.results[0].marks) == ({T0: []}, (0, 0, 0))
 
-    in_world(main)
-
 
 # ------------------------------------------------------------------------------------------------------ storage
 
 
-def test_what_the_tail_has_not_is_read_from_storage() -> None:
-    async def main(world: World) -> None:
+async def test_what_the_tail_has_not_is_read_from_storage() -> None:
+    async with serving() as world:
         size = await world.store("t", batches=20)
         await world.produce("t")
         fetched = await world.fetch([want("t", offset=7)])
@@ -653,11 +571,9 @@ def test_what_the_tail_has_not_is_read_from_storage() -> None:
         assert offsets(tail) == {T0: [20]}
         release(tail)
 
-    in_world(main)
 
-
-def test_several_partitions_are_read_at_once_and_limits_hold() -> None:
-    async def main(world: World) -> None:
+async def test_several_partitions_are_read_at_once_and_limits_hold() -> None:
+    async with serving() as world:
         size = 0
         for partition in (0, 1):
             size = await world.store("t", partition, batches=10)
@@ -670,11 +586,9 @@ def test_several_partitions_are_read_at_once_and_limits_hold() -> None:
         assert offsets(fetched) == {T0: list(range(10)), ("t", 1): list(range(5))}
         release(fetched)
 
-    in_world(main)
 
-
-def test_only_the_first_partition_from_storage_may_pass_the_limits() -> None:
-    async def main(world: World) -> None:
+async def test_only_the_first_partition_from_storage_may_pass_the_limits() -> None:
+    async with serving() as world:
         for partition in (0, 1):
             await world.store("t", partition, size=500)
         small = HEADER_BYTES + 10
@@ -682,11 +596,9 @@ def test_only_the_first_partition_from_storage_may_pass_the_limits() -> None:
         assert offsets(fetched) == {T0: [0], ("t", 1): []}
         release(fetched)
 
-    in_world(main)
 
-
-def test_what_cannot_fit_is_not_read() -> None:
-    async def main(world: World) -> None:
+async def test_what_cannot_fit_is_not_read() -> None:
+    async with serving() as world:
         for partition in (0, 1):
             await world.store("t", partition)
         tiny = HEADER_BYTES - 1
@@ -694,8 +606,6 @@ def test_what_cannot_fit_is_not_read() -> None:
         assert offsets(fetched) == {T0: [0], ("t", 1): []}
         assert world.fs.log_reads == 1
         release(fetched)
-
-    in_world(main)
 
 
 @pytest.mark.parametrize(
@@ -707,12 +617,12 @@ def test_what_cannot_fit_is_not_read() -> None:
     ],
 )
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_an_owner_that_cannot_be_asked_is_a_code_that_consumers_know(
+async def test_an_owner_that_cannot_be_asked_is_a_code_that_consumers_know(
     code: ErrorCode, told: str, is_gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that stands still: how far its open file goes, or whether an offset is there, is not known."""
 
-    async def main(world: World) -> None:
+    async with serving() as world:
         await world.store("t", 0)
 
         async def silent(*_: Any) -> Any:
@@ -726,27 +636,23 @@ def test_an_owner_that_cannot_be_asked_is_a_code_that_consumers_know(
         fetched = await world.fetch([want("t")], max_wait_s=1)
         assert errors(fetched) == {T0: told}
 
-    in_world(main)
-
 
 @pytest.mark.parametrize("fault", [StorageUnavailable("no"), CorruptData("bad")])
-def test_a_fault_of_storage_is_its_partitions_alone_and_retriable(
+async def test_a_fault_of_storage_is_its_partitions_alone_and_retriable(
     fault: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No client sees why: the log says it, with the partition."""
 
-    async def main(world: World) -> None:
-        await world.store("t", 0)
-        await world.store("t", 1)
-        world.fs.fault, world.fs.faulty = fault, "/1/"
-        fetched = await world.fetch([want("t"), want("t", 1)], max_wait_s=100)
-        assert offsets(fetched) == {T0: [0], ("t", 1): []}
-        assert errors(fetched) == {("t", 1): "KAFKA_STORAGE_ERROR"}
-        assert world.metrics.topics["t"].failed_fetches == 1
-        release(fetched)
-
     with caplog.at_level(logging.WARNING):
-        in_world(main)
+        async with serving() as world:
+            await world.store("t", 0)
+            await world.store("t", 1)
+            world.fs.fault, world.fs.faulty = fault, "/1/"
+            fetched = await world.fetch([want("t"), want("t", 1)], max_wait_s=100)
+            assert offsets(fetched) == {T0: [0], ("t", 1): []}
+            assert errors(fetched) == {("t", 1): "KAFKA_STORAGE_ERROR"}
+            assert world.metrics.topics["t"].failed_fetches == 1
+            release(fetched)
     (line,) = caplog.records
     assert "cannot be read from storage" in line.getMessage()
     assert fields_of(line) == {"topic": "t", "partition": 1, "error": str(fault)}
@@ -761,46 +667,42 @@ def test_a_fault_of_storage_is_its_partitions_alone_and_retriable(
         (lambda world: None, "CORRUPT_MESSAGE"),
     ],
 )
-def test_rule2_what_storage_misses_is_out_of_range_only_if_the_owner_says_so(
+async def test_rule2_what_storage_misses_is_out_of_range_only_if_the_owner_says_so(
     then: Callable[[World], object], error: str
 ) -> None:
-    async def main(world: World) -> None:
+    async with serving() as world:
         world.owner("t").high_watermark = 10  # and no file at all
         started = asyncio.create_task(world.fetch([want("t", offset=3)]))
         await asyncio.sleep(0)
         then(world)
         assert errors(await started) == {T0: error}
 
-    in_world(main)
-
 
 @pytest.mark.parametrize("lost", ["first", "middle", "last"])
-def test_bytes_that_are_gone_are_told_to_who_reads_them(lost: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_bytes_that_are_gone_are_told_to_who_reads_them(lost: str, caplog: pytest.LogCaptureFixture) -> None:
     """A segment's file was removed by somebody: no consumer waits for it in silence."""
 
-    async def main(world: World) -> None:
-        for _ in range(3):
-            await world.store("t", batches=2)
-        (folder,) = {f"/topics/t/{world.catalog.topics['t'].topic_id}/0"}
-        names = [status.path async for status in world.fs.list(folder)]
-        gone = {"first": 0, "middle": 1, "last": 2}[lost]
-        await world.fs.delete(names[gone])
-        for offset in (2 * gone, 2 * gone + 1):
-            assert errors(await world.fetch([want("t", offset=offset)])) == {T0: "CORRUPT_MESSAGE"}
-        for number in {0, 1, 2} - {gone}:
-            fetched = await world.fetch([want("t", offset=2 * number)])
-            assert offsets(fetched) == {T0: [2 * number, 2 * number + 1]}
-            release(fetched)
-
     with caplog.at_level(logging.ERROR):
-        in_world(main)
+        async with serving() as world:
+            for _ in range(3):
+                await world.store("t", batches=2)
+            (folder,) = {f"/topics/t/{world.catalog.topics['t'].topic_id}/0"}
+            names = [status.path async for status in world.fs.list(folder)]
+            gone = {"first": 0, "middle": 1, "last": 2}[lost]
+            await world.fs.delete(names[gone])
+            for offset in (2 * gone, 2 * gone + 1):
+                assert errors(await world.fetch([want("t", offset=offset)])) == {T0: "CORRUPT_MESSAGE"}
+            for number in {0, 1, 2} - {gone}:
+                fetched = await world.fetch([want("t", offset=2 * number)])
+                assert offsets(fetched) == {T0: [2 * number, 2 * number + 1]}
+                release(fetched)
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
     assert all("records are gone from storage" in line for line in told)
 
 
-def test_a_fetch_with_records_in_memory_waits_for_slow_storage_only_shortly() -> None:
-    async def main(world: World) -> None:
+async def test_a_fetch_with_records_in_memory_waits_for_slow_storage_only_shortly() -> None:
+    async with serving() as world:
         await world.store("t", 0)
         world.flush("t", 1)
         world.fs.gate.clear()
@@ -818,11 +720,9 @@ def test_a_fetch_with_records_in_memory_waits_for_slow_storage_only_shortly() ->
         assert world.fs.log_reads == reads  # found in the block cache
         release(fetched)
 
-    in_world(main)
 
-
-def test_a_fetch_is_answered_even_if_storage_never_does() -> None:
-    async def main(world: World) -> None:
+async def test_a_fetch_is_answered_even_if_storage_never_does() -> None:
+    async with serving() as world:
         await world.store("t", 0)
         world.fs.gate.clear()
         fetched = await world.fetch([want("t", 0)])
@@ -830,11 +730,9 @@ def test_a_fetch_is_answered_even_if_storage_never_does() -> None:
         assert 5 < now() < 30
         await world.reading.close()
 
-    in_world(main)
 
-
-def test_what_is_flushed_while_storage_is_read_is_not_lost() -> None:
-    async def main(world: World) -> None:
+async def test_what_is_flushed_while_storage_is_read_is_not_lost() -> None:
+    async with serving() as world:
         await world.store("t", 0, count=3)
         world.owner("t").stable = 2  # inside the batch: storage has nothing to give
         world.fs.gate.clear()
@@ -851,11 +749,9 @@ def test_what_is_flushed_while_storage_is_read_is_not_lost() -> None:
         assert now() == pytest.approx(0.5)
         assert world.fs.log_reads <= 4
 
-    in_world(main)
 
-
-def test_a_client_that_goes_ends_its_reads() -> None:
-    async def main(world: World) -> None:
+async def test_a_client_that_goes_ends_its_reads() -> None:
+    async with serving() as world:
         await world.store("t", 0)
         world.fs.gate.clear()
         started = asyncio.create_task(world.fetch([want("t")]))
@@ -866,16 +762,14 @@ def test_a_client_that_goes_ends_its_reads() -> None:
         await settle()
         assert world.fs.running == 0
 
-    in_world(main)
-
 
 # ------------------------------------------------------------------------------------------------------ the budget
 
 
-def test_two_hundred_lagging_readers_stay_within_the_budget_and_leave_the_tail_alone() -> None:
+async def test_two_hundred_lagging_readers_stay_within_the_budget_and_leave_the_tail_alone() -> None:
     """AutoMQ #201: catch-up reads ran out of memory on defaults."""
 
-    async def main(world: World) -> None:
+    async with serving(cache_bytes=24 << 20, block_bytes=64 << 10) as world:
         budget, limit = world.reading.budget, world.config.cache_bytes
         world.topic("lag", 8)
         for partition in range(8):
@@ -908,11 +802,9 @@ def test_two_hundred_lagging_readers_stay_within_the_budget_and_leave_the_tail_a
         assert world.metrics.tail_hit_bytes == tail.results[0].size
         release(tail)
 
-    in_world(main, cache_bytes=24 << 20, block_bytes=64 << 10)
 
-
-def test_fetches_wait_for_bytes_in_turn_and_are_answered_without_records_in_the_end() -> None:
-    async def main(world: World) -> None:
+async def test_fetches_wait_for_bytes_in_turn_and_are_answered_without_records_in_the_end() -> None:
+    async with serving() as world:
         memory = world.reading.budget.memory
         held = memory.try_take(memory.limit)
         assert held is not None
@@ -939,13 +831,11 @@ def test_fetches_wait_for_bytes_in_turn_and_are_answered_without_records_in_the_
         assert 5 < now() < 30
         held.release()
 
-    in_world(main)
 
-
-def test_readers_that_never_read_leave_room_for_others() -> None:
+async def test_readers_that_never_read_leave_room_for_others() -> None:
     """Ten ask for all that there is; four of them never take their responses, and small ones go on all the while."""
 
-    async def main(world: World) -> None:
+    async with serving(cache_bytes=16 << 20) as world:
         world.topic("large", 1)
         for _ in range(60):
             world.flush("large", size=100_000)
@@ -967,17 +857,13 @@ def test_readers_that_never_read_leave_room_for_others() -> None:
         for fetched in idle:
             release(fetched)
 
-    in_world(main, cache_bytes=16 << 20)
 
-
-def test_a_reader_of_a_partition_is_kept_and_the_oldest_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_of_a_partition_is_kept_and_the_oldest_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bmq.endpoint.fetch.service.READERS_MAX", 2)
 
-    async def main(world: World) -> None:
+    async with serving() as world:
         world.topic("u", 3)
         for partition in (0, 1, 0, 2):
             await world.store("u", partition)
             release(await world.fetch([want("u", partition)]))
         assert [key.partition for key in world.reading._readers] == [0, 2]
-
-    in_world(main)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -30,7 +30,6 @@ from bmq.core.wire.messages import ListOffsetsRequest
 from bmq.proxy.handlers import list_offsets
 from bmq.proxy.routing.batched_queries import LOST_S, SINGLES_MAX, TOGETHER_MAX, WAIT_S, BatchedQueries
 from tests.harness.fakes import member
-from tests.harness.loop import run
 from tests.harness.loop_stops import STOP_MAX_S, loop_stops
 from tests.harness.waiting import now
 from tests.unit.proxy.cluster import Cluster, cluster, plain
@@ -255,14 +254,6 @@ async def test_closing_cancels_what_is_under_way() -> None:
 # --------------------------------------------------------------------------------------------------- with real brokers
 
 
-def in_cluster(story: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with cluster(**options) as world:
-            await story(world)
-
-    run(main())
-
-
 async def list_ends(world: Cluster, partitions: int) -> list[Any]:
     Topic = ListOffsetsRequest.ListOffsetsTopic
     asked = [
@@ -276,10 +267,10 @@ async def list_ends(world: Cluster, partitions: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("is_earlier", [False, True])
-def test_list_offsets_of_two_brokers(is_earlier: bool) -> None:
+async def test_list_offsets_of_two_brokers(is_earlier: bool) -> None:
     """b2 may be of an earlier version."""
 
-    async def story(world: Cluster) -> None:
+    async with cluster(partitions=40) as world:
         for partition in range(20, 40):
             world.move(partition, "b2")
         if is_earlier:
@@ -292,11 +283,9 @@ def test_list_offsets_of_two_brokers(is_earlier: bool) -> None:
         assert world.network.asked[InternalKey.ASK] == (20 if is_earlier else 0)
         assert world.network.asked[InternalKey.ASK_PARTITIONS] == 2
 
-    in_cluster(story, partitions=40)
 
-
-def test_a_partition_that_is_not_open_holds_up_only_itself() -> None:
-    async def story(world: Cluster) -> None:
+async def test_a_partition_that_is_not_open_holds_up_only_itself() -> None:
+    async with cluster(partitions=10) as world:
         await list_ends(world, 10)
         world.broker("b1").assigned.withdraw(world.key(4))
         began = now()
@@ -309,14 +298,12 @@ def test_a_partition_that_is_not_open_holds_up_only_itself() -> None:
         world.open(4, "b1")
         assert [each.error_code for each in await asked] == 10 * [0]
 
-    in_cluster(story, partitions=10)
 
-
-def test_list_offsets_of_many_partitions_goes_in_turns() -> None:
+async def test_list_offsets_of_many_partitions_goes_in_turns() -> None:
     """Fewer than a request may name: a turn takes as long with all of them."""
     count = 4_000
 
-    async def story(world: Cluster) -> None:
+    async with cluster(partitions=1) as world:
         world.topic = replace(world.topic, partitions=count)
         world.catalog.put("orders", world.topic)
         world.view.owners.update((world.key(number), "b1") for number in range(count))
@@ -334,5 +321,3 @@ def test_list_offsets_of_many_partitions_goes_in_turns() -> None:
         assert [each.offset for each in found] == list(range(count))
         assert stops.longest_s < STOP_MAX_S
         assert world.network.asked[InternalKey.ASK_PARTITIONS] <= count / 100
-
-    in_cluster(story, partitions=1)

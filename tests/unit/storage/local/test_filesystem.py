@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from bmq.storage.local import writer as local_writer
 from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.open import open_filesystem
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
 # Writes numbered lines until it is fenced; prints the position of every acknowledgement, then what ended it.
 WRITER = """
@@ -101,15 +102,13 @@ def writer(tmp_path: Path) -> Any:
     made.rest() if not made._out.closed else None
 
 
-def with_fs(root: Path, body: Callable[[LocalFileSystem], Awaitable[None]], holder: str = "me") -> None:
-    async def main() -> None:
-        fs = LocalFileSystem(root, holder)
-        try:
-            await asyncio.wait_for(body(fs), 60)
-        finally:
-            await fs.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def opened(root: Path, holder: str = "me") -> AsyncIterator[LocalFileSystem]:
+    fs = LocalFileSystem(root, holder)
+    try:
+        yield fs
+    finally:
+        await fs.close()
 
 
 async def put(fs: LocalFileSystem, path: str, data: bytes) -> None:
@@ -125,8 +124,8 @@ def numbered(length: int) -> bytes:
 # Two processes
 
 
-def test_a_fence_stops_another_process_which_acks_nothing_after(tmp_path: Path, writer: Writer) -> None:
-    async def body(fs: LocalFileSystem) -> None:
+async def test_a_fence_stops_another_process_which_acks_nothing_after(tmp_path: Path, writer: Writer) -> None:
+    async with opened(tmp_path) as fs:
         writer.read_until(500)
         await fs.rename("/d/.spare", "/d/final")
         length = await fs.fence(writer.lease)
@@ -137,11 +136,9 @@ def test_a_fence_stops_another_process_which_acks_nothing_after(tmp_path: Path, 
         appender.write(b"mine")
         assert await appender.close() == await fs.visible_length("/d/final")
 
-    with_fs(tmp_path, body)
 
-
-def test_a_paused_process_wakes_up_fenced(tmp_path: Path, writer: Writer) -> None:
-    async def body(fs: LocalFileSystem) -> None:
+async def test_a_paused_process_wakes_up_fenced(tmp_path: Path, writer: Writer) -> None:
+    async with opened(tmp_path) as fs:
         writer.read_until(500)
         writer.process.send_signal(signal.SIGSTOP)
         length = await fs.fence(writer.lease)
@@ -151,11 +148,9 @@ def test_a_paused_process_wakes_up_fenced(tmp_path: Path, writer: Writer) -> Non
         assert await asyncio.to_thread(writer.rest) == "LeaseLost"
         assert writer.acked <= length
 
-    with_fs(tmp_path, body)
 
-
-def test_a_killed_process_leaves_every_acked_byte_and_no_lock(tmp_path: Path, writer: Writer) -> None:
-    async def body(fs: LocalFileSystem) -> None:
+async def test_a_killed_process_leaves_every_acked_byte_and_no_lock(tmp_path: Path, writer: Writer) -> None:
+    async with opened(tmp_path) as fs:
         writer.read_until(1000)
         writer.process.kill()
         assert await asyncio.to_thread(writer.rest) == ""
@@ -168,13 +163,11 @@ def test_a_killed_process_leaves_every_acked_byte_and_no_lock(tmp_path: Path, wr
         appender.write(b"mine")
         assert await appender.close() == length + 4
 
-    with_fs(tmp_path, body)
-
 
 # The fence
 
 
-def test_a_zombie_caught_between_its_look_and_its_write_is_not_answered(
+async def test_a_zombie_caught_between_its_look_and_its_write_is_not_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The order of events that the fence is proven by: the write ends after the fence, the answer is LeaseLost."""
@@ -185,7 +178,7 @@ def test_a_zombie_caught_between_its_look_and_its_write_is_not_answered(
         assert fenced.wait(10)
         local_file.write_all(fd, buffers)
 
-    async def body(fs: LocalFileSystem) -> None:
+    async with opened(tmp_path) as fs:
         appender = await fs.create("/f")
         appender.write(b"acked")
         await appender.flush()
@@ -200,11 +193,9 @@ def test_a_zombie_caught_between_its_look_and_its_write_is_not_answered(
         assert appender.flushed == 5
         assert await fs.visible_length("/f") == 9, "leftovers, never acknowledged"
 
-    with_fs(tmp_path, body)
 
-
-def test_a_deleted_file_tells_its_writer(tmp_path: Path) -> None:
-    async def body(fs: LocalFileSystem) -> None:
+async def test_a_deleted_file_tells_its_writer(tmp_path: Path) -> None:
+    async with opened(tmp_path) as fs:
         appender = await fs.create("/f")
         await fs.delete("/f")
         with pytest.raises(LeaseLost):
@@ -212,24 +203,20 @@ def test_a_deleted_file_tells_its_writer(tmp_path: Path) -> None:
         with pytest.raises(NoSuchFile):
             await fs.fence(appender.lease)
 
-    with_fs(tmp_path, body)
 
-
-def test_the_fence_is_the_write_bit(tmp_path: Path) -> None:
-    async def body(fs: LocalFileSystem) -> None:
+async def test_the_fence_is_the_write_bit(tmp_path: Path) -> None:
+    async with opened(tmp_path) as fs:
         appender = await fs.create("/f")
         assert (tmp_path / "f").stat().st_mode & 0o777 == 0o644
         await appender.close()
         assert (tmp_path / "f").stat().st_mode & 0o777 == 0o444
 
-    with_fs(tmp_path, body)
-
 
 @pytest.mark.parametrize("name", [".spare", "final"])
-def test_a_fence_finds_the_file_in_a_copied_root(tmp_path: Path, name: str) -> None:
+async def test_a_fence_finds_the_file_in_a_copied_root(tmp_path: Path, name: str) -> None:
     """Restored from a backup, say: no file has the inode that it had."""
 
-    async def body(fs: LocalFileSystem) -> None:
+    async with opened(tmp_path):
         (tmp_path / "original").mkdir()
         original = LocalFileSystem(tmp_path / "original", "dead")
         appender = await original.create("/a/.spare")
@@ -246,11 +233,9 @@ def test_a_fence_finds_the_file_in_a_copied_root(tmp_path: Path, name: str) -> N
         assert not os.stat(tmp_path / "copy" / "a" / name).st_mode & 0o200, "fenced"
         await copy.close()
 
-    with_fs(tmp_path, body)
 
-
-def test_closing_the_file_system_leaves_open_files_to_the_fence(tmp_path: Path) -> None:
-    async def body(fs: LocalFileSystem) -> None:
+async def test_closing_the_file_system_leaves_open_files_to_the_fence(tmp_path: Path) -> None:
+    async with opened(tmp_path) as fs:
         before = set(threading.enumerate())
         other = LocalFileSystem(tmp_path, "other")
         appender = await other.create("/f")
@@ -264,8 +249,6 @@ def test_closing_the_file_system_leaves_open_files_to_the_fence(tmp_path: Path) 
         assert await fs.fence(appender.lease) == 5
         left = set(threading.enumerate()) - before
         assert all(thread.name.startswith("asyncio") for thread in left), left
-
-    with_fs(tmp_path, body)
 
 
 def test_a_loop_that_ended_without_close_ends_the_thread_and_its_locks(
@@ -283,9 +266,10 @@ def test_a_loop_that_ended_without_close_ends_the_thread_and_its_locks(
         assert fs._writer is not None
         threads.append(fs._writer._thread)
 
-    async def body(fs: LocalFileSystem) -> None:
-        assert await fs.fence(Lease(paths=("/f",), holder="careless", file_id=0)) == 0
-        assert await (await fs.append("/f")).close() == 0
+    async def body() -> None:
+        async with opened(tmp_path) as fs:
+            assert await fs.fence(Lease(paths=("/f",), holder="careless", file_id=0)) == 0
+            assert await (await fs.append("/f")).close() == 0
 
     monkeypatch.setattr(local_writer, "write_all", stalled)
     asyncio.run(careless())
@@ -293,14 +277,14 @@ def test_a_loop_that_ended_without_close_ends_the_thread_and_its_locks(
     threads[0].join(10)
     assert not threads[0].is_alive()
     monkeypatch.undo()
-    with_fs(tmp_path, body)
+    asyncio.run(body())
 
 
 # Writing
 
 
-def test_more_buffers_than_one_call_takes(tmp_path: Path) -> None:
-    async def body(fs: LocalFileSystem) -> None:
+async def test_more_buffers_than_one_call_takes(tmp_path: Path) -> None:
+    async with opened(tmp_path) as fs:
         appender = await fs.create("/f")
         lines = [b"%d," % n for n in range(3 * local_file.IOV_MAX + 7)]
         for line in lines:
@@ -309,8 +293,6 @@ def test_more_buffers_than_one_call_takes(tmp_path: Path) -> None:
         assert await appender.flush() == len(data)
         assert await fs.read("/f", 0, len(data) + 1) == data
         await appender.close()
-
-    with_fs(tmp_path, body)
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,8 +307,8 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "f").read_bytes() == b"".join(parts)
 
 
-def test_a_drain_answers_all_its_flushes_by_one_wake_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(fs: LocalFileSystem) -> None:
+async def test_a_drain_answers_all_its_flushes_by_one_wake_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path) as fs:
         appenders = [await fs.create(f"/{n}") for n in range(10)]
         held = threading.Event()
         wakes = 0
@@ -354,11 +336,9 @@ def test_a_drain_answers_all_its_flushes_by_one_wake_up(tmp_path: Path, monkeypa
         for n in range(10):
             assert await fs.read(f"/{n}", 0, 1000) == b"x" * 200
 
-    with_fs(tmp_path, body)
 
-
-def test_writers_wait_when_the_disk_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(fs: LocalFileSystem) -> None:
+async def test_writers_wait_when_the_disk_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path) as fs:
         monkeypatch.setattr(local_writer, "QUEUED_BYTES_MAX", 100)
         appender = await fs.create("/f")
         appender.write(b"x" * 150)  # alone it may be larger than the bound
@@ -368,16 +348,14 @@ def test_writers_wait_when_the_disk_is_behind(tmp_path: Path, monkeypatch: pytes
         assert appender.write(b"y") == 151
         assert await appender.close() == 151
 
-    with_fs(tmp_path, body)
-
 
 @pytest.mark.parametrize(
     ("code", "error"), [(errno.ENOSPC, OutOfSpace), (errno.EDQUOT, OutOfSpace), (errno.EIO, PipelineFailed)]
 )
-def test_a_failed_write_ends_the_appender(
+async def test_a_failed_write_ends_the_appender(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[StorageError]
 ) -> None:
-    async def body(fs: LocalFileSystem) -> None:
+    async with opened(tmp_path) as fs:
         appender, well = await fs.create("/f"), await fs.create("/g")
 
         def failing(fd: int, buffers: Sequence[memoryview]) -> None:
@@ -398,13 +376,13 @@ def test_a_failed_write_ends_the_appender(
         assert await fs.fence(appender.lease) == 0
         assert await (await fs.append("/f")).close() == 0
 
-    with_fs(tmp_path, body)
 
-
-def test_a_file_to_write_without_a_descriptor_left_lacks_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_to_write_without_a_descriptor_left_lacks_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Others' segments are closed for it.  A read without one waits for better times."""
 
-    async def body(fs: LocalFileSystem) -> None:
+    async with opened(tmp_path) as fs:
         await (await fs.create("/f")).close()
         plain = os.open
 
@@ -417,8 +395,6 @@ def test_a_file_to_write_without_a_descriptor_left_lacks_room(tmp_path: Path, mo
         with pytest.raises(StorageUnavailable):
             await fs.read("/f", 0, 1 << 20)
         monkeypatch.setattr(os, "open", plain)
-
-    with_fs(tmp_path, body)
 
 
 @pytest.mark.parametrize(
@@ -436,8 +412,8 @@ def test_the_systems_errors_are_translated(code: int, error: type[StorageError])
     assert type(local_file.translate(OSError(code, os.strerror(code)), "/f")) is error
 
 
-def test_a_sync_flush_syncs_the_names_made_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(fs: LocalFileSystem) -> None:
+async def test_a_sync_flush_syncs_the_names_made_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path) as fs:
         synced: list[int] = []
         fsync = os.fsync
 
@@ -456,8 +432,6 @@ def test_a_sync_flush_syncs_the_names_made_before_it(tmp_path: Path, monkeypatch
         await appender.flush(sync=True)
         assert synced == [], "once"
         await appender.close()
-
-    with_fs(tmp_path, body)
 
 
 def _noted(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, int]]:
@@ -478,10 +452,10 @@ def _noted(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, int]
     return calls
 
 
-def test_a_sync_flush_puts_the_bytes_on_disk_before_it_is_answered(
+async def test_a_sync_flush_puts_the_bytes_on_disk_before_it_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(fs: LocalFileSystem) -> None:
+    async with opened(tmp_path) as fs:
         appender = await fs.create("/f")
         calls = _noted(monkeypatch, "writev", "fdatasync")
         inode = (tmp_path / "f").stat().st_ino
@@ -493,17 +467,15 @@ def test_a_sync_flush_puts_the_bytes_on_disk_before_it_is_answered(
         assert calls[1:] == [("writev", inode), ("fdatasync", inode)]
         await appender.close()
 
-    with_fs(tmp_path, body)
-
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_a_sync_fence_puts_bytes_and_names_on_disk(
+async def test_a_sync_fence_puts_bytes_and_names_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_closed: bool
 ) -> None:
     """Its writer was killed between write and sync, or a first fence was; the folders that it made are not synced
     either."""
 
-    async def body(fs: LocalFileSystem) -> None:
+    async with opened(tmp_path) as fs:
         zombie = LocalFileSystem(tmp_path, "zombie")
         appender = await zombie.create("/a/b/.spare")
         appender.write(b"tail")
@@ -520,13 +492,13 @@ def test_a_sync_fence_puts_bytes_and_names_on_disk(
         assert calls[0] == ("fdatasync", (tmp_path / "a/b/final").stat().st_ino)
         assert {inode for _, inode in calls[1:]} == {(tmp_path / name).stat().st_ino for name in (".", "a", "a/b")}
 
-    with_fs(tmp_path, body)
 
-
-def test_a_joined_file_is_on_disk_before_it_replaces_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_joined_file_is_on_disk_before_it_replaces_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And its name before the first part is deleted: whatever a loss of power leaves can be read."""
 
-    async def body(fs: LocalFileSystem) -> None:
+    async with opened(tmp_path) as fs:
         await put(fs, "/a", b"aa")
         await put(fs, "/b", b"bb")
         old = (tmp_path / "b").stat().st_ino
@@ -534,8 +506,6 @@ def test_a_joined_file_is_on_disk_before_it_replaces_its_parts(tmp_path: Path, m
         await fs.concat("/a", ["/b"])
         joined, folder = (tmp_path / "a").stat().st_ino, os.stat(tmp_path).st_ino
         assert calls == [("fsync", joined), ("replace", joined), ("fsync", folder), ("unlink", old)]
-
-    with_fs(tmp_path, body)
 
 
 def test_changed_folders_are_bounded_and_deleted_ones_forgotten(
@@ -550,7 +520,9 @@ def test_changed_folders_are_bounded_and_deleted_ones_forgotten(
     assert not folders._changed
 
 
-def test_a_create_cancelled_under_way_closes_its_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_create_cancelled_under_way_closes_its_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entered, go, closed = threading.Event(), threading.Event(), threading.Event()
     make_folder, close = LocalFileSystem._make_folder, local_file.OpenFile.close
 
@@ -566,7 +538,7 @@ def test_a_create_cancelled_under_way_closes_its_descriptor(tmp_path: Path, monk
     monkeypatch.setattr(LocalFileSystem, "_make_folder", slow)
     monkeypatch.setattr(local_file.OpenFile, "close", noticed)
 
-    async def body(fs: LocalFileSystem) -> None:
+    async with opened(tmp_path) as fs:
         task = asyncio.ensure_future(fs.create("/f"))
         await asyncio.to_thread(entered.wait, 10)
         task.cancel()
@@ -577,39 +549,37 @@ def test_a_create_cancelled_under_way_closes_its_descriptor(tmp_path: Path, monk
         assert await fs.fence(Lease(paths=("/f",), holder="me", file_id=0)) == 0
         assert await (await fs.append("/f")).close() == 0
 
-    with_fs(tmp_path, body)
-
 
 # Reading
 
 
-def test_reads_that_miss_the_page_cache_go_to_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reads_that_miss_the_page_cache_go_to_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def cold(*args: Any) -> int:
         raise BlockingIOError(errno.EAGAIN, "not in memory")
 
     def unable(*args: Any) -> int:
         raise OSError(errno.EOPNOTSUPP, "not on this file system")
 
-    async def body(fs: LocalFileSystem) -> None:
+    async with opened(tmp_path) as fs:
         await put(fs, "/f", b"0123456789")
         for reader in (cold, unable):
             monkeypatch.setattr(os, "preadv", reader)
             assert await fs.read("/f", 2, 3) == b"234"
             assert await fs.read("/f", 8, 30) == b"89"
 
-    with_fs(tmp_path, body)
-
 
 # Names
 
 
-def test_rename_where_the_kernel_cannot_refuse_to_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rename_where_the_kernel_cannot_refuse_to_overwrite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class OldLibrary:
         pass
 
     monkeypatch.setattr(system_calls, "_libc", OldLibrary())
 
-    async def body(fs: LocalFileSystem) -> None:
+    async with opened(tmp_path) as fs:
         await put(fs, "/d/one", b"1")
         await put(fs, "/d/two", b"2")
         await put(fs, "/e/f", b"")
@@ -624,11 +594,9 @@ def test_rename_where_the_kernel_cannot_refuse_to_overwrite(tmp_path: Path, monk
         assert [status.path async for status in fs.list("/g")] == ["/g/three", "/g/two"]
         assert os.stat(tmp_path / "g" / "three").st_nlink == 1
 
-    with_fs(tmp_path, body)
-
 
 @pytest.mark.parametrize("survivors", [["b", "c", "d"], ["c", "d"], ["d"], []])
-def test_a_concat_that_crashed_leaves_the_last_sources_only(
+async def test_a_concat_that_crashed_leaves_the_last_sources_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survivors: list[str]
 ) -> None:
     """Read up to the first source left, then the sources: every byte once, wherever it crashed."""
@@ -640,7 +608,7 @@ def test_a_concat_that_crashed_leaves_the_last_sources_only(
             raise OSError(errno.EIO, "crash")
         unlink(path)
 
-    async def body(fs: LocalFileSystem) -> None:
+    async with opened(tmp_path) as fs:
         for name, data in parts.items():
             await put(fs, f"/{name}", data)
         monkeypatch.setattr(os, "unlink", crashing)
@@ -656,16 +624,14 @@ def test_a_concat_that_crashed_leaves_the_last_sources_only(
         assert log == b"".join(parts.values())
         assert await fs.read("/a", 0, 99) == b"".join(parts.values())
 
-    with_fs(tmp_path, body)
 
-
-def test_a_concat_that_fails_before_it_replaced_anything_leaves_no_trace(
+async def test_a_concat_that_fails_before_it_replaced_anything_leaves_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*args: Any) -> int:
         raise OSError(errno.ENOSPC, "full")
 
-    async def body(fs: LocalFileSystem) -> None:
+    async with opened(tmp_path) as fs:
         await put(fs, "/a", b"aa")
         await put(fs, "/b", b"bb")
         (tmp_path / ".a.concat").write_bytes(b"of an earlier crash")
@@ -679,10 +645,8 @@ def test_a_concat_that_fails_before_it_replaced_anything_leaves_no_trace(
             await fs.concat("/a", ["/b"])
         assert (tmp_path / "a").read_bytes() == b"aabb"
 
-    with_fs(tmp_path, body)
 
-
-def test_nobody_appends_to_a_file_that_is_being_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_appends_to_a_file_that_is_being_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copying, go = threading.Event(), threading.Event()
     copy = system_calls.copy_bytes
 
@@ -693,7 +657,7 @@ def test_nobody_appends_to_a_file_that_is_being_joined(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(filesystem, "copy_bytes", slow)
 
-    async def body(fs: LocalFileSystem) -> None:
+    async with opened(tmp_path) as fs:
         await put(fs, "/a", b"aa")
         await put(fs, "/b", b"bb")
         task = asyncio.ensure_future(fs.concat("/a", ["/b"]))
@@ -707,13 +671,10 @@ def test_nobody_appends_to_a_file_that_is_being_joined(tmp_path: Path, monkeypat
         assert appender.position == 4
         await appender.close()
 
-    with_fs(tmp_path, body)
-
 
 # Opening a root
 
 
-@pytest.mark.loops("asyncio")
 async def test_urls(tmp_path: Path) -> None:
     async def main() -> None:
         root = tmp_path / "a b" / "root"
@@ -740,7 +701,6 @@ async def test_urls(tmp_path: Path) -> None:
     await main()
 
 
-@pytest.mark.loops("asyncio")
 async def test_a_folder_is_removed_while_others_write_into_it_and_remove_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -774,7 +734,6 @@ async def test_a_folder_is_removed_while_others_write_into_it_and_remove_it(
     await test()
 
 
-@pytest.mark.loops("asyncio")
 async def test_a_folder_that_is_written_all_the_time_is_not_removed_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
