@@ -59,7 +59,7 @@ class _Broker:
 
 
 class FileShares:
-    """The shares of one term.  ``take`` brokers' reports, and ``divide`` about once a second while ``is_divided``.
+    """The shares of one term: ``update`` with brokers' reports, ``divide`` about once a second while ``is_divided``.
 
     All times are in seconds of a monotonic clock.  Bounded by the brokers that report.
     """
@@ -88,7 +88,7 @@ class FileShares:
         """Return how many files `broker` may have open; None if its own bound applies."""
         return self._shares.get(broker)
 
-    def take(self, broker: str, reported: OpenFileReport, now: float) -> None:
+    def update(self, broker: str, reported: OpenFileReport, now: float) -> None:
         """Take a broker's report.  Refusals in its first one are not counted: they may be from any time before."""
         known = self._brokers.get(broker)
         if known is None:
@@ -97,7 +97,7 @@ class FileShares:
         known.is_refused |= reported.refused > known.reported.refused
         known.reported, known.reported_at = reported, now
 
-    def leave(self, broker: str) -> None:
+    def forget(self, broker: str) -> None:
         """Forget a broker that is not a member any more."""
         self._brokers.pop(broker, None)
         self._shares.pop(broker, None)
@@ -105,7 +105,7 @@ class FileShares:
     def divide(self, now: float) -> Mapping[str, int]:
         """Return each broker's share, computed from the reports since the last division; empty if storage has room."""
         for name in [name for name, each in self._brokers.items() if now - each.reported_at > STALE_S]:
-            self.leave(name)
+            self.forget(name)
         is_refused = any(each.is_refused for each in self._brokers.values())
         for each in self._brokers.values():
             each.is_refused = False

@@ -28,7 +28,7 @@ class _Stall:
 class StalledBrokers:
     """The brokers of one term that have stalled.
 
-    ``take`` each response, ``leave`` a member that is gone.  Bounded by the members that have ever stalled.
+    ``update`` with each response, ``forget`` a member that is gone.  Bounded by the members that have ever stalled.
     """
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class StalledBrokers:
         """Return the brokers that serve again, and whose rest is not over."""
         return frozenset(name for name, stall in self._stalls.items() if stall.is_over and now < stall.rests_until)
 
-    def take(self, member: str, is_serving: bool, now: float) -> bool:
-        """Take a member's report whether it serves.  Returns whether that has changed."""
+    def update(self, member: str, is_serving: bool, now: float) -> bool:
+        """Update with a member's report whether it serves.  Returns whether that has changed."""
         stall = self._stalls.get(member)
         if is_serving:
             if stall is None or stall.is_over:
@@ -61,6 +61,6 @@ class StalledBrokers:
         self._stalls[member] = _Stall(stall.times + 1 if stall is not None and is_soon else 1)
         return True
 
-    def leave(self, member: str) -> None:
+    def forget(self, member: str) -> None:
         """Forget a member that is gone, with its stalls."""
         self._stalls.pop(member, None)

@@ -290,9 +290,9 @@ class Term:
             )
         if incarnation not in self._view.members:  # else its key is deleted first, which is another event
             self._members.pop(incarnation, None)
-        self.loads.leave(incarnation)
-        self.stalled_brokers.leave(incarnation)
-        self.file_shares.leave(incarnation)
+        self.loads.forget(incarnation)
+        self.stalled_brokers.forget(incarnation)
+        self.file_shares.forget(incarnation)
         self._is_dirty = True
 
     async def _probe(self, incarnation: str) -> None:
@@ -353,11 +353,11 @@ class Term:
             if not self.failures.is_living(member.incarnation):
                 return
             if measured is not None:
-                steps = self.loads.take(member.incarnation, measured, self._clock.monotonic())
+                steps = self.loads.update(member.incarnation, measured, self._clock.monotonic())
                 if await run_in_steps(steps):
                     self.queue.put(PLAN_NEEDED)
             if is_serving is not None:
-                self._take_serving(member.incarnation, is_serving)
+                self._update_serving(member.incarnation, is_serving)
 
         while True:
             async with asyncio.TaskGroup() as tasks:
@@ -379,7 +379,7 @@ class Term:
             async with turns:
                 reported = await self._client.open_files(member, shares.share(member.incarnation))
             if reported is not None and self.failures.is_living(member.incarnation):
-                shares.take(member.incarnation, reported, self._clock.monotonic())
+                shares.update(member.incarnation, reported, self._clock.monotonic())
 
         while True:
             if self.leadership.may_act:
@@ -400,8 +400,8 @@ class Term:
         resting = self.stalled_brokers.resting(self._clock.monotonic())
         return bool(self._moved_at or self._feed.has_unknown or resting or self._has_resting) or self.is_balancing
 
-    def _take_serving(self, incarnation: str, is_serving: bool) -> None:
-        if self.stalled_brokers.take(incarnation, is_serving, self._clock.monotonic()):
+    def _update_serving(self, incarnation: str, is_serving: bool) -> None:
+        if self.stalled_brokers.update(incarnation, is_serving, self._clock.monotonic()):
             if is_serving:
                 _log.warning("a broker serves again", extra=fields(member=incarnation))
             else:

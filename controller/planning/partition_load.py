@@ -41,7 +41,7 @@ class Loads:
     def __repr__(self) -> str:
         return f"<Loads partitions={self._table.rated_count} members={len(self._asked_at)}>"
 
-    def take(self, member: str, measured: Sequence[Measured], now: float) -> Generator[None, None, bool]:
+    def update(self, member: str, measured: Sequence[Measured], now: float) -> Generator[None, None, bool]:
         """Take a member's response, in steps of bounded work.  Returns whether any rate may have changed.
 
         A partition that the member owns and that is missing in the response had no traffic.  A member's first response
@@ -69,7 +69,7 @@ class Loads:
                 yield
         return done > 0
 
-    def leave(self, member: str) -> None:
+    def forget(self, member: str) -> None:
         """Forget a member that is gone.  Its partitions' rates stay, since their load moves to other members."""
         self._asked_at.pop(member, None)
 

@@ -207,6 +207,6 @@ async def _share(brokers: Sequence[Broker]) -> None:
                 refused=places.refusals,
                 limit_max=places.limit_max,
             )
-            shares.take(name, reported, time.monotonic())
+            shares.update(name, reported, time.monotonic())
         shares.divide(time.monotonic())
         await asyncio.sleep(SHARE_ROUND_S if shares.is_divided else LOAD_S)

@@ -165,7 +165,7 @@ def tell_shares(shares: FileShares, brokers: Sequence[SimBroker]) -> None:
     for broker in brokers:
         if (share := shares.share(broker.name)) is not None:
             broker.places.share(share, SHARE_S)
-        shares.take(broker.name, broker.report(), now)
+        shares.update(broker.name, broker.report(), now)
     shares.divide(now)
 
 

@@ -26,7 +26,7 @@ def report(held: int, waiting: int = 0, refused: int = 0, closing: int = 0, limi
 
 def round_of(shares: FileShares, now: float, **reports: OpenFileReport) -> Mapping[str, int]:
     for name, reported in reports.items():
-        shares.take(name, reported, now)
+        shares.update(name, reported, now)
     return shares.divide(now)
 
 
@@ -68,7 +68,7 @@ def test_one_broker_needs_no_share() -> None:
     for refused in range(5):
         assert round_of(shares, float(refused), a=report(100, 100, refused)) == {}
     shares = divided(a=report(100), b=report(0, 100))
-    shares.leave("b")
+    shares.forget("b")
     assert round_of(shares, 1.0, a=report(100, 100, refused=2)) == {}
     assert not shares.is_divided
 
@@ -168,7 +168,7 @@ def test_whatever_is_reported_each_broker_has_a_share_within_its_bounds(
     for reported, seconds, gone in history:
         now += seconds
         if gone:
-            shares.leave(gone)
+            shares.forget(gone)
         before = shares.room
         found = round_of(shares, now, **reported)
         assert shares.is_divided == bool(found)

@@ -7,13 +7,13 @@ from bmq.controller.stalled_brokers import REST_MAX_S, REST_S, StalledBrokers
 
 def test_who_serves_is_no_news() -> None:
     serving = StalledBrokers()
-    assert not serving.take("a", True, 0.0)
+    assert not serving.update("a", True, 0.0)
     assert serving.stalled == serving.resting(0.0) == frozenset()
 
 
 def test_a_stall_is_news_once_and_so_is_its_end() -> None:
     serving = StalledBrokers()
-    assert [serving.take("a", word, at) for at, word in enumerate([False, False, True, True])] == [
+    assert [serving.update("a", word, at) for at, word in enumerate([False, False, True, True])] == [
         True,
         False,
         True,
@@ -23,9 +23,9 @@ def test_a_stall_is_news_once_and_so_is_its_end() -> None:
 
 def test_after_a_stall_it_rests_for_its_time() -> None:
     serving = StalledBrokers()
-    serving.take("a", False, 0.0)
+    serving.update("a", False, 0.0)
     assert (sorted(serving.stalled), sorted(serving.resting(0.0))) == (["a"], [])
-    serving.take("a", True, 100.0)
+    serving.update("a", True, 100.0)
     assert (sorted(serving.stalled), sorted(serving.resting(100.0 + REST_S - 1))) == ([], ["a"])
     assert serving.resting(100.0 + REST_S) == frozenset()
 
@@ -34,8 +34,8 @@ def rests(*gaps_s: float) -> list[float]:
     """How long it rests after each of several stalls, the next one so long after a rest."""
     serving, now, found = StalledBrokers(), 0.0, []
     for gap_s in (*gaps_s, 0.0):
-        serving.take("a", False, now)
-        serving.take("a", True, now)
+        serving.update("a", False, now)
+        serving.update("a", True, now)
         end = next(s for s in range(1, int(REST_MAX_S) + 2) if not serving.resting(now + s))
         found.append(float(end))
         now += end + gap_s
@@ -52,7 +52,7 @@ def test_long_after_another_stall_it_rests_as_after_the_first() -> None:
 
 def test_who_has_left_begins_anew() -> None:
     serving = StalledBrokers()
-    serving.take("a", False, 0.0)
-    serving.leave("a")
+    serving.update("a", False, 0.0)
+    serving.forget("a")
     assert serving.stalled == frozenset()
-    assert not serving.take("a", True, 1.0)
+    assert not serving.update("a", True, 1.0)

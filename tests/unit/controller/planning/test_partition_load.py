@@ -24,7 +24,7 @@ def rates(table: PartitionTable) -> dict[PartitionKey, Rate]:
 
 
 def take(loads: Loads, member: str, measured: Sequence[Measured], now: float) -> bool:
-    steps = loads.take(member, measured, now)
+    steps = loads.update(member, measured, now)
     while True:
         try:
             next(steps)
@@ -87,7 +87,7 @@ def test_a_rate_moves_with_its_partition() -> None:
 def test_who_dies_leaves_the_rate_and_a_deleted_topic_takes_it_along() -> None:
     loads = Loads(partitions := table())
     ask(loads, "a", 0, 200, 1_000)
-    loads.leave("a")
+    loads.forget("a")
     assert KEY in rates(partitions)
     partitions.remove_topic(TOPIC)
     assert rates(partitions) == {}
