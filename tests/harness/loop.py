@@ -58,7 +58,7 @@ class _VirtualClock(selectors.BaseSelector):
             self.stay()
 
     def stay(self) -> None:
-        """One more turn at the same instant.  Raises Stuck."""
+        """Count one more turn at the same instant.  Raises Stuck if there are too many."""
         self._turns += 1
         if self._turns > TURNS_MAX:
             raise Stuck(f"{TURNS_MAX} turns at {self.now:.6f} s: something spins")
@@ -111,7 +111,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Gates:
-    """Which processes do not run."""
+    """The processes that do not run."""
 
     __slots__ = ("dead", "stopped")
 
@@ -206,7 +206,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer
 
     def _run_once(self) -> None:
-        """One turn, as asyncio's own takes it, without files to look at: due timers, then all that was ready.
+        """Take one turn, as asyncio's own takes it, without files to look at: due timers, then all that was ready.
 
         Timers of one instant run in the order in which they were set.
         """
@@ -241,15 +241,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self.call_exception_handler({"message": message, "exception": error, "handle": handle})
 
     def stop_process(self, process: str) -> None:
-        """SIGSTOP."""
+        """Stop a process, as SIGSTOP does."""
         self.gates.stopped.setdefault(process, [])
 
     def resume_process(self, process: str) -> None:
-        """SIGCONT: what came due meanwhile runs now."""
+        """Let a stopped process go on, as SIGCONT does: what came due meanwhile runs now."""
         self._ready.extend(self.gates.stopped.pop(process, ()))  # type: ignore[attr-defined]
 
     def time(self) -> float:
-        """Virtual seconds since the run began."""
+        """Return the virtual seconds since the run began."""
         return self.clock.now
 
     def create_task(self, coro: Any, *, name: object = None, **kwargs: Any) -> asyncio.Task[Any]:
@@ -276,19 +276,22 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def kill_tasks(process: str) -> None:
-    """kill -9 as far as asyncio knows it: no task of the process goes on, but for what it does when it is cancelled."""
+    """Cancel all tasks of a process: of kill -9 what asyncio knows.
+
+    None goes on, but for what it does when it is cancelled.
+    """
     assert process
     for task in tasks_of(process):
         task.cancel()
 
 
 def tasks_of(process: str) -> list[asyncio.Task[Any]]:
-    """Its tasks, oldest first."""
+    """Return the tasks of a process, oldest first."""
     return [task for task in _tasks(asyncio.get_running_loop()) if isinstance(task, _Task) and task.process == process]
 
 
 def kill(process: str) -> None:
-    """kill -9, once the process is cut off from everything: neither its tasks nor its timers go on."""
+    """Kill a process (kill -9) that is cut off from everything: neither its tasks nor its timers go on."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     loop.gates.dead[process] = tasks_of(process)
@@ -304,7 +307,7 @@ def _keep_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 
 
 def run(main: Coroutine[Any, Any, T], seed: int = 0, *, limit_s: float = 86_400.0) -> T:
-    """The result of ``main`` on a fresh loop; what is left over is then cancelled, oldest first.
+    """Run ``main`` on a fresh loop and return its result; what is left over is then cancelled, oldest first.
 
     ``seed`` seeds the module ``random`` for the time of the run (its state is restored).  Raises ``Stuck`` on a
     deadlock, on a spin and after ``limit_s`` virtual seconds; and, if ``main`` itself passed, the first failure that no
@@ -343,8 +346,11 @@ def _describe(task: asyncio.Task[Any]) -> str:
 
 
 def _cancel_rest(loop: VirtualLoop) -> None:
-    """A dead process that was closing what it had goes on to the next part when it is cancelled, and may wait for ever
-    there too: its tasks are cancelled again."""
+    """Cancel all tasks, again and again until none is left.
+
+    A dead process that was closing what it had goes on to the next part when it is cancelled, and may wait for ever
+    there too.
+    """
     loop.clock.go_on_for(CLEANUP_S)
     for _ in range(CANCELS_MAX):
         rest = _tasks(loop)

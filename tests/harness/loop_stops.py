@@ -52,7 +52,7 @@ def run_measured(main: Coroutine[Any, Any, T]) -> tuple[T, float]:
 
 
 class TurnCounter:
-    """How many things are done in each turn of the running loop, also of one with virtual time."""
+    """A count of what is done in each turn of the running loop, also of one with virtual time."""
 
     def __init__(self) -> None:
         self._counts = [0]
@@ -70,7 +70,7 @@ class TurnCounter:
         self._counts[-1] += 1
 
     def take(self) -> list[int]:
-        """The turns in which something was done since the last call, as how much."""
+        """Return how much was done in each turn since the last call, without the turns that did nothing."""
         taken = [count for count in self._counts if count]
         self._counts = [0]
         return taken

@@ -21,7 +21,7 @@ class Disconnected(ConnectionError):
 
 
 class _ServerTransport(asyncio.Transport):
-    """What the server writes to; ``link`` gets it a little later, in order."""
+    """The server's transport: ``link`` gets what is written a little later, in order."""
 
     def __init__(self, link: Link) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _ServerTransport(asyncio.Transport):
         return not self._link.is_paused
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The simulated kernel takes everything."""
+        """Do nothing: the simulated kernel takes everything."""
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -80,7 +80,7 @@ class Calls:
         raise NotImplementedError
 
     async def call(self, request: Any, response: type[Any], version: int) -> Any:
-        """The decoded response; None when the request asks for none (acks=0)."""
+        """Return the decoded response; None when the request asks for none (acks=0)."""
         if not self.is_open:
             raise Disconnected("closed")
         self._correlation_id += 1
@@ -168,7 +168,7 @@ class Link(Calls):
             self._run(self._connection.buffer_updated, size)
 
     def closed(self) -> None:
-        """The server's side is gone."""
+        """Note that the server's side is gone."""
         if self.is_open:
             self.is_open = False
             self._run(self._connection.connection_lost, None)
