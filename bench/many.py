@@ -37,19 +37,19 @@ async def partitions(site: Site, plan: Plan, number: int) -> AsyncIterator[Sampl
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(site.broker(config))
         yield sample("open alone", 1, await _open_one_by_one(first))
-        writers: list[PartitionDriver] = []
+        drivers: list[PartitionDriver] = []
         for count in sorted(plan.counts):
-            added = places[len(writers) : count]
+            added = places[len(drivers) : count]
             started = time.perf_counter()
-            writers += await _open_all(first, added)
+            drivers += await _open_all(first, added)
             took_s = time.perf_counter() - started
             yield sample("open", len(added), {"seconds": took_s, "partitions_s": len(added) / took_s})
             for name, in_all in LOADS.items():
-                yield sample("partitions", count, await _write(first, writers, in_all, plan), f", {name}")
+                yield sample("partitions", count, await _write(first, drivers, in_all, plan), f", {name}")
 
         second = await stack.enter_async_context(site.broker(config))
-        for writer in writers:
-            await writer.abandon()
+        for driver in drivers:
+            await driver.abandon()
         yield sample("open after a crash", total, await _timed_open(second, places))
         await asyncio.gather(*(_append_one(second, place) for place in places))  # a segment each, to be closed
         started = time.perf_counter()
@@ -73,9 +73,9 @@ async def _open_one_by_one(broker: Broker) -> dict[str, float]:
     batch = make_batch(SIZE)
     for place in new_places(LONE_OPENS):
         started = time.perf_counter()
-        writer = await broker.open(place.path, place.key)
+        driver = await broker.open(place.path, place.key)
         opened.append((time.perf_counter() - started) * 1000)
-        await writer.append(renew(batch))
+        await driver.append(renew(batch))
         flushed.append((time.perf_counter() - started) * 1000)
         await broker.move(place.key)
     opening, answer = spread_of(opened), spread_of(flushed)
@@ -91,17 +91,17 @@ async def _open_all(broker: Broker, places: Sequence[Place]) -> list[PartitionDr
     """Open all at once, each with one batch flushed: its segment is created, registered, named and written."""
 
     async def one(place: Place) -> PartitionDriver:
-        writer = await broker.open(place.path, place.key)
-        await writer.append(make_batch(SIZE))
-        return writer
+        driver = await broker.open(place.path, place.key)
+        await driver.append(make_batch(SIZE))
+        return driver
 
     return list(await asyncio.gather(*(one(place) for place in places)))
 
 
 async def _append_one(broker: Broker, place: Place) -> None:
-    writer = broker.get(place.key)
-    assert writer is not None
-    await writer.append(make_batch(SIZE))
+    driver = broker.get(place.key)
+    assert driver is not None
+    await driver.append(make_batch(SIZE))
 
 
 async def _timed_open(broker: Broker, places: Sequence[Place]) -> dict[str, float]:
@@ -112,8 +112,8 @@ async def _timed_open(broker: Broker, places: Sequence[Place]) -> dict[str, floa
     return {"seconds": took_s, "partitions_s": len(places) / took_s}
 
 
-async def _write(broker: Broker, writers: Sequence[PartitionDriver], in_all: int, plan: Plan) -> dict[str, float]:
-    loop = ClosedLoop(writers, size=SIZE, in_flight=max(1, in_all // len(writers)))
+async def _write(broker: Broker, drivers: Sequence[PartitionDriver], in_all: int, plan: Plan) -> dict[str, float]:
+    loop = ClosedLoop(drivers, size=SIZE, in_flight=max(1, in_all // len(drivers)))
     flushes = flushes_of(broker)
     started = time.perf_counter()
     measured = await loop.measure(

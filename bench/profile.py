@@ -131,9 +131,9 @@ async def _load(roots: Roots, adapter: str, size: int, seconds: float) -> tuple[
     sampler = Sampler()
     async with roots.site(adapter) as site, site.broker() as broker:
         place = new_places(1)[0]
-        writer = await broker.open(place.path, place.key)
+        driver = await broker.open(place.path, place.key)
         for warm_s in (2.0, 0.0):  # the datanodes' compilers first
-            loop = ClosedLoop([writer], size=size, in_flight=in_flight(FULL, size))
+            loop = ClosedLoop([driver], size=size, in_flight=in_flight(FULL, size))
             if warm_s:
                 await loop.measure(warm_s=0.0, seconds=warm_s, bytes_max=FULL.throughput_bytes_max)
         with sampler:
@@ -146,8 +146,8 @@ async def _traced(roots: Roots, adapter: str, size: int) -> pstats.Stats:
     tracer = cProfile.Profile()
     async with roots.site(adapter) as site, site.broker() as broker:
         place = new_places(1)[0]
-        writer = await broker.open(place.path, place.key)
-        loop = ClosedLoop([writer], size=size, in_flight=in_flight(FULL, size))
+        driver = await broker.open(place.path, place.key)
+        loop = ClosedLoop([driver], size=size, in_flight=in_flight(FULL, size))
         tracer.enable()
         measured = await loop.measure(warm_s=0.0, seconds=3.0, bytes_max=FULL.throughput_bytes_max)
         tracer.disable()

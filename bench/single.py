@@ -56,8 +56,8 @@ async def throughput(site: Site, plan: Plan, number: int) -> AsyncIterator[Sampl
     for name, size in SIZES.items():
         async with site.broker() as broker:
             place = new_places(1)[0]
-            writer = await broker.open(place.path, place.key)
-            loop = ClosedLoop([writer], size=size, in_flight=in_flight(plan, size))
+            driver = await broker.open(place.path, place.key)
+            loop = ClosedLoop([driver], size=size, in_flight=in_flight(plan, size))
             before = flushes_of(broker)
             measured = await loop.measure(
                 warm_s=plan.warm_s, seconds=plan.throughput_s, bytes_max=plan.throughput_bytes_max
@@ -82,9 +82,9 @@ async def latency(site: Site, plan: Plan, number: int) -> AsyncIterator[Sample]:
     async with site.broker() as broker:
         for name, size, sync in cases:
             place = new_places(1)[0]
-            writer = await broker.open(place.path, place.key, LogConfig(flush_sync=sync))
-            await one_at_a_time(writer, size=size, count=max(5, plan.lone_count // 20), seconds=plan.warm_s)
-            taken = await one_at_a_time(writer, size=size, count=plan.lone_count, seconds=plan.lone_s)
+            driver = await broker.open(place.path, place.key, LogConfig(flush_sync=sync))
+            await one_at_a_time(driver, size=size, count=max(5, plan.lone_count // 20), seconds=plan.warm_s)
+            taken = await one_at_a_time(driver, size=size, count=plan.lone_count, seconds=plan.lone_s)
             yield Sample(
                 adapter=site.adapter,
                 bench="latency",

@@ -22,8 +22,8 @@ IN_FLIGHT = 16
 async def _use(broker: Broker) -> None:
     """Open a partition, write to it, checkpoint it and hand it over."""
     place = new_places(1)[0]
-    writer = await broker.open(place.path, place.key)
-    await writer.append(make_batch(SIZE))
+    driver = await broker.open(place.path, place.key)
+    await driver.append(make_batch(SIZE))
     await broker.move(place.key)
 
 
@@ -38,13 +38,13 @@ async def takeover(site: Site, plan: Plan, number: int) -> AsyncIterator[Sample]
     flushed: list[float] = []
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(site.broker())
-        writer = await broker.open(place.path, place.key)
+        driver = await broker.open(place.path, place.key)
         for _ in range(plan.takeovers):
-            loop = ClosedLoop([writer], size=SIZE, in_flight=IN_FLIGHT)
+            loop = ClosedLoop([driver], size=SIZE, in_flight=IN_FLIGHT)
             await loop.measure(warm_s=0.0, seconds=0.05, bytes_max=1 << 30)
             successor = await stack.enter_async_context(site.broker())
             await _use(successor)
-            loop = ClosedLoop([writer], size=SIZE, in_flight=IN_FLIGHT)
+            loop = ClosedLoop([driver], size=SIZE, in_flight=IN_FLIGHT)
             loop.start()
             await asyncio.sleep(0.02)
             started = time.perf_counter()
@@ -58,7 +58,7 @@ async def takeover(site: Site, plan: Plan, number: int) -> AsyncIterator[Sample]
             if loop.last_offset >= base:
                 raise AssertionError(f"offset {loop.last_offset} was acknowledged, its successor began at {base}")
             await broker.close()
-            broker, writer = successor, taken
+            broker, driver = successor, taken
     opening, answer = spread_of(opened), spread_of(flushed)
     yield Sample(
         adapter=site.adapter,

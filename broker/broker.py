@@ -94,7 +94,7 @@ class Broker:
         self.config.validate()
         clock = clock or SystemClock()
         self.journal = JournalWriter(
-            fs, incarnation, self._snapshot, no_room=lambda why: self.shared.places.lacks_room(why)
+            fs, incarnation, self._snapshot, no_room=lambda why: self.shared.open_files.lacks_room(why)
         )
         self.on_failed: Callable[[str], None] = no_op
         """Called with the reason when this broker cannot go on: its process should end and be started again."""
@@ -108,7 +108,9 @@ class Broker:
         self._file_check = FileCheck(self.config.file_check_ms, self._report)
         self._journals = JournalCache(fs, incarnation, is_alive)
         alarms = Alarms(now_ms := lambda: int(clock.monotonic() * 1000))
-        places = OpenFileLimit(self.config.open_pipelines_max, self.config.open_parallel, self._make_room, self._report)
+        open_files = OpenFileLimit(
+            self.config.open_pipelines_max, self.config.open_parallel, self._make_room, self._report
+        )
         self.shared = BrokerContext(
             fs=fs,
             kv=kv,
@@ -124,16 +126,16 @@ class Broker:
             alarms=alarms,
             health=NodeHealth(),
             budget=ByteBudget(self.config.buffer_bytes_total),
-            places=places,
-            first_files=PrecreatedSegments(
+            open_files=open_files,
+            precreated=PrecreatedSegments(
                 fs,
-                places,
+                open_files,
                 alarms,
                 now_ms,
                 most=self.config.open_parallel,
                 keep_ms=self.config.handover_wait_ms + FIRST_FILE_MS,
             ),
-            late_indexes=DeferredIndexes(alarms, now_ms, self._report),
+            deferred_indexes=DeferredIndexes(alarms, now_ms, self._report),
             store_waits=StoreWaits(self.config.stalled_ms),
             reads=reads or ReadProgress(),
             report=self._report,
@@ -213,17 +215,17 @@ class Broker:
         acknowledged then: the others have no more room, and this broker gets its share of what there is
         (``broker.files.open_file_limit``).
         """
-        return self.is_lost or (self._storage.is_stalled and not self.shared.places.is_refused)
+        return self.is_lost or (self._storage.is_stalled and not self.shared.open_files.is_refused)
 
     @property
     def open_pipelines(self) -> int:
         """Partitions that have a file open, plus files precreated for partitions that are moving here."""
-        return sum(writer.has_files for writer in self.shared.busy) + len(self.shared.first_files)
+        return sum(driver.has_files for driver in self.shared.busy) + len(self.shared.precreated)
 
     @property
     def under_replicated(self) -> int:
         """Partitions whose open segment has fewer copies than `replication`: Kafka's UnderReplicatedPartitions."""
-        return sum(0 < len(each.nodes) < each.partition.config.replication for each in self.shared.busy)
+        return sum(0 < len(each.nodes) < each.machine.config.replication for each in self.shared.busy)
 
     @property
     def waiting_for_store(self) -> int:
@@ -239,22 +241,22 @@ class Broker:
     @property
     def waiting_for_place(self) -> int:
         """Partitions that wait until another's segment is closed, since no more may be open."""
-        return self.shared.places.waiting
+        return self.shared.open_files.waiting
 
     @property
     def longest_wait_for_place_s(self) -> float:
         """Seconds that the first of ``waiting_for_place`` has waited; 0 if none waits."""
-        return self.shared.places.longest_wait_s
+        return self.shared.open_files.longest_wait_s
 
     @property
     def open_pipelines_limit(self) -> int:
         """Segments that may be open now: ``open_pipelines_max``, or fewer where storage has no room for as many."""
-        return self.shared.places.limit
+        return self.shared.open_files.limit
 
     @property
     def under_min_isr(self) -> int:
         """Partitions that have fewer datanodes than min.insync.replicas: Kafka's UnderMinIsrPartitionCount."""
-        return sum(writer.partition.is_short for writer in self.shared.short)
+        return sum(driver.machine.is_short for driver in self.shared.short)
 
     @property
     def unflushed_bytes(self) -> int:
@@ -287,19 +289,19 @@ class Broker:
         Raises RequestError if the takeover ends otherwise, ValueError if the partition is open here already.
         """
         held = self._partitions.get(key)
-        if held is not None and held.partition.state not in TERMINAL:
+        if held is not None and held.machine.state not in TERMINAL:
             raise ValueError(f"{path} is open already")
         async with self._opening:  # held across the takeover on purpose: it bounds how many run at once
-            writer = PartitionDriver(self.shared, path, key, config or LogConfig())
-            self._partitions[key] = writer
+            driver = PartitionDriver(self.shared, path, key, config or LogConfig())
+            self._partitions[key] = driver
             began_ms = self.shared.now_ms()
-            with self._storage.takeover(writer):
-                writer.start(found, handed)
-                await writer.wait_open()
+            with self._storage.takeover(driver):
+                driver.start(found, handed)
+                await driver.wait_open()
             self.shared.takeover_ms.observe(self.shared.now_ms() - began_ms)
-            if writer.partition.full_checkpoint() is not None:
+            if driver.machine.full_checkpoint() is not None:
                 self._departed.pop(key, None)  # the new checkpoint is durable, and holds at least as much
-        return writer
+        return driver
 
     def expect(self, path: PartitionPath, config: LogConfig, epoch: int) -> None:
         """Precreate the first segment of a partition that clients wait for, and that this broker will claim.
@@ -313,10 +315,10 @@ class Broker:
 
         ``is_deleted``: there will be no successor, so its last checkpoint is forgotten too.
         """
-        writer = self._partitions[key]
-        handed = await writer.move(has_successor=has_successor)
+        driver = self._partitions[key]
+        handed = await driver.move(has_successor=has_successor)
         self.moved_total += 1
-        self._forget(key, writer)
+        self._forget(key, driver)
         if is_deleted:
             self.forget_departed(key)
         return handed
@@ -325,10 +327,10 @@ class Broker:
         """Forget a former partition's last checkpoint: its topic is deleted, so no successor needs it."""
         self._departed.pop(key, None)
 
-    def _forget(self, key: PartitionKey, writer: OpenPartition) -> None:
-        if self._partitions.get(key) is writer:
+    def _forget(self, key: PartitionKey, driver: OpenPartition) -> None:
+        if self._partitions.get(key) is driver:
             del self._partitions[key]
-            final = writer.partition.full_checkpoint()
+            final = driver.machine.full_checkpoint()
             if final is not None:
                 self._departed[key] = final
 
@@ -350,9 +352,9 @@ class Broker:
         except TimeoutError:
             left = list(self._partitions.values())
             _log.warning("%d partitions are not handed over: storage does not let them be closed", len(left))
-            await asyncio.gather(*(writer.abandon() for writer in left))
+            await asyncio.gather(*(driver.abandon() for driver in left))
         await self._end_files(deadline)
-        self.shared.places.close()
+        self.shared.open_files.close()
         self.shared.alarms.close()
         self.journal.close()
         if journal is not None:
@@ -368,10 +370,10 @@ class Broker:
 
     async def _end_files(self, deadline: float) -> None:
         """Delete the precreated segments that nothing uses, and write the deferred indexes, until ``deadline``."""
-        late = self.shared.late_indexes
+        late = self.shared.deferred_indexes
         try:
             async with asyncio.timeout_at(deadline):
-                await asyncio.gather(self.shared.first_files.close(), late.finish())
+                await asyncio.gather(self.shared.precreated.close(), late.finish())
         except TimeoutError:
             _log.warning("%d segments' indexes are not written: their partitions' next owners write them", len(late))
             await late.abandon()
@@ -392,8 +394,8 @@ class Broker:
         """
         yielded: set[PartitionKey] = set()
         for key in tuple(self._partitions):
-            writer = self._partitions.get(key)
-            checkpoint = writer.partition.full_checkpoint() if writer is not None else None
+            driver = self._partitions.get(key)
+            checkpoint = driver.machine.full_checkpoint() if driver is not None else None
             if checkpoint is not None:
                 yielded.add(key)
                 yield checkpoint
@@ -409,9 +411,9 @@ class Broker:
 
         Batches that wait for a flush are refused, and none is acknowledged any more.
         """
-        for writer in list(self._partitions.values()):
-            if writer.partition.state not in TERMINAL:
-                writer.post(ev.EpochChanged(writer.partition.epoch + 1))
+        for driver in list(self._partitions.values()):
+            if driver.machine.state not in TERMINAL:
+                driver.post(ev.EpochChanged(driver.machine.epoch + 1))
 
     async def _seal_journals(self) -> None:
         while True:
@@ -430,15 +432,15 @@ class Broker:
         while True:
             await asyncio.sleep(_UPKEEP_S)
             busy = self.shared.busy
-            busy.difference_update([writer for writer in busy if not writer.has_files])
+            busy.difference_update([driver for driver in busy if not driver.has_files])
             self._file_check.check(busy, self.shared.now_ms())
             self._storage.leave_slow_nodes()
             self.journal.check_file()
             await self._storage.leave_broken_files()
             while self.shared.fenced:
-                writer = self.shared.fenced.pop()
-                await writer.abandon()
-                self._forget(writer.partition.key, writer)
+                driver = self.shared.fenced.pop()
+                await driver.abandon()
+                self._forget(driver.machine.key, driver)
 
     def _make_room(self, wanted: int) -> None:
         """Begin to close ``wanted`` files for partitions that wait to open one.
@@ -448,26 +450,26 @@ class Broker:
         third of a turn: one that is written every moment would be closed and opened for nearly each record.  While more
         partitions wait than have files, a file is idle whenever no write is under way.
         """
-        now_ms, turn_ms, places = self.shared.now_ms(), self.config.crowded_turn_ms, self.shared.places
-        idle_ms = 0 if places.waiting > places.held else turn_ms // 3
-        wanted -= self.shared.first_files.drop_older(wanted, turn_ms)
+        now_ms, turn_ms, open_files = self.shared.now_ms(), self.config.crowded_turn_ms, self.shared.open_files
+        idle_ms = 0 if open_files.waiting > open_files.held else turn_ms // 3
+        wanted -= self.shared.precreated.drop_older(wanted, turn_ms)
         idle: list[tuple[int, str, OpenPartition]] = []
         written: list[tuple[int, str, OpenPartition]] = []
-        for writer in self.shared.busy:
-            partition = writer.partition
+        for driver in self.shared.busy:
+            partition = driver.machine
             segment = partition.current
             if segment is None:
                 continue
             if partition.is_draining:
                 wanted -= 1
             elif partition.batches.is_idle and now_ms - segment.last_write_ms >= idle_ms:
-                idle.append((segment.last_write_ms, str(writer.path), writer))
+                idle.append((segment.last_write_ms, str(driver.path), driver))
             elif now_ms - segment.opened_ms >= turn_ms:
-                written.append((segment.opened_ms, str(writer.path), writer))
+                written.append((segment.opened_ms, str(driver.path), driver))
         idle.sort(key=lambda candidate: candidate[:2])
         written.sort(key=lambda candidate: candidate[:2])
-        for _, _, writer in [*idle, *written][: max(wanted, 0)]:
-            writer.post(ev.PlaceWanted())
+        for _, _, driver in [*idle, *written][: max(wanted, 0)]:
+            driver.post(ev.PlaceWanted())
 
     def _report(self, text: str, /, *arguments: object, **about: Unpack[Fields]) -> None:
         _log.error(text, *arguments, extra=fields(**about))

@@ -39,11 +39,11 @@ class FileCheck:
     def __repr__(self) -> str:
         return f"<FileCheck {len(self._seen)} segments>"
 
-    def check(self, writers: Iterable[OpenPartition], now_ms: int) -> None:
+    def check(self, drivers: Iterable[OpenPartition], now_ms: int) -> None:
         """Begin to check the segments that are due, unless the last check is still under way."""
         if self._running is not None and not self._running.done():
             return
-        due = self._due(writers, now_ms)
+        due = self._due(drivers, now_ms)
         if due:
             self._running = asyncio.get_running_loop().create_task(self._check_all(due), name="file check")
 
@@ -54,50 +54,50 @@ class FileCheck:
     async def _check_all(self, due: list[OpenPartition]) -> None:
         turns = asyncio.Semaphore(AT_ONCE)
 
-        async def check(writer: OpenPartition) -> None:
+        async def check(driver: OpenPartition) -> None:
             async with turns:
-                await self._check_file(writer)
+                await self._check_file(driver)
 
         await asyncio.gather(*map(check, due))
 
-    def _due(self, writers: Iterable[OpenPartition], now_ms: int) -> list[OpenPartition]:
+    def _due(self, drivers: Iterable[OpenPartition], now_ms: int) -> list[OpenPartition]:
         seen, self._seen = self._seen, {}
         due = []
-        for writer in writers:
-            segment = writer.partition.current
+        for driver in drivers:
+            segment = driver.machine.current
             if segment is None or not segment.flushed:
                 continue
-            name, flushed, checked_ms = seen.get(writer, (segment.entry.name, 0, segment.opened_ms))
+            name, flushed, checked_ms = seen.get(driver, (segment.entry.name, 0, segment.opened_ms))
             if name != segment.entry.name:
                 flushed, checked_ms = 0, segment.opened_ms
             if segment.flushed > flushed and now_ms - checked_ms >= self._every_ms:
                 flushed, checked_ms = segment.flushed, now_ms
-                due.append(writer)
-            self._seen[writer] = segment.entry.name, flushed, checked_ms
+                due.append(driver)
+            self._seen[driver] = segment.entry.name, flushed, checked_ms
         return due
 
-    async def _check_file(self, writer: OpenPartition) -> None:
+    async def _check_file(self, driver: OpenPartition) -> None:
         """Look the file up twice, and ask the store for the owner between: a successor may rightly have removed it."""
-        segment = writer.partition.current
+        segment = driver.machine.current
         if segment is None:
             return
         entry = segment.entry
         try:
-            if await writer.is_in_place(entry) or not await writer.is_ours() or await writer.is_in_place(entry):
+            if await driver.is_in_place(entry) or not await driver.is_ours() or await driver.is_in_place(entry):
                 return
         except (StorageError, KvError) as error:
             _log.info(
                 "could not check that a segment's file exists, trying again later",
-                extra=fields(**writer.path.log_fields, error=error),
+                extra=fields(**driver.path.log_fields, error=error),
             )
-            self._seen.pop(writer, None)
+            self._seen.pop(driver, None)
             return
         self._report(
             "the file of a segment was deleted or moved while it was written, with %d flushed bytes (file id %s): if it"
             " was moved, move it back; going on in a new segment",
             segment.flushed,
             entry.file_id,
-            **writer.path.log_fields,
-            path=writer.path.log(entry.name),
+            **driver.path.log_fields,
+            path=driver.path.log(entry.name),
         )
-        writer.post(ev.SegmentFailed(entry.name, "its file was deleted or moved"))
+        driver.post(ev.SegmentFailed(entry.name, "its file was deleted or moved"))

@@ -55,10 +55,10 @@ OPENING_WAIT_S = 5.0
 class BrokerApi:
     """Handlers of one broker's internal requests."""
 
-    def __init__(self, assigned: AssignedPartitions, load: TrafficCounters, places: OpenFileLimit) -> None:
+    def __init__(self, assigned: AssignedPartitions, load: TrafficCounters, open_files: OpenFileLimit) -> None:
         self._assigned = assigned
         self._load = load
-        self._places = places
+        self._open_files = open_files
         self._cpu_ms: dict[str, int] = {}  # by caller of Load, the process's CPU time when it last called
 
     def register(self, endpoint: InternalEndpoint) -> None:
@@ -160,14 +160,14 @@ class BrokerApi:
 
     def open_files(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Set this broker's share of open files, if the leader sends one, and return the numbers that it divides by."""
-        asked, places = OpenFilesRequest.decode(body), self._places
+        asked, open_files = OpenFilesRequest.decode(body), self._open_files
         if asked.limit >= 0:
-            places.share(asked.limit, min(asked.limit_ms / 1000, SHARE_MAX_S))
+            open_files.share(asked.limit, min(asked.limit_ms / 1000, SHARE_MAX_S))
         return OpenFilesResponse(
             ErrorCode.NONE,
-            held=places.held,
-            closing=places.closing,
-            waiting=places.waiting + places.opening,
-            refused=places.refusals,
-            limit_max=places.limit_max,
+            held=open_files.held,
+            closing=open_files.closing,
+            waiting=open_files.waiting + open_files.opening,
+            refused=open_files.refusals,
+            limit_max=open_files.limit_max,
         ).encode()

@@ -71,16 +71,16 @@ class StorageWatch:
         return self._shared.trouble or self._shared.reads.error
 
     @contextmanager
-    def takeover(self, writer: PartitionDriver) -> Iterator[None]:
-        """Count ``writer`` as taking its partition over while the context is entered.
+    def takeover(self, driver: PartitionDriver) -> Iterator[None]:
+        """Count ``driver`` as taking its partition over while the context is entered.
 
         A clean exit counts as progress of storage.
         """
-        self._taken_over.add(writer)
+        self._taken_over.add(driver)
         try:
             yield
         finally:
-            self._taken_over.discard(writer)
+            self._taken_over.discard(driver)
         self._opened += 1
 
     async def watch(self) -> None:
@@ -94,13 +94,13 @@ class StorageWatch:
     def _check_shortage(self) -> None:
         """Report, once per shortage, that storage has too few datanodes for min.insync.replicas."""
         short = self._shared.short
-        gone = [writer for writer in short if not writer.partition.is_short or writer.partition.state in TERMINAL]
+        gone = [driver for driver in short if not driver.machine.is_short or driver.machine.state in TERMINAL]
         short.difference_update(gone)
         if not short:
             self._is_shortage_reported = False
         elif not self._is_shortage_reported:
             self._is_shortage_reported = True
-            example = min((writer.path for writer in short), key=str)
+            example = min((driver.path for driver in short), key=str)
             self._shared.report(
                 "storage has too few datanodes for min.insync.replicas of %d partitions, this one among them: produces"
                 " with acks=all wait, and are then refused, until there are enough",
@@ -153,11 +153,11 @@ class StorageWatch:
         if self._read_trial is not None:
             return True
         if any(
-            writer.partition.state in (State.FENCE, State.RECOVER) and not writer.partition.is_unreadable
-            for writer in self._taken_over
+            driver.machine.state in (State.FENCE, State.RECOVER) and not driver.machine.is_unreadable
+            for driver in self._taken_over
         ):
             return True
-        short_bytes = sum(writer.partition.batches.buffered_bytes for writer in shared.short)
+        short_bytes = sum(driver.machine.batches.buffered_bytes for driver in shared.short)
         return shared.budget.used > shared.store_waits.unflushed_bytes + short_bytes
 
     def _has_passed_trial(self) -> bool:
@@ -190,10 +190,10 @@ class StorageWatch:
         """
         turns = Turns(_LEFT_A_TURN)
         broken: list[StorageError] = []
-        for writer in tuple(self._shared.busy):
+        for driver in tuple(self._shared.busy):
             if turns.is_over():
                 await next_turn()
-            failure = writer.leave_broken_files()
+            failure = driver.leave_broken_files()
             if failure is not None:
                 broken.append(failure)
         if broken:
@@ -209,12 +209,12 @@ class StorageWatch:
         slow = set(health.outliers())
         if not slow:
             return
-        for writer in sorted(self._shared.busy, key=lambda writer: str(writer.path)):
-            if not writer.partition.may_leave_slow(now_ms) or slow.isdisjoint(writer.nodes):
+        for driver in sorted(self._shared.busy, key=lambda driver: str(driver.path)):
+            if not driver.machine.may_leave_slow(now_ms) or slow.isdisjoint(driver.nodes):
                 continue
             if health.take_roll_token(now_ms):
                 health.slow(sorted(slow), now_ms)
-                writer.post(ev.StorageSlow())
+                driver.post(ev.StorageSlow())
 
     async def probe_nodes(self) -> None:
         """Probe the excluded datanodes once a second, one after the other; a node that responds is used again.

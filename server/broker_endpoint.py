@@ -84,10 +84,10 @@ def register_broker(
     endpoint: InternalEndpoint,
     assigned: AssignedPartitions,
     load: TrafficCounters,
-    places: OpenFileLimit,
+    open_files: OpenFileLimit,
     fence: ShardFence,
     check: CheckOwnership | None = None,
 ) -> None:
     """Register the internal APIs of a broker."""
-    BrokerApi(assigned, load, places).register(endpoint)
+    BrokerApi(assigned, load, open_files).register(endpoint)
     ShardLogApi(assigned, fence, check).register(endpoint)

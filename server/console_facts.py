@@ -139,7 +139,7 @@ class _Facts:
 
     def _states(self) -> dict[str, int]:
         role = self._node.broker
-        return dict(Counter(writer.partition.state.name for writer in role.broker.partitions())) if role else {}
+        return dict(Counter(driver.machine.state.name for driver in role.broker.partitions())) if role else {}
 
     def cluster(self) -> ClusterFacts:
         node = self._node
@@ -225,8 +225,8 @@ class _Facts:
         except RequestError as error:
             if not error.code.is_retriable:
                 raise
-        writer = role.broker.get(key) if role is not None else None
-        state = writer.partition.state.name if writer is not None else "START"
+        driver = role.broker.get(key) if role is not None else None
+        state = driver.machine.state.name if driver is not None else "START"
         facts = PartitionFacts(
             partition=number, owner=assigned, state=state, why=_why_not_served(self._node, key, assigned), epoch=None,
             log_start=None, high_watermark=None, bytes=None, rates=None,

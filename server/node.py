@@ -378,7 +378,7 @@ class Node:
             ownership = ShardOwnership(self._kv, self.config.cluster, joined.view, self.catalog)
             shared = self.broker.broker.shared
             register_broker(
-                endpoint, self.broker.assigned, shared.load, shared.places, self.broker.fence, ownership.check
+                endpoint, self.broker.assigned, shared.load, shared.open_files, self.broker.fence, ownership.check
             )
             services = internal_services(
                 self.config, self._clock, self.catalog, self.broker.assigned, self.broker.broker.shared.load,

@@ -138,9 +138,9 @@ class AssignedPartitions:
             self._enqueue(slot, ev.Enqueue())
         elif slot.config != config:
             slot.config = config
-            writer = self._broker.get(key)
-            if writer is not None and key not in self._leaving:
-                writer.reconfigure(config)
+            driver = self._broker.get(key)
+            if driver is not None and key not in self._leaving:
+                driver.reconfigure(config)
 
     def withdraw(
         self, key: PartitionKey, *, is_deleted: bool = False, has_successor: bool = False
@@ -187,8 +187,8 @@ class AssignedPartitions:
 
     def _trouble(self, slot: _Slot) -> str:
         """Return what keeps a partition from being opened; "" if nothing does and it only takes time."""
-        writer = self._broker.get(slot.key) if slot.state is OpenState.OPENING else None
-        return (writer.takeover_trouble if writer is not None else "") or slot.reason
+        driver = self._broker.get(slot.key) if slot.state is OpenState.OPENING else None
+        return (driver.takeover_trouble if driver is not None else "") or slot.reason
 
     def delete(self, key: PartitionKey) -> None:
         """Give up a partition whose topic is deleted, and forget it, also if it went to another broker before."""
@@ -272,9 +272,9 @@ class AssignedPartitions:
         A listener that was just notified of the opening must find the owner, although its task has not ended yet.
         """
         if slot.state is OpenState.OPENING and slot.key not in self._leaving:
-            writer = self._broker.get(slot.key)
-            if writer is not None and writer.partition.state is State.WRITE:
-                return self._own(slot, writer)
+            driver = self._broker.get(slot.key)
+            if driver is not None and driver.machine.state is State.WRITE:
+                return self._own(slot, driver)
         self._handle(slot, ev.Asked())
         return None
 
@@ -382,7 +382,7 @@ class AssignedPartitions:
         self._broker.expect(slot.path, slot.config, effect.epoch)
 
     def _drop_precreated(self, slot: _Slot, effect: ev.DropPrecreated) -> None:
-        self._broker.shared.first_files.forget(slot.path)
+        self._broker.shared.precreated.forget(slot.path)
 
     def _wake(self, slot: _Slot, effect: ev.WakeRequests) -> None:
         for waiter in slot.waiters:
@@ -408,13 +408,13 @@ class AssignedPartitions:
             note = slot.take_note()
             if note is not None:
                 found = note.found
-            writer = await self._broker.open(slot.path, slot.key, slot.config, found, note)
+            driver = await self._broker.open(slot.path, slot.key, slot.config, found, note)
         except (RequestError, KvError) as error:
             self._ended(slot, str(error))
             return
-        if writer.partition.config != slot.config:  # the config has changed while the partition was being opened
-            writer.reconfigure(slot.config)
-        self._own(slot, writer)
+        if driver.machine.config != slot.config:  # the config has changed while the partition was being opened
+            driver.reconfigure(slot.config)
+        self._own(slot, driver)
 
     async def _read_record(self, slot: _Slot) -> tuple[PartitionRecord, int] | None:
         """Read the record, report the live member that owns the partition, and return the record with its revision.
@@ -442,31 +442,31 @@ class AssignedPartitions:
             self._ended(slot, repr(task.exception()))
         self._pump()
 
-    def _own(self, slot: _Slot, writer: PartitionDriver) -> PartitionOwner | None:
+    def _own(self, slot: _Slot, driver: PartitionDriver) -> PartitionOwner | None:
         """Make the partition's owner object and wake its requests.  Returns None if its ownership has ended already."""
         if slot.owner is not None:
             return slot.owner if slot.owner.is_open else None
-        if writer.partition.state is not State.WRITE:
-            self._ended(slot, f"it was {writer.partition.state.name} at once")
+        if driver.machine.state is not State.WRITE:
+            self._ended(slot, f"it was {driver.machine.state.name} at once")
             return None
-        writer.on_end = lambda: self._ended(slot, f"its ownership ended: {writer.partition.state.name}")
-        slot.owner = PartitionOwner(self._broker.shared, writer, self._searches, self._recompressor)
+        driver.on_end = lambda: self._ended(slot, f"its ownership ended: {driver.machine.state.name}")
+        slot.owner = PartitionOwner(self._broker.shared, driver, self._searches, self._recompressor)
         self._handle(slot, ev.Opened())
         return slot.owner
 
     def _ended(self, slot: _Slot, reason: str) -> None:
         """Report that the takeover, or the ownership, has ended."""
         slot.owner = None
-        writer = self._broker.get(slot.key)
-        if writer is not None and writer.partition.state is State.OFFLINE:
-            self._handle(slot, ev.WentOffline(writer.partition.offline_reason, writer.partition.epoch))
+        driver = self._broker.get(slot.key)
+        if driver is not None and driver.machine.state is State.OFFLINE:
+            self._handle(slot, ev.WentOffline(driver.machine.offline_reason, driver.machine.epoch))
         else:
             self._handle(slot, ev.Failed(reason))
 
     def _check_record(self, slot: _Slot, effect: ev.CheckRecord) -> None:
-        writer = self._broker.get(slot.key)
-        assert writer is not None
-        writer.spawn(self._check_offline(slot))
+        driver = self._broker.get(slot.key)
+        assert driver is not None
+        driver.spawn(self._check_offline(slot))
 
     async def _check_offline(self, slot: _Slot) -> None:
         try:

@@ -108,9 +108,9 @@ class _PartitionCare(RetentionState):
 
     __slots__ = ("due", "merge_from", "record", "registered")
 
-    def __init__(self, writer: PartitionDriver) -> None:
-        super().__init__(writer)
-        self.record = writer.partition.record
+    def __init__(self, driver: PartitionDriver) -> None:
+        super().__init__(driver)
+        self.record = driver.machine.record
         self.due: dict[Job, int] = {}
         self.merge_from: SegmentName | None = None
         self.registered = 0  # segments registered since the last pass of merging
@@ -222,7 +222,7 @@ class Janitor:
         except (StorageError, KvError, RequestError, FormatError, TimeoutError) as error:
             self.failures += 1
             text = "cannot %s of a partition, trying again later"
-            _log.warning(text, job.value, extra=fields(**care.writer.path.log_fields, error=repr(error)))
+            _log.warning(text, job.value, extra=fields(**care.driver.path.log_fields, error=repr(error)))
             self._schedule(care, job, self._shared.now_ms() + self.config.retry_ms)
 
     def _failed(self, text: str, path: str, error: Exception) -> None:
@@ -238,15 +238,15 @@ class Janitor:
         """
         before, cares = self._cares, dict[PartitionKey, _PartitionCare]()
         turns = Turns()
-        for writer in tuple(self._partitions()):
-            partition = writer.partition
-            is_known = partition.key in before and before[partition.key].writer is writer
+        for driver in tuple(self._partitions()):
+            partition = driver.machine
+            is_known = partition.key in before and before[partition.key].driver is driver
             if turns.is_over(1 if is_known else COST_OF_NEW):
                 await next_turn()
             if partition.state is not State.WRITE:
                 continue
             if not is_known:
-                care = cares[partition.key] = _PartitionCare(writer)
+                care = cares[partition.key] = _PartitionCare(driver)
                 self._begin(care, now_ms)
                 continue
             care = cares[partition.key] = before[partition.key]
@@ -306,20 +306,20 @@ class Janitor:
         heapq.heapify(self._heap)
 
     def _is_held(self, care: _PartitionCare) -> bool:
-        partition = care.writer.partition
+        partition = care.driver.machine
         return self._cares.get(partition.key) is care and partition.state is State.WRITE
 
     # --------------------------------------------------------------------------------- jobs that schedule other jobs
 
     async def _sweep(self, care: _PartitionCare, wall_ms: int) -> None:
         now_ms = self._shared.now_ms()
-        if await self._sweeper.sweep(care.writer, wall_ms):
+        if await self._sweeper.sweep(care.driver, wall_ms):
             self._schedule(care, Job.MERGE, now_ms)  # a file that was deleted may have blocked merging
         self._schedule(care, Job.SWEEP, now_ms + self.config.sweep_ms)
 
     async def _merge(self, care: _PartitionCare, wall_ms: int) -> None:
         care.registered = 0
-        if not care.writer.partition.record.segments:
+        if not care.driver.machine.record.segments:
             return
         care.merge_from, is_more, is_blocked = await self._merger.merge(care, care.merge_from)
         if is_more:

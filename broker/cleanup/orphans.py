@@ -43,24 +43,24 @@ class Sweeper:
         self._journals_per_sweep = journals_per_sweep
         self.files_swept = 0
 
-    async def sweep(self, writer: PartitionDriver, now_ms: int) -> bool:
+    async def sweep(self, driver: PartitionDriver, now_ms: int) -> bool:
         """Delete the files that earlier owners left under temporary names.  Returns whether there were any.
 
         Files of the present epoch are not touched, whatever their holder: an epoch has one owner, which is about to use
         a spare or has given it up.  Its successor deletes them.  ``now_ms`` is wall time.  Raises RequestError if the
         partition is not owned any more, StorageError, KvError.
         """
-        partition = writer.partition
+        partition = driver.machine
         named = {entry.spare for entry in partition.record.segments}
         old = [
             (status, holder)
-            for status in await temporary_files(self._fs, writer.path.folder, self._names_per_job)
+            for status in await temporary_files(self._fs, driver.path.folder, self._names_per_job)
             if now_ms - status.modified_ms > self._grace_ms
             and status.path not in named
             and (holder := self._left_by(status, partition.epoch)) is not None
         ]
         if old:
-            await writer.prove()
+            await driver.prove()
         await self._remove_all(old)
         return bool(old)
 

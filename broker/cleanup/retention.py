@@ -31,12 +31,12 @@ HOUR_MS = 3_600_000
 class RetentionState:
     """The state that retention keeps for one ownership of a partition."""
 
-    __slots__ = ("config", "counted_to", "has_leftovers", "log_start", "pending_deletes", "total", "writer")
+    __slots__ = ("config", "counted_to", "driver", "has_leftovers", "log_start", "pending_deletes", "total")
 
-    def __init__(self, writer: PartitionDriver) -> None:
-        self.writer = writer
-        self.config = writer.partition.config
-        self.log_start = writer.partition.log_start
+    def __init__(self, driver: PartitionDriver) -> None:
+        self.driver = driver
+        self.config = driver.machine.config
+        self.log_start = driver.machine.log_start
         self.pending_deletes: deque[tuple[int, int]] = deque()  # (monotonic ms, log start): files below it go then
         self.has_leftovers = False  # files below the log start that must not be deleted yet
         self.total = 0  # bytes of the closed segments from the log start to ``counted_to``
@@ -86,8 +86,8 @@ class Retention(Generic[L]):
 
         Raises StorageError, and RequestError or KvError if the new log start cannot be made durable.
         """
-        writer, config = state.writer, state.config
-        partition = writer.partition
+        driver, config = state.driver, state.config
+        partition = driver.machine
         log_start, watermark = partition.log_start, partition.high_watermark
         total = await self._count(state) if config.retention_bytes != FOR_EVER else 0
         oldest = await self._oldest(state, total, wall_ms)
@@ -104,7 +104,7 @@ class Retention(Generic[L]):
         self._schedule_next(state, left, wall_ms)
         if new_start <= log_start or partition.state is not State.WRITE:
             return
-        await writer.delete_before(new_start)
+        await driver.delete_before(new_start)
         if state.counted_to is not None:
             passed = [one for one in oldest if one.base < new_start and one.base <= state.counted_to.base]
             state.total -= sum(segment.size for segment in passed)
@@ -131,16 +131,16 @@ class Retention(Generic[L]):
         wait_ms = max(self._interval_ms, min(retention_ms, HOUR_MS))
         if left and left[0].timestamp is not None:
             wait_ms = left[0].timestamp + retention_ms + 1 - wall_ms
-        elif state.writer.partition.log_start == state.writer.partition.high_watermark:
+        elif state.driver.machine.log_start == state.driver.machine.high_watermark:
             return  # empty: nothing to expire before something is registered
         self._retain_at(state, self._now_ms() + max(wait_ms, self._interval_ms))
 
     async def _oldest(self, state: RetentionState, total: int, wall_ms: int) -> list[Retained]:
         """Return the closed segments from the log start on, up to and with the first that stays."""
-        partition, config = state.writer.partition, state.config
+        partition, config = state.driver.machine, state.config
         found: list[Retained] = []
         names = 0
-        async with aclosing(walk(self._fs, state.writer.path)) as listing:
+        async with aclosing(walk(self._fs, state.driver.path)) as listing:
             async for listed in listing:
                 names += 1
                 if names > self._names_per_job:
@@ -166,7 +166,7 @@ class Retention(Generic[L]):
         The newest segment ends at the watermark once it has an index and no segment is open.  HDFS reports an open
         file's creation as its time, so a file that was left open does not show how young its records are.
         """
-        partition = state.writer.partition
+        partition = state.driver.machine
         if listed.end is not None:
             return None if _may_be_open(state, listed) else listed.end
         is_closed = listed.has_idx and partition.current is None
@@ -177,7 +177,7 @@ class Retention(Generic[L]):
 
         The index of an interrupted merge covers the oldest part of its file; the file is younger than all parts.
         """
-        path = state.writer.path.idx(listed.name)
+        path = state.driver.path.idx(listed.name)
         checkpoint = await read_idx(self._fs, path, self._failed) if listed.has_idx else None
         if checkpoint is None or checkpoint.max_timestamp < 0:
             return listed.modified_ms
@@ -189,12 +189,12 @@ class Retention(Generic[L]):
 
         Lists only files that are new since the last count.
         """
-        partition = state.writer.partition
+        partition = state.driver.machine
         if partition.log_start != state.log_start:  # DeleteRecords
             state.forget_count()
         counted_to, total, opened = state.counted_to, state.total, 0
         unclosed = _unclosed(state)
-        async with aclosing(walk(self._fs, state.writer.path, counted_to)) as listing:
+        async with aclosing(walk(self._fs, state.driver.path, counted_to)) as listing:
             async for listed in listing:
                 is_below = listed.end is not None and listed.end <= partition.log_start
                 if not listed.is_live or is_below or listed.name == state.counted_to:
@@ -221,7 +221,7 @@ class Retention(Generic[L]):
         if log_start < 0:
             return
         try:
-            await state.writer.delete_before(log_start)
+            await state.driver.delete_before(log_start)
             await self._delete_below(state, log_start)
         except BaseException:
             state.pending_deletes.appendleft((now_ms, log_start))
@@ -230,7 +230,7 @@ class Retention(Generic[L]):
     async def _delete_below(self, state: L, log_start: int) -> None:
         below: list[ListedSegment] = []
         state.has_leftovers = is_more = False
-        async with aclosing(walk(self._fs, state.writer.path)) as listing:
+        async with aclosing(walk(self._fs, state.driver.path)) as listing:
             async for listed in listing:
                 # A file that may be open is never deleted: its writer would go on being acknowledged.
                 may_be_open = _may_be_open(state, listed)
@@ -243,8 +243,8 @@ class Retention(Generic[L]):
                 below.append(listed)
         for listed in below:
             # The index first: a log without one is scanned, an index without a log stays as garbage.
-            await self._fs.delete(state.writer.path.idx(listed.name))
-            self.files_deleted += await self._fs.delete(state.writer.path.log(listed.name))
+            await self._fs.delete(state.driver.path.idx(listed.name))
+            self.files_deleted += await self._fs.delete(state.driver.path.log(listed.name))
         if is_more:
             state.pending_deletes.appendleft((0, log_start))
             self._delete_at(state, 0)
@@ -255,7 +255,7 @@ def _unclosed(state: RetentionState) -> set[SegmentName]:
 
     A record that lags behind names more of them, never fewer.
     """
-    return {entry.name for entry in state.writer.partition.record.segments if not entry.is_closed}
+    return {entry.name for entry in state.driver.machine.record.segments if not entry.is_closed}
 
 
 def _may_be_open(state: RetentionState, listed: ListedSegment) -> bool:

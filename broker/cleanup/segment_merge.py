@@ -63,7 +63,7 @@ class SegmentMerger:
 
         Raises StorageError, and RequestError or KvError if the ownership cannot be proven.
         """
-        partition = state.writer.partition
+        partition = state.driver.machine
         listed, is_more, is_blocked = await self._neighbours(state, merge_from)
         steps, resume = plan_merges(
             listed,
@@ -91,13 +91,13 @@ class SegmentMerger:
           file, which would then end there.  Spares are listed first: one that is not listed was renamed before, so its
           new name is listed.
         """
-        folder, record = state.writer.path.folder, state.writer.partition.record
+        folder, record = state.driver.path.folder, state.driver.machine.record
         floor = min(entry.name.order for entry in record.segments)
         dotted = await temporary_files(self._fs, folder, self._names_per_job)
         spares = [layout.parse_spare(layout.base_name(status.path)) for status in dotted]
         epochs = {spare[0] for spare in spares if spare is not None}
         found: list[ListedSegment] = []
-        async with aclosing(walk(self._fs, state.writer.path, merge_from)) as listing:
+        async with aclosing(walk(self._fs, state.driver.path, merge_from)) as listing:
             async for listed in listing:
                 if listed.name.order >= floor:
                     break
@@ -133,9 +133,9 @@ class SegmentMerger:
         """
         if len(names) < 2:
             return
-        path = state.writer.path
+        path = state.driver.path
         target, *sources = names
-        await state.writer.prove()
+        await state.driver.prove()
         draft = await self._write_draft(state, target, parts)
         try:
             await self._fs.concat(path.log(target), [path.log(source) for source in sources])
@@ -166,12 +166,12 @@ class SegmentMerger:
         is_whole = parts[-1].end_offset == step.head.end and sum(part.position for part in parts) <= step.head.length
         if not is_whole:
             return
-        await state.writer.prove()
+        await state.driver.prove()
         draft = await self._write_draft(state, step.head.name, parts) if len(parts) > 1 else None
         await self._finish_merge(state, draft, step.head.name, step.strays)
 
     async def _write_draft(self, state: RetentionState, target: SegmentName, parts: Sequence[Checkpoint]) -> str:
-        draft = f"{state.writer.path.folder}/.join-{target}-{self._shared.incarnation}"
+        draft = f"{state.driver.path.folder}/.join-{target}-{self._shared.incarnation}"
         await self._fs.delete(draft)  # of an earlier attempt by this process that failed
         await write_once(self._fs, draft, await run_in_steps(encode_idx_steps(merged(parts))))
         return draft
@@ -180,13 +180,13 @@ class SegmentMerger:
         self, state: RetentionState, draft: str | None, target: SegmentName, sources: Sequence[SegmentName]
     ) -> None:
         if draft is not None:
-            await self._fs.replace(draft, state.writer.path.idx(target))
+            await self._fs.replace(draft, state.driver.path.idx(target))
         for source in sources:
-            await self._fs.delete(state.writer.path.idx(source))
+            await self._fs.delete(state.driver.path.idx(source))
 
     async def _read_idx(self, state: RetentionState, name: SegmentName) -> Checkpoint | None:
         return await read_idx(
-            self._fs, state.writer.path.idx(name), partial(self._failed, "an index is damaged, and not used")
+            self._fs, state.driver.path.idx(name), partial(self._failed, "an index is damaged, and not used")
         )
 
 

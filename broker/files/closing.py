@@ -99,7 +99,7 @@ class Closing:
 
         Empty if it does not: then it must be on storage before the release.
         """
-        if not self.has_successor or not self._shared.late_indexes.has_room:
+        if not self.has_successor or not self._shared.deferred_indexes.has_room:
             return b""
         if encoded_bytes(checkpoint) > INDEX_BYTES_MAX - IDX_OVERHEAD:
             return b""
@@ -116,7 +116,7 @@ class Closing:
         """
         await asyncio.sleep(0)  # the partition requests its own next file in this turn of the loop
         async with self._waiting(OPENINGS_WAIT_S):
-            await self._shared.places.until_opened()
+            await self._shared.open_files.until_opened()
         config, attempt, is_missing = self._shared.config, 0, False
         while True:
             try:

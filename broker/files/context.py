@@ -28,11 +28,11 @@ class FileContext:
     clock: Clock
     config: BrokerConfig
     health: NodeHealth
-    places: OpenFileLimit
-    first_files: PrecreatedSegments
+    open_files: OpenFileLimit
+    precreated: PrecreatedSegments
     seals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEALS_AT_ONCE))
     """Bounds the partitions that take their own broken segments over at once."""
-    late_indexes: DeferredIndexes
+    deferred_indexes: DeferredIndexes
     report: Report
     """Reports what an operator should know, and bugs; never called per request."""
 

@@ -54,19 +54,19 @@ class OpenFiles:
         return appender
 
     async def _create(self, effect: ev.CreateSpare) -> Appender:
-        places = self._shared.places
-        since = await places.enter(self._waits_since)
+        open_files = self._shared.open_files
+        since = await open_files.enter(self._waits_since)
         self._waits_since = None
         try:
             appender = await self._segments.create(effect)
         except OutOfSpace as error:
             self._waits_since = since
-            places.refused(str(error))
+            open_files.refused(str(error))
             raise
         except BaseException:
-            places.failed()
+            open_files.failed()
             raise
-        places.opened()
+        open_files.opened()
         return appender
 
     async def close(self, entry: SegmentEntry) -> None:
@@ -78,7 +78,7 @@ class OpenFiles:
         if appender is None:
             raise LeaseLost(f"{entry.spare}: its pipeline was given up")
         limit_s = self._shared.config.close_timeout_ms / 1000
-        self._shared.places.leaves()
+        self._shared.open_files.leaves()
         try:
             async with asyncio.timeout(limit_s):
                 await appender.close()
@@ -89,7 +89,7 @@ class OpenFiles:
             appender.abort()
             raise
         finally:
-            self._shared.places.left()
+            self._shared.open_files.left()
 
     async def drop(self, entry: SegmentEntry) -> None:
         """Close and delete an unused file, also if it does not close; do nothing if it is not open any more."""
@@ -98,11 +98,11 @@ class OpenFiles:
             await self._drop(appender)
 
     async def _drop(self, appender: Appender) -> None:
-        self._shared.places.leaves()
+        self._shared.open_files.leaves()
         try:
             await self._segments.drop(appender)
         finally:
-            self._shared.places.left()
+            self._shared.open_files.left()
 
     def abort(self, entry: SegmentEntry) -> None:
         """Abort the segment's file without a call to storage, if it is open."""
@@ -117,6 +117,6 @@ class OpenFiles:
             self._abort(appender)
 
     def _abort(self, appender: Appender) -> None:
-        self._shared.places.leaves()
+        self._shared.open_files.leaves()
         appender.abort()
-        self._shared.places.left()
+        self._shared.open_files.left()

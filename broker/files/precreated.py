@@ -43,7 +43,7 @@ class PrecreatedSegments:
     def __init__(
         self,
         fs: FileSystem,
-        places: OpenFileLimit,
+        open_files: OpenFileLimit,
         alarms: Alarms,
         now_ms: Callable[[], int],
         *,
@@ -51,7 +51,7 @@ class PrecreatedSegments:
         keep_ms: int,
     ) -> None:
         self._fs = fs
-        self._places = places
+        self._open_files = open_files
         self._alarms = alarms
         self._now_ms = now_ms
         self._most = most
@@ -67,7 +67,11 @@ class PrecreatedSegments:
 
     def make(self, path: PartitionPath, asked: ev.CreateSpare, create: Create) -> None:
         """Begin to create a file, unless the partition has one, there are ``most``, or no place is free."""
-        if path in self._made or len(self._made) + len(self._dropping) >= self._most or not self._places.try_enter():
+        if (
+            path in self._made
+            or len(self._made) + len(self._dropping) >= self._most
+            or not self._open_files.try_enter()
+        ):
             return
         now_ms = self._now_ms()
         task = asyncio.get_running_loop().create_task(self._create(create(asked)))
@@ -129,12 +133,12 @@ class PrecreatedSegments:
         try:
             appender = await creation
         except OutOfSpace as error:
-            self._places.refused(str(error))
+            self._open_files.refused(str(error))
             raise
         except BaseException:
-            self._places.failed()
+            self._open_files.failed()
             raise
-        self._places.opened()
+        self._open_files.opened()
         return appender
 
     async def _remove(self, made: _Made) -> None:
@@ -142,8 +146,8 @@ class PrecreatedSegments:
             appender = await made.task
         except StorageError:
             return  # it was not created
-        self._places.leaves()
+        self._open_files.leaves()
         try:
             await remove_unused(self._fs, appender, CLOSE_S)
         finally:
-            self._places.left()
+            self._open_files.left()

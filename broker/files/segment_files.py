@@ -72,11 +72,11 @@ class SegmentFiles:
         Does nothing unless a place for one more file is free (``broker.files.precreated``).
         """
         effect = ev.CreateSpare(epoch, SERIAL, self._shared.config.block_bytes, chunk_for(FIRST_FLUSH_BYTES_MAX))
-        self._shared.first_files.make(self.path, effect, self.create)
+        self._shared.precreated.make(self.path, effect, self.create)
 
     async def take_first(self, effect: ev.CreateSpare) -> Appender | None:
         """Return the file that was made before the partition was claimed, with its place; None if there is none."""
-        return await self._shared.first_files.take(self.path, effect)
+        return await self._shared.precreated.take(self.path, effect)
 
     async def drop(self, appender: Appender) -> None:
         """Close an open file that is not wanted, and delete it."""

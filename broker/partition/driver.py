@@ -79,7 +79,7 @@ class PartitionDriver:
     def __init__(self, shared: BrokerContext, path: PartitionPath, key: PartitionKey, config: LogConfig) -> None:
         self.shared = shared
         self.path = path
-        self.partition = PartitionMachine(key, shared.incarnation, config, shared.config)
+        self.machine = PartitionMachine(key, shared.incarnation, config, shared.config)
         self.segments = SegmentFiles(shared, path, is_synced=config.flush_sync, replication=config.replication)
         self.takeover: Takeover | None = None
         """None before `start`, and once the partition accepts batches: a release note may have 128 KB."""
@@ -104,7 +104,7 @@ class PartitionDriver:
         self.in_flight = 0
 
     def __repr__(self) -> str:
-        return f"<PartitionDriver {self.path} {self.partition!r}>"
+        return f"<PartitionDriver {self.path} {self.machine!r}>"
 
     # ------------------------------------------------------------------------------------------------ its owner's calls
 
@@ -114,8 +114,8 @@ class PartitionDriver:
         ``found``: the partition's record and revision, if known; they may be outdated, since the claim compares the
         revision. ``handed``: the previous owner's release note.
         """
-        interval_bytes = self.partition.config.index_interval_bytes
-        self.takeover = Takeover(self.shared, self.segments, self.partition.key, interval_bytes, found, handed)
+        interval_bytes = self.machine.config.index_interval_bytes
+        self.takeover = Takeover(self.shared, self.segments, self.machine.key, interval_bytes, found, handed)
         self.post(ev.Start())
 
     @property
@@ -125,9 +125,9 @@ class PartitionDriver:
 
     async def wait_open(self) -> None:
         """Wait until batches are accepted. Raises RequestError if the partition ends instead."""
-        await self.wait(lambda: self.partition.state is State.WRITE or self.partition.state in TERMINAL)
-        if self.partition.state is not State.WRITE:
-            raise self.partition.refusal()
+        await self.wait(lambda: self.machine.state is State.WRITE or self.machine.state in TERMINAL)
+        if self.machine.state is not State.WRITE:
+            raise self.machine.refusal()
 
     async def wait(self, is_met: Callable[[], bool]) -> None:
         """Wait until the condition holds. It is checked when the state, the watermark or a checkpoint has moved."""
@@ -150,11 +150,11 @@ class PartitionDriver:
 
     def check(self, batch: Batch) -> None:
         """Check the header of a client's batch. Raises RequestError if it is refused."""
-        self.partition.check(batch, self.shared.clock.now_ms())
+        self.machine.check(batch, self.shared.clock.now_ms())
 
     def accept(self, batch: Batch, *, acks_all: bool = True) -> Pending | Duplicate:
         """Give one batch that was checked its offsets, and queue it. Raises RequestError if it is refused."""
-        shared, partition = self.shared, self.partition
+        shared, partition = self.shared, self.machine
         try:
             accepted = partition.accept(batch, shared.clock.now_ms(), partition.config.min_insync if acks_all else 1)
         except RequestError as error:
@@ -163,8 +163,8 @@ class PartitionDriver:
             raise
         if isinstance(accepted, Pending):
             shared.budget.take(batch.size)
-            if not self.is_queued or self.partition.current is None:  # else its turn comes anyway
-                self.apply(self.partition.after_append(shared.now_ms()))
+            if not self.is_queued or self.machine.current is None:  # else its turn comes anyway
+                self.apply(self.machine.after_append(shared.now_ms()))
         return accepted
 
     def when_flushed(self, accepted: Pending | Duplicate, callback: AppendCallback) -> None:
@@ -185,7 +185,7 @@ class PartitionDriver:
 
     def appended(self, base_offset: int, timestamp: int) -> Appended:
         """Return the result of an append: ``timestamp`` is the batch's largest."""
-        partition = self.partition
+        partition = self.machine
         return Appended(base_offset, timestamp if partition.config.rules.log_append_time else -1, partition.log_start)
 
     @property
@@ -194,7 +194,7 @@ class PartitionDriver:
 
         A partition that cannot flush keeps its share and gets no more: it must not stop the others.
         """
-        shared, buffered = self.shared, self.partition.batches.buffered_bytes
+        shared, buffered = self.shared, self.machine.batches.buffered_bytes
         if not buffered:
             return shared.budget.has_room
         return buffered < min(shared.config.buffer_bytes, shared.budget.share)
@@ -204,7 +204,7 @@ class PartitionDriver:
 
         Its own flushes make room; if it has nothing to flush, the other partitions' do.
         """
-        partition = self.partition
+        partition = self.machine
         while not self.has_room and partition.state is State.WRITE:
             await self.wait(
                 lambda: self.has_room or not partition.batches.buffered_bytes or partition.state is not State.WRITE
@@ -217,7 +217,7 @@ class PartitionDriver:
         Raises RequestError: OFFSET_OUT_OF_RANGE past the high watermark, as Kafka's DeleteRecords, or another code if
         the partition is not open here any more. Raises KvError if the metadata store does not respond.
         """
-        partition = self.partition
+        partition = self.machine
         if partition.state is State.WRITE and offset > partition.high_watermark:
             raise RequestError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is past the high watermark {partition.high_watermark}"
@@ -235,8 +235,8 @@ class PartitionDriver:
         Raises KvError if the store does not respond, RequestError if this broker is not the owner any more.
         """
         await self.is_ours()
-        if self.partition.state is not State.WRITE:
-            raise self.partition.refusal()
+        if self.machine.state is not State.WRITE:
+            raise self.machine.refusal()
 
     async def is_ours(self) -> bool:
         """Ask the metadata store who owns the partition; end it if that is not this broker, or cannot be determined.
@@ -259,7 +259,7 @@ class PartitionDriver:
         The open segment follows them at its next flush and roll, but keeps its block size and its index interval.
         Accepted batches are not checked again, and never need more copies than before.
         """
-        self.partition.reconfigure(config)
+        self.machine.reconfigure(config)
         self.segments.is_synced = config.flush_sync
         self.post(ev.Tick(self.shared.clock.now_ms()))  # a deadline may be nearer now
 
@@ -272,7 +272,7 @@ class PartitionDriver:
         """
         self.closing.has_successor = has_successor
         self.closing.hurry()
-        if self.partition.state not in TERMINAL:
+        if self.machine.state not in TERMINAL:
             self.post(ev.MoveRequested())
         config = self.shared.config
         while not await self._has_ended(max(config.handover_wait_ms, config.retry_ms.most) / 1000):
@@ -283,19 +283,19 @@ class PartitionDriver:
 
     def _release_note(self) -> ReleaseNote:
         """Return the release note: the record, and its last segment's index. Indexes left over are written later."""
-        left, record = self.closing.left, self.partition.record
-        if not self.partition.is_released:
+        left, record = self.closing.left, self.machine.record
+        if not self.machine.is_released:
             return NOTHING  # the new owner took it and indexed what it found; or this broker never claimed it
         for name, (length, index) in left.items():
-            self.shared.late_indexes.add(self.segments, name, length, index, after_ms=BEHIND_MS)
+            self.shared.deferred_indexes.add(self.segments, name, length, index, after_ms=BEHIND_MS)
         _, index = left.get(record.segments[-1].name, (0, b"")) if record.segments else (0, b"")
-        return ReleaseNote(record, self.partition.revision, index)
+        return ReleaseNote(record, self.machine.revision, index)
 
     async def _has_ended(self, within_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await self.wait(lambda: self.partition.state in TERMINAL)
-        return self.partition.state in TERMINAL
+                await self.wait(lambda: self.machine.state in TERMINAL)
+        return self.machine.state in TERMINAL
 
     async def abandon(self) -> None:
         """End everything at once without a call to storage or store: the process ends, or the partition is lost."""
@@ -311,8 +311,8 @@ class PartitionDriver:
         if self._is_abandoned:
             return
         now_ms = self.shared.now_ms()
-        self.apply(self.partition.handle(event, now_ms))
-        deadline = self.partition.deadline_ms()
+        self.apply(self.machine.handle(event, now_ms))
+        deadline = self.machine.deadline_ms()
         if deadline is None:
             return
         # Bounded, so that the timer of a deadline that does not exist any more does not stay for a week (segment.ms).
@@ -358,32 +358,32 @@ class PartitionDriver:
     @property
     def has_unsent(self) -> bool:
         """True while batches wait for the open segment."""
-        is_open = self.partition.current is not None and not self._is_abandoned
-        return is_open and bool(self.partition.batches.unsent)
+        is_open = self.machine.current is not None and not self._is_abandoned
+        return is_open and bool(self.machine.batches.unsent)
 
     @property
     def unflushed_bytes(self) -> int:
         """Bytes of accepted batches that are not flushed."""
-        return self.partition.batches.buffered_bytes
+        return self.machine.batches.buffered_bytes
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes of accepted batches that are not in flight."""
-        return self.partition.batches.buffered_bytes - self.flushes.bytes
+        return self.machine.batches.buffered_bytes - self.flushes.bytes
 
     def send(self) -> bool:
         """Send one flush of the queued batches, in a turn of the scheduler; return whether one was sent."""
         if self._is_abandoned:
             return False  # it was queued for a turn before it was abandoned
-        segment = self.partition.current
+        segment = self.machine.current
         if segment is not None and self.shared.health.has_silent(self.files[segment.entry.spare].nodes):
             self.post(ev.SegmentFailed(segment.entry.name, "a node of its pipeline does not respond"))
             return False
         now_ms = self.shared.now_ms()
-        taken, effects = self.partition.take(self.shared.config.flush_bytes, now_ms)
+        taken, effects = self.machine.take(self.shared.config.flush_bytes, now_ms)
         if taken:
             assert segment is not None
-            appender, is_synced = self.files[segment.entry.spare], self.partition.config.flush_sync
+            appender, is_synced = self.files[segment.entry.spare], self.machine.config.flush_sync
             if self.queued_ms >= 0:
                 self.shared.queue_ms.observe(now_ms - self.queued_ms)
                 self.queued_ms = -1
@@ -402,7 +402,7 @@ class PartitionDriver:
     @property
     def nodes(self) -> Sequence[str]:
         """The datanodes of the open segment's pipeline; none if no segment is open, or for a local folder."""
-        segment = self.partition.current
+        segment = self.machine.current
         if segment is None or not self.files.has(segment.entry.spare):
             return ()
         return self.files[segment.entry.spare].nodes
@@ -413,13 +413,13 @@ class PartitionDriver:
         Returns None if no pipeline broke. A flush in flight reports a broken pipeline itself.
         """
         broken: StorageError | None = None
-        segment = self.partition.current
-        if segment is not None and not self.partition.batches.inflight:
+        segment = self.machine.current
+        if segment is not None and not self.machine.batches.inflight:
             failure = self._failure_of(segment.entry)
             if failure is not None:
                 broken = failure
                 self.post(ev.SegmentFailed(segment.entry.name, repr(failure)))
-        spare = self.partition.spare
+        spare = self.machine.spare
         if spare is not None:
             failure = self._failure_of(spare)
             if failure is not None:

@@ -91,7 +91,7 @@ class InFlightFlushes:
         if isinstance(error, PipelineFailed):
             self._shared.health.failed(error.suspects, self._shared.now_ms())
         elif isinstance(error, OutOfSpace):
-            self._shared.places.lacks_room(str(error))
+            self._shared.open_files.lacks_room(str(error))
         self._shared.trouble = str(error)
         self._post(ev.SegmentFailed(flush.name, repr(error)))
         self._shared.scheduler.on_flush_ended(self._flusher)

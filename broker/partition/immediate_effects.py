@@ -29,7 +29,7 @@ def acknowledge(driver: PartitionDriver, effect: ev.Acknowledge) -> None:
     if driver.is_announced:
         assert driver.shared.tails is not None
         batches = [pending.batch for pending in effect.batches]
-        driver.shared.tails.flushed(driver.partition.key, batches, driver.partition.high_watermark)
+        driver.shared.tails.flushed(driver.machine.key, batches, driver.machine.high_watermark)
     driver.notify()
     for pending in effect.batches:
         batch = pending.batch
@@ -63,13 +63,13 @@ def abort(driver: PartitionDriver, effect: ev.Abort) -> None:
 def alarm(driver: PartitionDriver, effect: ev.Alarm) -> None:
     """Report that the partition is OFFLINE."""
     text = "a partition is OFFLINE; `bmq segment repair TOPIC PARTITION` shows what is damaged, and the ways on"
-    epoch = driver.partition.epoch
+    epoch = driver.machine.epoch
     driver.shared.report(text, **driver.path.log_fields, epoch=epoch, error=effect.reason)
 
 
 def state_changed(driver: PartitionDriver, effect: ev.StateChanged) -> None:
     """Notify those who follow the partition of its state."""
-    partition, tails = driver.partition, driver.shared.tails
+    partition, tails = driver.machine, driver.shared.tails
     if partition.state is State.WRITE:
         driver.takeover = None
     if partition.state is State.WRITE and tails is not None:
@@ -99,7 +99,7 @@ def run_again(driver: PartitionDriver, effect: ev.RunAgain) -> None:
 
     async def wait() -> None:
         await asyncio.sleep(effect.delay_ms / 1000)
-        if driver.partition.state not in TERMINAL:
+        if driver.machine.state not in TERMINAL:
             driver.apply([effect.effect])
 
     driver.spawn(wait())
@@ -110,7 +110,7 @@ def write_checkpoint(driver: PartitionDriver, effect: ev.WriteCheckpoint) -> Non
     checkpoint = effect.checkpoint
 
     def covered(future: asyncio.Future[None]) -> None:
-        if future.cancelled() or driver.partition.state in TERMINAL:
+        if future.cancelled() or driver.machine.state in TERMINAL:
             return
         driver.durable_start = max(driver.durable_start, checkpoint.log_start)
         driver.post(ev.CheckpointWritten(checkpoint.end_offset, checkpoint.log_start))
@@ -118,6 +118,6 @@ def write_checkpoint(driver: PartitionDriver, effect: ev.WriteCheckpoint) -> Non
 
     # A new log start is stored nowhere else, nor are the producers that a takeover found: the record will not list
     # their segments for long.  Everything else can be read again from the segments and the newest closed index.
-    is_only_copy = driver.partition.state is State.RECOVER or checkpoint.log_start > driver.durable_start
-    is_synced = driver.partition.config.flush_sync and is_only_copy
+    is_only_copy = driver.machine.state is State.RECOVER or checkpoint.log_start > driver.durable_start
+    is_synced = driver.machine.config.flush_sync and is_only_copy
     driver.shared.journal.append(checkpoint, sync=is_synced).add_done_callback(covered)

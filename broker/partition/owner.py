@@ -51,71 +51,83 @@ class PartitionOwner:
     Once it is not open, ask ``AssignedPartitions`` again.
     """
 
-    __slots__ = ("_acknowledged_to", "_confirmed_at", "_is_confirming", "_queue", "_recompressor", "_refusals",
-                 "_searches", "_shared", "_size", "_sure_until", "_writer", "key")  # fmt: skip
+    __slots__ = (
+        "_acknowledged_to",
+        "_confirmed_at",
+        "_driver",
+        "_is_confirming",
+        "_queue",
+        "_recompressor",
+        "_refusals",
+        "_searches",
+        "_shared",
+        "_size",
+        "_sure_until",
+        "key",
+    )  # fmt: skip
 
     def __init__(
-        self, shared: BrokerContext, writer: PartitionDriver, searches: OffsetLookups, recompressor: Recompressor
+        self, shared: BrokerContext, driver: PartitionDriver, searches: OffsetLookups, recompressor: Recompressor
     ) -> None:
-        self.key: PartitionKey = writer.partition.key
+        self.key: PartitionKey = driver.machine.key
         self._shared = shared
-        self._writer = writer
+        self._driver = driver
         self._searches = searches
         self._recompressor = recompressor
         self._queue: RecompressQueue | None = None
         self._size: LogSize | None = None
-        self._refusals = Refusals(writer)
+        self._refusals = Refusals(driver)
         self._acknowledged_to = 0  # end of the batches acknowledged before their flush (acks=1)
         self._is_confirming = False
         self._confirmed_at = -math.inf
         self._sure_until = 0.0
 
     def __repr__(self) -> str:
-        return f"<PartitionOwner {self._writer!r}>"
+        return f"<PartitionOwner {self._driver!r}>"
 
     @property
     def topic(self) -> str:
         """The topic's name."""
-        return self._writer.path.topic
+        return self._driver.path.topic
 
     @property
     def epoch(self) -> int:
         """The owner's epoch, Kafka's leader epoch."""
-        return self._writer.partition.epoch
+        return self._driver.machine.epoch
 
     @property
     def is_open(self) -> bool:
         """True while batches are accepted."""
-        return self._writer.partition.state is State.WRITE
+        return self._driver.machine.state is State.WRITE
 
     @property
     def log_start(self) -> int:
         """The first offset that may be read."""
-        return self._writer.partition.log_start
+        return self._driver.machine.log_start
 
     @property
     def high_watermark(self) -> int:
         """The end of what is flushed."""
-        return self._writer.partition.high_watermark
+        return self._driver.machine.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """The high watermark: there are no transactions yet."""
-        return self._writer.partition.high_watermark
+        return self._driver.machine.high_watermark
 
     @property
     def max_message_bytes(self) -> int:
         """The topic's max.message.bytes."""
-        return self._writer.partition.config.rules.max_message_bytes
+        return self._driver.machine.config.rules.max_message_bytes
 
     @property
     def live(self) -> LiveSegment | None:
         """The open segment as far as it is flushed; None without one."""
-        segment = self._writer.partition.current
+        segment = self._driver.machine.current
         if segment is None:
             return None
         # Flush by flush the three move together: the watermark is the end of the segment's last flushed batch.
-        return LiveSegment(segment.entry.name, segment.flushed, self._writer.partition.high_watermark, segment.index)
+        return LiveSegment(segment.entry.name, segment.flushed, self._driver.machine.high_watermark, segment.index)
 
     @property
     def has_seen_end(self) -> bool:
@@ -130,7 +142,7 @@ class PartitionOwner:
             return True
         if not self._is_confirming:
             self._is_confirming = True
-            self._writer.spawn(self._confirm())
+            self._driver.spawn(self._confirm())
         return False
 
     async def _confirm(self) -> None:
@@ -164,12 +176,12 @@ class PartitionOwner:
     @property
     def has_room(self) -> bool:
         """True if another batch may be appended now; else wait for ``room``."""
-        return self._writer.has_room and (self._queue is None or self._queue.budget.has_room)
+        return self._driver.has_room and (self._queue is None or self._queue.budget.has_room)
 
     async def room(self) -> None:
         """Wait until there is room, or the partition has left WRITE."""
         while self.is_open and not self.has_room:
-            await self._writer.room()
+            await self._driver.room()
             if self._queue is not None:
                 await self._queue.budget.room()
 
@@ -191,8 +203,8 @@ class PartitionOwner:
         """Append as ``append`` does. Raises RequestError if the batch is refused at once."""
         batch = parse_batch(data)
         self._shared.load.wrote(self.key, len(data))
-        self._writer.check(batch)
-        config, now_ms = self._writer.partition.config, self._shared.clock.now_ms()
+        self._driver.check(batch)
+        config, now_ms = self._driver.machine.config, self._shared.clock.now_ms()
         is_checked_apart = self._queue or is_needed(batch, config.compression)
         if is_checked_apart or not check_at_once(batch, config.rules, now_ms):
             self._enqueue(batch, callback, acks_all=acks_all)
@@ -205,33 +217,33 @@ class PartitionOwner:
         Returns a future of its base offset, done once it is flushed. Raises RequestError if it is refused.
         """
         self._shared.load.wrote(self.key, len(data))
-        return self._writer.append(data, is_internal=True)
+        return self._driver.append(data, is_internal=True)
 
     def _accept(self, batch: Batch, callback: AppendCallback, acks_all: bool) -> None:
         try:
-            accepted = self._writer.accept(batch, acks_all=acks_all)
+            accepted = self._driver.accept(batch, acks_all=acks_all)
         except RequestError as error:
             if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise
             self._refusals.prove(error.with_traceback(None), callback)  # a traceback would keep the batch alive
             return
         if acks_all:
-            self._writer.when_flushed(accepted, callback)
+            self._driver.when_flushed(accepted, callback)
             return
-        self._acknowledged_to = self._writer.partition.next_offset
+        self._acknowledged_to = self._driver.machine.next_offset
         if isinstance(accepted, Duplicate):
-            callback.on_appended(self._writer.appended(accepted.base_offset, accepted.timestamp))
+            callback.on_appended(self._driver.appended(accepted.base_offset, accepted.timestamp))
         else:
-            callback.on_appended(self._writer.appended(batch.base_offset, batch.max_timestamp))
+            callback.on_appended(self._driver.appended(batch.base_offset, batch.max_timestamp))
 
     def _enqueue(self, batch: Batch, callback: AppendCallback, *, acks_all: bool) -> None:
         """Have the records checked, and recompressed, off the loop."""
         if self._queue is None:
             shared = self._shared
             self._queue = RecompressQueue(
-                self._recompressor, self._accept, self._writer.spawn, shared.budget, shared.config.buffer_bytes
+                self._recompressor, self._accept, self._driver.spawn, shared.budget, shared.config.buffer_bytes
             )
-        config = self._writer.partition.config
+        config = self._driver.machine.config
         work = Work(config.rules, self._shared.clock.now_ms(), config.compression)
         self._queue.put(batch, work, callback, acks_all=acks_all)
 
@@ -251,12 +263,12 @@ class PartitionOwner:
 
     async def _settle(self) -> None:
         """Wait until everything that was acknowledged is flushed. Raises RequestError as `settled_ends` does."""
-        partition, end = self._writer.partition, self._acknowledged_to
+        partition, end = self._driver.machine, self._acknowledged_to
         if partition.high_watermark >= end:
             return
         try:
             async with asyncio.timeout(SETTLE_S):
-                await self._writer.wait(lambda: partition.high_watermark >= end or not self.is_open)
+                await self._driver.wait(lambda: partition.high_watermark >= end or not self.is_open)
         except TimeoutError:
             raise RequestError(ErrorCode.REQUEST_TIMED_OUT, f"offset {end - 1} is not flushed yet") from None
         if partition.high_watermark < end:
@@ -269,7 +281,7 @@ class PartitionOwner:
         """
         await self._settle()
         try:
-            await self._writer.prove()
+            await self._driver.prove()
         except KvError as error:
             raise RequestError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the metadata store did not confirm the owner: {error}"
@@ -278,7 +290,7 @@ class PartitionOwner:
 
     async def producers(self) -> Sequence[ProducerState]:
         """Return the producers' states as of the flushed batches."""
-        return self._writer.partition.producers.snapshot()
+        return self._driver.machine.producers.snapshot()
 
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return (largest epoch at or below ``epoch``, its end offset): Kafka's OffsetForLeaderEpoch.
@@ -321,7 +333,7 @@ class PartitionOwner:
 
     async def _search(self, ask: Callable[[SearchedLog], Coroutine[Any, Any, T]]) -> T:
         try:
-            return await ask(self._searches.log(self.key, self._writer.path))
+            return await ask(self._searches.log(self.key, self._driver.path))
         except StorageError as error:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
@@ -339,7 +351,7 @@ class PartitionOwner:
         if wanted > self.high_watermark:
             await self.confirmed_ends()  # a broker that is not the owner any more must not call it out of range
         try:
-            await self._writer.delete_before(wanted)
+            await self._driver.delete_before(wanted)
         except KvError as error:  # the log start is durable, but the ownership is not proven
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)) from error
         return self.log_start
@@ -349,23 +361,23 @@ class PartitionOwner:
         """`log_bytes` as far as it is known without a call to storage; None if it was never counted."""
         if self._size is None:
             return None
-        return self._size.known(self._writer)
+        return self._size.known(self._driver)
 
     @property
     def is_log_size_current(self) -> bool:
         """True if `log_bytes_known` is what `log_bytes` would return."""
-        return self._size is not None and self._size.is_current(self._writer)
+        return self._size is not None and self._size.is_current(self._driver)
 
     async def log_bytes(self) -> int:
         """Return the bytes of the log from its start, in whole segments, as Kafka counts a replica.
 
         Raises RequestError KAFKA_STORAGE_ERROR.
         """
-        partition = self._writer.partition
+        partition = self._driver.machine
         if self._size is None or self._size.log_start != partition.log_start:
             self._size = LogSize(partition.log_start, self.log_bytes_known)
         try:
-            return await self._size.count(self._shared.fs, self._writer)
+            return await self._size.count(self._shared.fs, self._driver)
         except StorageError as error:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
@@ -388,37 +400,37 @@ class LogSize:
         self._open = 0  # bytes behind it, by the folder's listing
         self._is_settled = False  # whether the newest segment is closed
 
-    async def count(self, fs: FileSystem, writer: PartitionDriver) -> int:
+    async def count(self, fs: FileSystem, driver: PartitionDriver) -> int:
         """Return the size, listing what is new. Raises StorageError."""
-        if not self._is_counted(writer):
-            await self._list(fs, writer, writer.partition.record)
-        self._last = self._sum(writer)
+        if not self._is_counted(driver):
+            await self._list(fs, driver, driver.machine.record)
+        self._last = self._sum(driver)
         return self._last
 
-    def is_current(self, writer: PartitionDriver) -> bool:
+    def is_current(self, driver: PartitionDriver) -> bool:
         """Return whether `known` is what `count` would return."""
-        return self.log_start == writer.partition.log_start and self._is_counted(writer)
+        return self.log_start == driver.machine.log_start and self._is_counted(driver)
 
-    def known(self, writer: PartitionDriver) -> int | None:
+    def known(self, driver: PartitionDriver) -> int | None:
         """Return the size without a call to storage; if files came or went since, the size that was counted last."""
-        return self._sum(writer) if self.is_current(writer) else self._last
+        return self._sum(driver) if self.is_current(driver) else self._last
 
-    def _is_counted(self, writer: PartitionDriver) -> bool:
-        partition = writer.partition
+    def _is_counted(self, driver: PartitionDriver) -> bool:
+        partition = driver.machine
         return partition.record is self._record and (partition.current is not None or self._is_settled)
 
-    def _sum(self, writer: PartitionDriver) -> int:
-        current = writer.partition.current
+    def _sum(self, driver: PartitionDriver) -> int:
+        current = driver.machine.current
         return self._closed + max(self._open, current.flushed if current is not None else 0)
 
-    async def _list(self, fs: FileSystem, writer: PartitionDriver, record: PartitionRecord) -> None:
+    async def _list(self, fs: FileSystem, driver: PartitionDriver, record: PartitionRecord) -> None:
         """Count the listed segments.
 
         One that may still be open is counted again the next time: the namespace may not have its length yet.
         """
         unclosed = {entry.name for entry in record.segments if not entry.is_closed}
         counted_to, closed, opened, is_settled = self._counted_to, self._closed, 0, True
-        async with aclosing(walk(fs, writer.path, counted_to)) as listing:
+        async with aclosing(walk(fs, driver.path, counted_to)) as listing:
             async for listed in listing:
                 is_below = listed.end is not None and listed.end <= self.log_start
                 if not listed.is_live or is_below or listed.name == self._counted_to:

@@ -64,7 +64,7 @@ async def check_owner(driver: PartitionDriver) -> Event | None:
         record, _ = await ownership.read(driver.shared.kv, driver.record_key)
     except FormatError as error:
         return unreadable(driver, error)
-    return None if record.epoch == driver.partition.epoch else ev.EpochChanged(record.epoch)
+    return None if record.epoch == driver.machine.epoch else ev.EpochChanged(record.epoch)
 
 
 def unreadable(driver: PartitionDriver, error: FormatError) -> ev.RecordUnreadable:

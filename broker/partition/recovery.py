@@ -197,7 +197,7 @@ class Takeover:
             return None
         if noted is None:
             return None
-        late = self._shared.late_indexes
+        late = self._shared.deferred_indexes
         if entry.name not in self._indexed and late.has_room:  # usually the previous owner has written it by then
             late.add(self._segments, entry.name, entry.length, self._note.last_index, after_ms=LOOK_MS)
         self._indexed.add(entry.name)
@@ -275,7 +275,7 @@ class Takeover:
 
         An index without the entries before the checkpoint would be believed, and each read would begin at offset 0.
         """
-        late, path = self._shared.late_indexes, self._segments.path
+        late, path = self._shared.deferred_indexes, self._segments.path
         await asyncio.sleep(LOOK_MS / 1000)
         for attempt in range(IDX_ATTEMPTS):
             try:

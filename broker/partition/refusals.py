@@ -19,10 +19,10 @@ from bmq.meta.kv import KvError
 class Refusals:
     """The unproven refusals of one partition. One read of the store serves all that wait when it begins."""
 
-    __slots__ = ("_task", "_waiting", "_writer")
+    __slots__ = ("_driver", "_task", "_waiting")
 
-    def __init__(self, writer: PartitionDriver) -> None:
-        self._writer = writer
+    def __init__(self, driver: PartitionDriver) -> None:
+        self._driver = driver
         self._waiting: list[tuple[AppendCallback, RequestError]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -33,7 +33,7 @@ class Refusals:
         """
         self._waiting.append((callback, error))
         if self._task is None:
-            self._task = self._writer.spawn(self._prove())
+            self._task = self._driver.spawn(self._prove())
             self._task.add_done_callback(self._ended)
 
     async def _prove(self) -> None:
@@ -42,7 +42,7 @@ class Refusals:
             asked, self._waiting = self._waiting, []
             outcome: RequestError | None = None
             try:
-                await self._writer.prove()
+                await self._driver.prove()
             except KvError as error:
                 outcome = _not_leader(f"the metadata store did not confirm the owner: {error}")
             except RequestError as error:

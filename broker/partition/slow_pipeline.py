@@ -43,7 +43,7 @@ async def check_slow_pipeline(driver: PartitionDriver, suspect: ev.Suspect) -> e
 
 def _age_ms(driver: PartitionDriver, suspect: ev.Suspect) -> int | None:
     """Return the age of the pipeline's oldest flush in flight; None if there is none any more."""
-    current, inflight = driver.partition.current, driver.partition.batches.inflight
+    current, inflight = driver.machine.current, driver.machine.batches.inflight
     if current is None or current.entry.name != suspect.name or not inflight:
         return None
     return driver.shared.now_ms() - inflight[0].sent_ms
@@ -59,8 +59,8 @@ def _leave_nodes(partition: OpenPartition, silent: Sequence[str]) -> None:
 
     A pipeline without a flush in flight is given up when there is something to send.
     """
-    segment = partition.partition.current
-    if segment is None or not partition.partition.batches.inflight:
+    segment = partition.machine.current
+    if segment is None or not partition.machine.batches.inflight:
         return
     if not set(silent).isdisjoint(partition.nodes):
         partition.post(ev.SegmentFailed(segment.entry.name, f"silent: {', '.join(silent)}"))

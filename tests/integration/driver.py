@@ -139,8 +139,8 @@ class Driver:
             {
                 "event": "ready",
                 "partition": at,
-                "epoch": writer.partition.epoch,
-                "end": writer.partition.high_watermark,
+                "epoch": writer.machine.epoch,
+                "end": writer.machine.high_watermark,
                 "took_ms": (time.monotonic() - began) * 1000,
                 "bytes_read": watch.log_bytes_read[path.folder],
             }
@@ -151,7 +151,7 @@ class Driver:
         await asyncio.gather(
             *(self._produce(writer, at, each, first.get(each, 0)) for each in range(self.arguments.producers))
         )
-        self.tell({"event": "ended", "partition": at, "state": writer.partition.state.name})
+        self.tell({"event": "ended", "partition": at, "state": writer.machine.state.name})
 
     async def _produce(self, writer: PartitionDriver, at: int, producer: int, number: int) -> None:
         """Until the partition is no longer ours.  Every error before that is told: there should be none."""
@@ -168,7 +168,7 @@ class Driver:
                 if self.arguments.pause_ms:
                     await asyncio.sleep(self.arguments.pause_ms / 1000)
         except RequestError as error:
-            if writer.partition.state is State.WRITE:
+            if writer.machine.state is State.WRITE:
                 self.tell({"event": "error", "partition": at, "producer": producer, "why": str(error)})
         finally:
             for _, future in window:

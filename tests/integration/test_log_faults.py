@@ -98,7 +98,7 @@ async def load_on(hdfs: HdfsCluster, root: str, folder: Path, **options: object)
                     path, key = partition_of(topic_id, partition)
                     writer = await broker.open(path, key)
                     acks = [ack for ack in load.seen.acks if ack.partition == partition]
-                    await check_partition(root, path, writer.partition.high_watermark, acks)
+                    await check_partition(root, path, writer.machine.high_watermark, acks)
         finally:
             driver.kill()
 

@@ -79,7 +79,7 @@ async def kill_again_and_again(
                         *(start["bytes_read"] for start in seen.of("ready")[1:]),
                         counters[0].log_bytes_read.total(),
                     ]
-                    end = writer.partition.high_watermark
+                    end = writer.machine.high_watermark
                     stored = await check_partition(root, path, end, seen.acks)
                     assert not broker.alarms_raised
             finally:

@@ -137,7 +137,7 @@ async def take_over(hdfs: HdfsCluster, root: str, folder: Path, how: Break, time
                 zombie.kill()
                 assert [event["state"] for event in zombie.transcript.of("ended")] == ["FENCED"]
                 stored = await check_partition(
-                    root, path, writer.partition.high_watermark, [*zombie.transcript.acks, *acks]
+                    root, path, writer.machine.high_watermark, [*zombie.transcript.acks, *acks]
                 )
                 assert len(stored) >= ACKS_BEFORE
                 assert not zombie.transcript.of("error"), "a produce failed before the partition was lost"

@@ -76,7 +76,7 @@ def test_start_with_a_thousand_partitions_of_100_mb(tmp_path: Path, request: pyt
             writers = await asyncio.gather(*(broker.open(path, key) for path, key in targets))
             took, cpu = time.monotonic() - began, time.process_time() - cpu
             report(request, f"{PARTITIONS} partitions open after {took:.1f} s, {cpu:.1f} s of CPU")
-            ends = {writer.partition.high_watermark for writer in writers}
+            ends = {writer.machine.high_watermark for writer in writers}
             assert ends == {SEGMENT_BYTES // INDEX_BYTES + TAIL_BATCHES}
             assert counters[0].log_bytes_read.total() == tail_bytes, "only tails are read, and once"
             assert not broker.alarms_raised
@@ -165,7 +165,7 @@ async def until_idle(writers: Iterable[PartitionDriver | None]) -> None:
     """Until each has closed its segment."""
     for writer in writers:
         assert writer is not None
-        while writer.partition.current is not None or writer.partition.deadline_ms() is not None:  # noqa: ASYNC110
+        while writer.machine.current is not None or writer.machine.deadline_ms() is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -235,7 +235,7 @@ async def _measure_idle(folder: Path) -> Cost:
         await asyncio.sleep(WATCHED_S)  # what is measured is what happens meanwhile: nothing
         share = (time.process_time() - cpu) / (time.monotonic() - wall)
         writers = [broker.get(partition_of(topic_id, at)[1]) for at in range(warm + IDLE)]
-        partitions = [writer.partition for writer in writers if writer is not None]
+        partitions = [writer.machine for writer in writers if writer is not None]
         assert len(partitions) == len(broker) == warm + IDLE
         deadlines = sum(partition.deadline_ms() is not None for partition in partitions)
         cost = Cost(used / IDLE, share, len(asyncio.all_tasks()), deadlines, {each.state for each in partitions})

@@ -38,15 +38,15 @@ async def produce(world: World, producer: int, count: int, *, is_idempotent: boo
 
 async def _send(world: World, process: Process, batches: list[Sent], sizes: list[int], is_idempotent: bool) -> int:
     """Send in order; how many of the first were acknowledged, in order."""
-    writer = process.writer
-    assert writer is not None
+    driver = process.driver
+    assert driver is not None
     futures: list[asyncio.Future[int]] = []
     now = world.clock.now_ms()
     for sent, size in zip(batches, sizes, strict=True):
         pid = sent.producer if is_idempotent else -1
         try:
-            futures.append(writer.append(make(sent.producer, sent.number, pid=pid, size=size, timestamp=now)))
-            copies = writer.partition.config.min_insync
+            futures.append(driver.append(make(sent.producer, sent.number, pid=pid, size=size, timestamp=now)))
+            copies = driver.machine.config.min_insync
             if futures[-1].done():
                 world.check_repeated(process, futures[-1].result(), copies)
             world.judge.ask_copies(process.name, encode(sent.producer, sent.number), copies)
@@ -83,13 +83,13 @@ async def trim(world: World) -> None:
 
 async def delete_records(world: World, process: Process) -> None:
     """Ask a process to delete the records before some offset."""
-    writer = process.writer
-    if writer is None:
+    driver = process.driver
+    if driver is None:
         return
-    offset = world.rng.randint(0, writer.partition.high_watermark)
+    offset = world.rng.randint(0, driver.machine.high_watermark)
     world.judge.start_asked = max(world.judge.start_asked, offset)
     try:
-        await asyncio.wait_for(writer.delete_before(offset), world.rng.uniform(0.5, 10.0))
+        await asyncio.wait_for(driver.delete_before(offset), world.rng.uniform(0.5, 10.0))
     except (RequestError, KvError, TimeoutError):
         return
     if process.is_alive:
@@ -109,9 +109,9 @@ async def observe(world: World) -> None:
     while not world.is_over:
         await asyncio.sleep(world.rng.uniform(0.2, 3.0))
         process = world.target()
-        if process is None or process.writer is None:
+        if process is None or process.driver is None:
             continue
-        partition = process.writer.partition
+        partition = process.driver.machine
         watermark = partition.high_watermark
         try:
             batches = await read_log(fs, watermark, start=partition.log_start)
@@ -137,12 +137,12 @@ async def produce_one_ack(world: World, producer: int, count: int) -> None:
     for number in range(count):
         await asyncio.sleep(rng.uniform(0.0, 0.5))
         process = None if world.is_over else world.producers_target()
-        if process is None or process.writer is None:
+        if process is None or process.driver is None:
             continue
         batch = parse_batch(make(producer, number, pid=-1, size=rng.choice((5, 200)), timestamp=world.clock.now_ms()))
         try:
-            process.writer.check(batch)
-            process.writer.accept(batch, acks_all=False)
+            process.driver.check(batch)
+            process.driver.accept(batch, acks_all=False)
         except RequestError as error:
             if not error.code.is_retriable:
                 raise

@@ -124,10 +124,10 @@ class Events:
 
     def _open_on(self, process: Process) -> tuple[str, ...]:
         """The datanodes of its open segment."""
-        partition = process.writer.partition if process.writer is not None else None
-        if partition is None or partition.current is None or process.writer is None:
+        partition = process.driver.machine if process.driver is not None else None
+        if partition is None or partition.current is None or process.driver is None:
             return ()
-        return process.writer.files[partition.current.entry.spare].nodes
+        return process.driver.files[partition.current.entry.spare].nodes
 
     def _up(self) -> list[str]:
         return [name for name, node in self._world.storage.datanodes.items() if node.is_up]

@@ -36,8 +36,8 @@ async def owner(world: World, name: str | None = None) -> Process:
 
 
 def writer_of(process: Process) -> PartitionDriver:
-    assert process.writer is not None
-    return process.writer
+    assert process.driver is not None
+    return process.driver
 
 
 async def write(process: Process, numbers: range, *, producer: int = 1, size: int = 100) -> None:
@@ -74,6 +74,6 @@ def logs(found: list[str]) -> list[str]:
 
 def nodes_of(process: Process) -> tuple[str, ...]:
     """The datanodes of the open segment."""
-    writer = writer_of(process)
-    assert writer.partition.current is not None
-    return writer.files[writer.partition.current.entry.spare].nodes
+    driver = writer_of(process)
+    assert driver.machine.current is not None
+    return driver.files[driver.machine.current.entry.spare].nodes

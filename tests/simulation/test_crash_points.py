@@ -101,16 +101,16 @@ async def story(at: int, how: str) -> tuple[int, bool]:
 
 async def _life(world: World, process: Process) -> None:
     await until(lambda: process.is_serving)
-    writer = process.writer
-    assert writer is not None
+    driver = process.driver
+    assert driver is not None
     await _write(world, process, 0, 8)
     await asyncio.sleep(1)
-    current = writer.partition.current
+    current = driver.machine.current
     if current is not None:
-        world.storage.kill_datanode(writer.files[current.entry.spare].nodes[0])
+        world.storage.kill_datanode(driver.files[current.entry.spare].nodes[0])
     await _write(world, process, 8, 4)
     world.judge.start_asked = 5
-    await writer.delete_before(5)
+    await driver.delete_before(5)
     if process.is_alive:
         world.judge.start_told = 5
     await process.broker.move(KEY)
@@ -118,11 +118,11 @@ async def _life(world: World, process: Process) -> None:
 
 async def _write(world: World, process: Process, first: int, count: int) -> None:
     """Two in flight at a time; the judge hears of those that a living process answers."""
-    writer = process.writer
-    assert writer is not None
+    driver = process.driver
+    assert driver is not None
     for number in range(first, first + count, 2):
         try:
-            futures = [writer.append(make(1, n, pid=-1, size=700)) for n in (number, number + 1)]
+            futures = [driver.append(make(1, n, pid=-1, size=700)) for n in (number, number + 1)]
             offsets = await asyncio.gather(*futures)
         except RequestError:
             return

@@ -63,7 +63,7 @@ async def move_shards(one: Story, host: str) -> None:
     assert node.broker is not None
     broker = node.broker.broker
     await one.until(
-        lambda: all(each.partition.state.name == "WRITE" for each in broker.partitions()), 30, "they are open"
+        lambda: all(each.machine.state.name == "WRITE" for each in broker.partitions()), 30, "they are open"
     )
 
 

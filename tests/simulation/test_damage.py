@@ -42,13 +42,13 @@ def test_rule_4_an_undecodable_journal_record_is_no_checkpoint(kind: bytes) -> N
         process = await owner(world)
         await write(process, range(6))
         await delete_records(process, 3)
-        checkpoint = writer_of(process).partition.full_checkpoint()
+        checkpoint = writer_of(process).machine.full_checkpoint()
         assert checkpoint is not None
         payload = encode(checkpoint)
         await _append_to_journal(process, frame(CHECKPOINT, kind + payload[1:] if kind else payload[:10]))
         process.crash()
         heir = await owner(world)
-        assert writer_of(heir).partition.log_start == 3
+        assert writer_of(heir).machine.log_start == 3
         await write(heir, range(5, 8))  # the last one again: its producer is known
 
     story(body)
@@ -89,7 +89,7 @@ async def test_damage_to_the_newest_closed_segment_is_told_at_the_takeover(end: 
         del file.data[-1:]
         file.length -= 1
     heir = await owner(world)
-    assert writer_of(heir).partition.high_watermark == (5 if end == "moved" else 6)
+    assert writer_of(heir).machine.high_watermark == (5 if end == "moved" else 6)
     (alarm,) = heir.broker.alarms_raised
     assert name in alarm
     assert ("vanished" if is_gone else "lost 1 of the") in alarm
@@ -119,7 +119,7 @@ async def test_an_open_segment_that_is_gone_before_its_first_checkpoint_is_told_
     else:
         await fs.delete(path)
     heir = world.process()
-    await until(lambda: heir.writer is not None and heir.writer.partition.state is State.OFFLINE)
+    await until(lambda: heir.driver is not None and heir.driver.machine.state is State.OFFLINE)
     (alarm,) = heir.broker.alarms_raised
     assert path in alarm
     assert ("renamed or moved" if is_moved else "vanished before its first checkpoint") in alarm
@@ -128,7 +128,7 @@ async def test_an_open_segment_that_is_gone_before_its_first_checkpoint_is_told_
     else:  # from a snapshot: a copy, with an id of its own
         await write_once(fs, path, data)
     heir = await owner(world)
-    assert writer_of(heir).partition.high_watermark == (3 if is_first else 5)
+    assert writer_of(heir).machine.high_watermark == (3 if is_first else 5)
 
 
 @pytest.mark.seed(7)
@@ -192,9 +192,9 @@ async def test_bytes_that_cannot_be_read_are_asked_for_again_for_a_minute(fault:
 
     heir.fs.read = unsound  # type: ignore[method-assign]
     heir.start()
-    await until(lambda: heir.writer is not None)
+    await until(lambda: heir.driver is not None)
     took_s = asyncio.get_running_loop().time() - until_s + seconds
-    partition = writer_of(heir).partition
+    partition = writer_of(heir).machine
     if seconds > 60:
         assert partition.state is State.OFFLINE
         assert 60 <= took_s < 65
@@ -222,7 +222,7 @@ def test_a_journal_without_a_sound_replica_is_done_without_in_the_end() -> None:
 
         heir.fs.read = unsound  # type: ignore[method-assign]
         heir.start()
-        await until(lambda: heir.writer is not None)
+        await until(lambda: heir.driver is not None)
         assert heir.is_serving
         await write(heir, range(5, 8))  # the last one again: its producer is known
 

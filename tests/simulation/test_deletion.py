@@ -49,7 +49,7 @@ def test_rule_10_a_deleted_segment_that_the_record_still_lists_is_not_missing(by
         world.storage.kill_datanode(nodes_of(first)[0])
         lost = writer_of(first).append(make(2, 0, pid=-1, size=10))
         await until(lambda: len(record_of(world).segments) == 2)
-        await until(lambda: writer_of(first).partition.current is not None)
+        await until(lambda: writer_of(first).machine.current is not None)
         first.crash()
         world.storage.faults = Faults()
         assert not lost.done()
@@ -59,7 +59,7 @@ def test_rule_10_a_deleted_segment_that_the_record_still_lists_is_not_missing(by
         if by == "delete records":
             await delete_records(heir, 4)
         await asyncio.sleep(120)
-        assert writer_of(heir).partition.log_start == 4
+        assert writer_of(heir).machine.log_start == 4
         assert len(logs(await names(world))) == 1, "the story needs the deletion of a file that the record lists"
         heir.crash()
         await write(await owner(world), range(4, 6))
@@ -93,7 +93,7 @@ def test_a_takeover_that_hung_does_not_take_a_successors_deletions_for_damage() 
         assert len(logs(await names(world))) == 1, "the story needs the deletion of what the first owner wrote"
         hung.fs.fence = fence  # type: ignore[method-assign]
         hung.fs.resume()
-        await until(lambda: hung.writer is not None or hung.broker.get(KEY) is None)
+        await until(lambda: hung.driver is not None or hung.broker.get(KEY) is None)
         await asyncio.sleep(30)
         assert [alarm for alarm in hung.broker.alarms_raised if "OFFLINE" in alarm or "vanished" in alarm] == []
         assert hung.broker.get(KEY) is None, "fenced, and forgotten"
@@ -144,16 +144,16 @@ def test_rule_10_a_journal_rolled_while_its_partition_is_taken_back_keeps_the_lo
 
         process.fs.fence = hangs  # type: ignore[method-assign]
         await _returns_under_its_own_name(process)
-        writer = process.broker.get(KEY)
-        assert writer is not None
-        await until(lambda: writer.partition.state is State.FENCE)
+        driver = process.broker.get(KEY)
+        assert driver is not None
+        await until(lambda: driver.machine.state is State.FENCE)
         if is_withdrawn:
             await process.broker.move(KEY)
         await _roll_journal(process, 3)
         process.crash()
 
         heir = await owner(world)
-        assert writer_of(heir).partition.log_start == 15
+        assert writer_of(heir).machine.log_start == 15
 
     story(body, log_config=DELETING)
 
@@ -188,7 +188,7 @@ def test_rule_10_a_log_start_that_no_journal_tells_is_that_of_the_first_file() -
         await _delete_journals(world)
         world.judge.start_told = first  # the rest of what was confirmed is lost with the journal
         heir = await owner(world)
-        assert writer_of(heir).partition.log_start == first
+        assert writer_of(heir).machine.log_start == first
         assert any("log start" in alarm for alarm in heir.broker.alarms_raised)
 
     story(body, log_config=DELETING)
@@ -224,10 +224,10 @@ def test_a_segment_that_is_left_open_is_not_as_old_as_its_file() -> None:
         await write(process, range(4, 6))
         assert len(record_of(world).segments) == 2
         await asyncio.sleep(15)
-        assert writer_of(process).partition.log_start == 0
+        assert writer_of(process).machine.log_start == 0
         process.fs.fence = fence  # type: ignore[method-assign]
         await asyncio.sleep(60)
-        assert writer_of(process).partition.log_start >= 4, "expired in the end"
+        assert writer_of(process).machine.log_start >= 4, "expired in the end"
 
     config = replace(SMALL, idle_close_ms=50_000)
     story(body, config=config, log_config=replace(DELETING, retention_ms=30_000))
@@ -244,7 +244,7 @@ def test_rule_10_a_departed_partitions_log_start_survives_its_journals_rolls() -
         await process.broker.move(KEY)
         assert not record_of(world).is_settled
         await _roll_journal(process, 3)
-        assert writer_of(await owner(world)).partition.log_start == 5
+        assert writer_of(await owner(world)).machine.log_start == 5
 
     story(body)
 
@@ -260,7 +260,7 @@ def test_rule_4_a_takeover_that_was_overtaken_takes_nothing_offline(store: str) 
         world.storage.kill_datanode(nodes_of(first)[0])
         writer_of(first).append(make(2, 0, pid=-1, size=10))
         await until(lambda: len(record_of(world).segments) == 2)
-        await until(lambda: writer_of(first).partition.current is not None)
+        await until(lambda: writer_of(first).machine.current is not None)
         first.crash()
         world.storage.faults = Faults(call_s=(0.1, 0.1))
 
@@ -281,10 +281,10 @@ def test_rule_4_a_takeover_that_was_overtaken_takes_nothing_offline(store: str) 
         if store == "is away at first":
             late.kv.faults = KvFaults(unavailable=1.0)
             await asyncio.sleep(5.0)
-            assert overtaken.partition.state in (State.FENCE, State.RECOVER)
+            assert overtaken.machine.state in (State.FENCE, State.RECOVER)
             late.kv.faults = KvFaults()
-        await until(lambda: overtaken.partition.state in TERMINAL)
-        assert overtaken.partition.state is State.FENCED
+        await until(lambda: overtaken.machine.state in TERMINAL)
+        assert overtaken.machine.state is State.FENCED
         assert [loss for loss in said if "storage has acknowledged nothing" not in loss] == []
 
     story(body, log_config=DELETING)
@@ -313,7 +313,7 @@ def test_a_takeover_that_was_overtaken_reports_no_closed_segment_as_vanished() -
         await until(lambda: deleted not in world.storage.namespace.files)
 
         late.resume()
-        await until(lambda: late.writer is not None or late.broker.get(KEY) is None)
+        await until(lambda: late.driver is not None or late.broker.get(KEY) is None)
         assert [loss for loss in said if "storage has acknowledged nothing" not in loss] == []
 
     story(body, log_config=DELETING)

@@ -53,13 +53,13 @@ def speaker(store: MemoryStore, version: Version, faults: KvFaults | None = None
 @pytest.mark.parametrize("writer", Version)
 @pytest.mark.parametrize("reader", Version)
 @pytest.mark.seed(1)
-async def test_a_record_passes_from_each_version_to_each(writer: Version, reader: Version) -> None:
+async def test_a_record_passes_from_each_version_to_each(driver: Version, reader: Version) -> None:
     """Only ``settled`` is lost on the way, where either does not know it."""
 
     store = MemoryStore()
-    assert isinstance(await ownership.store(speaker(store, writer), RECORD, LEFT, 0), ownership.Stored)
+    assert isinstance(await ownership.store(speaker(store, driver), RECORD, LEFT, 0), ownership.Stored)
     found, _ = await ownership.read(speaker(store, reader), RECORD)
-    knows = Version.EARLIER not in (writer, reader)
+    knows = Version.EARLIER not in (driver, reader)
     assert found == (LEFT if knows else replace(LEFT, is_settled=False))
 
 
@@ -220,7 +220,7 @@ async def test_copies_are_those_of_the_pipeline_that_acknowledged(is_deleted: bo
     for name in dead:
         world.storage.datanodes[name].state = NodeState.DEAD  # its connections hang
     heir = await owner(world)
-    assert writer_of(heir).partition.high_watermark == 2
+    assert writer_of(heir).machine.high_watermark == 2
     (file,) = (file for file in world.storage.namespace.files.values() if file.name.endswith(".log"))
     assert [replica.node.name for replica in file.replicas] == [kept]
     if is_deleted:
@@ -241,7 +241,7 @@ async def test_copies_of_a_repeated_batch_are_those_that_its_owner_has_flushed()
     process = await owner(world)
     world.judge.ask_copies("p0", encode(1, 0), 2)
     await write(process, range(1))
-    segment = writer_of(process).partition.current
+    segment = writer_of(process).machine.current
     assert segment is not None
     file = world.storage.namespace.files[segment.entry.file_id]
     for name in nodes_of(process)[1:]:

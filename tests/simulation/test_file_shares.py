@@ -124,7 +124,7 @@ class SimBroker:
         self.storage = storage
         self.open: list[Partition] = []  # in the order of their opening
         self.places = OpenFileLimit(most, OPEN_PARALLEL, self._make_room, lambda *_, **__: None)
-        self.shared = SimpleNamespace(places=self.places, config=SimpleNamespace(close_timeout_ms=10_000))
+        self.shared = SimpleNamespace(open_files=self.places, config=SimpleNamespace(close_timeout_ms=10_000))
         self.partitions = [Partition(self, number) for number in range(partitions)]
         self._tasks: list[asyncio.Task[None]] = []
 

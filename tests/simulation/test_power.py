@@ -17,7 +17,7 @@ SYNCED = replace(SMALL_LOG, flush_sync=True)
 
 
 def _appender(process: Process) -> MemoryAppender:
-    segment = writer_of(process).partition.current
+    segment = writer_of(process).machine.current
     assert segment is not None
     appender = writer_of(process).files[segment.entry.spare]
     assert isinstance(appender, MemoryAppender)
@@ -48,7 +48,7 @@ def test_rule_1_what_a_takeover_adopts_is_synced_before_it_is_acknowledged(takeo
         for _ in range(takeovers):
             process.crash()
             process = await owner(world)
-            assert writer_of(process).partition.high_watermark == 4, "the story needs the tail to be kept"
+            assert writer_of(process).machine.high_watermark == 4, "the story needs the tail to be kept"
         offset = await writer_of(process).append(make(1, 3, pid=1, size=100))
         world.judge.acknowledge(Sent(1, 3), offset)
         world.lose_power()
@@ -65,7 +65,7 @@ def test_rule_1_what_a_failed_pipeline_leaves_behind_is_synced_when_it_is_closed
         await _leave_unsynced_tail(world, process)
         world.storage.faults = Faults()
         world.storage.kill_datanode(nodes_of(process)[0])
-        await until(lambda: writer_of(process).partition.high_watermark == 4)
+        await until(lambda: writer_of(process).machine.high_watermark == 4)
         await asyncio.sleep(5)
         assert len(record_of(world).segments) == 2
         world.lose_power()
@@ -82,6 +82,6 @@ def test_rule_10_a_confirmed_log_start_survives_a_loss_of_power() -> None:
         await asyncio.sleep(10)
         await delete_records(process, 4)
         world.lose_power()
-        assert writer_of(await owner(world)).partition.log_start == 4
+        assert writer_of(await owner(world)).machine.log_start == 4
 
     story(body, log_config=SYNCED)

@@ -311,9 +311,9 @@ async def test_a_moved_log_start_stays() -> None:
         fs, kv = MemoryFileSystem(world.storage, incarnation), MemoryKeyValue(world.store)
         broker = lone_broker(fs, kv, incarnation=incarnation, clock=LoopClock())
         await broker.start()
-        writer = await broker.open(path, key)
-        await writer.delete_before(delete_before)
-        found = writer.partition.log_start, writer.partition.high_watermark
+        driver = await broker.open(path, key)
+        await driver.delete_before(delete_before)
+        found = driver.machine.log_start, driver.machine.high_watermark
         fs.crash()
         kv.crash()
         return found
@@ -368,8 +368,8 @@ async def test_a_zombie_of_the_lost_store_is_fenced_by_the_takeover() -> None:
     key = PartitionKey(stored.topic_id, 0)
     fs, kv = MemoryFileSystem(world.storage, "new"), MemoryKeyValue(world.store)
     async with lone_broker(fs, kv, incarnation="new", clock=LoopClock()) as broker:
-        writer = await broker.open(zombie.node.broker.broker.get(key).path, key)  # type: ignore[union-attr]
-        assert writer.partition.high_watermark == 20
+        driver = await broker.open(zombie.node.broker.broker.get(key).path, key)  # type: ignore[union-attr]
+        assert driver.machine.high_watermark == 20
         late = asyncio.create_task(produce(world, "c", TOPIC, 0, 1))
         await asyncio.sleep(60.0)
         assert not late.done()

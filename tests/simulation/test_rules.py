@@ -39,9 +39,9 @@ def test_rule_1_acked_means_flushed() -> None:
         future = writer_of(process).append(make(1, 1, pid=1, size=10))
         await asyncio.sleep(0.2)
         assert not future.done()
-        assert writer_of(process).partition.high_watermark == 1
+        assert writer_of(process).machine.high_watermark == 1
         assert await future == 1
-        assert writer_of(process).partition.high_watermark == 2
+        assert writer_of(process).machine.high_watermark == 2
 
     story(body)
 
@@ -66,7 +66,7 @@ def test_rule_1_a_found_batch_is_acknowledged_when_it_has_its_copies() -> None:
     async def body(world: World) -> None:
         first = await owner(world)
         await write(first, range(1))
-        segment = writer_of(first).partition.current
+        segment = writer_of(first).machine.current
         assert segment is not None
         file = world.storage.namespace.files[segment.entry.file_id]
         world.storage.faults = replace(Faults(), ack_s=(1.0, 1.0))
@@ -80,7 +80,7 @@ def test_rule_1_a_found_batch_is_acknowledged_when_it_has_its_copies() -> None:
             if name != kept:
                 world.storage.kill_datanode(name)
         heir = await owner(world)
-        assert writer_of(heir).partition.high_watermark == 2
+        assert writer_of(heir).machine.high_watermark == 2
         for _ in range(5):
             with pytest.raises(RequestError, match=r"offset 1; min\.insync\.replicas asks for 2 copies") as refused:
                 writer_of(heir).append(make(1, 1, pid=1, size=100))
@@ -91,7 +91,7 @@ def test_rule_1_a_found_batch_is_acknowledged_when_it_has_its_copies() -> None:
         assert await repeated(heir, make(1, 1, pid=1, size=100)) == 1
         world.check_repeated(heir, 1, 2)
         await write(heir, range(1, 3))
-        assert writer_of(heir).partition.high_watermark == 3
+        assert writer_of(heir).machine.high_watermark == 3
 
     story(body, datanodes=3, log_config=replace(SMALL_LOG, min_insync=2))
 
@@ -133,10 +133,10 @@ def test_rule_2_visible_means_flushed() -> None:
         fs = MemoryFileSystem(world.storage, "reader")
         log = next(name for name in await names(world) if name.endswith(".log"))
         shown = len(await fs.read(f"{PATH.folder}/{log}", 0, 1 << 20))
-        segment = writer_of(process).partition.current
+        segment = writer_of(process).machine.current
         assert segment is not None
         assert shown > segment.flushed, "the story needs bytes that are visible and not acknowledged"
-        assert writer_of(process).partition.high_watermark == 2
+        assert writer_of(process).machine.high_watermark == 2
 
     story(body)
 
@@ -230,14 +230,14 @@ def test_rule_3_idle_file_reopened_by_a_zombie() -> None:
         zombie = await owner(world)
         await write(zombie, range(2))
         await asyncio.sleep(SMALL.idle_close_ms / 1000 * 2)
-        assert writer_of(zombie).partition.current is None, "the story needs an idle, closed segment"
+        assert writer_of(zombie).machine.current is None, "the story needs an idle, closed segment"
         closed = logs(await names(world))
         heir = await owner(world)
         await write(heir, range(2, 4))
         with pytest.raises(RequestError) as refused:
             await writer_of(zombie).append(make(1, 2, pid=1, size=10))
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert writer_of(zombie).partition.state is State.FENCED
+        assert writer_of(zombie).machine.state is State.FENCED
         # Bytes that the zombie's file system would still add to the closed file lie past the next one's base (rule 5).
         appender = await zombie.fs.append(f"{PATH.folder}/{closed[0]}")
         appender.write(make(1, 2, pid=1, size=10))
@@ -263,10 +263,10 @@ def test_rule_4_fence_before_read_and_no_write_before_the_checkpoint() -> None:
         _record(successor.kv, "commit", calls)
         world.storage.faults = replace(Faults(), ack_s=(0.2, 0.2))
         while not successor.is_serving:
-            writer = successor.broker.get(KEY)
-            if writer is not None and writer.partition.state is not State.WRITE:
+            driver = successor.broker.get(KEY)
+            if driver is not None and driver.machine.state is not State.WRITE:
                 with pytest.raises(RequestError):
-                    writer.append(make(1, 4, pid=1, size=10))
+                    driver.append(make(1, 4, pid=1, size=10))
             await asyncio.sleep(0.01)
         segment_reads = [n for n, call in enumerate(calls) if call.startswith("read") and ".log" in call]
         claim = next(n for n, call in enumerate(calls) if call.startswith("commit") and "partitions" in call)
@@ -298,7 +298,7 @@ def test_rule_4_an_idle_brokers_journal_is_read_after_its_datanodes_have_restart
         returning = asyncio.create_task(first.return_under_its_name())
         await asyncio.wait_for(returning, JOURNAL_S)
         assert first.is_serving
-        assert writer_of(first).partition.log_start == 2
+        assert writer_of(first).machine.log_start == 2
 
     story(body)
 
@@ -328,8 +328,8 @@ async def test_rule_4_a_file_shorter_than_its_checkpoint_is_offline() -> None:
     for replica in file.replicas:
         replica.length = min(replica.length, len(file.data))
     heir = world.process()
-    await until(lambda: heir.writer is not None)
-    assert writer_of(heir).partition.state is State.OFFLINE
+    await until(lambda: heir.driver is not None)
+    assert writer_of(heir).machine.state is State.OFFLINE
     assert "shorter than its checkpoint" in heir.broker.alarms_raised[0]
     with pytest.raises(RequestError) as refused:
         writer_of(heir).append(make(1, 4, pid=1, size=10))
@@ -348,8 +348,8 @@ async def test_rule_4_a_bad_batch_before_a_good_one_is_offline() -> None:
     file = next(f for f in world.storage.namespace.files.values() if world.storage.namespace.path_of(f).endswith(name))
     file.data[70] ^= 1
     heir = world.process()
-    await until(lambda: heir.writer is not None)
-    assert writer_of(heir).partition.state is State.OFFLINE
+    await until(lambda: heir.driver is not None)
+    assert writer_of(heir).machine.state is State.OFFLINE
     assert "damaged in the middle" in heir.broker.alarms_raised[0]
 
 
@@ -359,14 +359,14 @@ def test_rule_4_a_torn_last_batch_ends_the_log_logically() -> None:
     async def body(world: World) -> None:
         process = await owner(world)
         await write(process, range(3))
-        segment = writer_of(process).partition.current
+        segment = writer_of(process).machine.current
         assert segment is not None
         appender = writer_of(process).files[segment.entry.spare]
         appender.write(make(1, 3, pid=1, size=500)[:300])
         await appender.flush()
         process.crash()
         heir = await owner(world)
-        assert writer_of(heir).partition.high_watermark == 3
+        assert writer_of(heir).machine.high_watermark == 3
         await write(heir, range(3, 5))
         fs = MemoryFileSystem(world.storage, "reader")
         assert (await fs.status(PATH.log(segment.entry.name))).length == segment.flushed + 300
@@ -436,7 +436,7 @@ def test_rule_6_late_ack_after_a_same_epoch_failover() -> None:
     async def body(world: World) -> None:
         process = await owner(world)
         await write(process, range(2))
-        partition = writer_of(process).partition
+        partition = writer_of(process).machine
         assert partition.current is not None
         old = partition.current.entry.name
         world.storage.faults = replace(Faults(), ack_s=(1.2, 1.2))
@@ -500,7 +500,7 @@ def test_rule_7_the_store_is_not_a_data_path() -> None:
         await write(process, range(1, 20), size=5)
         assert world.store.get(RECORD) == before
         world.store.stop()
-        partition = writer_of(process).partition
+        partition = writer_of(process).machine
         assert partition.current is not None
         room = SMALL_ROOM - partition.current.position
         await write(process, range(20, 22), size=5)  # still fits
@@ -531,7 +531,7 @@ def test_rule_7_a_higher_epoch_stops_the_old_owner_at_its_next_segment() -> None
         zombie.resume()
         with pytest.raises(RequestError):
             await future
-        assert writer_of(zombie).partition.state is State.FENCED
+        assert writer_of(zombie).machine.state is State.FENCED
 
     story(body)
 
@@ -546,10 +546,10 @@ def test_rule_8_an_idle_partition_has_no_task_and_no_timer() -> None:
         process = await owner(world)
         await write(process, range(2))
         await asyncio.sleep(SMALL.idle_close_ms / 1000 + ALARM_MS_MAX / 1000)
-        writer = writer_of(process)
-        assert not writer.tasks
-        assert writer.partition.deadline_ms() is None
-        assert not writer.files
+        driver = writer_of(process)
+        assert not driver.tasks
+        assert driver.machine.deadline_ms() is None
+        assert not driver.files
         assert process.broker.shared.alarms._heap == []
 
     story(body)
@@ -599,7 +599,7 @@ def test_rule_9_checkpoints_hold_only_flushed_producer_state() -> None:
         await write(process, range(2))
         world.storage.faults = HUNG
         writer_of(process).append(make(1, 2, pid=1, size=10))
-        checkpoint = writer_of(process).partition.full_checkpoint()
+        checkpoint = writer_of(process).machine.full_checkpoint()
         assert checkpoint is not None
         assert [batch.base_sequence for batch in checkpoint.producers[0].batches] == [0, 1]
 
@@ -619,7 +619,7 @@ def test_rule_10_the_log_start_moves_in_the_journal_first() -> None:
         await writer_of(process).delete_before(4)
         process.crash()
         heir = await owner(world)
-        assert writer_of(heir).partition.log_start == 4
+        assert writer_of(heir).machine.log_start == 4
 
     story(body)
 
@@ -634,7 +634,7 @@ def test_rule_10_a_zombie_may_not_move_the_log_start() -> None:
         world.judge.start_asked = 4
         with pytest.raises(RequestError):
             await writer_of(zombie).delete_before(4)
-        assert writer_of(heir).partition.log_start == 0
+        assert writer_of(heir).machine.log_start == 0
 
     story(body)
 
@@ -652,7 +652,7 @@ def test_a_planned_move_hands_over_everything() -> None:
         await process.broker.move(KEY)
         for n, future in zip(range(5, 8), futures, strict=True):
             world.judge.acknowledge(Sent(1, n), future.result())
-        assert writer_of(process).partition.state is State.CLOSED
+        assert writer_of(process).machine.state is State.CLOSED
         record = world.store.get(RECORD)
         assert record is not None
         assert ownership.decode(record.value).owner == ""
@@ -672,7 +672,7 @@ async def test_a_deleted_record_fences_its_owner() -> None:
     world.store.commit([], [Delete(RECORD)], asyncio.get_running_loop().time())
     with pytest.raises(RequestError):
         await writer_of(process).append(make(1, 0, pid=1, size=10))
-    assert writer_of(process).partition.state is State.FENCED
+    assert writer_of(process).machine.state is State.FENCED
     world.store.commit([], [Put("/other", b"")], asyncio.get_running_loop().time())
 
 
@@ -700,14 +700,14 @@ def test_a_fenced_partition_gives_the_room_of_its_batches_back() -> None:
         process = await owner(world)
         await write(process, range(1))
         world.storage.faults = HUNG
-        writer = writer_of(process)
-        futures = [writer.append(make(1, number, pid=1, size=900)) for number in range(1, 20)]
+        driver = writer_of(process)
+        futures = [driver.append(make(1, number, pid=1, size=900)) for number in range(1, 20)]
         await asyncio.sleep(0.1)
         budget = process.broker.shared.budget
-        assert budget.used == writer.partition.batches.buffered_bytes > 19 * 900
-        assert writer.partition.batches.inflight
-        assert writer.partition.batches.unsent
-        writer.post(ev.EpochChanged(writer.partition.epoch + 1))
+        assert budget.used == driver.machine.batches.buffered_bytes > 19 * 900
+        assert driver.machine.batches.inflight
+        assert driver.machine.batches.unsent
+        driver.post(ev.EpochChanged(driver.machine.epoch + 1))
         assert budget.used == 0
         assert all(isinstance(future.exception(), RequestError) for future in futures)
         world.storage.faults = Faults()
@@ -724,13 +724,13 @@ async def test_a_partition_that_is_abandoned_sends_nothing_more(in_flight: int) 
     process = await owner(world)
     await write(process, range(1))
     world.storage.faults = HUNG
-    writer = writer_of(process)
+    driver = writer_of(process)
     for number in range(1, 1 + in_flight):
-        writer.append(make(1, number, pid=1, size=900))
+        driver.append(make(1, number, pid=1, size=900))
     if in_flight:
         await asyncio.sleep(0.1)
     for number in range(1 + in_flight, 8 + in_flight):
-        writer.append(make(1, number, pid=1, size=900))
-    await writer.abandon()
+        driver.append(make(1, number, pid=1, size=900))
+    await driver.abandon()
     await asyncio.sleep(1)
-    assert not writer.has_files
+    assert not driver.has_files

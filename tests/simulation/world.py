@@ -139,7 +139,7 @@ class Process:
         )  # fmt: skip
         self.broker.shared.tails = Told(self)
         self.died = asyncio.Event()
-        self.writer: PartitionDriver | None = None
+        self.driver: PartitionDriver | None = None
         self.moving: asyncio.Task[None] | None = None
         self._dies_joining = False
         self._task: asyncio.Task[None] | None = None
@@ -152,7 +152,7 @@ class Process:
 
     @property
     def is_serving(self) -> bool:
-        return self.is_alive and self.writer is not None and self.writer.partition.state is State.WRITE
+        return self.is_alive and self.driver is not None and self.driver.machine.state is State.WRITE
 
     def start(self) -> None:
         """Begin to take the partition over, in the background."""
@@ -213,9 +213,9 @@ class Process:
 
     async def open(self) -> None:
         try:
-            self.writer = await self.broker.open(PATH, KEY, self.world.log_config)
+            self.driver = await self.broker.open(PATH, KEY, self.world.log_config)
         except RequestError:
-            self.writer = self.broker.get(KEY)
+            self.driver = self.broker.get(KEY)
 
     def crash(self) -> None:
         if not self.is_alive:
@@ -226,14 +226,14 @@ class Process:
         self.fs.crash()
         self.kv.crash()
         tasks = [self._task, self.moving, *self._chatter, *self.broker._tasks]
-        writer = self.broker.get(KEY)
-        if writer is not None:
-            writer.tasks.cancel()
+        driver = self.broker.get(KEY)
+        if driver is not None:
+            driver.tasks.cancel()
         for task in tasks:
             if task is not None:
                 task.cancel()
         self.broker.shared.alarms.close()
-        self.broker.shared.places.close()
+        self.broker.shared.open_files.close()
 
     async def return_under_its_name(self) -> None:
         """The store declares it dead; it registers again, and may take the partition back before anybody else does."""
@@ -325,8 +325,8 @@ class World:
         They are its pipeline's.  When a paused process receives the ack, its file may have been fenced, with fewer
         copies left, joined or deleted.
         """
-        assert process.writer is not None
-        *_, held = (entry for entry in process.writer.partition.record.segments if entry.name.base <= batch.base_offset)
+        assert process.driver is not None
+        *_, held = (entry for entry in process.driver.machine.record.segments if entry.name.base <= batch.base_offset)
         return process.fs.pipelines[held.file_id]
 
     def check_repeated(self, process: Process, offset: int, asked: int) -> None:
@@ -336,8 +336,8 @@ class World:
         parts, nor does the store tell what an owner of the past has seen.  What lies below the log start is deleted,
         and needs no copies.
         """
-        assert process.writer is not None
-        partition = process.writer.partition
+        assert process.driver is not None
+        partition = process.driver.machine
         if asked < 2 or partition.epoch != self.epoch or offset < partition.log_start:
             return
         if self.judge.copies_flushed.get((process.name, partition.epoch, offset), 0) >= asked:
@@ -360,16 +360,16 @@ class World:
         self.log_config = replace(self.log_config, min_insync=copies)
         self.judge.lower_copies(copies)
         for process in self.processes:
-            if process.is_alive and process.writer is not None:
-                if copies > process.writer.partition.config.min_insync:
+            if process.is_alive and process.driver is not None:
+                if copies > process.driver.machine.config.min_insync:
                     self.judge.doubt(process.name)
-                process.writer.reconfigure(self.log_config)
+                process.driver.reconfigure(self.log_config)
 
     def confirm_start(self, offset: int) -> None:
         """An owner has confirmed a DeleteRecords: whoever owns the partition by now goes by it."""
         self.judge.start_told = max(self.judge.start_told, offset)
         for process in self.processes:
-            partition = process.writer.partition if process.is_serving and process.writer else None
+            partition = process.driver.machine if process.is_serving and process.driver else None
             if partition is not None and partition.epoch == self.epoch:
                 assert partition.log_start >= offset, f"log start {offset} is confirmed, {process.name} has {partition}"
 
@@ -412,30 +412,30 @@ class World:
             self.storage.slow_datanode(name, 0)
         await asyncio.sleep(SETTLE_S)
         last = self.last = await self._last_owner()
-        assert last.is_serving, f"the log is not available after the faults: {last.writer}"
-        assert last.writer is not None
-        partition = last.writer.partition
+        assert last.is_serving, f"the log is not available after the faults: {last.driver}"
+        assert last.driver is not None
+        partition = last.driver.machine
         assert self.judge.start_told <= partition.log_start <= self.judge.start_moved
         async with asyncio.timeout(OPENS_S):
-            await last.writer.append(make(999, 0, pid=-1, size=10, timestamp=self.clock.now_ms()))
+            await last.driver.append(make(999, 0, pid=-1, size=10, timestamp=self.clock.now_ms()))
         self.log_start = partition.log_start
         return await read_log(last.fs, partition.high_watermark, start=partition.log_start)
 
     async def _last_owner(self) -> Process:
         """Usually a fresh one; else one that has lived through all, and may have kept something of it."""
-        old = [process for process in self.processes if process.is_alive and process.writer is not None]
+        old = [process for process in self.processes if process.is_alive and process.driver is not None]
         if old and self.rng.random() < 0.4:
             last = self.rng.choice(old)
             await asyncio.wait_for(last.return_under_its_name(), OPENS_S)
             return last
         last = self.process("last")
-        await until(lambda: last.writer is not None, every_s=0.1)
+        await until(lambda: last.driver is not None, every_s=0.1)
         return last
 
     async def check_retention(self) -> None:
         """Let all expire.  Its owner's clock is set once more, and is right from then on: nothing waits for longer."""
         config, last = self.log_config, self.last
-        if config.retention_ms < 0 or last.writer is None:
+        if config.retention_ms < 0 or last.driver is None:
             return
         for process in self.processes:
             if process is not last:
@@ -444,7 +444,7 @@ class World:
             last.clock.ahead_ms = self.rng.choice((-3_600_000, 3_600_000))
             await asyncio.sleep(ROUNDS_S)
             last.clock.ahead_ms = 0
-        partition = last.writer.partition
+        partition = last.driver.machine
         limit_s = (config.retention_ms + self.config.idle_close_ms) / 1000 + ROUNDS_S
         await until(lambda: partition.log_start == partition.high_watermark, limit_s, every_s=1.0)
         if config.file_delete_delay_ms < 1 << 32:
@@ -457,14 +457,14 @@ class World:
 
     async def _expired_files(self) -> set[str]:
         """Return the files of segments below the log start, but for the newest name and those that the record lists."""
-        assert self.last.writer is not None
+        assert self.last.driver is not None
         logs = [status.path async for status in self.last.fs.list(PATH.folder) if status.path.endswith(".log")]
-        return set(logs[:-1]) - {PATH.log(entry.name) for entry in self.last.writer.partition.record.segments}
+        return set(logs[:-1]) - {PATH.log(entry.name) for entry in self.last.driver.machine.record.segments}
 
     async def check_producers(self) -> None:
         """Repeat each producer's last five batches, as a client whose answers were lost, then send its next one."""
-        assert self.last.writer is not None
-        partition = self.last.writer.partition
+        assert self.last.driver is not None
+        partition = self.last.driver.machine
         standing: dict[int, list[tuple[int, int]]] = {}
         for batch in await read_log(self.last.fs, partition.high_watermark, start=partition.log_start):
             producer, number = decode(batch)
@@ -475,7 +475,7 @@ class World:
                 assert again == offset, f"producer {producer}'s batch {number} stands at {offset}; again at {again}"
             end = partition.next_offset
             number = standing[producer][-1][0] + 1
-            assert await self.last.writer.append(make(producer, number, pid=producer, size=5)) == end
+            assert await self.last.driver.append(make(producer, number, pid=producer, size=5)) == end
 
     async def verdict(self) -> list[Batch]:
         batches = await self.settle()
@@ -485,11 +485,11 @@ class World:
 
 async def repeated(process: Process, batch: memoryview, limit_s: float = OPENS_S) -> int:
     """Send a batch again until it has its copies; return its offset."""
-    assert process.writer is not None
+    assert process.driver is not None
     async with asyncio.timeout(limit_s):
         while True:
             try:
-                return await process.writer.append(batch)
+                return await process.driver.append(batch)
             except RequestError as error:
                 if error.code is not ErrorCode.NOT_ENOUGH_REPLICAS:
                     raise

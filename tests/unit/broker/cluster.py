@@ -133,7 +133,7 @@ class Node:
         self.fence = ShardFence()
         self.endpoint = InternalEndpoint(name, "bmq", LoopClock(), is_serving=lambda: self.broker.is_serving)
         self._callers: dict[str, Caller] = {}
-        BrokerApi(self.assigned, self.broker.shared.load, self.broker.shared.places).register(self.endpoint)
+        BrokerApi(self.assigned, self.broker.shared.load, self.broker.shared.open_files).register(self.endpoint)
         ShardLogApi(self.assigned, self.fence).register(self.endpoint)
 
     async def start(self) -> None:

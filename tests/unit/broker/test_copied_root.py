@@ -34,11 +34,11 @@ async def test_a_copied_root_opens(tmp_path: Path, is_synced: bool) -> None:
     fs = LocalFileSystem(tmp_path / "root", "first")
     broker = lone_broker(fs, MemoryKeyValue(store, random=Random(1)), incarnation="first")
     await broker.start()
-    writer = await broker.open(PATH, KEY, config)
+    driver = await broker.open(PATH, KEY, config)
     for number in range(3):
         data = build_batch([Record(value=b"%d" % number)])
-        assert await writer.append(memoryview(data)) == number
-    await writer.abandon()  # killed: nothing is closed, nothing released
+        assert await driver.append(memoryview(data)) == number
+    await driver.abandon()  # killed: nothing is closed, nothing released
     for task in broker._tasks:
         task.cancel()
     await asyncio.gather(*broker._tasks, return_exceptions=True)
@@ -48,8 +48,8 @@ async def test_a_copied_root_opens(tmp_path: Path, is_synced: bool) -> None:
     await asyncio.to_thread(shutil.copytree, tmp_path / "root", tmp_path / "copy")
     fs = LocalFileSystem(tmp_path / "copy", "second")
     async with lone_broker(fs, MemoryKeyValue(store, random=Random(2)), incarnation="second") as heir:
-        writer = await heir.open(PATH, KEY, config)
-        assert writer.partition.state is State.WRITE
-        assert await writer.append(memoryview(build_batch([Record(value=b"3")]))) == 3
+        driver = await heir.open(PATH, KEY, config)
+        assert driver.machine.state is State.WRITE
+        assert await driver.append(memoryview(build_batch([Record(value=b"3")]))) == 3
         assert len(await read_log(fs, 4, PATH)) == 4
     await fs.close()

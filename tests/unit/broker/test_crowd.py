@@ -111,8 +111,8 @@ async def _drain(c: Cluster, keys: list[PartitionKey], use: Callable[[PartitionK
 
 
 def _is_open(node: Node, key: PartitionKey) -> bool:
-    writer = node.broker.get(key)
-    return writer is not None and writer.partition.state is State.WRITE
+    driver = node.broker.get(key)
+    return driver is not None and driver.machine.state is State.WRITE
 
 
 async def _all_open(node: Node, keys: list[PartitionKey]) -> None:
@@ -259,7 +259,7 @@ async def test_a_move_ends_the_wait_of_its_takeover(behind: str) -> None:
         fences = count_calls(c["a"].fs, ("fence",))
         await c.write("a", key, _record(0, 0))
         if behind == "openings":
-            assert shared.places.try_enter()
+            assert shared.open_files.try_enter()
         else:
             for _ in range(SEALS_AT_ONCE):
                 await shared.seals.acquire()

@@ -360,7 +360,7 @@ async def test_open_files_are_reported_and_the_share_is_taken() -> None:
         c.give("a", *keys)
         for key in keys[:2]:
             await c.write("a", key, batch())
-        places = c["a"].broker.shared.places
+        places = c["a"].broker.shared.open_files
         caller = c["a"].caller("leader")
 
         async def ask(*share: int) -> OpenFilesResponse:

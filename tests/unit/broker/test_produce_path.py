@@ -357,12 +357,12 @@ async def test_back_pressure_waits_in_line() -> None:
         w.topic()
         await w.produce_one(idempotent(0))
         w.storage.faults = Faults(ack_s=(0.05, 0.05))
-        writer = w.broker.get(w.key())
-        assert writer is not None
+        driver = w.broker.get(w.key())
+        assert driver is not None
         sent = [w.produce({("orders", 0): idempotent(number)}) for number in range(1, 101)]
         most = 0
         while not sent[-1].done():
-            most = max(most, writer.partition.batches.buffered_bytes)
+            most = max(most, driver.machine.batches.buffered_bytes)
             await asyncio.sleep(0.01)
         assert [(await each)[0].base_offset for each in sent] == list(range(1, 101))
         assert most < 2000 + len(idempotent(0))

@@ -249,7 +249,7 @@ class BrokerProcess:
         self.logs = LocalShardLogs(self.assigned, world.catalog, self.pool, fence)
         self.broker.shared.tails = _Ended(self.logs)
         endpoint = world.network.join(name)
-        BrokerApi(self.assigned, TrafficCounters(), self.broker.shared.places).register(endpoint)
+        BrokerApi(self.assigned, TrafficCounters(), self.broker.shared.open_files).register(endpoint)
         ShardLogApi(self.assigned, fence).register(endpoint)
         endpoint.register_kafka(_Fetches(self.assigned, self.pool))
 

@@ -525,15 +525,15 @@ async def test_no_commit_that_was_answered_is_lost(seed: int) -> None:
 
     rng = Random(seed)
     async with cluster(seed) as world:
-        writers = [Writer(group_of(shard)) for shard in range(SHARDS)]
+        drivers = [Writer(group_of(shard)) for shard in range(SHARDS)]
         for _ in range(6):
             until = asyncio.get_running_loop().time() + 1.0
-            await asyncio.gather(disturb(world, rng, until), *(each.commit(world, rng, until) for each in writers))
+            await asyncio.gather(disturb(world, rng, until), *(each.commit(world, rng, until) for each in drivers))
             for is_replayed in (False, True):
                 for shard in range(SHARDS if is_replayed else 0):
                     world.give(shard, rng.choice("ab"))
                 world.tell()
-                for writer in writers:
-                    offset = await settled_fetch(rng.choice(world.proxies), writer.group)
-                    assert writer.acked <= max(0, offset) <= writer.acked + 1, (writer, is_replayed)
-        assert all(writer.acked for writer in writers)
+                for driver in drivers:
+                    offset = await settled_fetch(rng.choice(world.proxies), driver.group)
+                    assert driver.acked <= max(0, offset) <= driver.acked + 1, (driver, is_replayed)
+        assert all(driver.acked for driver in drivers)

@@ -248,7 +248,7 @@ class BrokerProcess:
         )
         self.broker.shared.tails = self.services.reading
         self.endpoint = InternalEndpoint(name, CLUSTER, LoopClock(), is_serving=lambda: True)
-        register_broker(self.endpoint, self.assigned, load, self.broker.shared.places, ShardFence())
+        register_broker(self.endpoint, self.assigned, load, self.broker.shared.open_files, ShardFence())
         inside = internal_dispatch(self.services)
         tracing = world.tracing
         self.endpoint.register_kafka(

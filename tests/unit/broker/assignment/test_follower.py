@@ -671,8 +671,8 @@ async def test_kafscale_120_two_brokers_wrote_one_partition(seed: int) -> None:
                 await asyncio.sleep(0.3)
 
         await asyncio.gather(produce("a"), produce("b"))
-        writers = {value[:1] for value in acked.values()}
-        assert writers == {b"a", b"b"}, "each was the owner for a while"
+        drivers = {value[:1] for value in acked.values()}
+        assert drivers == {b"a", b"b"}, "each was the owner for a while"
         c.give("a", key)  # the views agree again
         end = await insist(c, "a", key, batch(b"last"))
         written = await values(c, key)

@@ -97,7 +97,7 @@ class World:
     async def owner(self, name: str, config: LogConfig = SMALL, janitor: JanitorConfig = CONFIG) -> Owner:
         owner = Owner(self, name, janitor)
         await owner.broker.start()
-        owner.writer = await owner.broker.open(PATH, KEY, config)
+        owner.driver = await owner.broker.open(PATH, KEY, config)
         return owner
 
     async def names(self, folder: str = PATH.folder) -> list[str]:
@@ -125,7 +125,7 @@ ASLEEP = JanitorConfig(interval_ms=1 << 50)  # the broker's own janitor: these s
 class Owner:
     """A broker with one partition, and its janitor."""
 
-    writer: PartitionDriver
+    driver: PartitionDriver
 
     def __init__(self, world: World, name: str, config: JanitorConfig) -> None:
         self.world = world
@@ -137,26 +137,26 @@ class Owner:
         self.janitor = Janitor(replace(self.broker.shared, fs=self.steps), self.held, config, random.Random(3))
 
     def held(self) -> list[PartitionDriver]:
-        writer = self.broker.get(KEY)
-        return [] if writer is None else [writer]
+        driver = self.broker.get(KEY)
+        return [] if driver is None else [driver]
 
     @property
     def log_start(self) -> int:
-        return self.writer.partition.log_start
+        return self.driver.machine.log_start
 
     @property
     def watermark(self) -> int:
-        return self.writer.partition.high_watermark
+        return self.driver.machine.high_watermark
 
     def configure(self, **settings: int) -> None:
-        self.writer.partition.config = replace(self.writer.partition.config, **settings)  # type: ignore[arg-type]
+        self.driver.machine.config = replace(self.driver.machine.config, **settings)  # type: ignore[arg-type]
 
     async def send(self, count: int, timestamp: int | None = None) -> None:
         for _ in range(count):
             stamp = CLOCK.now_ms() if timestamp is None else timestamp
             record = Record(value=f"{len(self.world.sent)}".encode().ljust(100))
             data = build_batch([record], base_timestamp=stamp)
-            await self.writer.append(memoryview(data))
+            await self.driver.append(memoryview(data))
             self.world.sent.append(bytes(data[21:]))
         await asyncio.sleep(0.1)  # closing goes on behind
 
@@ -181,7 +181,7 @@ class Owner:
 
 
 async def moved_log_start(owner: Owner, offset: int) -> None:
-    await owner.writer.delete_before(offset)
+    await owner.driver.delete_before(offset)
 
 
 # -------------------------------------------------------------------------------------------------------- retention
@@ -323,12 +323,12 @@ async def test_the_open_segment_stays_and_the_newest_closed_one_is_emptied_but_k
     owner = await world.owner("a", replace(SMALL, retention_ms=60_000))
     await owner.send(4)
     await owner.rounds()
-    assert owner.writer.partition.current is not None
+    assert owner.driver.machine.current is not None
     await owner.round(250)
     assert owner.log_start == 3  # 3 is in the open one
     await owner.round(400)
     await owner.round(3600)
-    assert owner.writer.partition.current is None  # idle, closed
+    assert owner.driver.machine.current is None  # idle, closed
     assert (owner.log_start, owner.watermark) == (4, 4)
     await owner.round(61)
     assert await world.logs() == [3]
@@ -395,7 +395,7 @@ async def test_a_lost_partition_is_left_alone() -> None:
     await first.round(100)
     assert (second.log_start, await world.names()) == (0, before)
     assert first.janitor.files_deleted == 0
-    assert first.writer.partition.state.name == "FENCED"
+    assert first.driver.machine.state.name == "FENCED"
 
 
 async def test_rule_10_files_are_deleted_only_after_a_fresh_proof_of_ownership() -> None:
@@ -409,10 +409,10 @@ async def test_rule_10_files_are_deleted_only_after_a_fresh_proof_of_ownership()
     await first.round()
     await asyncio.sleep(60)
     second = await world.owner("b", SMALL)
-    assert first.writer.partition.state.name == "WRITE"
+    assert first.driver.machine.state.name == "WRITE"
     await first.round(1)
     assert first.janitor.files_deleted == 0
-    assert first.writer.partition.state.name == "FENCED"
+    assert first.driver.machine.state.name == "FENCED"
     assert await world.logs() == [0, 3, 6, 9]
     await second.round()
     await second.round(61)
@@ -734,7 +734,7 @@ async def test_the_sweeper_takes_temporary_files_of_earlier_epochs_after_a_grace
     world = World()
     owner = await world.owner("a")
     await owner.broker.move(KEY)
-    owner.writer = await owner.broker.open(PATH, KEY, SMALL)  # epoch 2
+    owner.driver = await owner.broker.open(PATH, KEY, SMALL)  # epoch 2
     old, own = PATH.spare(1, 5, "dead"), PATH.spare(2, 90, "other")
     makers = [("idx", "dead"), ("idx", "a"), ("join", "dead"), ("join", "a")]
     drafts = [f"{PATH.folder}/.{kind}-{S(0, 2, 0)}-{holder}" for kind, holder in makers]
@@ -813,7 +813,7 @@ async def test_a_journal_whose_broker_only_slept_is_begun_anew() -> None:
     assert {name.rsplit("-", 1)[0] for name in await world.names(layout.JOURNALS)} == {"other"}
     sleeper.fs.resume()
     sleeper.kv.resume()
-    sleeper.writer = await sleeper.broker.open(PATH, KEY, SMALL)
+    sleeper.driver = await sleeper.broker.open(PATH, KEY, SMALL)
     await sleeper.send(1)
     await asyncio.sleep(5)
     assert "sleeper-00000002.jnl" in await world.names(layout.JOURNALS)
@@ -854,7 +854,7 @@ async def test_an_undecodable_record_ends_neither_the_round_nor_its_broker() -> 
     await owner.kv.commit([], [Put(ownership.partition_key("bmq", KEY), b"what?")])
     for _ in range(5):
         await owner.round(60)
-    assert owner.writer.partition.state is State.OFFLINE
+    assert owner.driver.machine.state is State.OFFLINE
     assert "gone-00000001.jnl" in await world.names(layout.JOURNALS)
     assert owner.janitor.failures > 0
 

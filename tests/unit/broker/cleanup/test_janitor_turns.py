@@ -24,7 +24,7 @@ class Held:
 
     def __init__(self, number: int, looks: TurnCounter) -> None:
         self.key = PartitionKey(TOPIC_ID, number)
-        self.partition = self
+        self.machine = self
         self.record = object()
         self.config = LogConfig()
         self.log_start = 0

@@ -24,7 +24,7 @@ async def sweep(unclosable: str = "") -> tuple[list[str], float]:
     world = World()
     owner = await world.owner("a")
     await owner.broker.move(KEY)
-    writer = await owner.broker.open(PATH, KEY, SMALL)  # epoch 2
+    driver = await owner.broker.open(PATH, KEY, SMALL)  # epoch 2
     dead = MemoryFileSystem(world.storage, "dead")
     for path in LEFT:
         await dead.create(path)
@@ -43,9 +43,9 @@ async def sweep(unclosable: str = "") -> tuple[list[str], float]:
         patch.setattr(MemoryFileSystem, "fence", slow_fence)
         if unclosable:
             with pytest.raises(StorageUnavailable):
-                await sweeper.sweep(writer, shared.clock.now_ms() + HOUR_MS)
+                await sweeper.sweep(driver, shared.clock.now_ms() + HOUR_MS)
         else:
-            assert await sweeper.sweep(writer, shared.clock.now_ms() + HOUR_MS)
+            assert await sweeper.sweep(driver, shared.clock.now_ms() + HOUR_MS)
     assert sweeper.files_swept == len(LEFT) - bool(unclosable)
     return await world.names(), loop.time() - begun
 

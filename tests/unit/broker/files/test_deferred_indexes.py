@@ -37,7 +37,7 @@ async def test_an_index_is_written_only_beside_the_file_that_it_describes(
     files = SegmentFiles(broker.shared, PATH, is_synced=False, replication=3)
     if length >= 0:
         await write_once(fs, PATH.log(NAME), b"x" * length)
-    late = broker.shared.late_indexes
+    late = broker.shared.deferred_indexes
     late.add(files, NAME, LENGTH, b"index", after_ms=LOOK_MS)
     await asyncio.sleep(LOOK_MS / 1000 - 0.1)
     with pytest.raises(NoSuchFile):
@@ -58,7 +58,7 @@ async def test_storage_that_is_away_is_asked_a_few_times_and_the_operator_hears_
     files = SegmentFiles(broker.shared, PATH, is_synced=False, replication=3)
     await write_once(fs, PATH.log(NAME), b"x" * LENGTH)
     storage.faults = Faults(unavailable=1.0)
-    broker.shared.late_indexes.add(files, NAME, LENGTH, b"index", after_ms=BEHIND_MS)
+    broker.shared.deferred_indexes.add(files, NAME, LENGTH, b"index", after_ms=BEHIND_MS)
     await asyncio.sleep(ATTEMPTS)
     (alarm,) = broker.alarms_raised
     assert "could not write the index" in alarm

@@ -75,8 +75,8 @@ def names(w: World, partitions: int) -> list[str]:
     """The open segment of each, "" where none is open."""
     found = []
     for partition in range(partitions):
-        writer = w.broker.get(w.key(partition=partition))
-        current = writer.partition.current if writer is not None else None
+        driver = w.broker.get(w.key(partition=partition))
+        current = driver.machine.current if driver is not None else None
         found.append(str(current.entry.name) if current is not None else "")
     return found
 
@@ -144,7 +144,7 @@ async def test_where_all_are_busy_for_ever_they_take_turns() -> None:
         w.topic(partitions=6)
         busy = [asyncio.ensure_future(keep_busy(w, partition)) for partition in range(6)]
         await until(lambda: len(w.broker.partitions()) == 6)
-        partitions = [writer.partition for writer in w.broker.partitions()]
+        partitions = [driver.machine for driver in w.broker.partitions()]
 
         def have_reached(goal: int) -> bool:
             return all(partition.high_watermark >= goal for partition in partitions)
@@ -241,7 +241,7 @@ async def test_the_bound_recovers_when_there_is_room() -> None:
         w.topic(partitions=12)
         sent = [w.produce({("orders", p): batch()}, timeout_ms=120_000) for p in range(12)]
         await asyncio.gather(*sent)
-        places = w.broker.shared.places
+        places = w.broker.shared.open_files
         assert places.limit < 20
         crowded.files_max = 1000
         await until(lambda: places.limit == 1000)
@@ -322,7 +322,7 @@ async def test_who_is_lost_while_it_waits_leaves_the_line() -> None:
         crowded.files_max = 1000
         answers = [answer for (answer,) in await asyncio.gather(*sent)]
         assert [ErrorCode(answer.error_code).name for answer in answers] == ["NOT_LEADER_OR_FOLLOWER"] * 3
-        assert "opening=0 held=0 leaving=0" in repr(w.broker.shared.places)
+        assert "opening=0 held=0 leaving=0" in repr(w.broker.shared.open_files)
         for partition in range(3):
             assert (await w.produce_one(batch(), partition)).error_code == 0, "in its next life"
 
@@ -333,13 +333,13 @@ async def test_a_file_whose_closing_is_given_up_is_left_at_once() -> None:
     async with world() as w:
         w.topic()
         await w.produce_one(batch())
-        writer = w.broker.get(w.key())
-        assert writer is not None
+        driver = w.broker.get(w.key())
+        assert driver is not None
         w.storage.faults = Faults(hung_ack=1.0)
         w.broker._make_room(1)
-        await until(lambda: "held=0 leaving=1" in repr(w.broker.shared.places))
-        await writer.abandon()
-        assert "held=0 leaving=0" in repr(w.broker.shared.places)
+        await until(lambda: "held=0 leaving=1" in repr(w.broker.shared.open_files))
+        await driver.abandon()
+        assert "held=0 leaving=0" in repr(w.broker.shared.open_files)
         assert not [each for each in w.storage.appenders if "/topics/" in str(each.lease.paths)]
         w.storage.faults = Faults()
 
@@ -352,13 +352,13 @@ async def test_a_partition_that_is_being_claimed_is_fenced_with_the_others() -> 
         w.kv.pause()
         opening = asyncio.ensure_future(w.broker.open(w.path(), w.key()))
         await until(lambda: w.broker.get(w.key()) is not None)
-        writer = w.broker.get(w.key())
-        assert writer is not None
-        assert writer.partition.state is State.START
+        driver = w.broker.get(w.key())
+        assert driver is not None
+        assert driver.machine.state is State.START
         w.broker.fence_all()
         with pytest.raises(RequestError):
             await opening
-        assert repr(writer.partition.state) == repr(State.FENCED)
+        assert repr(driver.machine.state) == repr(State.FENCED)
         w.kv.resume()
         await until(lambda: w.broker.get(w.key()) is None)  # forgotten
         assert (await w.broker.read_record(w.key()))[0].epoch == 0

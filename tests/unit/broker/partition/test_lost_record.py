@@ -19,9 +19,9 @@ from tests.unit.broker.world import idempotent
 
 
 def writer_of(c: Cluster, name: str, key: PartitionKey) -> PartitionDriver:
-    writer = c[name].broker.get(key)
-    assert writer is not None
-    return writer
+    driver = c[name].broker.get(key)
+    assert driver is not None
+    return driver
 
 
 async def delete_record(c: Cluster, key: PartitionKey) -> None:
@@ -54,8 +54,8 @@ async def test_a_takeover_that_finds_neither_files_nor_record_ends() -> None:
         c["b"].view.assign("b", key)
         await until(lambda: c["b"].broker.get(key) is not None)
         heir = writer_of(c, "b", key)
-        await until(lambda: heir.partition.state in TERMINAL)
-        assert heir.partition.state is State.FENCED
+        await until(lambda: heir.machine.state in TERMINAL)
+        assert heir.machine.state is State.FENCED
 
 
 async def test_a_move_ends_though_a_broken_segment_cannot_be_proven_ours() -> None:
@@ -66,15 +66,15 @@ async def test_a_move_ends_though_a_broken_segment_cannot_be_proven_ours() -> No
         (key,) = c.keys()
         c.give("a", key)
         await c.write("a", key, idempotent(0))
-        writer = writer_of(c, "a", key)
-        current = writer.partition.current
+        driver = writer_of(c, "a", key)
+        current = driver.machine.current
         assert current is not None
-        assert c["a"].broker.shared.places.try_enter()  # a file that is being opened: takeovers wait for it
+        assert c["a"].broker.shared.open_files.try_enter()  # a file that is being opened: takeovers wait for it
         (segment,) = (file for file in c.storage.appenders if ".spare" in file.lease.paths[0])
         c.storage.kill_datanode(segment.nodes[0])
         lost = asyncio.ensure_future(c.write("a", key, idempotent(1)))
-        await until(lambda: writer.partition.current is not current)
+        await until(lambda: driver.machine.current is not current)
         await delete_record(c, key)
-        await asyncio.wait_for(writer.move(), 60.0)
-        assert writer.partition.state is State.FENCED
+        await asyncio.wait_for(driver.move(), 60.0)
+        assert driver.machine.state is State.FENCED
         await asyncio.gather(lost, return_exceptions=True)

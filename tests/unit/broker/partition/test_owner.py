@@ -518,18 +518,18 @@ async def test_log_bytes_of_what_is_not_closed_are_counted_again() -> None:
         partition = SimpleNamespace(
             record=PartitionRecord(segments=(entry(0), entry(5))), current=SimpleNamespace(flushed=70)
         )
-        writer = cast(PartitionDriver, SimpleNamespace(partition=partition, path=w.path()))
+        driver = cast(PartitionDriver, SimpleNamespace(machine=partition, path=w.path()))
         size = LogSize(0)
-        assert await size.count(fs, writer) == 70
+        assert await size.count(fs, driver) == 70
         lengths[0] = 1000
         partition.record = PartitionRecord(segments=(entry(0, 1000), entry(5)))
-        assert await size.count(fs, writer) == 1070
+        assert await size.count(fs, driver) == 1070
         partition.current.flushed = 80
-        assert await size.count(fs, writer) == 1080
+        assert await size.count(fs, driver) == 1080
         assert listings == 2, "nothing was registered or closed"
         partition.current = None
         lengths[5] = 90
-        assert await size.count(fs, writer) == 1090
+        assert await size.count(fs, driver) == 1090
 
 
 async def test_a_config_reaches_the_open_partition() -> None:
@@ -546,8 +546,8 @@ async def test_a_config_reaches_the_open_partition() -> None:
         assert owner.live is not None
         await asyncio.sleep(6)
         assert owner.live is None, "a nearer deadline is kept"
-        writer = w.broker.get(w.key())
-        assert writer is not None
-        assert not writer.segments.is_synced
+        driver = w.broker.get(w.key())
+        assert driver is not None
+        assert not driver.segments.is_synced
         w.assigned.assign(w.path(), w.key(), LogConfig(flush_sync=True))
-        assert writer.segments.is_synced, "an index is as durable as its records"
+        assert driver.segments.is_synced, "an index is as durable as its records"

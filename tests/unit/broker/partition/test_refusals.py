@@ -73,20 +73,20 @@ class Append:
 async def test_one_read_of_the_store_proves_all_refusals_that_wait(
     outcome: RequestError | KvError | None, code: ErrorCode
 ) -> None:
-    writer = Writer()
-    writer.outcome = outcome
-    refusals = Refusals(cast(PartitionDriver, writer))
+    driver = Writer()
+    driver.outcome = outcome
+    refusals = Refusals(cast(PartitionDriver, driver))
     appends = [Append() for _ in range(5)]
     for append in appends:
         refusals.prove(GAP, append)
     await asyncio.sleep(1)
     assert [append.code for append in appends] == [code] * 5
-    assert writer.proofs == 1
+    assert driver.proofs == 1
 
 
 async def test_a_refusal_during_a_proof_waits_for_the_next_one() -> None:
-    writer = Writer()
-    refusals = Refusals(cast(PartitionDriver, writer))
+    driver = Writer()
+    refusals = Refusals(cast(PartitionDriver, driver))
     first, second = Append(), Append()
     refusals.prove(GAP, first)
     await asyncio.sleep(0.005)
@@ -95,28 +95,28 @@ async def test_a_refusal_during_a_proof_waits_for_the_next_one() -> None:
     assert (first.code, second.code) == (GAP.code, None)
     await asyncio.sleep(1)
     assert second.code is GAP.code
-    assert writer.proofs == 2
+    assert driver.proofs == 2
 
 
 async def test_a_refusal_in_the_turn_in_which_a_proof_ends_is_proven_too() -> None:
-    writer = Writer()
-    refusals = Refusals(cast(PartitionDriver, writer))
+    driver = Writer()
+    refusals = Refusals(cast(PartitionDriver, driver))
     first, second = Append(), Append()
     refusals.prove(GAP, first)
     # The task's last step runs in the turn after the sleep's end, as do these calls, one of them right after it.
     first.on_end = lambda: asyncio.get_running_loop().call_soon(refusals.prove, GAP, second)
     await asyncio.sleep(1)
     assert second.code is GAP.code
-    assert writer.proofs == 2
+    assert driver.proofs == 2
 
 
 async def test_the_end_of_the_partition_refuses_those_that_wait() -> None:
-    writer = Writer()
-    refusals = Refusals(cast(PartitionDriver, writer))
+    driver = Writer()
+    refusals = Refusals(cast(PartitionDriver, driver))
     appends = [Append(), Append()]
     refusals.prove(GAP, appends[0])
     await asyncio.sleep(0.005)
     refusals.prove(GAP, appends[1])
-    writer.tasks[0].cancel()
+    driver.tasks[0].cancel()
     await asyncio.sleep(1)
     assert [append.code for append in appends] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2

@@ -94,9 +94,9 @@ async def test_the_successor_asks_neither_storage_nor_the_store_for_what_it_was_
         assert await c.write("b", key, idempotent(2)) == 2
         assert read == []
         assert len(gets) == 1, "once, to hear whom to wait for"
-        writer = c["b"].broker.get(key)
-        assert writer is not None
-        assert writer.takeover is None, "an open partition keeps neither its note nor its index"
+        driver = c["b"].broker.get(key)
+        assert driver is not None
+        assert driver.takeover is None, "an open partition keeps neither its note nor its index"
 
 
 async def test_the_index_is_written_once_and_by_the_old_owner_when_the_new_one_is_open() -> None:
@@ -228,12 +228,12 @@ async def test_rule_9_they_cost_no_producer_its_memory_of_the_segment_before() -
 
     async with cluster() as c:
         key = await owned(c, 3)
-        writer = c["a"].broker.get(key)
-        assert writer is not None
-        writer.post(ev.StorageSlow())  # the next segment begins
+        driver = c["a"].broker.get(key)
+        assert driver is not None
+        driver.post(ev.StorageSlow())  # the next segment begins
         assert await c.write("a", key, batch()) == 3
-        assert writer.partition.current is not None
-        assert writer.partition.current.entry.name.base == 3
+        assert driver.machine.current is not None
+        assert driver.machine.current.entry.name.base == 3
         c["a"].wire.is_cut = True
         c.give("b", key)
         await c["a"].wire.has_asked.wait()
@@ -317,7 +317,7 @@ async def test_without_a_successor_the_index_is_written_first() -> None:
         c["a"].view.assign("b", key)
         await c["a"].assigned.wait_left()
         assert "idx" in await kinds(c)
-        assert len(c["a"].broker.shared.late_indexes) == 0
+        assert len(c["a"].broker.shared.deferred_indexes) == 0
 
 
 async def test_where_too_many_indexes_wait_the_next_is_written_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,12 +331,12 @@ async def test_where_too_many_indexes_wait_the_next_is_written_first(monkeypatch
             await c.write("a", key, idempotent(0))
         c.give("b", keys[1])
         assert await c.write("b", keys[1], idempotent(1)) == 1
-        assert len(c["a"].broker.shared.late_indexes) == 1
-        assert len(c["b"].broker.shared.late_indexes) == 1
+        assert len(c["a"].broker.shared.deferred_indexes) == 1
+        assert len(c["b"].broker.shared.deferred_indexes) == 1
         c.give("b", keys[0])
         assert await c.write("b", keys[0], idempotent(0)) == 0
         assert "idx" in await kinds(c)
-        assert len(c["b"].broker.shared.late_indexes) == 1
+        assert len(c["b"].broker.shared.deferred_indexes) == 1
 
 
 def test_words_are_bounded() -> None:
@@ -369,7 +369,7 @@ async def test_the_first_file_is_there_when_the_partition_comes() -> None:
         assert await writing == 2
         assert [path for path in created if ".spare" in path] == [spare]
         assert (await record_of(c)).segments[-1].spare == spare
-        assert len(c["b"].broker.shared.first_files) == 0
+        assert len(c["b"].broker.shared.precreated) == 0
 
 
 async def test_nothing_is_made_for_what_nobody_waits_for() -> None:
@@ -418,7 +418,7 @@ async def test_a_first_file_that_is_not_wanted_is_removed(how: str) -> None:
             await c.nodes.pop("b").stop()
         left = [name for name in await names(c) if name.startswith(".spare") and name.endswith("-b")]
         assert left == []
-        assert len(b.broker.shared.first_files) == 0
+        assert len(b.broker.shared.precreated) == 0
         await asyncio.gather(waiting, return_exceptions=True)
 
 

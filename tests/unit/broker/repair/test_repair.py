@@ -97,7 +97,7 @@ class Damaged:
     async def heir(self) -> Process:
         """Have a new process take it over: OFFLINE or WRITE."""
         process = self.world.process()
-        await until(lambda: process.writer is not None)
+        await until(lambda: process.driver is not None)
         return process
 
     async def stored(self, end: int) -> list[Batch]:
@@ -118,8 +118,8 @@ class Damaged:
 
 
 def writer_of(process: Process) -> PartitionDriver:
-    assert process.writer is not None
-    return process.writer
+    assert process.driver is not None
+    return process.driver
 
 
 def story(body: Callable[[Damaged], Awaitable[None]], config: BrokerConfig) -> None:
@@ -207,12 +207,12 @@ def test_an_offline_partition_is_opened_again(row: Row) -> None:
         assert (d.files(), await d.record()) == (before, record), "it only looked"
 
         offline = await d.heir()
-        assert writer_of(offline).partition.state is State.OFFLINE
-        assert label in writer_of(offline).partition.offline_reason
+        assert writer_of(offline).machine.state is State.OFFLINE
+        assert label in writer_of(offline).machine.offline_reason
         done = await d.repair(is_dry=False)
         assert label in done.reason
         heir = await d.heir()
-        partition = writer_of(heir).partition
+        partition = writer_of(heir).machine
         assert (partition.state, partition.high_watermark) == (State.WRITE, end)
         assert await writer_of(heir).append(make(2, 0, pid=2, size=SIZE)) == end
         stored = await d.stored(end + 1)
@@ -236,7 +236,7 @@ def test_the_shorter_log_gives_lost_offsets_out_again() -> None:
         report = await d.repair(is_dry=False, choice=Choice.SHORTER)
         assert (report.end_offset, report.set_aside) == (3, [])
         heir = await d.heir()
-        assert writer_of(heir).partition.state is State.WRITE
+        assert writer_of(heir).machine.state is State.WRITE
         assert await writer_of(heir).append(make(2, 0, pid=2, size=SIZE)) == 3
         assert [batch.count for batch in await d.stored(4)] == [1] * 4
 
@@ -246,7 +246,7 @@ def test_the_shorter_log_gives_lost_offsets_out_again() -> None:
 def test_a_record_that_cannot_be_decoded_is_made_anew() -> None:
     async def body(d: Damaged) -> None:
         await d.kv.commit([], [Put(RECORD_KEY, b"what?")])
-        offline = writer_of(await d.heir()).partition
+        offline = writer_of(await d.heir()).machine
         assert offline.state is State.OFFLINE
         assert offline.offline_reason in (await d.repair()).reason
         await d.repair(is_dry=False)
@@ -317,7 +317,7 @@ def test_killed_anywhere_it_is_run_again(kind: str) -> None:
         await shorter(d)
         ended = await killed_and_again(d, fatal)
         heir = await d.heir()
-        assert (writer_of(heir).partition.state, writer_of(heir).partition.high_watermark) == (State.WRITE, COUNT)
+        assert (writer_of(heir).machine.state, writer_of(heir).machine.high_watermark) == (State.WRITE, COUNT)
         assert [batch.count for batch in await d.stored(COUNT)] == [1, 1, 1, 0]
 
     async def closed(d: Damaged, fatal: int) -> None:
@@ -378,15 +378,15 @@ def test_what_cannot_be_read_now_is_given_up_only_if_told_so() -> None:
 async def poisoned(d: Damaged) -> int:
     """Have an unreadable batch at offset ``COUNT`` in a closed segment of an open partition; the log's end."""
     process = await d.heir()
-    writer = writer_of(process)
+    driver = writer_of(process)
     poison = Batch(memoryview(bytearray(make(9, 0, pid=-1, size=SIZE))))
     poison.data[HEADER_BYTES] ^= 0x40  # the record's length
     poison.set_max_timestamp(poison.max_timestamp)
-    await writer.append(poison.data, is_internal=True)
+    await driver.append(poison.data, is_internal=True)
     for number in range(8):
-        await writer.append(make(3, number, pid=3, size=1400))
-    await until(lambda: writer.partition.current is not None and writer.partition.current.entry.name.base > COUNT + 4)
-    return writer.partition.high_watermark
+        await driver.append(make(3, number, pid=3, size=1400))
+    await until(lambda: driver.machine.current is not None and driver.machine.current.entry.name.base > COUNT + 4)
+    return driver.machine.high_watermark
 
 
 def test_a_batch_that_nobody_can_read_is_skipped() -> None:
