@@ -15,7 +15,7 @@ from bmq.broker import events as ev
 from bmq.broker.context import BrokerContext
 from bmq.broker.files.stalls import ReadDoubts, StallDetector
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.states import TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import StorageError
@@ -153,7 +153,7 @@ class StorageWatch:
         if self._read_trial is not None:
             return True
         if any(
-            driver.machine.state in (State.FENCE, State.RECOVER) and not driver.machine.is_unreadable
+            driver.machine.state in (PartitionState.FENCE, PartitionState.RECOVER) and not driver.machine.is_unreadable
             for driver in self._taken_over
         ):
             return True

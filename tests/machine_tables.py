@@ -14,7 +14,7 @@ from bmq.broker.assignment import assigned_partition
 from bmq.broker.assignment.open_state import OpenState
 from bmq.broker.partition import transitions
 from bmq.broker.partition.machine import PartitionMachine
-from bmq.broker.partition.states import TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.controller import failures
 from bmq.controller.failures import MemberState
 from bmq.core.transitions import Cell
@@ -42,7 +42,7 @@ class Machine(NamedTuple):
         return [state for state in self.states if state not in self.terminal]
 
 
-PARTITION = Machine(State, frozenset(TERMINAL), transitions.TABLE, PartitionMachine)
+PARTITION = Machine(PartitionState, frozenset(TERMINAL), transitions.TABLE, PartitionMachine)
 ASSIGNED = Machine(
     OpenState, frozenset({OpenState.WITHDRAWN}), assigned_partition.TABLE, assigned_partition.AssignedPartition
 )

@@ -47,7 +47,7 @@ from bmq.broker.partition.offset_search import OffsetLookups
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.partition.recompress import Offload, Recompressor, run_inline
 from bmq.broker.partition.release import NOTHING, ReleaseNote
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.aio.tasks import cancel_and_wait, report_bug
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
@@ -273,7 +273,7 @@ class AssignedPartitions:
         """
         if slot.state is OpenState.OPENING and slot.key not in self._leaving:
             driver = self._broker.get(slot.key)
-            if driver is not None and driver.machine.state is State.WRITE:
+            if driver is not None and driver.machine.state is PartitionState.WRITE:
                 return self._own(slot, driver)
         self._handle(slot, ev.Asked())
         return None
@@ -446,7 +446,7 @@ class AssignedPartitions:
         """Make the partition's owner object and wake its requests.  Returns None if its ownership has ended already."""
         if slot.owner is not None:
             return slot.owner if slot.owner.is_open else None
-        if driver.machine.state is not State.WRITE:
+        if driver.machine.state is not PartitionState.WRITE:
             self._ended(slot, f"it was {driver.machine.state.name} at once")
             return None
         driver.on_end = lambda: self._ended(slot, f"its ownership ended: {driver.machine.state.name}")
@@ -458,7 +458,7 @@ class AssignedPartitions:
         """Report that the takeover, or the ownership, has ended."""
         slot.owner = None
         driver = self._broker.get(slot.key)
-        if driver is not None and driver.machine.state is State.OFFLINE:
+        if driver is not None and driver.machine.state is PartitionState.OFFLINE:
             self._handle(slot, ev.WentOffline(driver.machine.offline_reason, driver.machine.epoch))
         else:
             self._handle(slot, ev.Failed(reason))

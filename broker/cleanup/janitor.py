@@ -33,7 +33,7 @@ from bmq.broker.cleanup.retention import HOUR_MS, Retention, RetentionState
 from bmq.broker.cleanup.segment_merge import SegmentMerger
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.logging.fields import fields
@@ -243,7 +243,7 @@ class Janitor:
             is_known = partition.key in before and before[partition.key].driver is driver
             if turns.is_over(1 if is_known else COST_OF_NEW):
                 await next_turn()
-            if partition.state is not State.WRITE:
+            if partition.state is not PartitionState.WRITE:
                 continue
             if not is_known:
                 care = cares[partition.key] = _PartitionCare(driver)
@@ -307,7 +307,7 @@ class Janitor:
 
     def _is_held(self, care: _PartitionCare) -> bool:
         partition = care.driver.machine
-        return self._cares.get(partition.key) is care and partition.state is State.WRITE
+        return self._cares.get(partition.key) is care and partition.state is PartitionState.WRITE
 
     # --------------------------------------------------------------------------------- jobs that schedule other jobs
 

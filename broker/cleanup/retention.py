@@ -15,7 +15,7 @@ from contextlib import aclosing
 from typing import Generic, TypeVar
 
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
@@ -102,7 +102,7 @@ class Retention(Generic[L]):
         )
         left = [segment for segment in oldest if segment.end is None or segment.end > new_start]
         self._schedule_next(state, left, wall_ms)
-        if new_start <= log_start or partition.state is not State.WRITE:
+        if new_start <= log_start or partition.state is not PartitionState.WRITE:
             return
         await driver.delete_before(new_start)
         if state.counted_to is not None:

@@ -28,7 +28,7 @@ from bmq.broker.partition.flushes import InFlightFlushes
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.recovery import Takeover
 from bmq.broker.partition.release import NOTHING, ReleaseNote
-from bmq.broker.partition.states import TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.aio.waiters import Waiters
@@ -125,8 +125,8 @@ class PartitionDriver:
 
     async def wait_open(self) -> None:
         """Wait until batches are accepted. Raises RequestError if the partition ends instead."""
-        await self.wait(lambda: self.machine.state is State.WRITE or self.machine.state in TERMINAL)
-        if self.machine.state is not State.WRITE:
+        await self.wait(lambda: self.machine.state is PartitionState.WRITE or self.machine.state in TERMINAL)
+        if self.machine.state is not PartitionState.WRITE:
             raise self.machine.refusal()
 
     async def wait(self, is_met: Callable[[], bool]) -> None:
@@ -205,9 +205,11 @@ class PartitionDriver:
         Its own flushes make room; if it has nothing to flush, the other partitions' do.
         """
         partition = self.machine
-        while not self.has_room and partition.state is State.WRITE:
+        while not self.has_room and partition.state is PartitionState.WRITE:
             await self.wait(
-                lambda: self.has_room or not partition.batches.buffered_bytes or partition.state is not State.WRITE
+                lambda: (
+                    self.has_room or not partition.batches.buffered_bytes or partition.state is not PartitionState.WRITE
+                )
             )
             await self.shared.budget.room()
 
@@ -218,7 +220,7 @@ class PartitionDriver:
         the partition is not open here any more. Raises KvError if the metadata store does not respond.
         """
         partition = self.machine
-        if partition.state is State.WRITE and offset > partition.high_watermark:
+        if partition.state is PartitionState.WRITE and offset > partition.high_watermark:
             raise RequestError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is past the high watermark {partition.high_watermark}"
             )
@@ -226,7 +228,7 @@ class PartitionDriver:
         self.post(ev.LogStartRaised(offset))
         if partition.log_start != before and self.shared.tails is not None:
             self.shared.tails.log_start_moved(partition.key, partition.log_start)
-        await self.wait(lambda: self.durable_start >= offset or partition.state is not State.WRITE)
+        await self.wait(lambda: self.durable_start >= offset or partition.state is not PartitionState.WRITE)
         await self.prove()
 
     async def prove(self) -> None:
@@ -235,7 +237,7 @@ class PartitionDriver:
         Raises KvError if the store does not respond, RequestError if this broker is not the owner any more.
         """
         await self.is_ours()
-        if self.machine.state is not State.WRITE:
+        if self.machine.state is not PartitionState.WRITE:
             raise self.machine.refusal()
 
     async def is_ours(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bmq.broker import events as ev
 from bmq.broker.partition import segment_effects
-from bmq.broker.partition.states import TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.core.errors import RequestError
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ def alarm(driver: PartitionDriver, effect: ev.Alarm) -> None:
 def state_changed(driver: PartitionDriver, effect: ev.StateChanged) -> None:
     """Notify those who follow the partition of its state."""
     partition, tails = driver.machine, driver.shared.tails
-    if partition.state is State.WRITE:
+    if partition.state is PartitionState.WRITE:
         driver.takeover = None
-    if partition.state is State.WRITE and tails is not None:
+    if partition.state is PartitionState.WRITE and tails is not None:
         driver.is_announced = True
         tails.opened(partition.key, partition.epoch, partition.log_start, partition.high_watermark)
     elif driver.is_announced and tails is not None:
@@ -80,7 +80,7 @@ def state_changed(driver: PartitionDriver, effect: ev.StateChanged) -> None:
         tails.closed(partition.key)
     if partition.state in TERMINAL:
         driver.shared.store_waits.forget([driver])
-    if partition.state is State.FENCED:
+    if partition.state is PartitionState.FENCED:
         driver.shared.fenced.append(driver)
     driver.notify()
     if partition.state in TERMINAL:
@@ -118,6 +118,6 @@ def write_checkpoint(driver: PartitionDriver, effect: ev.WriteCheckpoint) -> Non
 
     # A new log start is stored nowhere else, nor are the producers that a takeover found: the record will not list
     # their segments for long.  Everything else can be read again from the segments and the newest closed index.
-    is_only_copy = driver.machine.state is State.RECOVER or checkpoint.log_start > driver.durable_start
+    is_only_copy = driver.machine.state is PartitionState.RECOVER or checkpoint.log_start > driver.durable_start
     is_synced = driver.machine.config.flush_sync and is_only_copy
     driver.shared.journal.append(checkpoint, sync=is_synced).add_done_callback(covered)

@@ -32,7 +32,7 @@ from bmq.broker.partition.found_copies import FoundCopies
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.segment_roll import SegmentRoll, Spare, block_for, whole_mb
 from bmq.broker.partition.shortage import Shortage
-from bmq.broker.partition.states import TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.broker.partition.transitions import TABLE
 from bmq.broker.partition.unclosed_segments import UnclosedSegments
 from bmq.core.errors import ErrorCode, RequestError
@@ -54,7 +54,7 @@ class PartitionMachine:
         self.incarnation = incarnation
         self.config = config
         self.broker = broker
-        self.state = State.START
+        self.state = PartitionState.START
         self.epoch = 0
         self.revision = 0
         self.record = PartitionRecord()
@@ -105,7 +105,7 @@ class PartitionMachine:
 
         Raises RequestError with Kafka's code if not.
         """
-        if self.state is not State.WRITE:
+        if self.state is not PartitionState.WRITE:
             raise self.refusal()
         check_batch(batch, self.config.rules, wall_ms)
         if batch.is_transactional:  # Kafka's code for a client without that right; fatal in Java and librdkafka
@@ -118,7 +118,7 @@ class PartitionMachine:
         writable, and stay with the partition. ``copies``: datanodes that hold the batch, at least, when it is
         acknowledged. Returns a `Duplicate` for a repeated batch. Raises RequestError with Kafka's code.
         """
-        if self.state is not State.WRITE:
+        if self.state is not PartitionState.WRITE:
             raise self.refusal()
         if copies > 1 and self.shortage.is_refusing:
             raise RequestError(ErrorCode.NOT_ENOUGH_REPLICAS, self.too_few)
@@ -163,7 +163,7 @@ class PartitionMachine:
 
     def refusal(self) -> RequestError:
         """Return the error for a request to a partition that is not in WRITE."""
-        if self.state is State.OFFLINE:
+        if self.state is PartitionState.OFFLINE:
             text = f"the partition is OFFLINE, see `bmq segment repair`: {self.offline_reason}"
             return RequestError(ErrorCode.KAFKA_STORAGE_ERROR, text)
         return RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the partition is not open here: {self.state.name}")
@@ -216,7 +216,7 @@ class PartitionMachine:
             effects += self._open_next()
         elif self.next_segment.spare is Spare.NONE and self._is_next_wanted(segment):
             effects.append(self.create_spare())
-        if self.state is State.MOVE:
+        if self.state is PartitionState.MOVE:
             effects += self._hand_over()
         return effects
 
@@ -366,7 +366,7 @@ class PartitionMachine:
     def deadline_ms(self) -> int | None:
         """Return the monotonic time of the next ``Tick``; None if nothing waits for time."""
         segment = self.current
-        if segment is None or self.state not in (State.WRITE, State.MOVE):
+        if segment is None or self.state not in (PartitionState.WRITE, PartitionState.MOVE):
             return None
         times = []
         if not self.is_draining:
@@ -417,7 +417,7 @@ class PartitionMachine:
     def fence(self) -> list[Effect]:
         """Stop: another broker owns the partition, or its record was deleted."""
         self.final_checkpoint = self.full_checkpoint()
-        self.state = State.FENCED
+        self.state = PartitionState.FENCED
         return self.refuse_all("another broker owns the partition, or its record was deleted")
 
     def refuse_all(self, reason: str) -> list[Effect]:

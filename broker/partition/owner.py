@@ -20,7 +20,7 @@ from bmq.broker.partition.offset_search import OffsetLookups, SearchedLog
 from bmq.broker.partition.recompress import Recompressor, RecompressQueue, is_needed
 from bmq.broker.partition.record_checks import Work, check_at_once
 from bmq.broker.partition.refusals import Refusals
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch, Ends, parse_batch
@@ -98,7 +98,7 @@ class PartitionOwner:
     @property
     def is_open(self) -> bool:
         """True while batches are accepted."""
-        return self._driver.machine.state is State.WRITE
+        return self._driver.machine.state is PartitionState.WRITE
 
     @property
     def log_start(self) -> int:

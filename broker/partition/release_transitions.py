@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bmq.broker import events as ev
 from bmq.broker.events import Effect
 from bmq.broker.partition.segment_transitions import on_registered
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 
 if TYPE_CHECKING:
     from bmq.broker.partition.machine import PartitionMachine
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def on_move(machine: PartitionMachine, event: ev.MoveRequested, now_ms: int) -> list[Effect]:
     """Stop accepting batches; flush, close and release."""
-    machine.state = State.MOVE
+    machine.state = PartitionState.MOVE
     has_unsent = machine.current is not None and bool(machine.batches.unsent)
     machine.is_draining = machine.current is not None and not has_unsent
     return [ev.WAKE, *machine.advance(now_ms)] if has_unsent else machine.advance(now_ms)
@@ -27,14 +27,14 @@ def on_released(machine: PartitionMachine, event: ev.RecordStored, now_ms: int) 
         return on_registered(machine, event, now_ms)
     machine.stored(event)
     machine.final_checkpoint = machine.full_checkpoint()
-    machine.state = State.CLOSED
+    machine.state = PartitionState.CLOSED
     machine.is_released = True
     return []
 
 
 def on_give_up(machine: PartitionMachine, event: ev.MoveRequested, now_ms: int) -> list[Effect]:
     """End an ownership that accepted nothing yet: the next owner fences as after any predecessor."""
-    machine.state = State.CLOSED
+    machine.state = PartitionState.CLOSED
     return [ev.Abort()]
 
 
@@ -46,6 +46,6 @@ def on_other_epoch(machine: PartitionMachine, event: ev.EpochChanged, now_ms: in
 def on_unreadable(machine: PartitionMachine, event: ev.RecordUnreadable, now_ms: int) -> list[Effect]:
     """Stop as if fenced, since the writer of the record may own the partition; wait for an operator."""
     machine.final_checkpoint = machine.full_checkpoint()
-    machine.state = State.OFFLINE
+    machine.state = PartitionState.OFFLINE
     machine.offline_reason = event.reason
     return [*machine.refuse_all(event.reason), ev.Alarm(event.reason)]

@@ -9,7 +9,7 @@ from bmq.broker.events import Effect
 from bmq.broker.partition.checkpointer import OpenSegment
 from bmq.broker.partition.found_copies import Count
 from bmq.broker.partition.segment_roll import Spare
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def on_flushed(machine: PartitionMachine, event: ev.Flushed, now_ms: int) -> lis
     effects: list[Effect] = [ev.Acknowledge(done)]
     if segment.uncovered_bytes >= machine.broker.checkpoint_bytes:
         effects += machine.checkpoint()
-    if machine.is_draining or machine.state is State.MOVE:
+    if machine.is_draining or machine.state is PartitionState.MOVE:
         effects += machine.advance(now_ms)
     elif machine.batches.unsent:
         effects.append(ev.WAKE)
@@ -197,7 +197,7 @@ def on_covered(machine: PartitionMachine, event: ev.CheckpointWritten, now_ms: i
     """Note that a checkpoint is durable; write the one that became due meanwhile."""
     if machine.checkpointer.written():
         return machine.checkpoint()
-    return machine.advance(now_ms) if machine.state is State.MOVE else []
+    return machine.advance(now_ms) if machine.state is PartitionState.MOVE else []
 
 
 def on_log_start(machine: PartitionMachine, event: ev.LogStartRaised, now_ms: int) -> list[Effect]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class State(Enum):
+class PartitionState(Enum):
     """The life of one ownership. A partition that this broker owns again begins a new one."""
 
     START = "reading and raising the epoch"
@@ -18,5 +18,5 @@ class State(Enum):
     OFFLINE = "acknowledged data is missing or damaged, or the record cannot be read; waits for an operator"
 
 
-TERMINAL = frozenset({State.FENCED, State.CLOSED, State.OFFLINE})
+TERMINAL = frozenset({PartitionState.FENCED, PartitionState.CLOSED, PartitionState.OFFLINE})
 """States that an ownership does not leave."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bmq.broker import events as ev
 from bmq.broker.events import Effect
 from bmq.broker.partition.producer_state import ProducerTable
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.meta.ownership import PartitionRecord
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def on_claimed(machine: PartitionMachine, event: ev.RecordStored, now_ms: int) -
     machine.failures = 0
     machine.epoch = event.record.epoch
     if not event.record.segments:
-        machine.state = State.WRITE
+        machine.state = PartitionState.WRITE
         return []
-    machine.state = State.FENCE
+    machine.state = PartitionState.FENCE
     return [ev.FenceSegments(event.record.segments)]
 
 
@@ -63,7 +63,7 @@ def on_claim_refused(machine: PartitionMachine, event: ev.RecordRefused, now_ms:
 
 def on_fenced(machine: PartitionMachine, event: ev.SegmentsFenced, now_ms: int) -> list[Effect]:
     """Recover the log: no predecessor can write any more, so read behind the last checkpoint."""
-    machine.state = State.RECOVER
+    machine.state = PartitionState.RECOVER
     return [
         ev.RecoverLog(
             event.segments, machine.record.segments, machine.predecessors, machine.was_settled, machine.passes_damaged
@@ -78,7 +78,7 @@ def on_fence_failed(machine: PartitionMachine, event: ev.FenceFailed, now_ms: in
 
 def on_read_failed(machine: PartitionMachine, event: ev.RecoveryFailed, now_ms: int) -> list[Effect]:
     """Begin again with the fence, since a file may have been moved meanwhile."""
-    machine.state = State.FENCE
+    machine.state = PartitionState.FENCE
     return [ev.RunAgain(machine.delay(), ev.FenceSegments(machine.record.segments))]
 
 
@@ -89,16 +89,16 @@ def on_log_unreadable(machine: PartitionMachine, event: ev.LogUnreadable, now_ms
     was_last = machine.passes_damaged
     machine.passes_damaged = now_ms - machine.unreadable_since_ms >= machine.broker.unreadable_ms
     if not was_last:
-        machine.state = State.FENCE
+        machine.state = PartitionState.FENCE
         return [ev.RunAgain(machine.delay(), ev.FenceSegments(machine.record.segments))]
-    machine.state = State.OFFLINE
+    machine.state = PartitionState.OFFLINE
     machine.offline_reason = event.reason
     return [ev.Alarm(event.reason)]
 
 
 def on_log_damaged(machine: PartitionMachine, event: ev.RecoveryRefused, now_ms: int) -> list[Effect]:
     """Go OFFLINE, for an operator: acknowledged data is missing or damaged."""
-    machine.state = State.OFFLINE
+    machine.state = PartitionState.OFFLINE
     machine.offline_reason = event.reason
     return [ev.Alarm(event.reason)]
 
@@ -130,7 +130,7 @@ def on_recovered(machine: PartitionMachine, event: ev.LogRecovered, now_ms: int)
         machine.next_segment.last_bytes = base.position
         machine.checkpointer.last = replace(base, is_full=True, is_closed=True, index=array("q"), producers=())
     else:
-        machine.state = State.WRITE
+        machine.state = PartitionState.WRITE
         return []
     checkpoint = machine.full_checkpoint()
     assert checkpoint is not None
@@ -141,5 +141,5 @@ def on_recovered(machine: PartitionMachine, event: ev.LogRecovered, now_ms: int)
 def on_log_covered(machine: PartitionMachine, event: ev.CheckpointWritten, now_ms: int) -> list[Effect]:
     """Accept batches: the takeover's checkpoint is durable (rule 4)."""
     machine.checkpointer.written()
-    machine.state = State.WRITE
+    machine.state = PartitionState.WRITE
     return []

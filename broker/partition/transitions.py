@@ -35,7 +35,7 @@ from bmq.broker.partition.segment_transitions import (
     on_tick,
     on_write_refused,
 )
-from bmq.broker.partition.states import TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.broker.partition.takeover_transitions import (
     on_claim_refused,
     on_claimed,
@@ -106,10 +106,10 @@ _ROWS = (
     _on(ev.Tick,              LATE,             LATE,            LATE,              on_tick,          on_tick),
 )
 # fmt: on
-TABLE: Mapping[tuple[State, type[Event]], Handler[Any] | Cell] = {
+TABLE: Mapping[tuple[PartitionState, type[Event]], Handler[Any] | Cell] = {
     (state, event): cell
     for event, cells in _ROWS
-    for state, cell in zip(State, (*cells, *(LATE for _ in TERMINAL)), strict=True)
+    for state, cell in zip(PartitionState, (*cells, *(LATE for _ in TERMINAL)), strict=True)
 }
 """The function, or the reason for none, of each (state, event type)."""
 EVENTS: tuple[type[Event], ...] = tuple(event for event, _ in _ROWS)

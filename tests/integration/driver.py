@@ -31,7 +31,7 @@ import uvloop
 from bmq.broker.broker import Broker, new_incarnation
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
 from bmq.storage.filesystem import Appender, CreateOptions, FileSystem, Lease
@@ -168,7 +168,7 @@ class Driver:
                 if self.arguments.pause_ms:
                     await asyncio.sleep(self.arguments.pause_ms / 1000)
         except RequestError as error:
-            if writer.machine.state is State.WRITE:
+            if writer.machine.state is PartitionState.WRITE:
                 self.tell({"event": "error", "partition": at, "producer": producer, "why": str(error)})
         finally:
             for _, future in window:

@@ -26,7 +26,7 @@ import uvloop
 
 from bmq.broker.config import BrokerConfig
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch
 from bmq.meta import ownership
@@ -182,7 +182,7 @@ class Cost(NamedTuple):
     cpu_share: float
     tasks: int
     deadlines: int
-    states: set[State]
+    states: set[PartitionState]
 
 
 def test_idle_partitions_cost_little(tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -198,7 +198,7 @@ def test_idle_partitions_cost_little(tmp_path: Path, request: pytest.FixtureRequ
         f"{IDLE} idle partitions: {cost.bytes_each / 1024:.1f} KB each, {100 * cost.cpu_share:.2f} % of a core,"
         f" {cost.tasks} tasks",
     )
-    assert cost.states == {State.WRITE}
+    assert cost.states == {PartitionState.WRITE}
     assert cost.bytes_each < IDLE_BYTES_MAX
     assert cost.tasks <= TASKS_MAX
     assert cost.deadlines == 0, "an idle partition waits for no time"

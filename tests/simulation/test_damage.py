@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.storage import layout
 from bmq.storage.checkpoint import encode
 from bmq.storage.filesystem import CorruptData, Lease, StorageUnavailable, write_once
@@ -119,7 +119,7 @@ async def test_an_open_segment_that_is_gone_before_its_first_checkpoint_is_told_
     else:
         await fs.delete(path)
     heir = world.process()
-    await until(lambda: heir.driver is not None and heir.driver.machine.state is State.OFFLINE)
+    await until(lambda: heir.driver is not None and heir.driver.machine.state is PartitionState.OFFLINE)
     (alarm,) = heir.broker.alarms_raised
     assert path in alarm
     assert ("renamed or moved" if is_moved else "vanished before its first checkpoint") in alarm
@@ -196,7 +196,7 @@ async def test_bytes_that_cannot_be_read_are_asked_for_again_for_a_minute(fault:
     took_s = asyncio.get_running_loop().time() - until_s + seconds
     partition = writer_of(heir).machine
     if seconds > 60:
-        assert partition.state is State.OFFLINE
+        assert partition.state is PartitionState.OFFLINE
         assert 60 <= took_s < 65
         assert ("can be read" if fault == "short" else "checksum") in partition.offline_reason
     else:

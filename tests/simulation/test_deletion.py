@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from bmq.broker.partition.states import TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.core.model import PartitionKey
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage import layout
@@ -146,7 +146,7 @@ def test_rule_10_a_journal_rolled_while_its_partition_is_taken_back_keeps_the_lo
         await _returns_under_its_own_name(process)
         driver = process.broker.get(KEY)
         assert driver is not None
-        await until(lambda: driver.machine.state is State.FENCE)
+        await until(lambda: driver.machine.state is PartitionState.FENCE)
         if is_withdrawn:
             await process.broker.move(KEY)
         await _roll_journal(process, 3)
@@ -281,10 +281,10 @@ def test_rule_4_a_takeover_that_was_overtaken_takes_nothing_offline(store: str) 
         if store == "is away at first":
             late.kv.faults = KvFaults(unavailable=1.0)
             await asyncio.sleep(5.0)
-            assert overtaken.machine.state in (State.FENCE, State.RECOVER)
+            assert overtaken.machine.state in (PartitionState.FENCE, PartitionState.RECOVER)
             late.kv.faults = KvFaults()
         await until(lambda: overtaken.machine.state in TERMINAL)
-        assert overtaken.machine.state is State.FENCED
+        assert overtaken.machine.state is PartitionState.FENCED
         assert [loss for loss in said if "storage has acknowledged nothing" not in loss] == []
 
     story(body, log_config=DELETING)

@@ -13,7 +13,7 @@ import pytest
 
 from bmq.broker import events as ev
 from bmq.broker.partition.driver import ALARM_MS_MAX
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership
 from bmq.meta.kv import Delete, Put
@@ -237,7 +237,7 @@ def test_rule_3_idle_file_reopened_by_a_zombie() -> None:
         with pytest.raises(RequestError) as refused:
             await writer_of(zombie).append(make(1, 2, pid=1, size=10))
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert writer_of(zombie).machine.state is State.FENCED
+        assert writer_of(zombie).machine.state is PartitionState.FENCED
         # Bytes that the zombie's file system would still add to the closed file lie past the next one's base (rule 5).
         appender = await zombie.fs.append(f"{PATH.folder}/{closed[0]}")
         appender.write(make(1, 2, pid=1, size=10))
@@ -264,7 +264,7 @@ def test_rule_4_fence_before_read_and_no_write_before_the_checkpoint() -> None:
         world.storage.faults = replace(Faults(), ack_s=(0.2, 0.2))
         while not successor.is_serving:
             driver = successor.broker.get(KEY)
-            if driver is not None and driver.machine.state is not State.WRITE:
+            if driver is not None and driver.machine.state is not PartitionState.WRITE:
                 with pytest.raises(RequestError):
                     driver.append(make(1, 4, pid=1, size=10))
             await asyncio.sleep(0.01)
@@ -329,7 +329,7 @@ async def test_rule_4_a_file_shorter_than_its_checkpoint_is_offline() -> None:
         replica.length = min(replica.length, len(file.data))
     heir = world.process()
     await until(lambda: heir.driver is not None)
-    assert writer_of(heir).machine.state is State.OFFLINE
+    assert writer_of(heir).machine.state is PartitionState.OFFLINE
     assert "shorter than its checkpoint" in heir.broker.alarms_raised[0]
     with pytest.raises(RequestError) as refused:
         writer_of(heir).append(make(1, 4, pid=1, size=10))
@@ -349,7 +349,7 @@ async def test_rule_4_a_bad_batch_before_a_good_one_is_offline() -> None:
     file.data[70] ^= 1
     heir = world.process()
     await until(lambda: heir.driver is not None)
-    assert writer_of(heir).machine.state is State.OFFLINE
+    assert writer_of(heir).machine.state is PartitionState.OFFLINE
     assert "damaged in the middle" in heir.broker.alarms_raised[0]
 
 
@@ -508,7 +508,7 @@ def test_rule_7_the_store_is_not_a_data_path() -> None:
         stuck = writer_of(process).append(make(1, 22, pid=1, size=2900))
         await asyncio.sleep(5)
         assert not stuck.done()
-        assert partition.state is State.WRITE
+        assert partition.state is PartitionState.WRITE
         world.store.start(asyncio.get_running_loop().time())
         world.judge.acknowledge(Sent(1, 22), await stuck)
 
@@ -531,7 +531,7 @@ def test_rule_7_a_higher_epoch_stops_the_old_owner_at_its_next_segment() -> None
         zombie.resume()
         with pytest.raises(RequestError):
             await future
-        assert writer_of(zombie).machine.state is State.FENCED
+        assert writer_of(zombie).machine.state is PartitionState.FENCED
 
     story(body)
 
@@ -652,7 +652,7 @@ def test_a_planned_move_hands_over_everything() -> None:
         await process.broker.move(KEY)
         for n, future in zip(range(5, 8), futures, strict=True):
             world.judge.acknowledge(Sent(1, n), future.result())
-        assert writer_of(process).machine.state is State.CLOSED
+        assert writer_of(process).machine.state is PartitionState.CLOSED
         record = world.store.get(RECORD)
         assert record is not None
         assert ownership.decode(record.value).owner == ""
@@ -672,7 +672,7 @@ async def test_a_deleted_record_fences_its_owner() -> None:
     world.store.commit([], [Delete(RECORD)], asyncio.get_running_loop().time())
     with pytest.raises(RequestError):
         await writer_of(process).append(make(1, 0, pid=1, size=10))
-    assert writer_of(process).machine.state is State.FENCED
+    assert writer_of(process).machine.state is PartitionState.FENCED
     world.store.commit([], [Put("/other", b"")], asyncio.get_running_loop().time())
 
 

@@ -24,7 +24,7 @@ from bmq.broker.broker import Broker
 from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
@@ -152,7 +152,7 @@ class Process:
 
     @property
     def is_serving(self) -> bool:
-        return self.is_alive and self.driver is not None and self.driver.machine.state is State.WRITE
+        return self.is_alive and self.driver is not None and self.driver.machine.state is PartitionState.WRITE
 
     def start(self) -> None:
         """Begin to take the partition over, in the background."""

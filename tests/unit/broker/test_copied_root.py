@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from bmq.broker.config import LogConfig
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Record, build_batch
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
@@ -49,7 +49,7 @@ async def test_a_copied_root_opens(tmp_path: Path, is_synced: bool) -> None:
     fs = LocalFileSystem(tmp_path / "copy", "second")
     async with lone_broker(fs, MemoryKeyValue(store, random=Random(2)), incarnation="second") as heir:
         driver = await heir.open(PATH, KEY, config)
-        assert driver.machine.state is State.WRITE
+        assert driver.machine.state is PartitionState.WRITE
         assert await driver.append(memoryview(build_batch([Record(value=b"3")]))) == 3
         assert len(await read_log(fs, 4, PATH)) == 4
     await fs.close()

@@ -16,7 +16,7 @@ import pytest
 from bmq.broker.config import BrokerConfig
 from bmq.broker.files.closing import SEAL_TURN_S
 from bmq.broker.files.context import SEALS_AT_ONCE
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Topic
 from bmq.meta.kv_memory import KvFaults
@@ -112,7 +112,7 @@ async def _drain(c: Cluster, keys: list[PartitionKey], use: Callable[[PartitionK
 
 def _is_open(node: Node, key: PartitionKey) -> bool:
     driver = node.broker.get(key)
-    return driver is not None and driver.machine.state is State.WRITE
+    return driver is not None and driver.machine.state is PartitionState.WRITE
 
 
 async def _all_open(node: Node, keys: list[PartitionKey]) -> None:

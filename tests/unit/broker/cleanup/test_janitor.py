@@ -16,7 +16,7 @@ from bmq.broker.cleanup.janitor import Janitor, JanitorConfig
 from bmq.broker.cleanup.segment_merge import Merge, RepairIndex, merged, plan_merges
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Record, build_batch
@@ -854,7 +854,7 @@ async def test_an_undecodable_record_ends_neither_the_round_nor_its_broker() -> 
     await owner.kv.commit([], [Put(ownership.partition_key("bmq", KEY), b"what?")])
     for _ in range(5):
         await owner.round(60)
-    assert owner.driver.machine.state is State.OFFLINE
+    assert owner.driver.machine.state is PartitionState.OFFLINE
     assert "gone-00000001.jnl" in await world.names(layout.JOURNALS)
     assert owner.janitor.failures > 0
 

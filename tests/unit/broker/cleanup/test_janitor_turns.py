@@ -10,7 +10,7 @@ from typing import cast
 from bmq.broker.cleanup.janitor import COST_OF_NEW, Janitor
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.model import PartitionKey
 from tests.harness.loop_stops import TurnCounter
@@ -31,9 +31,9 @@ class Held:
         self._looks = looks
 
     @property
-    def state(self) -> State:
+    def state(self) -> PartitionState:
         self._looks.count()
-        return State.WRITE
+        return PartitionState.WRITE
 
 
 async def test_a_round_looks_at_many_partitions_in_turns_of_the_loop() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from bmq.broker.config import BrokerConfig
 from bmq.broker.files.open_file_limit import BEAT_S, BEATS_A_LOOK, OpenFileLimit
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.storage.filesystem import CreateOptions, OutOfSpace
 from bmq.storage.memory import Faults
@@ -354,11 +354,11 @@ async def test_a_partition_that_is_being_claimed_is_fenced_with_the_others() -> 
         await until(lambda: w.broker.get(w.key()) is not None)
         driver = w.broker.get(w.key())
         assert driver is not None
-        assert driver.machine.state is State.START
+        assert driver.machine.state is PartitionState.START
         w.broker.fence_all()
         with pytest.raises(RequestError):
             await opening
-        assert repr(driver.machine.state) == repr(State.FENCED)
+        assert repr(driver.machine.state) == repr(PartitionState.FENCED)
         w.kv.resume()
         await until(lambda: w.broker.get(w.key()) is None)  # forgotten
         assert (await w.broker.read_record(w.key()))[0].epoch == 0

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.states import TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.core.model import PartitionKey
 from bmq.meta import ownership
 from bmq.meta.kv import Delete
@@ -55,7 +55,7 @@ async def test_a_takeover_that_finds_neither_files_nor_record_ends() -> None:
         await until(lambda: c["b"].broker.get(key) is not None)
         heir = writer_of(c, "b", key)
         await until(lambda: heir.machine.state in TERMINAL)
-        assert heir.machine.state is State.FENCED
+        assert heir.machine.state is PartitionState.FENCED
 
 
 async def test_a_move_ends_though_a_broken_segment_cannot_be_proven_ours() -> None:
@@ -76,5 +76,5 @@ async def test_a_move_ends_though_a_broken_segment_cannot_be_proven_ours() -> No
         await until(lambda: driver.machine.current is not current)
         await delete_record(c, key)
         await asyncio.wait_for(driver.move(), 60.0)
-        assert driver.machine.state is State.FENCED
+        assert driver.machine.state is PartitionState.FENCED
         await asyncio.gather(lost, return_exceptions=True)

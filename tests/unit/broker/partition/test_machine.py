@@ -17,7 +17,7 @@ from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.effects import PERFORM
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.segment_roll import block_for
-from bmq.broker.partition.states import TERMINAL, State
+from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.broker.partition.transitions import EVENTS, TABLE
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
@@ -32,36 +32,42 @@ SPARE = SegmentEntry(name=SegmentName(-1, 1, -1), spare="/s1", holder="me", file
 OTHER = PartitionRecord(epoch=9, owner="other")
 
 # What may happen in which state, written down a second time, from the design: the table must agree.
-LIVING = [state for state in State if state not in TERMINAL]
-EXPECTED: dict[type[Event], set[State]] = {
-    ev.Start: {State.START},
-    ev.RecordRead: {State.START},
-    ev.RecordStored: {State.START, State.WRITE, State.MOVE},
-    ev.RecordUnknown: {State.START, State.WRITE, State.MOVE},
-    ev.RecordRefused: {State.START, State.WRITE, State.MOVE},
+LIVING = [state for state in PartitionState if state not in TERMINAL]
+EXPECTED: dict[type[Event], set[PartitionState]] = {
+    ev.Start: {PartitionState.START},
+    ev.RecordRead: {PartitionState.START},
+    ev.RecordStored: {PartitionState.START, PartitionState.WRITE, PartitionState.MOVE},
+    ev.RecordUnknown: {PartitionState.START, PartitionState.WRITE, PartitionState.MOVE},
+    ev.RecordRefused: {PartitionState.START, PartitionState.WRITE, PartitionState.MOVE},
     ev.RecordUnreadable: set(LIVING),
-    ev.SegmentsFenced: {State.FENCE},
-    ev.FenceFailed: {State.FENCE},
-    ev.LogRecovered: {State.RECOVER},
-    ev.RecoveryFailed: {State.RECOVER},
-    ev.LogUnreadable: {State.RECOVER},
-    ev.RecoveryRefused: {State.RECOVER},
-    ev.CheckpointWritten: {State.RECOVER, State.WRITE, State.MOVE},
-    ev.SpareReady: {State.WRITE, State.MOVE},
-    ev.SpareFailed: {State.WRITE, State.MOVE},
-    ev.SegmentNamed: {State.WRITE, State.MOVE},
-    ev.NamingFailed: {State.WRITE, State.MOVE},
-    ev.Flushed: {State.WRITE, State.MOVE},
-    ev.SegmentFailed: {State.WRITE, State.MOVE},
-    ev.SegmentClosed: {State.WRITE, State.MOVE},
-    ev.EpochChanged: {State.START, State.FENCE, State.RECOVER, State.WRITE, State.MOVE},
-    ev.MoveRequested: {State.START, State.FENCE, State.RECOVER, State.WRITE},
-    ev.LogStartRaised: {State.WRITE},
-    ev.PlaceWanted: {State.WRITE},
-    ev.CopiesWanted: {State.WRITE},
-    ev.CopiesCounted: {State.WRITE, State.MOVE},
-    ev.StorageSlow: {State.WRITE},
-    ev.Tick: {State.WRITE, State.MOVE},
+    ev.SegmentsFenced: {PartitionState.FENCE},
+    ev.FenceFailed: {PartitionState.FENCE},
+    ev.LogRecovered: {PartitionState.RECOVER},
+    ev.RecoveryFailed: {PartitionState.RECOVER},
+    ev.LogUnreadable: {PartitionState.RECOVER},
+    ev.RecoveryRefused: {PartitionState.RECOVER},
+    ev.CheckpointWritten: {PartitionState.RECOVER, PartitionState.WRITE, PartitionState.MOVE},
+    ev.SpareReady: {PartitionState.WRITE, PartitionState.MOVE},
+    ev.SpareFailed: {PartitionState.WRITE, PartitionState.MOVE},
+    ev.SegmentNamed: {PartitionState.WRITE, PartitionState.MOVE},
+    ev.NamingFailed: {PartitionState.WRITE, PartitionState.MOVE},
+    ev.Flushed: {PartitionState.WRITE, PartitionState.MOVE},
+    ev.SegmentFailed: {PartitionState.WRITE, PartitionState.MOVE},
+    ev.SegmentClosed: {PartitionState.WRITE, PartitionState.MOVE},
+    ev.EpochChanged: {
+        PartitionState.START,
+        PartitionState.FENCE,
+        PartitionState.RECOVER,
+        PartitionState.WRITE,
+        PartitionState.MOVE,
+    },
+    ev.MoveRequested: {PartitionState.START, PartitionState.FENCE, PartitionState.RECOVER, PartitionState.WRITE},
+    ev.LogStartRaised: {PartitionState.WRITE},
+    ev.PlaceWanted: {PartitionState.WRITE},
+    ev.CopiesWanted: {PartitionState.WRITE},
+    ev.CopiesCounted: {PartitionState.WRITE, PartitionState.MOVE},
+    ev.StorageSlow: {PartitionState.WRITE},
+    ev.Tick: {PartitionState.WRITE, PartitionState.MOVE},
 }
 EXTERNAL = {
     ev.EpochChanged,
@@ -104,7 +110,7 @@ def only(effects: list[Effect], kind: type[Effect]) -> Effect:
     return found[0]
 
 
-def state_of(machine: PartitionMachine) -> State:
+def state_of(machine: PartitionMachine) -> PartitionState:
     """Unlike the attribute, not narrowed by an earlier look."""
     return machine.state
 
@@ -125,7 +131,7 @@ def claimed(record: PartitionRecord | None = None, **config: Any) -> tuple[Parti
 
 def writing(**config: Any) -> PartitionMachine:
     machine, _ = claimed(**config)
-    assert machine.state is State.WRITE
+    assert machine.state is PartitionState.WRITE
     return machine
 
 
@@ -152,7 +158,7 @@ def flush(machine: PartitionMachine) -> list[Effect]:
 
 def test_every_pair_of_state_and_event_has_a_cell() -> None:
     """No pair is missing, none is there twice, every event class of the union is in the table."""
-    assert set(TABLE) == set(itertools.product(State, get_args(Event)))
+    assert set(TABLE) == set(itertools.product(PartitionState, get_args(Event)))
     assert set(EVENTS) == set(get_args(Event))
 
 
@@ -160,8 +166,8 @@ def test_every_effect_is_performed() -> None:
     assert set(PERFORM) == set(get_args(Effect))
 
 
-@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, get_args(Event))))
-def test_a_cell_is_what_the_design_says(state: State, event: type[Event]) -> None:
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(PartitionState, get_args(Event))))
+def test_a_cell_is_what_the_design_says(state: PartitionState, event: type[Event]) -> None:
     """Handled where the design says so, ignored in terminal states, else a bug, unless it comes from outside."""
     cell = TABLE[state, event]
     if state in TERMINAL:
@@ -205,8 +211,8 @@ def sample(event: Any) -> Event:
     return instance
 
 
-@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, get_args(Event))))
-def test_late_does_nothing_and_never_is_a_bug(state: State, event: type[Event]) -> None:
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(PartitionState, get_args(Event))))
+def test_late_does_nothing_and_never_is_a_bug(state: PartitionState, event: type[Event]) -> None:
     """LATE: no effect, no change.  NEVER: an assertion.  The rest is in the stories below."""
     machine = partition()
     machine.state = state
@@ -225,7 +231,7 @@ def test_late_does_nothing_and_never_is_a_bug(state: State, event: type[Event]) 
 
 def test_a_new_partition_goes_from_claim_to_write() -> None:
     machine, effects = claimed()
-    assert machine.state is State.WRITE
+    assert machine.state is PartitionState.WRITE
     assert machine.epoch == 1
     assert kinds(effects) == ["StateChanged"]
 
@@ -233,7 +239,7 @@ def test_a_new_partition_goes_from_claim_to_write() -> None:
 def test_an_inherited_partition_fences_reads_and_checkpoints_before_it_writes() -> None:
     entry = replace(SPARE, name=SegmentName(0, 1, 0))
     machine, effects = claimed(PartitionRecord(epoch=1, owner="old", segments=(entry,), journals=("old",)))
-    assert state_of(machine) is State.FENCE
+    assert state_of(machine) is PartitionState.FENCE
     assert only(effects, ev.FenceSegments) == ev.FenceSegments((entry,))
     fenced = FencedSegment(name=entry.name, found=Found.FINAL, length=5)
     effects = machine.handle(ev.SegmentsFenced((fenced,)), 0)
@@ -243,12 +249,17 @@ def test_an_inherited_partition_fences_reads_and_checkpoints_before_it_writes() 
     recovered = Recovered(end_offset=3, segments=[], bytes_read=0, labels=[])
     effects = machine.handle(ev.LogRecovered(recovered, base, (), 1), 0)
     assert kinds(effects) == ["WriteIndexes", "WriteCheckpoint"]
-    assert state_of(machine) is State.RECOVER
+    assert state_of(machine) is PartitionState.RECOVER
     with pytest.raises(RequestError) as refused:
         offer(machine, batch(), 1)
     assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     machine.handle(ev.CheckpointWritten(3, 1), 0)
-    assert (machine.state, machine.log_start, machine.high_watermark, machine.next_offset) == (State.WRITE, 1, 3, 3)
+    assert (machine.state, machine.log_start, machine.high_watermark, machine.next_offset) == (
+        PartitionState.WRITE,
+        1,
+        3,
+        3,
+    )
 
 
 def test_a_claim_keeps_what_the_takeover_needs() -> None:
@@ -277,7 +288,7 @@ def test_a_claim_that_meets_a_higher_epoch_gives_up() -> None:
     machine.handle(ev.Start(), 0)
     machine.handle(ev.RecordRead(PartitionRecord(epoch=3), 5), 0)
     machine.handle(ev.RecordRefused(PartitionRecord(epoch=4, owner="other"), 6), 0)
-    assert machine.state is State.FENCED
+    assert machine.state is PartitionState.FENCED
 
 
 def test_an_unknown_store_is_asked_again_with_the_same_compare() -> None:
@@ -302,7 +313,7 @@ def test_a_failed_recovery_begins_with_the_fence_again() -> None:
     again = only(machine.handle(ev.RecoveryFailed("away"), 0), ev.RunAgain)
     assert isinstance(again, ev.RunAgain)
     assert isinstance(again.effect, ev.FenceSegments)
-    assert machine.state is State.FENCE
+    assert machine.state is PartitionState.FENCE
 
 
 def test_an_unreadable_log_is_tried_again_for_a_while_then_offline() -> None:
@@ -317,14 +328,14 @@ def test_an_unreadable_log_is_tried_again_for_a_while_then_offline() -> None:
         again = only(machine.handle(ev.LogUnreadable("x is short"), now_ms), ev.RunAgain)
         assert isinstance(again, ev.RunAgain)
         assert isinstance(again.effect, ev.FenceSegments)
-        assert state_of(machine) is State.FENCE
+        assert state_of(machine) is PartitionState.FENCE
         delays.append(again.delay_ms)
     assert delays == [100, 200, 400, 800, 1600]
     recover = only(machine.handle(ev.SegmentsFenced(()), 65_000), ev.RecoverLog)
     assert isinstance(recover, ev.RecoverLog)
     assert recover.passes_damaged
     assert kinds(machine.handle(ev.LogUnreadable("x is short"), 65_000)) == ["Alarm", "StateChanged"]
-    assert (state_of(machine), machine.offline_reason) == (State.OFFLINE, "x is short")
+    assert (state_of(machine), machine.offline_reason) == (PartitionState.OFFLINE, "x is short")
 
 
 def test_refused_recovery_is_offline_with_an_alarm() -> None:
@@ -503,7 +514,7 @@ def test_a_record_that_was_touched_without_a_change_of_owner_is_written_over() -
     assert isinstance(store, ev.StoreRecord)
     touched = PartitionRecord(epoch=1, owner="me", journals=("me",))
     assert machine.handle(ev.RecordRefused(touched, 9), 0) == [ev.StoreRecord(store.record, 9)]
-    assert machine.state is State.WRITE
+    assert machine.state is PartitionState.WRITE
 
 
 def test_a_segment_whose_pipeline_failed_before_it_had_its_name_is_not_written() -> None:
@@ -527,7 +538,7 @@ def test_an_unreadable_record_stops_everything_and_is_offline() -> None:
     assert kinds(effects) == ["Reject", "Reject", "Abort", "Alarm", "StateChanged"]
     codes = [effect.code for effect in effects if isinstance(effect, ev.Reject)]
     assert codes == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NOT_LEADER_OR_FOLLOWER]
-    assert (machine.state, machine.offline_reason) == (State.OFFLINE, "key /k: not a record")
+    assert (machine.state, machine.offline_reason) == (PartitionState.OFFLINE, "key /k: not a record")
     with pytest.raises(RequestError) as refused:
         append(machine)
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -643,7 +654,7 @@ def test_a_move_flushes_closes_and_releases() -> None:
     assert isinstance(store, ev.StoreRecord)
     assert (store.record.owner, store.record.segments) == ("", (closed,))
     machine.handle(ev.RecordStored(store.record, 3), 0)
-    assert machine.state is State.CLOSED
+    assert machine.state is PartitionState.CLOSED
 
 
 def test_a_move_waits_for_the_checkpoint_that_is_on_its_way() -> None:
@@ -667,7 +678,7 @@ def test_another_epoch_fences_an_equal_one_does_not() -> None:
         machine = opened()
         assert machine.handle(ev.EpochChanged(1), 0) == []
         machine.handle(ev.EpochChanged(other), 0)
-        assert machine.state is State.FENCED
+        assert machine.state is PartitionState.FENCED
 
 
 def test_the_log_start_only_rises_and_is_checkpointed() -> None:

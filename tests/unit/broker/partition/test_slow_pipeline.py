@@ -35,7 +35,7 @@ class Partition:
         self.nodes = tuple(nodes)
         self.posted: list[Any] = []
         self.inflight = [] if age_ms is None else [SimpleNamespace(sent_ms=now_ms() - age_ms)]
-        self.partition = SimpleNamespace(
+        self.machine = SimpleNamespace(
             current=SimpleNamespace(entry=SimpleNamespace(name=name)), batches=SimpleNamespace(inflight=self.inflight)
         )
         shared.busy.append(self)
@@ -161,6 +161,6 @@ async def test_what_nothing_waits_for_any_more_is_left_alone(why: str) -> None:
         shared, None if why == "nothing is in flight" else SLOW_MS, name=OTHER if "another" in why else NAME
     )
     if why == "none is open":
-        late.partition.current = None
+        late.machine.current = None
     assert await late.check() is None
     assert shared.health.excluded(now_ms()) == ()

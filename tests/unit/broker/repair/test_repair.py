@@ -12,7 +12,7 @@ import pytest
 
 from bmq.broker.config import BrokerConfig
 from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.states import State
+from bmq.broker.partition.states import PartitionState
 from bmq.broker.repair.facts import PartitionIdentity
 from bmq.broker.repair.plan import Choice
 from bmq.broker.repair.repair import NotRepaired, Repair, RepairReport, RepairRequest
@@ -207,13 +207,13 @@ def test_an_offline_partition_is_opened_again(row: Row) -> None:
         assert (d.files(), await d.record()) == (before, record), "it only looked"
 
         offline = await d.heir()
-        assert writer_of(offline).machine.state is State.OFFLINE
+        assert writer_of(offline).machine.state is PartitionState.OFFLINE
         assert label in writer_of(offline).machine.offline_reason
         done = await d.repair(is_dry=False)
         assert label in done.reason
         heir = await d.heir()
         partition = writer_of(heir).machine
-        assert (partition.state, partition.high_watermark) == (State.WRITE, end)
+        assert (partition.state, partition.high_watermark) == (PartitionState.WRITE, end)
         assert await writer_of(heir).append(make(2, 0, pid=2, size=SIZE)) == end
         stored = await d.stored(end + 1)
         missing = {offset for first, last in lost for offset in range(first, last + 1)}
@@ -236,7 +236,7 @@ def test_the_shorter_log_gives_lost_offsets_out_again() -> None:
         report = await d.repair(is_dry=False, choice=Choice.SHORTER)
         assert (report.end_offset, report.set_aside) == (3, [])
         heir = await d.heir()
-        assert writer_of(heir).machine.state is State.WRITE
+        assert writer_of(heir).machine.state is PartitionState.WRITE
         assert await writer_of(heir).append(make(2, 0, pid=2, size=SIZE)) == 3
         assert [batch.count for batch in await d.stored(4)] == [1] * 4
 
@@ -247,7 +247,7 @@ def test_a_record_that_cannot_be_decoded_is_made_anew() -> None:
     async def body(d: Damaged) -> None:
         await d.kv.commit([], [Put(RECORD_KEY, b"what?")])
         offline = writer_of(await d.heir()).machine
-        assert offline.state is State.OFFLINE
+        assert offline.state is PartitionState.OFFLINE
         assert offline.offline_reason in (await d.repair()).reason
         await d.repair(is_dry=False)
         heir = writer_of(await d.heir())
@@ -317,7 +317,7 @@ def test_killed_anywhere_it_is_run_again(kind: str) -> None:
         await shorter(d)
         ended = await killed_and_again(d, fatal)
         heir = await d.heir()
-        assert (writer_of(heir).machine.state, writer_of(heir).machine.high_watermark) == (State.WRITE, COUNT)
+        assert (writer_of(heir).machine.state, writer_of(heir).machine.high_watermark) == (PartitionState.WRITE, COUNT)
         assert [batch.count for batch in await d.stored(COUNT)] == [1, 1, 1, 0]
 
     async def closed(d: Damaged, fatal: int) -> None:
