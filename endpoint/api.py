@@ -34,7 +34,7 @@ class Services:
     owners: Owners
     reading: FetchService
     """Tail cache, block reads, long polls and fetch sessions: everything that serves Fetch."""
-    holding: ProduceQueue = field(default_factory=ProduceQueue)
+    produce_queue: ProduceQueue = field(default_factory=ProduceQueue)
     """Produces that wait for their partition."""
     large: LargeRequests = field(default_factory=LargeRequests)
     produce_order: ProduceOrder = field(default_factory=ProduceOrder)

@@ -128,7 +128,7 @@ class _TracedRequests:
         if frame[:2] == _PRODUCE:
             traced = _TracedPartitions(self._tracer, self._sampled, services.catalog, span, parents)
             services.owners = _TracedOwners(services.owners, traced)
-            services.holding = _TracedHolding(services.holding, self._services.owners, traced)  # type: ignore[assignment]
+            services.produce_queue = _TracedProduceQueue(services.produce_queue, self._services.owners, traced)  # type: ignore[assignment]
         dispatch: Dispatch = Endpoint(services, self._apis)
         token = CURRENT.set(span)
         try:
@@ -340,7 +340,7 @@ class _TracedOwner:
         return self._traced.append(self._owner, data, callback, acks_all=acks_all, held_until=held_until)
 
 
-class _TracedHolding:
+class _TracedProduceQueue:
     """The ``ProduceQueue`` of one request, whose parts are traced; parts of other requests in the queue are not."""
 
     def __init__(self, holding: ProduceQueue, owners: Owners, traced: _TracedPartitions) -> None:

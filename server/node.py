@@ -248,7 +248,7 @@ class Node:
     @property
     def held_produces(self) -> int:
         """Number of parts of clients' produces that wait for an owner or for room at it."""
-        return self._services.holding.parts
+        return self._services.produce_queue.parts
 
     def is_response_room_wanted(self) -> bool:
         """Return True if responses wait for memory that unsent ones hold."""

@@ -3,7 +3,7 @@
 Versions 3 to 13 (Kafka 4.x; 0 to 2 are only listed, KAFKA-18659): 5 log start offset, 8 record errors and error message
 (KIP-467), 9 flexible, 10 current leader and node endpoints (KIP-951), 13 topic ids for names (KIP-516).
 
-Between processes of a cluster there are two additional tagged fields.  A partition's part may carry ``ANEW_TAG``,
+Between processes of a cluster there are two additional tagged fields.  A partition's part may carry ``RESTART_TAG``,
 without content: the sender has received the responses to everything that it sent for the partition before.  A request
 may carry ``HELD_TAG``, an int32: the milliseconds for which it may still be held while a partition has no owner.
 """
@@ -39,29 +39,29 @@ from bmq.core.wire.primitives import (
 ACKS_ALL, ACKS_BUFFERED, ACKS_NONE = -1, 1, 0
 FLEXIBLE_SINCE = 9
 TOPIC_IDS_SINCE = 13
-ANEW_TAG = 10_000
+RESTART_TAG = 10_000
 HELD_TAG = 10_001
 
 
 class ProduceTopic:
     """A topic's part of a request: ``name`` below version 13, ``topic_id`` from then on.
 
-    ``partitions`` are (index, records or None), ``anew`` the positions in it of those that carry ``ANEW_TAG``.
+    ``partitions`` are (index, records or None), ``restarts`` the positions in it of those that carry ``RESTART_TAG``.
     """
 
-    __slots__ = ("anew", "name", "partitions", "topic_id")
+    __slots__ = ("name", "partitions", "restarts", "topic_id")
 
     def __init__(
         self,
         name: str | None,
         topic_id: UUID | None,
         partitions: list[tuple[int, memoryview | None]],
-        anew: Container[int] = (),
+        restarts: Container[int] = (),
     ) -> None:
         self.name = name
         self.topic_id = topic_id
         self.partitions = partitions
-        self.anew = anew
+        self.restarts = restarts
 
 
 class ProduceRequest:
@@ -113,8 +113,8 @@ def _parse(body: memoryview, version: int, partitions_max: int, *, flexible: boo
         room -= size
         if room < 0:
             raise TooManyPartitions(partitions_max)
-        partitions, anew, pos = _parse_partitions(body, pos, size, flexible=flexible)
-        topics.append(ProduceTopic(name, topic_id, partitions, anew))
+        partitions, restarts, pos = _parse_partitions(body, pos, size, flexible=flexible)
+        topics.append(ProduceTopic(name, topic_id, partitions, restarts))
         if flexible:
             pos = skip_tags(body, pos)
     held_ms = _parse_held(body, pos) if flexible and body[pos] else -1
@@ -133,7 +133,7 @@ def _parse_partitions(
     body: memoryview, pos: int, count: int, *, flexible: bool
 ) -> tuple[list[tuple[int, memoryview | None]], Container[int], int]:
     partitions: list[tuple[int, memoryview | None]] = []
-    anew: list[int] = []
+    restarts: list[int] = []
     for _ in range(count):
         (index,) = INT32.unpack_from(body, pos)
         size, pos = read_size(body, pos + 4, flexible=flexible)
@@ -145,10 +145,10 @@ def _parse_partitions(
         if flexible:
             if body[pos]:
                 found, pos = read_tags(body, pos)
-                anew += [len(partitions) - 1 for tag, _, _ in found if tag == ANEW_TAG]
+                restarts += [len(partitions) - 1 for tag, _, _ in found if tag == RESTART_TAG]
             else:
                 pos += 1
-    return partitions, frozenset(anew) if anew else (), pos
+    return partitions, frozenset(restarts) if restarts else (), pos
 
 
 def _take(body: memoryview, pos: int, size: int) -> memoryview:

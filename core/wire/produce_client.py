@@ -23,11 +23,11 @@ from bmq.core.wire.primitives import (
     tags,
     uvarint,
 )
-from bmq.core.wire.produce import ANEW_TAG, HELD_TAG, PartitionAnswer, TopicAnswer
+from bmq.core.wire.produce import HELD_TAG, RESTART_TAG, PartitionAnswer, TopicAnswer
 
 PRODUCE_VERSION = 13
 _NO_TAGS = b"\0"
-_ANEW = tags([(ANEW_TAG, b"")])
+_RESTART = tags([(RESTART_TAG, b"")])
 _HEAD = struct.Struct(">Bhi")  # no transactional id, acks, timeout
 _ANSWER = struct.Struct(">ihqqq")
 _ANSWER_LEAST = _ANSWER.size + 3  # no record errors, no message, no tags
@@ -37,15 +37,15 @@ def encode_produce_request(
     acks: int,
     timeout_ms: int,
     topics: Sequence[tuple[UUID, Sequence[tuple[int, memoryview]]]],
-    anew: Collection[tuple[UUID, int]] = (),
+    restarts: Collection[tuple[UUID, int]] = (),
     held_ms: int = -1,
 ) -> list[Buffer]:
     """Return the body of a request.  ``topics`` are (id, (partition, records) of each).
 
-    A partition may be there more than once: the first part of one that is in ``anew`` carries ``ANEW_TAG``.
+    A partition may be there more than once: the first part of one that is in ``restarts`` carries ``RESTART_TAG``.
     ``held_ms`` goes under ``HELD_TAG``, unless it is negative.
     """
-    untold = set(anew)
+    untold = set(restarts)
     buffers: list[Buffer] = []
     out = bytearray(_HEAD.pack(0, acks, timeout_ms))
     out += array_size(len(topics), flexible=True)
@@ -59,7 +59,7 @@ def encode_produce_request(
             out = bytearray(_NO_TAGS)
             if untold and (topic_id, partition) in untold:
                 untold.remove((topic_id, partition))
-                out = bytearray(_ANEW)
+                out = bytearray(_RESTART)
         out.append(0)
     out += _NO_TAGS if held_ms < 0 else tags([(HELD_TAG, INT32.pack(held_ms))])
     buffers.append(out)

@@ -160,7 +160,7 @@ class Produce:
         if not self.left:
             return self._answer()
         self._response = PendingResponse()
-        self._bucket = self.services.holding.deadlines.add(self, self._timeout_ms / 1000)
+        self._bucket = self.services.produce_queue.deadlines.add(self, self._timeout_ms / 1000)
         self._forget = self._client.on_close(self._drop)
         return self._response
 
@@ -193,8 +193,8 @@ class Produce:
             else:
                 assert topic is not None
                 part.key, part.topic = PartitionKey(topic.topic_id, index), topic.name
-                if asked.anew and position in asked.anew:
-                    self.services.holding.stumbles.begin_anew(self._client, part.key)
+                if asked.restarts and position in asked.restarts:
+                    self.services.produce_queue.retry_order.restart(self._client, part.key)
                 self._place(topic, part)
 
     def _find(
@@ -226,19 +226,19 @@ class Produce:
             part.fail(fault)
             return
         key, services = part.key, self.services
-        if not services.holding.is_held(key):
+        if not services.produce_queue.is_held(key):
             owner = services.owners.get(key)
             if owner is not None and owner.has_room:
                 part.append(owner)
                 return
-        services.holding.hold(key, part, services.owners, services.config)
+        services.produce_queue.hold(key, part, services.owners, services.config)
 
     def stumbled(self, part: PartitionProduce, producer_id: int, sequence: int) -> None:
         """Note that an idempotent producer's batch got a retriable error.  See ``endpoint.produce.retry_order``.
 
         ``sequence`` is the batch's base sequence.
         """
-        self.services.holding.stumbles.note(self._client, part.key, producer_id, sequence)
+        self.services.produce_queue.retry_order.note(self._client, part.key, producer_id, sequence)
 
     def may_append(self, part: PartitionProduce, producer_id: int, sequence: int, *, is_again: bool) -> bool:
         """Return whether an idempotent batch may go to its owner: no earlier one is still to be sent again.
@@ -246,16 +246,16 @@ class Produce:
         In versions without topic ids, an earlier one may also have been refused while this process did not know the
         topic.  ``is_again``: it was given back by an owner.
         """
-        stumbles, client = self.services.holding.stumbles, self._client
-        may_pass = stumbles.may_pass(client, part.key, producer_id, sequence, is_again=is_again)
-        if len(stumbles) and self._version < TOPIC_IDS_SINCE:
+        retry_order, client = self.services.produce_queue.retry_order, self._client
+        may_pass = retry_order.may_pass(client, part.key, producer_id, sequence, is_again=is_again)
+        if len(retry_order) and self._version < TOPIC_IDS_SINCE:
             unknown = _unknown_key(part.topic, part.partition)
-            may_pass = stumbles.may_pass(client, unknown, producer_id, sequence, is_again=is_again) and may_pass
+            may_pass = retry_order.may_pass(client, unknown, producer_id, sequence, is_again=is_again) and may_pass
         return may_pass
 
     def hold_first(self, part: PartitionProduce) -> None:
         """Put a part that its owner has given back before all others that wait for the partition."""
-        self.services.holding.hold_first(part.key, part, self.services.owners)
+        self.services.produce_queue.hold_first(part.key, part, self.services.owners)
 
     # ---------------------------------------------------------------------------------------------------------- results
 
@@ -287,7 +287,7 @@ class Produce:
 
     def _finish(self, response: PendingResponse) -> None:
         self._response = None
-        self.services.holding.deadlines.remove(self, self._bucket)
+        self.services.produce_queue.deadlines.remove(self, self._bucket)
         self._forget()
         if response.is_over:  # cancelled: the connection is closed
             self._topics = []

@@ -72,7 +72,7 @@ class ProduceQueue:
 
     def __init__(self) -> None:
         self.deadlines = Deadlines()
-        self.stumbles = RetryOrder()
+        self.retry_order = RetryOrder()
         self.held_bytes = 0
         self._lines: dict[PartitionKey, _Line] = {}
 

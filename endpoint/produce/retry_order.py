@@ -66,7 +66,7 @@ class RetryOrder:
     - with its connection.
 
     A proxy's connection carries many clients' batches, and the partition may have been elsewhere meanwhile.  Once the
-    proxy has received all responses, it says so (``begin_anew``), and keeps the order itself from there.
+    proxy has received all responses, it says so (``restart``), and keeps the order itself from there.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class RetryOrder:
     def _forget(self, client: Client) -> None:
         self._refused.pop(client, None)
 
-    def begin_anew(self, client: Client, key: PartitionKey) -> None:
+    def restart(self, client: Client, key: PartitionKey) -> None:
         """Remove a partition's entries: the client has received all refusals before it sent what comes now."""
         refused = self._refused.get(client)
         if refused is not None:

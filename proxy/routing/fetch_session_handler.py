@@ -65,7 +65,7 @@ class Session:
         """True if another request may be sent while one is parked: a second one must name the session's id."""
         return self.id != NO_SESSION and self.under_way < REQUESTS_MAX
 
-    def anew(self) -> Session:
+    def restarted(self) -> Session:
         """Return a new session of the same partitions: the broker does not have this one any more."""
         session = Session()
         session.members = self.members

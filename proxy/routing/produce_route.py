@@ -76,8 +76,22 @@ class RouteState(Enum):
 class ProduceRoute:
     """One partition's route.  There is room until ``credit_bytes`` are under way, those that came back counted."""
 
-    __slots__ = ("_accepted", "_broken", "_connection", "_is_anew", "_next", "_refusals", "_retry_at", "bytes",
-                 "credit_bytes", "is_up", "owner", "returned", "state", "under_way")  # fmt: skip
+    __slots__ = (
+        "_accepted",
+        "_broken",
+        "_connection",
+        "_next",
+        "_refusals",
+        "_restarts_order",
+        "_retry_at",
+        "bytes",
+        "credit_bytes",
+        "is_up",
+        "owner",
+        "returned",
+        "state",
+        "under_way",
+    )  # fmt: skip
 
     def __init__(self, credit_bytes: int) -> None:
         self.credit_bytes = credit_bytes
@@ -87,7 +101,7 @@ class ProduceRoute:
         self.under_way: dict[RoutedBatch, None] = {}  # in the order of sending
         self.returned: list[RoutedBatch] = []  # empty while nothing is under way
         self.bytes = 0
-        self._is_anew = True
+        self._restarts_order = True
         self._next = 0
         self._accepted = -1  # the largest number of an accepted part
         self._connection = 0  # number of the present connection: a late loss may be of an earlier one
@@ -175,8 +189,8 @@ class ProduceRoute:
         for part in parts:
             self.under_way[part] = None
             part.connection = self._connection
-            part.is_anew = self._is_anew
-            self._is_anew = False
+            part.restarts_order = self._restarts_order
+            self._restarts_order = False
         return Send(self.owner, parts)
 
     # ---------------------------------------------------------------------------------------------------------- results
@@ -246,7 +260,7 @@ class ProduceRoute:
             self.state = RouteState.REFUSED
         else:
             self.state = RouteState.OPEN
-            self._is_anew = True
+            self._restarts_order = True
         return effects
 
     def _give_back(self, now: float) -> Sequence[Effect]:

@@ -12,28 +12,28 @@ from bmq.core.records.batch import NO_PRODUCER_ID, Appended
 class RoutedBatch:
     """One batch, a part of a produce request.
 
-    =============== ==========================================================================================
-    ``token``       the caller's, by which it completes the part
-    ``held_until``  time on the loop's clock at which every wait for an owner ends, in each process; set when the
-                    request arrives
-    ``is_unsure``   the batch was sent, and it is not known whether it was accepted
-    ``is_wanted``   the caller still waits for the result
-    ``is_anew``     all parts sent before it have their results.  A broker that has refused a part goes on
-                    refusing its producer's later ones, which may have been under way already, until it gets a
-                    part with this mark.
-    =============== ==========================================================================================
+    ================== ========================================================================================
+    ``token``          the caller's, by which it completes the part
+    ``held_until``     time on the loop's clock at which every wait for an owner ends, in each process; set when the
+                       request arrives
+    ``is_unsure``      the batch was sent, and it is not known whether it was accepted
+    ``is_wanted``      the caller still waits for the result
+    ``restarts_order`` all parts sent before it have their results.  A broker that has refused a part goes on
+                       refusing its producer's later ones, which may have been under way already, until it gets a
+                       part with this mark.
+    ================== ========================================================================================
     """
 
     __slots__ = (
         "acks_all",
         "connection",
         "held_until",
-        "is_anew",
         "is_unsure",
         "is_wanted",
         "number",
         "producer_id",
         "records",
+        "restarts_order",
         "size",
         "token",
     )
@@ -55,7 +55,7 @@ class RoutedBatch:
         self.number = -1
         self.connection = -1
         self.held_until = held_until
-        self.is_anew = False
+        self.restarts_order = False
         self.is_unsure = False
         self.is_wanted = True
 

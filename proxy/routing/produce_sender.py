@@ -60,13 +60,13 @@ class Sender(Protocol):
 class _Request:
     """The parts of one request, in the order of its response: by topic."""
 
-    __slots__ = ("anew", "count", "held_until", "parts", "senders", "size", "topics")
+    __slots__ = ("count", "held_until", "parts", "restarts", "senders", "size", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[UUID, list[tuple[int, memoryview]]] = {}
         self.parts: dict[UUID, list[tuple[Sender, RoutedBatch]]] = {}
         self.senders: set[Sender] = set()
-        self.anew: list[tuple[UUID, int]] = []
+        self.restarts: list[tuple[UUID, int]] = []
         self.held_until = math.inf
         self.size = 0
         self.count = 0
@@ -78,8 +78,8 @@ class _Request:
             records = self.topics[topic_id] = []
             self.parts[topic_id] = []
         records.append((partition, part.records))
-        if part.is_anew:
-            self.anew.append((topic_id, partition))
+        if part.restarts_order:
+            self.restarts.append((topic_id, partition))
         self.parts[topic_id].append((sender, part))
         self.senders.add(sender)
         if part.held_until < self.held_until:
@@ -235,7 +235,7 @@ class ProduceSender:
             else:
                 acks = ACKS_ALL if acks_all else ACKS_BUFFERED
                 topics = list(request.topics.items())
-                body = encode_produce_request(acks, TIMEOUT_MS, topics, request.anew, request.held_ms(now))
+                body = encode_produce_request(acks, TIMEOUT_MS, topics, request.restarts, request.held_ms(now))
                 if self._sampled is not None and (tags := self._sampled.header(topics)):
                     future = peer.call(ApiKey.PRODUCE, PRODUCE_VERSION, body, tags)
                 else:

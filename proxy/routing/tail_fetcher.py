@@ -279,7 +279,7 @@ class TailFetcher:
         The connection was busy, so the broker did not get a request that the session counts.
         """
         if session is self._session and peer is self.link.peer:
-            self._session = session.anew()
+            self._session = session.restarted()
             self._is_due = True
             asyncio.get_running_loop().call_later(RETRY_S.least, self._send)
 
@@ -290,7 +290,7 @@ class TailFetcher:
             if response.error_code not in _SESSION_LOST:
                 raise FormatError(f"the response to a fetch has error {response.error_code}")
             if not (response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH and session.under_way):
-                self._session = session.anew()
+                self._session = session.restarted()
             return  # else it was overtaken
         session.begun(response.session_id)
         turns = Turns(FED_A_TURN)

@@ -110,7 +110,7 @@ def kept(process: Process) -> Iterator[str]:
     """What a process holds although nothing is asked of it any more."""
     node = process.node
     assert node is not None
-    holding = node.endpoint._services.holding
+    holding = node.endpoint._services.produce_queue
     budget = node.reading.budget
     if len(holding) or holding.held_bytes or len(holding.deadlines):
         yield f"produces: {holding!r}, {len(holding.deadlines)} deadlines"

@@ -29,7 +29,7 @@ def test_produce_requests_keep_their_records_buffers() -> None:
     asked = parse_produce(memoryview(b"".join(buffers)), PRODUCE_VERSION)
     assert (asked.acks, asked.timeout_ms, asked.transactional_id) == (-1, 500, None)
     assert [(topic.topic_id, topic.partitions) for topic in asked.topics] == topics
-    assert [topic.anew for topic in asked.topics] == [{1}, ()], "the first of the two, by its position"
+    assert [topic.restarts for topic in asked.topics] == [{1}, ()], "the first of the two, by its position"
     assert asked.held_ms == -1
 
 

@@ -119,7 +119,7 @@ async def test_held_parts_are_dropped_with_their_connection_wherever_it_stands()
             behind.cancel()
             await asyncio.wait([large, behind])
             assert len(w.services.produce_order) == 0
-            assert w.services.holding.held_bytes == 0
+            assert w.services.produce_queue.held_bytes == 0
         w.assign()
         (answer,) = await w.produce({("orders", 0): batch()})
         assert answer.base_offset == 0, "nothing of what was dropped is written"
@@ -175,7 +175,7 @@ async def test_those_under_way_are_bounded_and_the_next_one_waits() -> None:
         w.client = FakeClient()
         second = send(w, [(0, batch()) for _ in range(MANY)])
         await until(lambda: bool(w.services.large._produced.waiting))
-        held = w.services.holding.held_bytes
+        held = w.services.produce_queue.held_bytes
         w.assign()
         assert [each.base_offset for each in await first] == list(range(MANY))
         assert [each.base_offset for each in await second] == list(range(MANY, 2 * MANY))

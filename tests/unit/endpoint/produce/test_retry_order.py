@@ -118,7 +118,7 @@ def test_who_has_heard_all_answers_begins_anew_in_that_partition(client: FakeCli
     for key in (KEY, OTHER):
         for producer_id in (7, 8):
             stumbles.note(client, key, producer_id, 10)
-    stumbles.begin_anew(client, KEY)
+    stumbles.restart(client, KEY)
     assert stumbles.may_pass(client, KEY, 7, 40)
     assert stumbles.may_pass(client, KEY, 8, 40)
     assert not stumbles.may_pass(client, OTHER, 7, 40)

@@ -128,7 +128,7 @@ async def test_a_partition_that_comes_back_is_not_refused_for_what_was_refused_b
         sent = world.send(idempotent(1))
         world.move(0, "b2")
         assert (await sent).error_code == ErrorCode.NONE
-        assert len(world.broker("b1").services.holding.stumbles) == 1
+        assert len(world.broker("b1").services.produce_queue.retry_order) == 1
         await answers([world.send(idempotent(number)) for number in range(2, 5)])
         world.move(0, "b1")
         began = asyncio.get_running_loop().time()
@@ -187,9 +187,9 @@ async def test_rule_9_what_is_kept_for_a_client_that_has_gone_is_dropped() -> No
         await asyncio.sleep(0.01)
         owner = world.remote._owner(world.key())
         assert owner.route.is_idle
-        assert world.services.holding.parts == 1
+        assert world.services.produce_queue.parts == 1
         client.close()
-        assert world.services.holding.parts == world.services.holding.held_bytes == 0
+        assert world.services.produce_queue.parts == world.services.produce_queue.held_bytes == 0
         world.bury("b1", "b2")
         await answers([world.send(plain(b"later"))])
         assert await values(world) == ["x", "later"]
@@ -228,7 +228,7 @@ async def test_what_a_lost_broker_may_have_accepted_is_not_answered_as_certainly
         await asyncio.sleep(0.01)
         later = world.send(plain())
         assert await answers([sent, later]) == [("REQUEST_TIMED_OUT", -1), ("NOT_LEADER_OR_FOLLOWER", -1)]
-        assert len(world.services.holding) == world.services.holding.held_bytes == 0
+        assert len(world.services.produce_queue) == world.services.produce_queue.held_bytes == 0
 
 
 async def test_rule_9_what_is_given_back_goes_before_what_waits_and_ends_in_its_own_time() -> None:
@@ -245,7 +245,7 @@ async def test_rule_9_what_is_given_back_goes_before_what_waits_and_ends_in_its_
         began = loop.time()
         later = world.send(idempotent(1))
         await asyncio.sleep(0.1)
-        assert world.services.holding.parts == 1
+        assert world.services.produce_queue.parts == 1
         world.kill("b2")
         world.network.cut("b1")
         assert (await sent).error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -307,7 +307,7 @@ async def test_credit_bounds_what_is_under_way() -> None:
         assert owner.route.bytes < 12_000
         assert not owner.has_room
         assert world.remote._owner(world.key(1)).has_room
-        assert len(world.services.holding) == 1
+        assert len(world.services.produce_queue) == 1
         world.broker("b1").resume()
         assert [code for code, _ in await answers(sent)] == ["NONE"] * 30
         assert [each for each in await values(world) if "/" in each] == [f"7/{number}" for number in range(30)]

@@ -466,7 +466,7 @@ class World:
         if connection is None or not connection.sent:
             return
         one = connection.sent.pop(0)
-        if one.is_anew:
+        if one.restarts_order:
             self.forget(name)
         sequence = self.arrivals[one]
         refused = self.stumbled.get((name, one.producer_id), sequence) if one.is_idempotent else sequence
