@@ -88,7 +88,7 @@ class Caller:
         return self._calls.add(call)
 
     def send(self, api_key: int, message: Any) -> Response | Awaitable[Response]:
-        """As it is dispatched: up to its first await."""
+        """Dispatch a request up to the handler's first await."""
         frame = bytearray(_HEADER.pack(api_key, 0, 1, -1, 0) + b"".join(message.encode()))
         return self._node.endpoint(memoryview(frame), self)
 
@@ -153,7 +153,7 @@ class Node:
         self.kv.crash()
 
     def caller(self, name: str) -> Caller:
-        """The one connection from there."""
+        """Return the one connection from process ``name``."""
         if name not in self._callers:
             self._callers[name] = Caller(self, name)
         return self._callers[name]
@@ -203,7 +203,7 @@ class Cluster:
             node.view.assign(owner, *keys)
 
     async def write(self, owner: str, key: PartitionKey, data: bytearray, timeout_s: float = 10.0) -> int:
-        """The base offset."""
+        """Append ``data`` at the node ``owner`` once it has opened the partition, and return the base offset."""
         found = await self.nodes[owner].assigned.wait(key, timeout_s)
         return (await append(found, data)).base_offset
 

@@ -1,4 +1,4 @@
-"""What a broker counts of its flushes, takeovers and copies."""
+"""A broker's metrics of its flushes, takeovers and copies."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ PATH = PartitionPath("orders", str(KEY.topic_id), 0)
 @pytest.mark.loops("asyncio")
 @pytest.mark.parametrize("is_synced", [False, True])
 async def test_a_copied_root_opens(tmp_path: Path, is_synced: bool) -> None:
-    """Its record lists an open segment by an inode number that the copy does not have."""
+    """Copy the folder of a killed broker: its record lists an open segment by an inode number that the copy does not
+    have."""
 
     store, config = MemoryStore(), LogConfig(flush_sync=is_synced)
     (tmp_path / "root").mkdir()

@@ -249,7 +249,8 @@ def test_a_pause_lasts_as_long_as_the_files_take_to_open(partitions: int, how: s
 
 @pytest.mark.parametrize("behind", ["openings", "turns"])
 async def test_a_move_ends_the_wait_of_its_takeover(behind: str) -> None:
-    """Its successor would serve the partition without it only after ``handover_wait_ms``."""
+    """The partition's takeover of a broken segment waits behind others: unless the move ends that wait, its successor
+    serves the partition only after ``handover_wait_ms``."""
     config = BrokerConfig()
 
     async with cluster(broker=config) as c:

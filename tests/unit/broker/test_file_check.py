@@ -30,13 +30,13 @@ async def checked(file_check_ms: int = BrokerConfig().file_check_ms) -> AsyncIte
 
 
 def open_path(w: World) -> str:
-    """Of the one open segment, under its name."""
+    """Return the path of the one open segment, under its final name."""
     (path,) = [path for path in w.storage.open_files() if path.endswith(".log")]
     return path
 
 
 async def write_for(w: World, seconds: float) -> None:
-    """A batch every tenth of a second; each is acknowledged."""
+    """Produce a batch every 100 ms for that long; each must be acknowledged."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while loop.time() < end:

@@ -1,4 +1,4 @@
-"""What a broker answers to other processes: questions, segments, traffic, and the fence of coordinators' logs."""
+"""A broker's responses to other processes: questions, segments, traffic, and the fence of coordinators' logs."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ async def test_many_producers_are_encoded_in_turns_of_the_loop(monkeypatch: pyte
 
 
 async def test_a_live_segments_index_comes_piece_by_piece() -> None:
-    """What the caller has of the same segment is not sent again; of another one it gets everything."""
+    """Entries that the caller has of the same segment are not sent again; of another segment it gets all of them."""
 
     async with cluster() as c:
         key = await owned(c)
@@ -455,7 +455,7 @@ class Coordinator:
         return answer.error
 
     def send(self, value: bytes = b"v") -> asyncio.Future[ShardAppendResponse]:
-        """Its place in the log is decided when this returns."""
+        """Send an append; its place in the log is decided when this returns."""
         key = self._key
         request = ShardAppendRequest(key.topic_id, key.partition, self.epoch, self._ownership, records(value))
         return asyncio.ensure_future(self._caller.ask(request))

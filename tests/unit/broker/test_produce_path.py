@@ -176,7 +176,7 @@ async def test_refused_requests(options: dict[str, Any], code: ErrorCode) -> Non
 
 
 async def test_a_failed_produce_without_acks_closes_the_connection() -> None:
-    """As in Kafka: the client cannot be told otherwise that it looks in the wrong place."""
+    """Close the connection, as Kafka does: nothing else can show the client that it sends to the wrong broker."""
 
     async with world() as w:
         w.topic()

@@ -52,7 +52,7 @@ def test_when_storage_is_tried(looks: str, expected: list[tuple[int, int, int, i
 
 
 async def written(c: Cluster) -> PartitionKey:
-    """A partition of ``a`` with a record, and nothing more to write."""
+    """Return a partition of ``a`` that holds a record and has nothing more to write."""
     c.topic()
     (key,) = c.keys()
     c.give("a", key)
@@ -167,8 +167,8 @@ async def test_a_damaged_or_missing_file_is_no_reason(error: StorageError) -> No
 
 
 async def test_a_namenode_that_is_away_is_no_stall_for_reads() -> None:
-    """It is away for all brokers, and those that have nothing to read would be given this one's partitions: the
-    journal's datanodes answer."""
+    """The NameNode is away for all brokers, and those that have nothing to read would be given this one's partitions.
+    The journal's datanodes respond, so the broker keeps serving."""
 
     async with cluster("a", "b") as c:
         key = await written(c)

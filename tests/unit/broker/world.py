@@ -50,7 +50,7 @@ FIELDS = ("error_code", "base_offset", "log_append_time_ms", "log_start_offset")
 
 
 class RecordingTails:
-    """What owners tell."""
+    """A FlushListener that records its notifications."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -93,7 +93,7 @@ class World:
         self._starts = 0
 
     async def start(self) -> None:
-        """A fresh process on the same storage and store."""
+        """Start a fresh process on the same storage and store."""
         self._starts += 1
         self.membership = Registered()
         name = f"b{self._starts}"
@@ -179,7 +179,7 @@ class World:
         return asyncio.ensure_future(produced(self.send(self._produce_request(parts, **options), version), version))
 
     def produce_frame(self, parts: Parts, **options: Any) -> bytes:
-        """The bytes of such a request, its size in front."""
+        """Return the bytes of a produce request, with its size in front."""
         request = self._produce_request(parts, **options)
         self._correlation += 1
         request.with_header(correlation_id=self._correlation, client_id="test")
@@ -206,7 +206,7 @@ class World:
         return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
 
     async def produce_one(self, records: bytes | bytearray | None, partition: int = 0, **options: Any) -> Any:
-        """The one partition's answer; base offset and error name first."""
+        """Produce to one partition and return its part of the response."""
         (answer,) = await self.produce({("orders", partition): records}, **options)
         return answer
 
@@ -235,7 +235,7 @@ async def world(**options: Any) -> AsyncIterator[World]:
 
 
 def batch(value: bytes = b"v", count: int = 1, **options: Any) -> bytearray:
-    """Records of one value, a millisecond apart."""
+    """Return a batch of records of one value, a millisecond apart."""
     options.setdefault("base_timestamp", 1_700_000_000_000)
     return build_batch([Record(value=value, timestamp_delta=number) for number in range(count)], **options)
 

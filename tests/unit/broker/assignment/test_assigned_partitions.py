@@ -1,4 +1,4 @@
-"""Which partitions are open, in what order they are opened, and what happens when that fails."""
+"""The partitions assigned to a broker: which are open, in what order they are opened, and failures of an opening."""
 
 from __future__ import annotations
 
@@ -467,7 +467,8 @@ async def test_partitions_that_cannot_be_served_are_named_until_they_can_be() ->
 
 
 async def test_an_offline_partition_is_tried_again_more_and_more_rarely() -> None:
-    """What storage could not give may be there again: nobody has to say so."""
+    """Retry an offline partition with growing pauses: one whose undecodable record is gone opens without any
+    notification."""
 
     async with world() as w:
         await offline(w)

@@ -86,7 +86,7 @@ async def test_assignment_and_topic_may_come_in_any_order() -> None:
 
 
 async def test_a_change_costs_what_it_names() -> None:
-    """Of 1,000 partitions one moves: the view is asked for that one."""
+    """Move one of 1,000 partitions: the follower asks the view for that one only."""
 
     async with cluster() as c:
         c.topic(1000)
@@ -392,7 +392,8 @@ async def test_a_word_that_is_lost_costs_the_patience() -> None:
 @pytest.mark.leaves_tasks
 @pytest.mark.parametrize("is_news_early", [False, True])
 async def test_a_dead_owner_is_not_waited_for(is_news_early: bool) -> None:
-    """Whether its death is heard of before the assignment or after."""
+    """Kill the owner: its successor does not wait for it, whether the death is reported before the assignment or
+    after."""
 
     async with cluster() as c:
         c.topic()
@@ -703,7 +704,8 @@ class Contradicted:
 
 @pytest.mark.parametrize("count", [1, 3])
 async def test_rule_9_who_is_the_owner_no_more_refuses_no_sequence(count: int) -> None:
-    """Its table lacks what the owner after it has acknowledged: the batch is in order, and goes there."""
+    """A former owner's producer table lacks what its successor has acknowledged: it refuses the batch as not the
+    leader, not as out of sequence, and the successor takes it."""
 
     async with cluster() as c:
         case = Contradicted(c)
@@ -779,7 +781,7 @@ async def test_a_partition_that_is_moved_again_at_any_moment_keeps_its_log(seed:
 
 
 async def insist(c: Cluster, owner: str, key: Any, data: bytearray) -> int:
-    """As a producer does."""
+    """Write as a producer does, again after each retriable error, and return the base offset."""
     while True:
         try:
             return await c.write(owner, key, bytearray(data))
@@ -859,7 +861,7 @@ async def test_a_lost_membership_ends_everything_at_once() -> None:
 
 
 async def test_what_a_returned_member_owned_is_not_waited_for() -> None:
-    """It was declared dead and has joined again: it says that it holds what was given away no more."""
+    """A member was declared dead and has joined again: it reports that it no longer holds the partitions given away."""
 
     async with cluster() as c:
         c.topic()
@@ -902,7 +904,8 @@ async def test_a_broker_that_cannot_flush_says_so() -> None:
 
 
 async def test_an_emptied_broker_serves_again_once_it_reaches_storage_and_not_before() -> None:
-    """Its partitions were given to others, so it has nothing to write, which is no sign that storage serves it."""
+    """Give a stalled broker's partitions to others: it then has nothing to write, which is not a sign that storage
+    serves it."""
 
     async with cluster("a", "b") as c:
         c.topic()
@@ -932,7 +935,7 @@ async def test_an_emptied_broker_serves_again_once_it_reaches_storage_and_not_be
 
 @pytest.mark.leaves_tasks
 async def test_a_broker_that_cannot_take_over_says_so_too() -> None:
-    """It has nothing to write, since it cannot open anything."""
+    """A broker that cannot open anything has nothing to write: it must report that it does not serve nevertheless."""
 
     async with cluster() as c:
         c.topic()
@@ -969,8 +972,8 @@ async def test_a_store_that_is_away_is_no_stall() -> None:
 
 
 async def test_a_partition_that_waits_for_the_store_to_register_a_segment_is_no_stall() -> None:
-    """It has bytes that nothing acknowledges, since its next segment cannot be registered: the log names the store,
-    and the writes are done when the store answers."""
+    """Keep the store from registering the next segment: the partition's bytes are not acknowledged, the log names the
+    store, and the writes complete when the store responds."""
 
     async with cluster() as c:
         c.topic()
@@ -1027,7 +1030,8 @@ async def test_a_gray_brokers_partitions_are_fenced_away() -> None:
 async def test_a_gray_broker_answers_what_it_holds_once_another_has_the_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It can neither flush nor take over its own file, and clients ask nobody else before it has answered."""
+    """A gray broker can neither flush nor take over its own file. Clients ask no other broker before it has responded,
+    so it must respond once another one has the partition."""
 
     async with cluster(broker=BrokerConfig(handover_wait_ms=1_000)) as c:
         is_asked = asyncio.Event()
@@ -1070,7 +1074,8 @@ async def test_told_of_what_it_does_not_know() -> None:
 
 
 async def test_a_topic_with_a_wrong_config_is_kept_from_opening_and_no_other() -> None:
-    """What stands in the store may be of another version; nobody ends of it, and a change that mends it is enough."""
+    """Store a config that this version refuses, as another version may write it: the follower continues, the other
+    topics open, and a change that corrects the config opens the topic."""
 
     async with cluster("a") as c:
         wrong = replace(c.topic(2, "wrong"), configs={"compression.type": "brotli"})

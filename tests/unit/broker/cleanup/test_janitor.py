@@ -108,7 +108,7 @@ class World:
         return [listed.name.base async for listed in walk(self.reading, PATH) if listed.is_live]
 
     async def records(self, start: int, end: int) -> list[bytes]:
-        """The batches as a consumer who knows nothing yet reads them, without the leader epoch."""
+        """Return the batches without their leader epochs, as a consumer with an empty cache reads them."""
         log = LogReader(BlockCache(self.reading, ReadConfig(block_bytes=256)), PATH)
         found: list[bytes] = []
         while start < end:
@@ -165,12 +165,12 @@ class Owner:
         return await self.janitor.run_once()
 
     async def rounds(self, wait_s: float = 0.0) -> None:
-        """Until a round finds nothing to do."""
+        """Run rounds until one finds nothing to do."""
         while await self.round(wait_s):
             pass
 
     async def several_rounds(self) -> None:
-        """The first one only chooses when to look at the journals."""
+        """Run three rounds: the first one only chooses the time at which the journals are checked."""
         for _ in range(3):
             await self.round(10)
 
@@ -542,7 +542,7 @@ async def test_files_with_leftovers_inside_are_not_joined() -> None:
 
 
 async def test_epochs_with_a_spare_left_are_not_joined_until_it_is_swept() -> None:
-    """It may be registered, and be renamed late to a base inside the joined file, which would then end there."""
+    """A spare may be registered, and renamed late to a base inside the joined file, which would then end there."""
 
     world = World()
     first = await small_segments(world)
@@ -797,7 +797,7 @@ async def test_journals_go_when_their_broker_is_gone_and_nobody_names_them() -> 
 
 
 async def test_a_journal_whose_broker_only_slept_is_begun_anew() -> None:
-    """Its broker wakes up after the sweep: its old journal refuses it, the next one begins with a snapshot."""
+    """A paused broker wakes up after the sweep: its old journal refuses it, and the next one begins with a snapshot."""
 
     world = World()
     config = JanitorConfig(journal_grace_ms=HOUR_MS, journal_sweep_ms=1000)
@@ -842,7 +842,8 @@ async def test_an_idle_partition_costs_no_call_at_all() -> None:
 
 
 async def test_an_undecodable_record_ends_neither_the_round_nor_its_broker() -> None:
-    """Its own partition is OFFLINE; no journal is removed, since the record may name it."""
+    """Damage a partition's record: only that partition is OFFLINE, and no journal is removed, since the record may name
+    it."""
 
     world = World()
     config = JanitorConfig(journal_sweep_ms=60_000, journal_grace_ms=60_000)

@@ -1,5 +1,5 @@
-"""Which storage nodes to avoid (broker/files/datanode_health.py): exclusion and its end, slowness only against others,
-roll tokens."""
+"""The choice of datanodes to avoid (broker/files/datanode_health.py): exclusion and its end, slowness only in
+comparison with others, roll tokens."""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ async def test_a_lone_writer_is_flushed_in_the_next_turn() -> None:
 
 
 async def test_small_flushes_behind_another_gather() -> None:
-    """Until there is enough, or until the one under way lands: nothing is ever left behind."""
+    """Small flushes gather until there are enough bytes or the flush in flight has ended: nothing is ever left
+    behind."""
 
     sent: list[Sender] = []
     scheduler, sender = FlushScheduler(64, 8, gather_bytes=300), Sender(0, sent, 1)

@@ -182,7 +182,8 @@ async def test_partitions_that_cannot_be_flushed_leave_room_for_the_others() -> 
 
 
 async def test_a_probe_that_is_never_answered_hides_no_stall() -> None:
-    """As on a host that is cut off from storage after a datanode had died: partitions would stay where they are."""
+    """Hang a probe, as on a host that is cut off from storage after a datanode died: without the stall's report,
+    partitions would stay where they are."""
 
     async with world(broker=BrokerConfig(stalled_ms=5_000)) as w:
         w.topic()

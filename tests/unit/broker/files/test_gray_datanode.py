@@ -31,7 +31,7 @@ def spend_tokens(w: World) -> None:
 
 
 def open_nodes(w: World) -> list[set[str]]:
-    """Of each open segment."""
+    """Return the datanodes of each open segment."""
     return [set(appender.nodes) for appender in w.storage.appenders if "/topics/" in appender.lease.paths[0]]
 
 
@@ -88,7 +88,8 @@ async def test_a_pipeline_that_was_idle_is_left_with_its_first_batch() -> None:
 
 
 async def test_when_no_node_answers_tokens_are_asked_for() -> None:
-    """It may be our own network: not a storm of new files."""
+    """Stop every datanode of the segment while no roll token is left: the fault may be the broker's own network, so it
+    does not open a storm of new files."""
 
     async with world() as w:
         make_topic(w)

@@ -70,7 +70,8 @@ async def test_a_living_brokers_journal_is_left_to_it() -> None:
 
 
 async def test_a_living_brokers_journal_is_fenced_when_it_stays_unreadable() -> None:
-    """It is cut off from storage: nobody else would make the file readable.  What it is writing is left to it."""
+    """Leave unreadable the journal of a broker that is alive but cut off from storage: no other process would make it
+    readable. The file that the broker is writing is not fenced."""
 
     j = Journals()
     await j.leave_open(snapshot(full(10)))
@@ -107,7 +108,8 @@ async def test_a_living_brokers_journal_has_its_time_again_after_a_trouble_that_
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_living_brokers_journal_that_others_fence_loses_nothing(seed: int) -> None:
-    """It was merely slow: it notices at its next flush, and the next file repeats what it was about to write."""
+    """Fence the journal of a broker that is only slow: it notices at its next flush, and its next file repeats what was
+    not acknowledged."""
 
     j = Journals()
     rng, held = Random(seed), {key(): full(0)}
@@ -235,8 +237,8 @@ async def test_a_snapshot_has_each_partition_that_comes_or_goes_meanwhile_once()
 
 
 async def test_a_takeover_that_waits_for_a_journal_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """Its broker lives and is cut off from storage, and the journal's only datanode is dead: nothing else shows why
-    clients wait."""
+    """The former owner is alive but cut off from storage, and its journal's only datanode is dead: nothing else shows
+    why clients wait."""
 
     with caplog.at_level(logging.WARNING, "bmq.broker.partition.driver"):
         async with cluster() as c:
@@ -272,8 +274,8 @@ async def test_a_takeover_that_waits_for_a_journal_says_so(caplog: pytest.LogCap
 
 
 async def test_a_journal_that_had_one_copy_for_a_moment_keeps_no_takeover_waiting() -> None:
-    """Its broker reached a single datanode when it opened the file.  Later that datanode dies, and the broker is cut
-    off from storage: it lives, and others have to read its journal."""
+    """Open a journal while only one datanode is reachable. Later that datanode dies and the broker is cut off from
+    storage: it is alive, and others have to read its journal."""
 
     async with cluster() as c:
         broker, (only, *others) = c["a"].broker, c.storage.datanodes

@@ -63,7 +63,7 @@ def _is_segment_or_journal(path: str) -> bool:
 
 
 async def values(w: World, partition: int, end: int) -> list[bytes]:
-    """What a reader finds below ``end``."""
+    """Return the last record's value of each batch below ``end``, as a reader finds it."""
     return [bytes(each.data)[-9:-1] for each in await read_log(w.fs, end, w.path(partition=partition))]
 
 
@@ -72,7 +72,7 @@ def value(partition: int, number: int) -> bytes:
 
 
 def names(w: World, partitions: int) -> list[str]:
-    """The open segment of each, "" where none is open."""
+    """Return the name of each partition's open segment, "" where none is open."""
     found = []
     for partition in range(partitions):
         driver = w.broker.get(w.key(partition=partition))
@@ -234,7 +234,7 @@ async def test_want_of_room_is_no_reason_to_move_partitions() -> None:
 
 
 async def test_the_bound_recovers_when_there_is_room() -> None:
-    """It rises to what is configured, and then nothing of it costs any time (rule 8)."""
+    """The limit rises again to the configured one; after that it costs no time (rule 8)."""
 
     async with world() as w:
         crowded = Crowded(w, 4)
@@ -274,7 +274,8 @@ async def test_a_broker_that_leaves_flushes_what_waits_for_a_place() -> None:
 
 
 async def test_a_journal_that_finds_no_room_gets_that_of_segments() -> None:
-    """It takes no place, and without it nothing can be handed over: segments are closed until it has its file."""
+    """Refuse a journal's new file: a journal takes no place, and without it nothing can be handed over, so segments are
+    closed until it has its file."""
 
     async with world() as w:
         crowded = Crowded(w, 1000)
@@ -488,7 +489,8 @@ async def test_a_larger_share_lets_those_in_who_wait() -> None:
 
 
 async def test_who_was_refused_has_not_lost_its_turn() -> None:
-    """It comes back after a while, behind many who have asked since; the first in line has waited for longest."""
+    """A refused opening comes back after a while, behind many later ones: it goes first, since it has waited for
+    longest."""
 
     loop = asyncio.get_running_loop()
     places = OpenFileLimit(1, 1, lambda _: None, lambda *_, **__: None)
@@ -515,7 +517,7 @@ async def test_who_was_refused_has_not_lost_its_turn() -> None:
 
 
 async def test_a_partition_that_storage_refuses_goes_first_when_there_is_room() -> None:
-    """It asked before the others, so it is served before them."""
+    """The refused partition asked before the others, so it is served before them."""
 
     async with world() as w:
         crowded = Crowded(w, 0)

@@ -42,7 +42,7 @@ def restart_datanodes(w: World) -> None:
 
 
 def segments(w: World) -> list[str]:
-    """Those that are open."""
+    """Return the paths of the open segments."""
     return [path for path in w.storage.open_files() if "/topics/" in path]
 
 

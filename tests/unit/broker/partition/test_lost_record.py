@@ -31,7 +31,8 @@ async def delete_record(c: Cluster, key: PartitionKey) -> None:
 
 @pytest.mark.leaves_tasks
 async def test_a_takeover_that_finds_neither_files_nor_record_ends() -> None:
-    """What it misses is no damage then, and no successor fences it."""
+    """Delete the record and the files during a takeover: the missing files are not damage then, and no successor fences
+    the owner, so it has to end itself."""
 
     async with cluster() as c:
         topic = c.topic()
@@ -59,7 +60,7 @@ async def test_a_takeover_that_finds_neither_files_nor_record_ends() -> None:
 
 
 async def test_a_move_ends_though_a_broken_segment_cannot_be_proven_ours() -> None:
-    """Its takeover proves the ownership first; the move waits for the takeover."""
+    """The takeover of the broken segment proves the ownership first; the move waits for that takeover."""
 
     async with cluster() as c:
         c.topic()

@@ -120,7 +120,7 @@ def kinds(effects: list[Effect]) -> list[str]:
 
 
 def claimed(record: PartitionRecord | None = None, **config: Any) -> tuple[PartitionMachine, list[Effect]]:
-    """A machine whose claim was stored, and what it then asks for."""
+    """Return a machine whose claim was stored, and the effects that it asks for next."""
     machine = partition(**config)
     machine.handle(ev.Start(), 0)
     effects = machine.handle(ev.RecordRead(record or PartitionRecord(), 0), 0)
@@ -531,7 +531,8 @@ def test_a_segment_whose_pipeline_failed_before_it_had_its_name_is_not_written()
 
 
 def test_an_unreadable_record_stops_everything_and_is_offline() -> None:
-    """Whoever wrote it may own the partition: as after a raised epoch, nothing is acknowledged any more."""
+    """The unreadable record's writer may own the partition: as after a raised epoch, nothing is acknowledged any
+    more."""
     machine = opened()
     append(machine)
     effects = machine.handle(ev.RecordUnreadable("key /k: not a record"), 0)
@@ -759,7 +760,8 @@ def test_the_next_segments_block_follows_what_the_last_one_took() -> None:
 
 
 def test_who_waits_for_a_place_gets_that_of_an_open_segment() -> None:
-    """It takes nothing more, is closed when what it took is flushed, and what came meanwhile goes into the next."""
+    """Ask an open segment for its place: it takes no more batches, is closed once it is flushed, and later batches go
+    into the next segment."""
     machine = opened()
     assert machine.handle(ev.PlaceWanted(), 0) == []
     assert machine.is_draining
@@ -775,7 +777,7 @@ def test_who_waits_for_a_place_gets_that_of_an_open_segment() -> None:
 
 @pytest.mark.parametrize("is_ready", [True, False])
 def test_a_spare_that_nobody_wants_any_more_is_dropped(is_ready: bool) -> None:
-    """It was made ahead of need, and then the writers fell silent: it would keep its pipeline open for ever."""
+    """Make a spare ahead of need and stop the writes: unless it is dropped, it keeps its pipeline open for ever."""
     machine = opened(block_bytes=1 << 20, idle_close_ms=1000)
     assert machine.current is not None
     machine.config = replace(machine.config, segment_bytes=2 * machine.current.position)

@@ -38,7 +38,7 @@ def copies(w: World) -> int:
 
 
 async def repeated(w: World, make: Callable[[], bytearray]) -> Any:
-    """As a client does it: until it is answered without an error."""
+    """Produce again and again, as a client does, until there is a response without an error, and return it."""
     for _ in range(100):
         answer = await w.produce_one(make())
         if not answer.error_code:
@@ -98,7 +98,8 @@ async def test_nodes_that_come_back_in_time_cost_only_time() -> None:
 
 
 async def test_nodes_that_die_under_an_open_segment() -> None:
-    """What is on its way is in the log already; its repetition is answered once it has its copies (rule 9)."""
+    """Stop datanodes under an open segment: the batch in flight is in the log already, and its repetition is
+    acknowledged once the batch has its copies (rule 9)."""
 
     async with world() as w:
         two_of_three(w)
@@ -131,7 +132,8 @@ async def test_the_setting_may_change_on_a_partition_that_is_written() -> None:
 
 @pytest.mark.parametrize("number", [1, 4])
 async def test_more_than_the_replication_factor_is_taken_and_refuses_every_acks_all(number: int) -> None:
-    """As Kafka does.  A local folder keeps one copy whatever the replication factor says."""
+    """Accept such a setting and refuse acks=all, as Kafka does. A local folder keeps one copy whatever the replication
+    factor says."""
 
     async with world() as w:
         w.topic("orders", assign=False)

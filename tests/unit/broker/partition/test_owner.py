@@ -90,7 +90,8 @@ async def test_properties_follow_the_partition() -> None:
 
 
 async def test_internal_appends() -> None:
-    """What a coordinator's shard writes: control batches and internal producers, answered with the base offset."""
+    """Append as a coordinator's shard does: control batches and internal producers are acknowledged with the base
+    offset."""
 
     async with world() as w:
         w.topic()

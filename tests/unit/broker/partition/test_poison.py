@@ -48,7 +48,7 @@ def forged(
     base_timestamp: int = 1000,
     max_timestamp: int = 1000,
 ) -> bytes:
-    """A batch with a right header and CRC around any bytes."""
+    """Return a batch with a correct header and CRC around any bytes."""
     out = build_batch([Record()])[:HEADER_BYTES] + records
     struct.pack_into(">i", out, 8, len(out) - 12)
     struct.pack_into(">hiqq", out, 21, codec, count - 1, base_timestamp, max_timestamp)
@@ -62,7 +62,7 @@ def body(*values: bytes | None) -> bytes:
 
 
 def lz4(data: bytes, *, is_checked: bool = False) -> bytes:
-    """As librdkafka and aiokafka frame it."""
+    """Compress ``data`` into the frame that librdkafka and aiokafka make."""
     compressor = cramjam.lz4.Compressor(level=1, content_checksum=is_checked, block_linked=False)
     compressor.compress(data)
     return bytes(compressor.finish())
@@ -144,7 +144,7 @@ async def test_large_ones_are_checked_elsewhere(codec: str) -> None:
 @pytest.mark.parametrize("claimed", [-1, 500, 10**9])
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 async def test_a_largest_timestamp_that_is_not_the_headers_is_corrected(claimed: int, codec: str) -> None:
-    """As Kafka's broker does: retention and lookups by time go by the header."""
+    """Correct the header as Kafka's broker does: retention and lookups by time use the header's timestamp."""
 
     async with world() as w:
         w.topic()
@@ -166,7 +166,7 @@ async def test_a_topic_that_stamps_batches_asks_no_record_for_its_time() -> None
 
 
 def bombs() -> dict[str, bytes]:
-    """A few bytes that would be over 256 MB, or say that they would."""
+    """Return small batches that decompress to over 256 MB, or claim that they do, by codec."""
     zeros = bytes(16 << 20)
     packer = zlib.compressobj(9, wbits=31)
     gzip = b"".join(packer.compress(zeros) for _ in range(20)) + packer.flush()
@@ -246,7 +246,7 @@ async def test_what_nobody_waits_for_is_not_begun() -> None:
 
 
 def small_records(size: int) -> tuple[bytes, int]:
-    """As many records as fit: seven to nine bytes each."""
+    """Return as many records as fit into ``size`` bytes, each of seven to nine bytes, and their count."""
     out, count = bytearray(), 0
     while len(out) < size - 10:
         fields = b"\x00\x00" + encode_varint(count) + b"\x01\x01\x00"

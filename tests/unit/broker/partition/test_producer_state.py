@@ -59,7 +59,7 @@ class Log:
         self.unflushed: list[ProducerState] = []
 
     def send(self, sequence: int, count: int = 1, *, pid: int = PID, epoch: int = 0) -> str | int:
-        """The offset, "first <offset>" for a duplicate, or the error's name."""
+        """Return the offset, "first <offset>" for a duplicate, or the error's name."""
         sent = batch(sequence, count, pid=pid, epoch=epoch, base=self.next_offset)
         duplicate = self.table.find_duplicate(sent)
         if duplicate is not None:
@@ -242,7 +242,7 @@ def test_changes_applied_to_a_snapshot_are_the_next_snapshot(seed: int) -> None:
 
 @given(st.integers(0, 1 << 32))
 def test_replay_equals_append_and_flush(seed: int) -> None:
-    """What the next owner reads from storage leads to the table that the last one had."""
+    """Replay what an owner has written: the next owner's table equals the last owner's."""
     rng, written, replayed = random.Random(seed), ProducerTable(), ProducerTable()
     position: dict[int, tuple[int, int]] = {}
     offset = 0

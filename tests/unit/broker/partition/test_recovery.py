@@ -1,4 +1,4 @@
-"""Which of several checkpoints a takeover goes on from."""
+"""The choice among several checkpoints that a takeover can continue from."""
 
 from __future__ import annotations
 

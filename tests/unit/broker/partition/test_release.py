@@ -1,4 +1,5 @@
-"""What an owner tells its successor, what is made ready before it does, and what is left for afterwards."""
+"""The handover of a partition: the release note, what the successor prepares before it, and what is left for
+afterwards."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def path_of(c: Cluster, partition: int = 0) -> PartitionPath:
 
 
 async def names(c: Cluster, partition: int = 0) -> list[str]:
-    """Of the partition's files, without what says when and by whom."""
+    """Return the names of the partition's files."""
     listed = [status.path async for status in c["a"].fs.list(path_of(c, partition).folder)]
     return [path.rsplit("/", 1)[-1] for path in listed]
 
@@ -53,7 +54,7 @@ async def kinds(c: Cluster) -> list[str]:
 
 
 def count_calls(node: Node, *methods: str) -> list[str]:
-    """The paths that a node gives to these methods of storage, from here on."""
+    """Return a list that collects the paths given to these methods of the node's storage from now on."""
     called: list[str] = []
 
     def counted(real: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -356,7 +357,7 @@ def test_words_are_bounded() -> None:
 
 
 async def test_the_first_file_is_there_when_the_partition_comes() -> None:
-    """It is made while the old owner closes its own, once, and used."""
+    """The successor creates its first file while the old owner closes its own; the file is created once and used."""
 
     async with cluster() as c:
         key = await owned(c)
@@ -547,7 +548,8 @@ async def test_a_file_that_cannot_be_made_is_no_reason_to_fail() -> None:
 
 
 async def test_files_made_ahead_have_their_places() -> None:
-    """They count in what the controller divides by, and one that storage has no room for is a refusal like another."""
+    """Files made ahead count in the number that the controller divides by, and one that storage has no room for counts
+    as a refusal."""
 
     async with precreated() as (made, storage):
         places = storage.places
@@ -581,7 +583,7 @@ async def test_a_file_that_nobody_took_in_a_turn_makes_room_for_who_waits() -> N
 
 
 async def test_a_removal_that_has_no_time_leaves_no_pipeline() -> None:
-    """Of a process that ends: the file is the sweeper's, its pipeline nobody's."""
+    """Cancel the removal, as a process that ends does: the pipeline is aborted, and the file is left to the sweeper."""
 
     async with precreated() as (made, storage):
         storage.may_create.set()

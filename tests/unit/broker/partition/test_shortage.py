@@ -34,7 +34,7 @@ def put(machine: PartitionMachine, copies: int = 2, *, pid: int = -1, sequence: 
 
 
 def created(effects: list[Effect]) -> ev.CreateSpare:
-    """The file that is asked for, now or after a while."""
+    """Return the file that the effects request, now or later. Raises AssertionError if they request none."""
     for effect in effects:
         asked = effect.effect if isinstance(effect, ev.RunAgain) else effect
         if isinstance(asked, ev.CreateSpare):
@@ -43,7 +43,8 @@ def created(effects: list[Effect]) -> ev.CreateSpare:
 
 
 def open_segment(machine: PartitionMachine, copies: int, now_ms: int = 0) -> list[Effect]:
-    """The file that was asked for is there, with so many nodes; as far as it is named, if it does."""
+    """Report the requested file as created on ``copies`` nodes, register it if the machine asks for that, and return
+    the effects of the first step."""
     effects = machine.handle(ev.SpareReady(SPARE, copies), now_ms)
     stores = [effect for effect in effects if isinstance(effect, ev.StoreRecord)]
     if stores:
@@ -68,7 +69,8 @@ def test_the_first_segment_is_asked_for_with_the_copies_that_its_first_batch_nee
 
 
 def test_batches_wait_for_copies_and_are_refused_when_that_lasts() -> None:
-    """They have left no trace: the next ones get their offsets, and their producers go on where they were."""
+    """Refused batches leave no trace: the next ones get their offsets, and their producers continue at the same
+    sequence."""
     machine = two_copies()
     waiting = [put(machine, pid=7, sequence=number) for number in range(2)]
     machine.after_append(0)
@@ -103,7 +105,8 @@ def test_a_shortage_that_ends_in_time_costs_only_time() -> None:
 
 
 def test_what_was_sent_stays_in_the_log_and_is_written_when_nodes_are_back() -> None:
-    """Its pipeline broke: it may be in the file, so it cannot be taken back.  A repetition waits for it (rule 9)."""
+    """Break the pipeline after a batch was sent: it may be in the file, so it cannot be taken back. A repetition waits
+    for it (rule 9)."""
     machine = two_copies()
     sent = put(machine, pid=7, sequence=0)
     machine.after_append(0)
@@ -157,7 +160,7 @@ def test_a_short_segment_takes_acks_1_and_ends_where_more_is_needed() -> None:
 
 
 def test_a_spare_of_too_few_nodes_is_not_taken() -> None:
-    """It was made ahead, or for acks=1."""
+    """A spare made ahead or for acks=1 has fewer copies than acks=all needs: drop it and ask for another one."""
     machine = two_copies()
     put(machine, 1)
     machine.after_append(0)

@@ -48,7 +48,7 @@ class Partition:
 
 
 class Shared:
-    """What partitions of a broker share; ``silent`` nodes do not respond to a probe."""
+    """The part of a broker that its partitions share; ``silent`` nodes do not respond to a probe."""
 
     def __init__(self, silent: Sequence[str] = ()) -> None:
         self.silent = set(silent)
@@ -142,7 +142,7 @@ async def test_a_pipeline_that_is_not_called_slow_is_kept_while_its_nodes_respon
 
 
 async def test_a_pipeline_that_is_fast_again_is_kept() -> None:
-    """Its oldest flush was acknowledged while it was watched, and the next one is young."""
+    """The pipeline's oldest flush is acknowledged while it is watched, and the next one is young."""
     shared = Shared()
     late = Partition(shared, SLOW_MS)
 

@@ -1,4 +1,4 @@
-"""When a record may say that no journal need be read."""
+"""The conditions under which a record may say that no journal need be read."""
 
 from __future__ import annotations
 

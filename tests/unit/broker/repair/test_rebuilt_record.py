@@ -1,4 +1,5 @@
-"""What storage shows of a partition -> its record: what is listed as open, who holds it, from where, in which epoch."""
+"""A record rebuilt from what storage shows of a partition: segments listed as open, their holder, log start and
+epoch."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def test_a_partition_without_files_still_gets_an_epoch_of_this_life() -> None:
 
 
 def test_the_newest_index_and_all_that_came_later() -> None:
-    """What was registered before it need not be listed, with or without an index."""
+    """A segment registered before the newest index need not be listed, whether or not it has an index itself."""
     files = folder((name(0), True), (name(10, 1, 1), False), (name(20, 2), True), (name(30, 2, 1), False))
     made = record(PATH, files, NOTHING, checkpoint(name(20, 2)), 1)
     assert listed(made) == [(20, True), (30, False)]

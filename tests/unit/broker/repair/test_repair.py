@@ -101,7 +101,8 @@ class Damaged:
         return process
 
     async def stored(self, end: int) -> list[Batch]:
-        """What an independent reader finds, and the product's own: no offset is missing."""
+        """Return the batches that an independent reader finds, after the product's own found the same: no offset is
+        missing."""
         batches = await read_log(self.fs, end)
         reader = LogReader(BlockCache(self.fs), PATH)
         offset, data = 0, b""
