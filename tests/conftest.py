@@ -1,4 +1,4 @@
-"""For all tests: Hypothesis without deadlines, since no test here is about time; log lines with their fields; and a
+"""Settings of all tests: Hypothesis without deadlines, as no test here is about time; log lines with their fields; a
 garbage collector that does not go through ten thousand collected tests again and again."""
 
 from __future__ import annotations

@@ -131,11 +131,11 @@ def commands() -> str:
 
 _NARGS = {"?": "[{0}]", "*": "[{0} ...]", "+": "{0} [{0} ...]"}
 COMMON_MIN = 8
-"""An option of as many commands, with the same text, is told once."""
+"""Number of commands: an option that so many share, with the same text, is documented once."""
 
 
 def common_options() -> str:
-    """The options that many commands have."""
+    """Return the table of the options that many commands share."""
     return table(["option", "is"], [list(row) for row in _common()])
 
 
@@ -202,7 +202,7 @@ READS_STORAGE = ("cli/rebuild/", "broker/repair/scan.py")
 
 
 def log_events() -> str:
-    """Those that an operator looks at; an event that several places write is one."""
+    """Return the table of warnings and errors for operators; an event that several places write is one row."""
     found: dict[tuple[str, str, str], frozenset[str]] = {}
     for event in sorted(read_log_events(), key=lambda event: (event.path.split("/")[0], event.level, event.text)):
         if event.level in ("WARNING", "ERROR") and event.text and not event.path.startswith(READS_STORAGE):

@@ -1,4 +1,4 @@
-"""What helm makes of the chart."""
+"""The chart as helm renders it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What helm makes of the chart: linted, valid for three versions of Kubernetes, refused where values contradict."""
+"""The rendered chart: linted, valid for three versions of Kubernetes, refused where values contradict each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def schemas_read_once() -> Iterator[None]:
 
 
 def test_lint() -> None:
-    """Without values too: what must be set is told then, and not refused."""
+    """Lint the chart without values too: settings that must be set are then named, and the lint does not fail."""
     for values in ([], *(["--values", str(path)] for path in ci_values())):
         assert "0 chart(s) failed" in run_helm("lint", "--strict", str(CHART), *values)
 
@@ -195,7 +195,7 @@ def test_only_pods_of_the_cluster_reach_the_internal_port() -> None:
 
 
 def test_a_chart_of_another_version_starts_no_pod_again() -> None:
-    """Of the same image: what names the chart stands at the workloads, not in their pods."""
+    """Label the workloads, not their pod templates, with the chart's version: the same image then restarts no pod."""
     for each in template(values=[MINIMAL]):
         if each["kind"] in ("StatefulSet", "Deployment"):
             assert "helm.sh/chart" in each["metadata"]["labels"]

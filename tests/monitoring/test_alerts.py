@@ -162,7 +162,7 @@ def test_a_full_store(etcd: EtcdCluster, tmp_path: Path) -> None:
         producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 300_000})
         producer.produce("orders", b"needs a segment")
         fires(prometheus, "BmqStoreFull")
-        if prometheus.query("bmq_etcd_quota_bytes > 0"):  # told from etcd 3.6 on
+        if prometheus.query("bmq_etcd_quota_bytes > 0"):  # etcd reports it from 3.6 on
             fires(prometheus, "BmqStoreNearlyFull")
         found = fires(prometheus, "BmqWaitingForStore")
         assert found["summary"] == "1 partitions of all wait for the metadata store"
@@ -182,7 +182,7 @@ def test_offline_partitions_and_shards_that_cannot_be_loaded(etcd: EtcdCluster, 
         create(server.bootstrap, "orders")
         produce(server.bootstrap, 100)
         consume(server.bootstrap, 100)
-        # The loss of what no checkpoint covers would not be noticed: it was never acknowledged for all one can tell.
+        # A loss behind the last checkpoint would not be noticed: those records may never have been acknowledged.
         prometheus.wait(lambda p: bool(p.query(CHECKPOINTS)), "a scrape", WITHIN_S)
         flushed = prometheus.query(CHECKPOINTS)[0][1]
         produce(server.bootstrap, 1)
@@ -210,7 +210,7 @@ def test_offline_partitions_and_shards_that_cannot_be_loaded(etcd: EtcdCluster, 
 
 
 def test_not_a_member(etcd: EtcdCluster, tmp_path: Path) -> None:
-    """Its lease is gone, and a full etcd grants no other one."""
+    """Fill etcd and revoke the member's lease, so that it gets no new one: the alert fires until there is space."""
     with (
         cluster(tmp_path, etcd, all="") as servers,
         Prometheus(targets(servers), impatient()) as prometheus,
@@ -227,7 +227,7 @@ def test_not_a_member(etcd: EtcdCluster, tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 6 MB."""
+    """Yield the folder of a file system of 6 MB; skip the test where none can be mounted."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]

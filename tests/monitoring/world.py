@@ -1,4 +1,4 @@
-"""What the tests of rules and dashboards look at: the chart's files, and a small live cluster with clients."""
+"""Subjects of the tests of rules and dashboards: the chart's files, and a small live cluster with clients."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class StubBroker:
                 await self._kv.keep_alive(self._lease)
 
     async def die(self) -> None:
-        """As a killed process: its lease goes on for a while."""
+        """Stop without leaving, as a killed process does: the lease goes on until it expires."""
         assert self._renewing is not None
         self._renewing.cancel()
         self._listener.close()
@@ -67,7 +67,7 @@ def _load(body: memoryview, call: InternalCall) -> Body:
 
 
 class StubBrokers:
-    """Those of one cluster."""
+    """Stub brokers of one cluster."""
 
     def __init__(self, kv: KeyValue, cluster: str) -> None:
         self._kv = kv
@@ -82,7 +82,7 @@ class StubBrokers:
             self.living[broker.name] = broker
 
     async def kill(self) -> str:
-        """The oldest one."""
+        """Kill the oldest broker and return its name."""
         name = next(iter(self.living))
         await self.living.pop(name).die()
         return name

@@ -35,11 +35,11 @@ pytestmark = [pytest.mark.etcd, pytest.mark.soak]
 CLUSTER = "bmq"
 BROKERS = 5
 UNSYNCED = ("--unsafe-no-fsync",)
-"""What is measured is no disk: one that takes two seconds costs any leader its lease."""
+"""Disks are not measured here: one that takes two seconds costs any leader its lease."""
 STOP_MAX_MS = 50.0
 """The longest stretch of CPU time of a controller's loop in which nothing else has a turn."""
 WITHIN_S = 300.0
-"""Each step may take so long on any machine; how long it took is told."""
+"""Bound of each step on any machine; the time that it took is reported."""
 
 
 class ControllerProcess:
@@ -108,7 +108,7 @@ class ScaleWorld:
         self.brokers = brokers
 
     async def assigned(self) -> Counter[str]:
-        """How many partitions each broker is to own."""
+        """Return how many partitions each broker is assigned."""
         counts: Counter[str] = Counter()
         async for entry in self.kv.list(assignment_prefix(CLUSTER)):
             counts.update(decode_chunk(entry.value).owners)
@@ -132,7 +132,7 @@ class ScaleWorld:
         print(f"{what}: {took:.1f} s, cpu {used} s, longest stop {stops} ms, rss {rss} MB")
 
     async def term(self) -> int:
-        """The election key's revision: another one is another term."""
+        """Return the revision of the election key, 0 without a leader; another revision is another term."""
         entry = await self.kv.get(controller_key(CLUSTER))
         return entry.revision if entry is not None else 0
 
@@ -169,7 +169,7 @@ async def until_ready(*controllers: ControllerProcess) -> None:
 
 
 async def create_topics(kv: KeyValue, topics: int, partitions: int) -> None:
-    """As the leader writes them, without their files."""
+    """Store topics in the key-value store as the leader does, without their files."""
     made = [Topic(name=f"t-{n:06d}", topic_id=uuid.uuid4(), partitions=partitions) for n in range(topics)]
     puts = [Put(topic_key(CLUSTER, topic.name), encode_topic(topic)) for topic in made]
     step = COMMIT_OPERATIONS_MAX

@@ -97,7 +97,7 @@ class BmqCluster:
         return ",".join(self.members[name].bootstrap for name in self.names(PROXY))
 
     def names(self, role: str) -> list[str]:
-        """Of the members that have this role, in the order in which they were added."""
+        """Return the names of the members with this role, in the order in which they were added."""
         return [name for name in self.members if name.startswith(role)]
 
     @property
@@ -142,9 +142,9 @@ class BmqCluster:
         self.wait_ready(self.members)
 
     def wait_ready(self, names: Iterable[str]) -> None:
-        """Wait until these members serve, and the cluster knows each of them and who leads.
+        """Wait until these members serve, each of them is registered, and a controller leads.
 
-        Every proxy names every proxy then: a client that asks two of them does not hear of fewer the second time.
+        Every proxy lists every proxy then: a client that asks two of them gets the same list from both.
         """
         names = list(names)
         for name in names:
@@ -159,7 +159,7 @@ class BmqCluster:
     # --------------------------------------------------------------------------------------------------- one member
 
     def add(self, role: str, *, wait: bool = True) -> str:
-        """A further member; its name."""
+        """Start a further member and return its name."""
         name = self._make(role)
         self.members[name].start(wait=False)
         if wait:
@@ -181,7 +181,7 @@ class BmqCluster:
             list(pool.map(lambda name: self.members[name].stop(), names))
 
     def start_again(self, *names: str) -> None:
-        """Those that were killed or stopped, side by side."""
+        """Start these killed or stopped members side by side, and wait until they are ready."""
         for name in names:
             self.members[name].start(wait=False)
         self.wait_ready(names)
@@ -217,21 +217,21 @@ class BmqCluster:
     # ------------------------------------------------------------------------------------------- what stands in etcd
 
     def registered(self) -> dict[str, str]:
-        """The names of the members by incarnation, as the cluster knows them now.
+        """Return the names of the registered members by incarnation.
 
-        One that has started again may stand there twice for a while: its former life, too, until its lease ends.
+        A member that started again may be there twice for a while: its former incarnation stays until its lease ends.
         """
         members = [decode_member(value) for value in self._range(members_prefix(CLUSTER)).values()]
         names = {(server.host, server.internal_port): name for name, server in self.members.items()}
         return {member.incarnation: self._name(member, names) for member in members}
 
     def leader(self) -> str | None:
-        """The name of the controller that leads; None while nobody does."""
+        """Return the name of the leading controller; None while there is none, or while it is not registered."""
         value = self._range(controller_key(CLUSTER)).get(controller_key(CLUSTER), b"").decode()
         return self.registered().get(value.strip('"'))
 
     def partitions(self) -> list[PartitionKey]:
-        """Those of the topics that there are."""
+        """Return the partitions of all existing topics."""
         topics = [json.loads(value) for value in self._range(topic_key(CLUSTER, "")).values()]
         return [PartitionKey(UUID(each["id"]), number) for each in topics for number in range(each["partitions"])]
 
@@ -245,12 +245,12 @@ class BmqCluster:
         return found
 
     def owners(self) -> dict[PartitionKey, str]:
-        """The broker that owns each partition; "" for one that nobody who is known owns."""
+        """Return the name of each partition's owner; "" if the owner is not a registered member."""
         known = self.registered()
         return {key: known.get(record.owner, "") for key, record in self.records().items()}
 
     def assigned(self) -> dict[PartitionKey, str]:
-        """The broker that the leader gave each partition to; "" for nobody, or one who is gone."""
+        """Return the broker that the leader assigned each partition to; "" for none, or one that is not registered."""
         known, found = self.registered(), {}
         prefix = assignment_prefix(CLUSTER)
         for key, value in self._range(prefix).items():
@@ -260,31 +260,31 @@ class BmqCluster:
         return found
 
     def shards(self) -> dict[int, str]:
-        """The coordinator of each shard; "" for one who is gone."""
+        """Return the name of each shard's coordinator; "" for one that is not registered."""
         known = self.registered()
         return {shard: known.get(owner.incarnation, "") for shard, owner in self.shard_owners().items()}
 
     def shard_owners(self) -> dict[int, ShardOwner]:
-        """The same as it stands there, with the ownership number of each."""
+        """Return the stored owner of each shard, with its ownership number; empty before the first assignment."""
         value = self._range(shards_key(CLUSTER)).get(shards_key(CLUSTER))
         return {} if value is None else decode_shards(value)
 
     def is_gone(self, name: str) -> bool:
-        """Whether nothing stands there of it any more, and all that it had is with others."""
+        """Return whether the member is not registered any more, and the whole cluster has settled without it."""
         return name not in self.registered().values() and not self.unsettled()
 
     def has_share(self, name: str) -> bool:
-        """Whether this broker owns as much as an even spread gives it, but for one partition, and nothing is moving."""
+        """Return whether this broker owns at least an even share less one partition, and nothing is moving."""
         owners = self.owners()
         owned = Counter(owners[key] for key in self.partitions() if key in owners)
         return owned[name] >= owned.total() // len(self.names(BROKER)) - 1 and not self.unsettled()
 
     def has_some(self, name: str) -> bool:
-        """Whether this broker owns partitions, and nothing is moving."""
+        """Return whether this broker owns partitions, and nothing is moving."""
         return name in self.owners().values() and not self.unsettled()
 
     def balance(self) -> None:
-        """Ask for it, as an operator does who does not want to wait."""
+        """Request a balance by the HTTP API, as an operator does who does not want to wait for the next one."""
         request = urllib.request.Request(
             f"{self.members[self.names(PROXY)[0]].http}/api/v1/cluster/balance",
             b"{}",
@@ -295,7 +295,7 @@ class BmqCluster:
             answer.read()
 
     def busiest(self, role: str) -> str:
-        """The broker that owns most, or the coordinator of most shards."""
+        """Return the broker that owns most partitions, or, for another role, the coordinator of most shards."""
         owned = list((self.owners() if role == BROKER else self.shards()).values())
         return max(self.names(role), key=owned.count)
 
@@ -313,7 +313,7 @@ class BmqCluster:
             raise NotReady(f"{error}: {'; '.join(found)}; logs in {self.folder}") from None
 
     def unsettled(self) -> list[str]:
-        """What is not as the leader wants it."""
+        """Return one line for each partition, shard and member that is not as the leader assigned it."""
         assigned, owners, records = self.assigned(), self.owners(), self.records()
         partitions = [
             f"{key} was given to {assigned.get(key) or 'nobody'}, it is {owners.get(key) or 'nobody'}'s: {record}"
@@ -332,7 +332,7 @@ class BmqCluster:
     # -------------------------------------------------------------------------------------------------------- within
 
     def _proxies_agree(self) -> bool:
-        """Whether each that can answer names all of those that can."""
+        """Return whether each running proxy's view of the cluster lists the ports of all running proxies."""
         proxies = [self.members[name] for name in self.names(PROXY)]
         able = [proxy for proxy in proxies if proxy.process.is_running and not proxy.process.is_paused]
         ports = {proxy.port for proxy in able}
@@ -340,7 +340,7 @@ class BmqCluster:
 
     @staticmethod
     def _ask(proxy: BmqServer) -> Any:
-        """What its console says of the cluster."""
+        """Return the cluster as this proxy's HTTP API describes it."""
         with _HTTP.open(f"{proxy.http}/api/v1/cluster", timeout=HTTP_TIMEOUT_S) as answer:
             return json.load(answer)
 

@@ -20,14 +20,14 @@ JAVA_HEAP_MB = 256
 
 
 def kcat() -> str:
-    """The `kcat` on the path, installed by apt if we may."""
+    """Return the command `kcat`; install it by apt, where that is permitted, if it is not on the path."""
     if shutil.which("kcat") is None:
         jars.require_packages(["kcat"])
     return "kcat"
 
 
 def go_program(name: str) -> Path:
-    """The driver program of this Go client: `sarama` or `franz`."""
+    """Return the driver program of a Go client (`sarama` or `franz`), built if this is the first time."""
     source = SOURCES / "go"
 
     def build(folder: Path) -> None:
@@ -39,7 +39,7 @@ def go_program(name: str) -> Path:
 
 
 def node_program() -> list[str]:
-    """The command of the kafkajs driver."""
+    """Return the command of the kafkajs driver, installed if this is the first time."""
     source = SOURCES / "node"
 
     def build(folder: Path) -> None:
@@ -54,7 +54,7 @@ def node_program() -> list[str]:
 
 
 def java_program() -> list[str]:
-    """The command of the kafka-clients driver."""
+    """Return the command of the kafka-clients driver, compiled if this is the first time."""
     source = SOURCES / "java"
     libraries = class_path()
 

@@ -32,7 +32,7 @@ ELECTION_MS = 500
 
 @dataclass(frozen=True, slots=True)
 class MemberPorts:
-    """Where one member listens."""
+    """Ports of one member: for clients, and for the other members."""
 
     client: int
     peer: int
@@ -40,7 +40,7 @@ class MemberPorts:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """What members show, and the authority that they believe clients by."""
+    """Certificate and key that members present, and the authority that must have issued their clients' certificates."""
 
     ca: Path
     cert: Path
@@ -93,7 +93,7 @@ class EtcdCluster:
 
     @property
     def url(self) -> str:
-        """For `open_keyvalue`."""
+        """Address of all members, as `open_keyvalue` takes it."""
         return f"etcd://{','.join(self.endpoints)}"
 
     @property
@@ -154,7 +154,7 @@ class EtcdCluster:
     # --- one member ---
 
     def leader(self) -> int:
-        """The index of the member that leads, as those that answer agree."""
+        """Wait until the running members agree on a leader that runs, and return its index."""
         found: list[int] = []
 
         def is_agreed() -> bool:
@@ -191,7 +191,7 @@ class EtcdCluster:
         return int(answer["header"]["revision"])
 
     def stored(self, prefix: str) -> tuple[int, int]:
-        """How many keys begin so, and the bytes of its largest member's database in use."""
+        """Return how many keys have this prefix, and the bytes in use of the database of the member that responds."""
         prefix_end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
         found = self.call("kv/range", {"key": _base64(prefix), "range_end": _base64(prefix_end), "count_only": True})
         return int(found.get("count", 0)), int(self.call("maintenance/status", {})["dbSizeInUse"])
@@ -206,7 +206,7 @@ class EtcdCluster:
         self.call("kv/compaction", {"revision": revision, "physical": True})
 
     def protect(self, user: str, password: str, prefix: str) -> None:
-        """Switch on authentication, with this user, who may use the prefix and read the key `/`, and a root."""
+        """Switch on authentication, with this user, which may use the prefix and read the key `/`, and a root."""
         for name in ("root", user):
             self.call("auth/role/add", {"name": name})
             self.call("auth/user/add", {"name": name, "password": password})
@@ -228,7 +228,7 @@ class EtcdCluster:
         self._token = self.call("auth/authenticate", {"name": "root", "password": root_password})["token"]
 
     def call(self, path: str, request: Mapping[str, Any]) -> Any:
-        """The answer of any member that runs; NotReady when none gives one."""
+        """Return the response of the first running member that gives one.  Raises NotReady if none does."""
         for index in range(len(self.members)):
             if self._answers(index) and (answer := self._post(index, path, request)) is not None:
                 return answer
@@ -244,12 +244,15 @@ class EtcdCluster:
         return state is not None and int(state["raftAppliedIndex"]) >= committed
 
     def _status(self, index: int) -> Any:
-        """What it says of itself; None while it knows no leader."""
+        """Return the status that this member reports; None while it does not respond, or knows no leader."""
         answer = self._post(index, "maintenance/status", {})
         return answer if answer is not None and answer.get("leader", "0") != "0" else None
 
     def _post(self, index: int, path: str, request: Mapping[str, Any]) -> Any:
-        """None while the member does not answer, or has no leader; AssertionError when it refuses."""
+        """Return the member's response to this call; None while it has no leader or is not reachable.
+
+        Raises AssertionError if the member refuses the call.
+        """
         scheme, context = "http", None
         if self.tls is not None:
             scheme, context = "https", ssl.create_default_context(cafile=str(self.tls.ca))
@@ -293,7 +296,7 @@ class EtcdCluster:
         return [*map(str, files), "--client-cert-auth"]
 
     def logs(self) -> str:
-        """The ends of the logs, for a report."""
+        """Return the end of each member's log, for a report."""
         return "\n".join(f"{member.name}:\n{tail(member.log)}" for member in self.members)
 
 

@@ -26,11 +26,11 @@ CONNECT_TIMEOUT_S = 10
 
 
 class _NotHere(Exception):
-    """This source does not work on this machine; the text says why."""
+    """Failure of one source of the program on this machine; the text says why."""
 
 
 def binary() -> Path:
-    """The program, after a download or a build if this is the first time."""
+    """Return the `etcd` on the path if it is new enough, else one that is downloaded or built once into the cache."""
     found = shutil.which("etcd")
     if found is not None and version(found) >= VERSION_MIN:
         return Path(found)
@@ -40,7 +40,7 @@ def binary() -> Path:
 
 
 def version(program: str | Path) -> tuple[int, ...]:
-    """What the program says that it is; () when it is something else."""
+    """Return the version that the program reports; () if it is not etcd."""
     text = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=60).stdout
     found = re.search(r"etcd Version: (\d+)\.(\d+)\.(\d+)", text)
     return tuple(map(int, found.groups())) if found else ()
@@ -63,7 +63,7 @@ def _fetch(folder: Path) -> None:
 
 
 def _download(folder: Path) -> None:
-    """The release archive of the etcd project."""
+    """Download the etcd project's release archive and unpack the program.  Raises _NotHere if that is not possible."""
     machine = MACHINES.get(platform.machine())
     if platform.system() != "Linux" or machine is None:
         raise _NotHere(f"no release archive for {platform.system()} {platform.machine()} is known")
@@ -92,7 +92,7 @@ def unpack(archive: Path, member: str, folder: Path) -> None:
 
 
 def _build(folder: Path) -> None:
-    """A build from source: 80 s on two cores."""
+    """Build the program from source, which takes 80 s on two cores.  Raises _NotHere if that fails."""
     try:
         build(GoModule(MODULE, f"v{VERSION}", {"etcd": MODULE}), folder)
     except BuildFailed as error:

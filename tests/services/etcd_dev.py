@@ -76,7 +76,7 @@ def status() -> int:
 
 
 def attach() -> EtcdCluster | None:
-    """What `up` started; None without one."""
+    """Return the etcd that `up` started; None if none was."""
     with contextlib.suppress(FileNotFoundError):
         state = json.loads(_state_file().read_text())
         etcd = _etcd(MemberPorts(**state["ports"]))

@@ -33,7 +33,7 @@ class GoModule:
     packages: Mapping[str, str]
     """The program's name: its package."""
     stamps: Mapping[str, str] = field(default_factory=dict)
-    """String variables that the linker sets: what a release build does for the version that a program tells."""
+    """String variables that the linker sets: what a release build does for the version that a program reports."""
     replaced: Mapping[str, str] = field(default_factory=dict)
     """Modules and the versions that stand in for what `path` requires."""
     tags: Sequence[str] = ()

@@ -134,14 +134,17 @@ class HdfsCluster:
         return float(self.properties.get("dfs.heartbeat.interval", "3").removesuffix("s"))
 
     def datanode_of(self, identity: str | int) -> int:
-        """The index of the datanode with this transfer port, `ip:port` of transfers, or UUID."""
+        """Return the index of the datanode with this transfer port, transfer address (`ip:port`) or UUID.
+
+        Raises KeyError if there is none.
+        """
         for index, datanode in enumerate(self.datanodes):
             if identity in (datanode.xfer_port, datanode.xfer_address) or identity == datanode.uuid:
                 return index
         raise KeyError(f"no datanode {identity} in {self!r}")
 
     def blocks(self, path: str) -> list[Block]:
-        """The blocks of this file as the active NameNode knows them, in order."""
+        """Return the blocks of this file as the active NameNode lists them, in order."""
         return blocks_of(
             path, host=self.topology.host, namenode_http_port=self.topology.namenodes[self.active_index()].http
         )
@@ -159,7 +162,7 @@ class HdfsCluster:
         wait_for(is_replicated, f"{replicas} replicas of {path}", timeout_s=timeout_s, interval_s=0.02)
 
     def replica_paths(self, block_id: int) -> list[Path]:
-        """The data files of this block on all datanodes, in the order of their indexes."""
+        """Return the data files of this block on all datanodes, in the order of the datanodes' indexes."""
         return [path for datanode in self.datanodes for path in datanode.replica_paths(block_id)]
 
     # --- all of it ---
@@ -290,7 +293,7 @@ class HdfsCluster:
         return target
 
     def active_index(self) -> int:
-        """Which NameNode is active."""
+        """Return the index of the active NameNode.  Raises NotReady if there is none."""
         active = self._find_active()
         if active is None:
             raise NotReady(f"no active NameNode in {self!r}")
@@ -302,7 +305,7 @@ class HdfsCluster:
         return None if status is None else str(status.get("State"))
 
     def is_safe_mode(self) -> bool:
-        """Whether the active NameNode refuses changes; yes if there is none."""
+        """Return whether the active NameNode refuses changes; true if there is none."""
         active = self._find_active()
         info = None if active is None else self._namenode_jmx(active, "NameNodeInfo")
         return info is None or info.get("Safemode", "unknown") != ""
@@ -369,7 +372,7 @@ class HdfsCluster:
         wait_for(answers, f"NameNode {index} active or standby", timeout_s=START_TIMEOUT_S)
 
     def _ensure_active(self) -> None:
-        """A pair starts with two standbys, automatic failover being off: somebody has to choose."""
+        """Make the chosen NameNode active: without automatic failover, an HA pair starts with two standbys."""
         if not self.is_ha:
             return
         for index, namenode in enumerate(self.namenodes):
@@ -382,7 +385,10 @@ class HdfsCluster:
             ha_admin.transition_to_active(*self.namenode_addresses[self._chosen])
 
     def _find_active(self) -> int | None:
-        """The index of the active NameNode; of two that claim it the one chosen last, as the journal obeys that one."""
+        """Return the index of the active NameNode, or None.
+
+        Of two that claim to be active it is the one chosen last, since the journal accepts edits only of that one.
+        """
         for index in sorted(range(len(self.namenodes)), key=lambda index: index != self._chosen):
             namenode = self.namenodes[index]
             if namenode.is_running and not namenode.is_paused and self.namenode_state(index) == "active":

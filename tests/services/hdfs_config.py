@@ -1,4 +1,4 @@
-"""The settings of the development HDFS, and their files: what each of its processes is told."""
+"""Settings of the development HDFS, and the files in which each of its processes reads them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -46,7 +46,7 @@ log4j.logger.org.eclipse.jetty=WARN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameNodePorts:
-    """Where one NameNode listens."""
+    """Ports of one NameNode."""
 
     rpc: int
     http: int
@@ -54,7 +54,7 @@ class NameNodePorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataNodePorts:
-    """Where one datanode listens: block data, calls, and WebHDFS."""
+    """Ports of one datanode: for block data, calls, and WebHDFS."""
 
     xfer: int
     ipc: int
@@ -63,7 +63,7 @@ class DataNodePorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalNodePorts:
-    """Where the JournalNode of an HA pair listens."""
+    """Ports of the JournalNode of an HA pair."""
 
     rpc: int
     http: int
@@ -71,7 +71,7 @@ class JournalNodePorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Who there is and where: chosen before anything starts, and kept over every restart."""
+    """Processes of a cluster and their ports: chosen before anything starts, and kept over every restart."""
 
     namenodes: list[NameNodePorts]
     datanodes: list[DataNodePorts]
@@ -87,7 +87,7 @@ class Topology:
         return f"hdfs://{NAMESERVICE}" if self.is_ha else f"hdfs://{self.host}:{self.namenodes[0].rpc}"
 
     def client_settings(self) -> dict[str, str]:
-        """What a client must be told to find the NameNodes; of use with the HA pair, whose root names no address."""
+        """Return the settings by which a client finds the NameNodes; an HA pair's root names no address."""
         settings = {"fs.defaultFS": self.root}
         if self.is_ha:
             settings |= {
@@ -104,7 +104,7 @@ class Topology:
         return settings
 
     def server_settings(self, folder: Path) -> dict[str, str]:
-        """What every process of the cluster is told; a node's own settings are added to it."""
+        """Return the settings that all processes of the cluster share; a node's own settings are added to them."""
         settings = {
             **SETTINGS,
             "dfs.datanode.hostname": self.host,

@@ -52,7 +52,7 @@ def up(*, datanodes: int, is_ha: bool) -> int:
         try:
             cluster.heal()
         finally:
-            save(cluster)  # healing starts processes anew, and `down` must find these too
+            save(cluster)  # healing starts new processes, and `down` must find these too
         print(cluster.root)
         return 0
     shutil.rmtree(FOLDER / "cluster", ignore_errors=True)  # left by a machine that was switched off
@@ -96,9 +96,9 @@ def status() -> int:
 
 
 def attach() -> HdfsCluster | None:
-    """The cluster that `up` started, for a program that wants to break it; None without one.
+    """Return the cluster that `up` started, for a program that is to break it; None if none was.
 
-    Whoever restarts a process of it must `save` it: a later command knows processes by what is saved.
+    A caller that restarts one of its processes must `save` the cluster: later commands find processes by what is saved.
     """
     with contextlib.suppress(FileNotFoundError):
         state = json.loads(_state_file().read_text())

@@ -1,4 +1,4 @@
-"""What the nodes of the test HDFS tell about themselves over HTTP: JMX beans, and WebHDFS for the blocks of a file."""
+"""Facts that the nodes of the test HDFS report over HTTP: JMX beans, and WebHDFS for the blocks of a file."""
 
 import http.client
 import json
@@ -42,11 +42,14 @@ class DataNode:
         return dict(line.split("=", 1) for line in lines if "=" in line)["datanodeUuid"]
 
     def replica_paths(self, block_id: int) -> list[Path]:
-        """The data file of this block, finished (`finalized/`) or open (`rbw/`), if any; checksums are beside it."""
+        """Return the data file of this block, finished (`finalized/`) or open (`rbw/`); checksums are beside it."""
         return sorted((self.data_dir / "current").glob(f"BP-*/current/**/blk_{block_id}"))
 
     def is_serving(self, namenode_port: int, late_s: float) -> bool:
-        """Whether this NameNode has answered it lately; "never" is a very long time ago here."""
+        """Return whether this NameNode responded to the datanode's heartbeat in the last `late_s` seconds.
+
+        JMX reports "never" as a very long time ago.
+        """
         info = jmx(self.host, self.http_port, "Hadoop:service=DataNode,name=DataNodeInfo") or {}
         return any(
             actor["NamenodeAddress"].endswith(f":{namenode_port}")
@@ -67,7 +70,7 @@ class Block:
 
 
 def blocks_of(path: str, *, host: str, namenode_http_port: int) -> list[Block]:
-    """The blocks of a file with the datanodes that hold them, the nearest (here: any) first."""
+    """Return the blocks of a file with the datanodes that hold them, the nearest (here: any) first."""
     url = f"http://{host}:{namenode_http_port}/webhdfs/v1{urllib.parse.quote(path)}?op=GET_BLOCK_LOCATIONS"
     with _HTTP.open(url, timeout=HTTP_TIMEOUT_S) as answer:
         located = json.load(answer)["LocatedBlocks"]["locatedBlocks"]

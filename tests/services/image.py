@@ -51,7 +51,7 @@ def parse(text: str) -> list[Instruction]:
 
 @dataclass(slots=True)
 class Image:
-    """What the image holds: `folder` stands for its `/`."""
+    """Files and settings of a built image; `folder` stands for its `/`."""
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Image:
 
     @property
     def site_packages(self) -> Path:
-        """Where the image's packages lie."""
+        """Folder of the image's Python packages."""
         (found,) = (self.folder / "opt/bmq/lib").glob("python3*/site-packages")
         return found
 

@@ -27,18 +27,18 @@ class ServiceUnavailable(Exception):
 
 
 def cache_base() -> Path:
-    """Where downloads live: `BMQ_CACHE_DIR`, else the user's cache folder, so that clones share them."""
+    """Return the folder of downloads: `BMQ_CACHE_DIR`, else one in the user's cache folder, so that clones share it."""
     base = os.environ.get("BMQ_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bmq"
     return Path(base)
 
 
 def cache_folder() -> Path:
-    """Where Hadoop's jars live."""
+    """Return the folder of Hadoop's jars."""
     return cache_base() / f"hadoop-{HADOOP_VERSION}"
 
 
 def class_path() -> str:
-    """The Java class path of Hadoop, after a download if this is the first time."""
+    """Return the Java class path of Hadoop, after a download if this is the first time."""
     folder = cache_folder()
     fetch(folder, POM, {"hadoop.version": HADOOP_VERSION}, witness=f"hadoop-hdfs-{HADOOP_VERSION}.jar")
     for name in WEB_FOLDERS:
@@ -91,12 +91,12 @@ def _download(jars: Path, pom: Path, properties: Mapping[str, str], witness: str
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # let go by the kernel when this process ends, however it ends
+        fcntl.flock(file, fcntl.LOCK_EX)  # released by the kernel when this process ends, however it ends
         yield
 
 
 def java_version() -> int:
-    """The major version of the `java` on the path, 0 if there is none."""
+    """Return the major version of the `java` on the path, 0 if there is none."""
     if shutil.which("java") is None:
         return 0
     text = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False, timeout=60).stderr

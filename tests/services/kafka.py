@@ -40,7 +40,7 @@ REPLICAS_MAX = 3
 
 
 def class_path() -> str:
-    """The Java class path of Kafka's broker and tools, after a download if this is the first time."""
+    """Return the Java class path of Kafka's broker and tools, after a download if this is the first time."""
     folder = jars.cache_base() / f"kafka-{KAFKA_VERSION}"
     jars.fetch(folder, POM, {"kafka.version": KAFKA_VERSION}, witness=f"kafka-tools-{KAFKA_VERSION}.jar")
     jars.require_java()

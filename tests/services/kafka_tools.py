@@ -27,7 +27,7 @@ class ToolFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a tool wrote before it ended with this code."""
+    """Output and exit code of a tool that has ended."""
 
     stdout: str
     stderr: str
@@ -42,7 +42,7 @@ class ToolOutput:
 def tool_command(
     tool: str, *arguments: str, heap_mb: int = HEAP_MB, java_options: Sequence[str] = QUICK_JAVA
 ) -> list[str]:
-    """The command line of this tool, for a caller that starts the process itself."""
+    """Return the command line of this tool, for a caller that starts the process itself."""
     name = _ELSEWHERE.get(tool) or (tool if "." in tool else f"{_PACKAGE}.{tool}")
     return [*java_command(heap_mb=heap_mb, options=java_options, log_level="WARN"), name, *arguments]
 

@@ -92,7 +92,7 @@ class ApiServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For programs that are to use it, and nothing of the user's."""
+        """Environment of programs that use this API server; nothing of the user's is in it."""
         return {"KUBECONFIG": str(self.folder / "kubeconfig"), "HOME": str(self.folder), "PATH": "/usr/bin:/bin"}
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:

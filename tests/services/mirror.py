@@ -1,4 +1,4 @@
-"""Kafka's MirrorMaker 2 as a process of its own, with its log at a level that tells where it begins to read.
+"""Kafka's MirrorMaker 2 as a process of its own, with its log at a level that shows where it begins to read.
 
     python -m tests.services.mirror
 

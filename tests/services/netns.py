@@ -23,7 +23,7 @@ COMMAND_TIMEOUT_S = 20.0
 
 
 def why_not() -> str | None:
-    """Why this machine cannot do it; None when it can."""
+    """Return why this machine cannot make such a network; None if it can."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return "network namespaces are made by root"
     if shutil.which("ip") is None:
@@ -106,7 +106,7 @@ class Network:
         _ip("link", "del", self._name)
 
     def machine(self, name: str) -> Machine:
-        """A new machine on the bridge."""
+        """Add a new machine to the bridge and return it."""
         number = len(self._machines)
         host = f"{self._subnet}.{len(self.hosts) + 1 + number}"
         machine = Machine(name, f"{self._name}-{name}", host)
@@ -124,7 +124,7 @@ class Network:
 
     @staticmethod
     def remove_left_behind() -> None:
-        """What a run that was killed left: its processes are dead, its names are taken."""
+        """Remove namespaces and bridges of runs that were killed: their processes are dead, their names are taken."""
         for namespace in _names(_ip("netns", "list")):
             _ip("netns", "del", namespace)
         for link in _names(_ip("-o", "link", "show", "type", "bridge"), column=1):
@@ -132,7 +132,7 @@ class Network:
 
 
 def _names(listing: str, *, column: int = 0) -> list[str]:
-    """Those of our names whose process is no more."""
+    """Return the names in this listing that a test run made whose process does not exist any more."""
     words = [line.split()[column].removesuffix(":") for line in listing.splitlines() if line.strip()]
     found = [(word, LEFT_BEHIND.match(word)) for word in words]
     return [word for word, match in found if match and not psutil.pid_exists(int(match["pid"]))]

@@ -59,7 +59,7 @@ def collector() -> Iterator[Collector]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Requests are what tests look at."""
+            """Print nothing: tests check the requests themselves."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     collected = Collector(f"http://127.0.0.1:{server.server_port}")

@@ -43,7 +43,7 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where pods run."""
+    """Kubernetes node: its pods share an address and a zone."""
 
     name: str
     address: str
@@ -173,7 +173,7 @@ class Pod:
     # -------------------------------------------------------------------------------------------------------- within
 
     def _write_volumes(self) -> dict[str, Path]:
-        """Make the folder of each volume anew, as for a new pod."""
+        """Replace the folder of each volume by a fresh one, as for a new pod, and return the folders by volume."""
         volumes = {}
         for volume in self.spec.get("volumes", ()):
             path = self.folder / self.name / volume["name"]

@@ -69,7 +69,7 @@ class ServiceProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it lives; a paused process does, a zombie does not."""
+        """True while the process lives, also while it is paused; false for a zombie."""
         process = self._process
         if process is None:
             return False
@@ -174,7 +174,7 @@ class ServiceProcess:
             raise NotReady(f"{self.name} ended; its log {self.log} ends in:\n{tail(self.log)}")
 
     def state(self) -> dict[str, Any]:
-        """What `adopt` needs, for JSON."""
+        """Return the values that `adopt` needs, fit for JSON."""
         assert self._process is not None
         return {"pid": self._process.pid, "created": self._process.create_time()}
 
@@ -248,7 +248,7 @@ def is_free(port: int) -> bool:
 
 
 def tail(path: Path, lines: int = 30) -> str:
-    """The end of a log, as it goes into an error message."""
+    """Return the last lines of a log, for an error message."""
     if not path.exists():
         return "(no log)"
     with path.open("rb") as file:

@@ -53,7 +53,7 @@ def start_spark(**settings: str) -> SparkSession:
 
 
 def frame(spark: SparkSession, root: str, *, schema: str | None = None, **options: Any) -> DataFrame:
-    """A read; ``options`` as for the source."""
+    """Return a data frame that reads this root; ``options`` are those of the source."""
     reader = spark.read.format("bmq").option("root", root)
     if schema is not None:
         reader = reader.schema(schema)
@@ -68,7 +68,7 @@ def rows(data: DataFrame) -> list[Row]:
 
 
 def readable(root: str, topic: str) -> int:
-    """Where the topic's partitions end for readers of storage now, all together."""
+    """Return the sum of the topic's partition ends that readers of storage see now."""
 
     async def ends() -> int:
         fs = await open_filesystem(root, holder="look")
