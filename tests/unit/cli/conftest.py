@@ -1,4 +1,4 @@
-"""What the tests of commands share."""
+"""Fixtures that the tests of commands share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def own_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def servers() -> list[str]:
-    """The addresses that `bmq` has connected to."""
+    """Return the list to which each address that `bmq` connects to is added."""
     return []
 
 

@@ -203,7 +203,7 @@ class FakeAdmin:
             raise self.failing.pop(0)
 
     def list_groups(self, broker_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
-        """The first node has all groups; ``silent`` ones cannot list theirs."""
+        """Return all groups if the first node is asked; raise an error if a ``silent`` node is."""
         assert broker_ids is not None
         if self.silent & set(broker_ids):
             raise CoordinatorLoadInProgressError

@@ -111,7 +111,7 @@ class FakeCluster:
 
     @contextmanager
     def console(self, incarnation: str = "", *, ends_with_drain: bool = False) -> Iterator[str]:
-        """A member's console: its URL, which its member tells from then on."""
+        """Serve a member's console and yield its URL, which the member's facts contain from then on."""
         server = _Server(self, incarnation, ends_with_drain=ends_with_drain)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

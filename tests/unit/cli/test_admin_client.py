@@ -1,4 +1,4 @@
-"""What is said when no cluster answers, and how errors read."""
+"""Errors of commands that speak Kafka: no cluster answers, error codes in words, and refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_no_address(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_somebody_listens_who_is_no_kafka(capsys: pytest.CaptureFixture[str]) -> None:
-    """It closes every connection; the command gives up after its timeout."""
+    """Connect to a server that closes every connection: the command gives up after its timeout."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 

@@ -32,7 +32,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Of a server that lives and is not ready; no setting of this machine is in the way."""
+    """Yield the HTTP port of a live server that is not ready; no setting of this machine interferes."""
     for name in ("BMQ_HTTP", "BMQ_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # is not for calls of this machine to itself

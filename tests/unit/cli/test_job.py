@@ -28,7 +28,7 @@ def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    """``bmq --help`` is said to users who wait, on machines that have none of it."""
+    """Show ``bmq --help`` without loading Spark: users wait for it, on machines that do not have it."""
     heavy = ["pyspark", "pyarrow", "pandas", "numba", "matplotlib", "fastavro"]
     script = f"""
 import sys

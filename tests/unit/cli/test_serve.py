@@ -19,7 +19,7 @@ SECRET = "S3cret"
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[NodeConfig]:
-    """Settings of servers that would have been started."""
+    """Return the settings of the servers that would have been started."""
     configs: list[NodeConfig] = []
 
     def serve(config: NodeConfig) -> int:

@@ -121,7 +121,7 @@ MOVE = MoveFacts({"topic": "orders", "partition": 0, "from": "a", "to": "b", "wh
 
 
 class FakeOperations:
-    """What was asked for; ``fails`` is raised by the next act."""
+    """Operations that record each request in ``asked``; ``fails`` is raised by the next one."""
 
     def __init__(self, fails: Exception | None = None) -> None:
         self.asked: list[tuple[object, ...]] = []
@@ -220,7 +220,7 @@ class FakeRequests:
 
 
 def list_offsets_response(message: Any, end_of: Callable[[str, Any], tuple[int, int]]) -> Any:
-    """Return the response to a ListOffsets; `end_of` tells the error code and the offset of a topic's partition."""
+    """Return the response to a ListOffsets; `end_of` returns the error code and the offset of a topic's partition."""
     Topic = m.ListOffsetsResponse.ListOffsetsTopicResponse
 
     def told(name: str, part: Any) -> Any:

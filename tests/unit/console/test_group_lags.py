@@ -1,4 +1,4 @@
-"""The lags of a page of groups: added up, bounded, and told why they are not known."""
+"""The lags of a page of groups: added up, bounded, and why they are not known."""
 
 from __future__ import annotations
 

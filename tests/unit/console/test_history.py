@@ -29,7 +29,7 @@ BUCKETS = len(LATENCY_BOUNDS_MS) + 1
 
 
 def ring(*records: int, step_ms: int = INTERVAL_MS) -> MetricsHistory:
-    """A ring that saw these totals, one after each interval."""
+    """Return a history of these record totals, one after each ``step_ms``."""
     history = MetricsHistory()
     for index, total in enumerate(records):
         history.add(START_MS + index * step_ms, Totals(records_in=total, connections=3))

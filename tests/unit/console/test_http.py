@@ -75,7 +75,7 @@ def path_of(template: str) -> str:
 
 
 def faults(value: object, schema: dict[str, Any], where: str = "answer") -> list[str]:
-    """Where ``value`` is not what the schema says: the part of JSON Schema that openapi.json uses."""
+    """Return the places where ``value`` breaks the schema, by the part of JSON Schema that openapi.json uses."""
     if "$ref" in schema:
         return faults(value, OPENAPI["components"]["schemas"][schema["$ref"].rpartition("/")[2]], where)
     if "oneOf" in schema:

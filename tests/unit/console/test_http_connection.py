@@ -37,7 +37,7 @@ async def connect(server: HttpServer) -> Streams:
 
 
 async def get(server: HttpServer, path: str, host: str = "localhost") -> bytes:
-    """The status line, of a connection of its own."""
+    """Request ``path`` over a new connection and return the status line."""
     reader, writer = await connect(server)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
     line = await reader.readline()

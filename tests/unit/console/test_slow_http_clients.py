@@ -255,7 +255,7 @@ async def test_health_and_metrics_are_answered_while_the_api_is_busy(monkeypatch
 
 
 async def test_scrapes_that_wait_for_each_other_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are rendered one at a time, and each that waits holds a connection."""
+    """Hold SCRAPES_MAX scrapes, which are rendered one at a time: the next is refused (503), other paths respond."""
     monkeypatch.setattr(http_connection, "SCRAPES_MAX", 2)
     gate = threading.Event()
     render = exposition.render

@@ -87,7 +87,7 @@ def test_nothing_else_is_served(path: str) -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_no_module_makes_markup_of_text_or_loads_from_elsewhere(name: str) -> None:
-    """What records and names hold reaches the page as text nodes only: see ``dom.js``."""
+    """Search for markup sinks: text of records and names may reach the page as text nodes only (see ``dom.js``)."""
     text = (STATIC / name).read_text()
     banned = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|javascript:|DOMParser"
     assert not re.search(banned, text)
@@ -107,7 +107,7 @@ def test_the_page_stays_small() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_exported_name_is_imported(name: str) -> None:
-    """What no other module asks for is either dead or private."""
+    """Look for exported names that no other module imports: they are dead or should be private."""
     text = (STATIC / name).read_text()
     exported = re.findall(r"^export (?:async )?(?:function|class|const) (\w+)", text, re.MULTILINE)
     others = "\n".join((STATIC / other).read_text() for other in MODULES if other != name)
@@ -118,7 +118,7 @@ def test_every_exported_name_is_imported(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_imported_name_is_exported_and_used(name: str) -> None:
-    """What a linter would say; a name that is missing would leave the page empty."""
+    """Check imports as a linter would: a missing name would leave the page empty."""
     text = (STATIC / name).read_text()
     for names, source in re.findall(r'^import \{ ([^}]+) \} from "([^"]+)";$', text, re.MULTILINE):
         exporter = ((STATIC / name).parent / source).read_text()

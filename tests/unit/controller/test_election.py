@@ -1,4 +1,4 @@
-"""One leads, for as long as his lease certainly holds, by his own clock."""
+"""The election of one leader, for as long as its lease certainly holds by its own clock."""
 
 from __future__ import annotations
 

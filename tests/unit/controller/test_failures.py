@@ -1,4 +1,4 @@
-"""Who is declared dead: every state with every event, then the stories that the rules are for."""
+"""Failure detection: every state of a member with every event, then the histories that the rules are for."""
 
 from __future__ import annotations
 

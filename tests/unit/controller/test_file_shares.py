@@ -1,4 +1,4 @@
-"""Shares of open files: when there are any, how many there are, and who gets how many."""
+"""Shares of open files: when there are any, how many there are, and how they are divided."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def round_of(shares: FileShares, now: float, **reports: OpenFileReport) -> Mappi
 
 
 def divided(**reports: OpenFileReport) -> FileShares:
-    """Two brokers or more at 0 s, of whom "a" was refused a file for the first time."""
+    """Return the shares of two brokers or more at 0 s, when "a" was refused a file for the first time."""
     shares = FileShares()
     round_of(shares, -1.0, **reports)
     refused = reports["a"]._replace(refused=reports["a"].refused + 1)
@@ -86,7 +86,7 @@ def test_the_room_is_lowered_once_in_a_while_and_by_half_at_most() -> None:
 
 
 def test_refusals_while_somebody_is_above_its_share_do_not_lower_the_room() -> None:
-    """It gives back what the others were refused; one that does not in its time is no reason for ever."""
+    """Keep one broker above its share: the refusals of others lower the room only once SETTLE_S is over."""
     shares = divided(a=report(0, 100), b=report(100))
     refused = 2
     began = LOWER_EVERY_S

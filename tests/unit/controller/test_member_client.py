@@ -1,4 +1,4 @@
-"""What the leader makes of members' answers, and of none."""
+"""The leader's reading of members' responses, and of missing ones."""
 
 from __future__ import annotations
 

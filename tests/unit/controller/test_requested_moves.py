@@ -1,4 +1,4 @@
-"""Moves that operators request: when they are planned, and what their authors are told."""
+"""Moves that operators request: when they are planned, and the results that their authors get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leader over a store: who gets what when members come, go, drain and die, and when leaders do."""
+"""The leader over a store: assignments when members come, go, drain and die, and when leaders do."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def registered(w: World) -> set[str]:
 
 @asynccontextmanager
 async def reporting(w: World) -> AsyncIterator[None]:
-    """A proxy reports all members to the leader, once a second."""
+    """Report all members to the leader once a second, as a proxy that reaches none of them does."""
 
     async def report() -> None:
         while True:
@@ -225,7 +225,7 @@ async def test_with_nobody_else_to_lead_members_whose_hosts_refuse_are_dead() ->
 
 
 async def test_a_leader_that_is_cut_off_together_with_some_members_declares_nobody_dead() -> None:
-    """Those respond to it, such as another controller beside it; the other leader reaches most members."""
+    """Cut the leader off from three of four members: another controller, which reaches most of them, takes over."""
     async with world("a", "b", "c", "d", controllers=("c1", "c2")) as w:
         first = w.led_by()
         w.members.cut_off[first.name] = {"b", "c", "d"}
@@ -457,7 +457,7 @@ async def test_a_broker_that_lives_and_cannot_serve_is_emptied_and_given_its_sha
 
 
 async def test_with_none_that_serves_nothing_moves() -> None:
-    """As when storage is away for everybody."""
+    """Stall all brokers, as when storage is away for everybody: the leader writes nothing."""
     async with world("a", "b", "c") as w:
         before = w.store.revision
         w.members.stalled |= {"a", "b", "c"}
@@ -466,7 +466,7 @@ async def test_with_none_that_serves_nothing_moves() -> None:
 
 
 async def test_one_that_was_declared_dead_and_is_back_at_once_stays() -> None:
-    """The leader hears of the key's end and of the next one together: as some news, and that it is there."""
+    """Register the member again before the leader sees the end of its key: it sees one change, and a member."""
     async with world("a", "b") as w:
         kv, deleted = w.led_by().kv, asyncio.Event()
         commit = kv.commit
@@ -579,7 +579,7 @@ def files(held: int, waiting: int = 0, refused: int = 0) -> OpenFileReport:
 
 
 async def test_brokers_are_told_their_shares_while_storage_lacks_room() -> None:
-    """One of an earlier version reports nothing and is told nothing."""
+    """Include a broker of an earlier version: it reports no open files and is sent no share."""
     async with world("a", "b", "old") as w:
         reports = w.members.open_file_reports
         reports.update(a=files(60), b=files(0, 60))

@@ -31,7 +31,7 @@ def test_after_a_stall_it_rests_for_its_time() -> None:
 
 
 def rests(*gaps_s: float) -> list[float]:
-    """How long it rests after each of several stalls, the next one so long after a rest."""
+    """Return the seconds of rest after each of several stalls; a gap leads from the end of a rest to the next stall."""
     serving, now, found = StalledBrokers(), 0.0, []
     for gap_s in (*gaps_s, 0.0):
         serving.update("a", False, now)

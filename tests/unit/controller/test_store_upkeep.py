@@ -1,4 +1,4 @@
-"""etcd's history: what may be compacted when, and what the leader tells of etcd's size."""
+"""etcd's history: what may be compacted when, and what the leader reports of etcd's size."""
 
 from __future__ import annotations
 

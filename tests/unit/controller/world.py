@@ -32,16 +32,16 @@ MEMBER_TTL_S = 10.0
 
 
 class FakeMembers:
-    """Who answers, and what they say."""
+    """The members' state as controllers see it: which are silent, isolated or stalled, and what they report."""
 
     def __init__(self) -> None:
         self.silent: set[str] = set()
         self.ended: set[str] = set()
-        """Of the silent ones those whose hosts refuse connections."""
+        """Silent members whose hosts refuse connections."""
         self.isolated: set[str] = set()
-        """Controllers that reach none of them."""
+        """Controllers that reach no member."""
         self.cut_off: dict[str, set[str]] = {}
-        """Those that a controller does not reach."""
+        """Members that a controller does not reach, by the controller's name."""
         self.stalled: set[str] = set()
         self.probes: list[str] = []
         self.left: list[str] = []
@@ -64,7 +64,7 @@ class FakeMembers:
         return Evidence.LIFE
 
     def keep(self, member: Member) -> None:
-        """Breaking is told by the test."""
+        """Do nothing: the test itself calls ``broken`` when a connection breaks."""
 
     async def load(self, member: Member) -> list[Measured] | None:
         await asyncio.sleep(0.01)
@@ -118,10 +118,10 @@ class ReachedBy:
 
 
 class NotedKeyValue(MemoryKeyValue):
-    """Tells ``noted`` of every commit that is done, at the moment when the store does it."""
+    """A store that passes every commit that is done to ``noted``, at the moment when the store does it."""
 
     answers_to_lose = 0
-    """Of the next commits that are done."""
+    """The number of next successful commits whose response is lost."""
 
     def __init__(self, store: MemoryStore, random: Random | None, noted: Callable[[Sequence[Write]], None]) -> None:
         super().__init__(store, random=random)
@@ -229,7 +229,7 @@ class World:
         await self._kv.revoke(self._leases.pop(name))
 
     async def kill(self, name: str) -> None:
-        """It answers no more, and its host refuses connections; its lease goes on."""
+        """Silence a member whose host refuses connections; its lease stays."""
         self.members.silent.add(name)
         self.members.ended.add(name)
 
@@ -256,7 +256,7 @@ class World:
         return leader
 
     def is_member(self, name: str) -> bool:
-        """One who was declared dead while he joined again is not: he would notice, and join once more."""
+        """Return whether a member is registered: not if it was declared dead while it joined, until it joins again."""
         return name in self._view.members
 
     def owners(self, one: Standby) -> dict[PartitionKey, str]:
@@ -271,7 +271,7 @@ class World:
         return decode_shards(entry.value) if entry is not None else {}
 
     async def until(self, is_so: Callable[[], bool], timeout_s: float = 60.0) -> float:
-        """How long it took."""
+        """Wait until ``is_so`` holds and return the seconds that it took; TimeoutError after ``timeout_s``."""
         started = asyncio.get_running_loop().time()
         async with asyncio.timeout(timeout_s):
             while not is_so():  # noqa: ASYNC110 - what is waited for is a state of several processes
@@ -279,7 +279,7 @@ class World:
         return asyncio.get_running_loop().time() - started
 
     def is_assigned(self, *names: str) -> bool:
-        """Whether everything is assigned, to these alone, all of whom have something."""
+        """Return whether everything is assigned to exactly these members, and each owns a partition and a shard."""
         one = self.standbys[0]
         owners = set(self.owners(one).values())
         shards = {owner.incarnation for owner in self.shards().values()}
@@ -288,7 +288,7 @@ class World:
 
 @asynccontextmanager
 async def world(*members: str, controllers: Sequence[str] = ("c1",), topic: int = 12) -> AsyncIterator[World]:
-    """With a topic of so many partitions, assigned to the members."""
+    """Start a cluster with a topic of so many partitions, assigned to the members."""
     one = World(Random(0))
     await one.start()
     try:

@@ -58,11 +58,11 @@ SHARDS = 4
 
 CLUSTER = "c"
 HEADER_BYTES = 5
-"""Of a response: correlation id, no tagged fields."""
+"""The size of a response's header: correlation id, no tagged fields."""
 
 
 class View:
-    """A ``ClusterView`` that shows what it was last told."""
+    """A ``ClusterView`` that shows its latest update."""
 
     revision = 0
     controller = None
@@ -90,7 +90,7 @@ class View:
         return self._calls.add(call)
 
     def show(self, other: View) -> None:
-        """Everything that ``other`` shows; whoever follows is told of the difference."""
+        """Take over everything that ``other`` shows, and notify followers of the difference."""
         members = set(self.members) ^ set(other.members)
         change = ViewChange(
             members=members, shards=_changed(self.shards, other.shards), partitions=_changed(self.owners, other.owners)
@@ -288,7 +288,7 @@ class _Fetches:
 
 
 class _Ended:
-    """Owners tell of their end."""
+    """A flush listener that passes an owner's end on."""
 
     def __init__(self, logs: LocalShardLogs) -> None:
         self._logs = logs
@@ -401,7 +401,7 @@ class ClusterWorld:
         return [*(each.view for each in self.coordinators.values()), *(each.view for each in self.proxies)]
 
     def give(self, shard: int, coordinator: str) -> None:
-        """A move in the store, which nobody has heard of yet."""
+        """Move a shard in the store; no view shows it yet."""
         before = self.truth.shards.get(shard)
         self.truth.shards[shard] = ShardOwner(coordinator, 1 if before is None else before.number + 1)
 
@@ -411,7 +411,7 @@ class ClusterWorld:
             view.show(self.truth)
 
     def own(self, shard: int, broker: str) -> None:
-        """The partition moves: the brokers act at once, the views hear later."""
+        """Move a shard's partition: the brokers act at once, the views show it later."""
         key = self.key(shard)
         before = self.truth.owners[key]
         self.truth.owners[key] = broker
@@ -421,7 +421,7 @@ class ClusterWorld:
         self.brokers[broker].assigned.assign(path, key, log_config({}, 1))
 
     def kill(self, name: str) -> None:
-        """A coordinator, at once and without a word."""
+        """End a coordinator at once, without notifying any process."""
         self.coordinators.pop(name).coordinator.abandon()
         self.network.kill(name)
         del self.truth.members[name]
@@ -450,5 +450,5 @@ async def cluster(seed: int = 0) -> AsyncIterator[ClusterWorld]:
 
 
 def group_of(shard: int) -> str:
-    """A group of this shard."""
+    """Return the name of a group of this shard."""
     return next(name for name in (f"group-{number}" for number in range(1000)) if shard_of(name, SHARDS) == shard)

@@ -24,7 +24,7 @@ CLIENT = ClientInfo("client", "/10.0.0.1")
 
 
 class MemoryPartition:
-    """What is on storage.  ``flush_s`` is virtual time; ``fail_next`` appends are refused, ``hang`` never end.
+    """A log of durable batches.  ``flush_s`` is virtual time; ``fail_next`` appends are refused, ``hang`` never end.
 
     ``lose_answers`` makes batches durable and then fails their appends: a crash between the two.
     """
@@ -341,7 +341,7 @@ def sync_request(group: str, member_id: str, generation: int, assignments: Mappi
 
 
 async def join_alone(world: World, group: str, **fields: Any) -> tuple[str, int]:
-    """A group of one member, Stable: its member id and generation."""
+    """Form a Stable group of one member and return its member id and generation."""
     first = await world.coordinator.join_group(join_request(group, **fields), CLIENT)
     member_id = first.member_id
     if first.error_code == ErrorCode.MEMBER_ID_REQUIRED:

@@ -1,4 +1,4 @@
-"""What members may take of a coordinator's memory, and how long a request waits for a log that hangs."""
+"""Bounds on the coordinator's memory that members use, and on a request's wait for a log that hangs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_group_with_too_much_metadata_takes_no_more() -> None:
 
 
 async def test_members_of_all_groups_share_a_bound() -> None:
-    """Of members who never come back with the id that they were told, too; what is there goes on."""
+    """Fill the bound with members that never return with the id they were given: an existing group goes on."""
 
     async with running(World(membership_bytes_max=100_000)) as world:
         member, generation = await join_alone(world, "g")

@@ -44,7 +44,7 @@ GROUP = group_of(0)
 
 
 async def join(proxy: ProxyProcess, group: str) -> tuple[str, int]:
-    """A group of one member, Stable: its member id and generation."""
+    """Form a Stable group of one member through a proxy and return its member id and generation."""
     coordinator = proxy.coordinator
     first = await coordinator.join_group(join_request(group), CLIENT)
     assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -93,7 +93,10 @@ async def test_kafscale_121_two_coordinators_for_one_group() -> None:
 
 
 async def test_kafscale_121_what_the_earlier_coordinator_was_answered_for_is_replayed() -> None:
-    """Its append reaches the broker just before the later one opens the log, and its answer comes just after."""
+    """Let the earlier coordinator's append reach the broker just before the later one opens the log.
+
+    The append's response arrives just after.
+    """
 
     async with cluster() as world:
         behind, ahead = world.proxies
@@ -427,7 +430,7 @@ async def test_a_broker_whose_answers_cannot_be_read_is_as_good_as_none(question
 
 
 class NoPeers:
-    """For what needs nobody else."""
+    """Peers for code that must not call another process."""
 
     def get(self, member: object, kind: object) -> None:
         raise AssertionError("another process was asked")

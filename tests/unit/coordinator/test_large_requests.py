@@ -1,4 +1,4 @@
-"""The largest requests of the group APIs: no stop of the loop, no response beyond its bound, nothing told twice."""
+"""The largest requests of the group APIs: no stop of the loop, no response beyond its bound, nothing sent twice."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ year,dep_time,arr_delay,carrier,flight,tailnum,origin,dest,time_hour
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """As pip leaves it, with three flights."""
+    """Write the flights' archive as pip leaves it, with three flights, and a requirements file that names its hash."""
     zipped = io.BytesIO()
     with zipfile.ZipFile(zipped, "w") as files:
         files.writestr("flights.csv", CSV)
@@ -91,7 +91,7 @@ def test_the_downloads_version_is_the_one_that_is_read() -> None:
 
 
 def server_of(tmp_path: Path, script: str) -> Server:
-    """A server whose program is ``script``."""
+    """Return a server whose program is ``script``."""
     server = Server(tmp_path)
     server._command = [sys.executable, "-c", script]
     return server

@@ -35,7 +35,7 @@ def take(
     place: tuple[int, int] | None = None,
     changes: Mapping[str, bytes | None] = MappingProxyType({}),
 ) -> None:
-    """The row as it was sent, but for ``changes`` of key, value, row or seq."""
+    """Take the row as it was sent, but for ``changes`` of key, value, row or seq."""
     partition, offset = place or PLACES[row]
     fields: dict[str, bytes | None] = {
         "key": KEYS[row].encode(),

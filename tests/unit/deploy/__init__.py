@@ -1,1 +1,1 @@
-"""What is in deploy/."""
+"""Tests of the files in deploy/."""

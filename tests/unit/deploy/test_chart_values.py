@@ -200,7 +200,7 @@ def rules() -> Iterator[dict[str, Any]]:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Of each rule, each panel and each variable: what it is called, and what it asks Prometheus."""
+    """Yield the name and the PromQL expression of each rule, panel and variable."""
     for rule in rules():
         yield rule.get("alert") or rule["record"], rule["expr"]
     for path in sorted((CHART / "files" / "dashboards").glob("*.json")):

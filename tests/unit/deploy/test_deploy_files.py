@@ -122,7 +122,7 @@ def test_systemd_takes_the_unit_and_finds_it_safe(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
-    """Of the compose file, merge keys applied."""
+    """Return the compose file's services, merge keys applied."""
     found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
     return found
 

@@ -41,7 +41,7 @@ def script() -> ModuleType:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    """The base of the settings, and where they are to be written."""
+    """Write the base of the settings; return the variables that name it and the file to write."""
     (tmp_path / "base.toml").write_text('# Settings\n"num.partitions" = 6\n')
     return {"SETTINGS_BASE": str(tmp_path / "base.toml"), "SETTINGS_FILE": str(tmp_path / "bmq.toml")}
 
@@ -98,7 +98,7 @@ class _ApiServer(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, str], Path]]:
-    """The environment that every container has, and the folder of the service account."""
+    """Serve the API server's TLS port; yield every container's environment and the service account's folder."""
     authority = trustme.CA()
     account = tmp_path_factory.mktemp("account")
     authority.cert_pem.write_to_path(account / "ca.crt")

@@ -1,4 +1,4 @@
-"""What a pod's environment is on this machine: as Kubernetes makes it, with mounts where they lie here."""
+"""A pod's environment on this machine: as Kubernetes makes it, with mounts where they lie here."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_status_over_kafka_fails_when_a_partition_cannot_be_used(admin: FakeAdmi
 def test_which_way_status_asks(
     words: tuple[str, ...], settings: dict[str, str], is_kafka: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the command line names counts before the environment, and HTTP before Kafka."""
+    """Name servers in options and in the environment: an option wins over the environment, and HTTP over Kafka."""
     ways: list[str] = []
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
@@ -204,7 +204,7 @@ def test_status_without_a_leader_says_who_tells(cluster: FakeCluster, url: str, 
 
 
 def test_an_address_needs_no_scheme(cluster: FakeCluster, url: str, capsys: Told) -> None:
-    """As `bmq serve --http` takes it."""
+    """Give the address without `http://`, in the form that `bmq serve --http` takes."""
     assert ask("status", "--http", url.removeprefix("http://")) == 0
     assert "proxy-1" in capsys.readouterr().out
 
@@ -305,7 +305,7 @@ def test_drain_waits_until_it_has_gone(named: str, cluster: FakeCluster, url: st
 
 
 def test_a_drain_tells_how_far_it_is(url: str, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has four partitions and no shard, and hands over all of them at the end."""
+    """Drain a broker that hands over its four partitions, and has no shard, all at once: progress stays 0 of 4."""
     monkeypatch.setattr(progress, "LOG_S", 0.0)
     assert ask("drain", "broker-1a", "--http", url) == 0
     lines = capsys.readouterr().err.splitlines()

@@ -63,7 +63,10 @@ async def test_all_that_the_wrong_root_has_is_moved_as_the_same_file() -> None:
 
 
 def test_an_index_without_its_segment_is_not_one() -> None:
-    """It was made of a file that was not there; the right root has its own, or finds out what the segment holds."""
+    """Leave an index under the wrong root, whose segment lies under the right one: it is not moved.
+
+    The right root has an index of its own, or reads the segment.
+    """
     log, idx = (f"/topics/t/id/0/00000000000000000000-00000001-0000.{kind}" for kind in ("log", "idx"))
     own_log, own_idx = (f"/topics/t/id/0/00000000000000000007-00000002-0000.{kind}" for kind in ("log", "idx"))
 

@@ -47,7 +47,7 @@ def test_list(billing: FakeGroup, bmq: Run, capsys: pytest.CaptureFixture[str]) 
 def test_list_names_the_servers_that_cannot_list_their_groups(
     billing: FakeGroup, admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What others list is printed; a program sees it at the exit status."""
+    """Make one server, then all, unable to list groups: the others' groups are printed, and the exit status is 1."""
     admin.silent = {NODES[1]}
     assert bmq("group", "list", "--timeout", "0.01") == 1
     out, err = capsys.readouterr()
@@ -61,7 +61,7 @@ def test_list_names_the_servers_that_cannot_list_their_groups(
 
 
 def test_list_of_nothing(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """People are told; a program reads no line, of the table or of JSON."""
+    """Print a notice for people; a program reads no line, of the table or of JSON."""
     assert bmq("group", "list") == 0
     assert capsys.readouterr() == ("", "there are no groups\n")
     assert bmq("group", "list", "--json") == 0
@@ -241,7 +241,7 @@ EVIL = "a\x1b]0;owned\x07\x1b[2J\nGROUP\u202eb"
 def test_names_of_groups_and_clients_reach_no_terminal_as_commands(
     admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are anybody's; a program still gets them as they are."""
+    """Put escape sequences into names, which any client may choose: tables show them escaped, JSON unchanged."""
     admin.groups[EVIL] = FakeGroup(state="Stable", members=[{**MEMBER, "client_id": EVIL, "member_id": EVIL}])
     for words in (("list",), ("describe", EVIL), ("delete", EVIL)):
         bmq("group", *words)

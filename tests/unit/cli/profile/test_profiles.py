@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_made(file: Path) -> None:
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that runs as a user of any number."""
+    """Run without a home directory, as a container with an arbitrary user id does: there is no profile to read."""
 
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")

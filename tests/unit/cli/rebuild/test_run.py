@@ -1,4 +1,4 @@
-"""What the rebuilding leaves behind when it fails in the middle."""
+"""The rebuilding of a store: tasks that a failure leaves, the root's id, and reports of progress."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def _fill(fs: MemoryFileSystem) -> None:
 
 
 async def test_what_is_read_ahead_ends_with_the_one_that_reads() -> None:
-    """Also while the error is still held by somebody, who would keep a generator from being collected."""
+    """Keep a reference to the error, which would keep a generator from being collected: the listings still end."""
 
     fs = await _root()
     had: list[int] = []

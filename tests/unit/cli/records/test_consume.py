@@ -36,7 +36,7 @@ def records(key: TopicPartition, first: int, last: int) -> list[FakeRecord]:
 
 
 def holder(*partitions: int, member_id: str = "another") -> dict[str, Any]:
-    """A member of a group that has these partitions."""
+    """Return the description of a group's member that these partitions are assigned to."""
     assigned = [{"topic": "orders", "partitions": list(partitions)}]
     return {"member_id": member_id, "member_assignment": {"assigned_partitions": assigned}}
 
@@ -93,7 +93,7 @@ def test_an_offset_that_is_not_there_is_told(bmq: Run, consumer: FakeConsumer, c
 
 
 def test_offsets_without_records_before_the_end(bmq: Run, consumer: FakeConsumer, capsys: Told) -> None:
-    """A transaction's marker, or what a repair left out, is no record: the end is reached all the same."""
+    """Put a transaction's marker, or an offset that a repair left out, at the end: it is reached all the same."""
     consumer.logs[ONE] = records(ONE, 0, 1)
     consumer.ends[ONE] = 4
     assert bmq("consume", "orders", "--partition", "1", "--to", "latest") == 0
@@ -158,9 +158,9 @@ def test_a_member_without_partitions_has_nothing_to_wait_for(bmq: Run, consumer:
 def test_a_group_that_has_not_settled_is_waited_for(
     group: FakeGroup, admin: FakeAdmin, bmq: Run, consumer: FakeConsumer, capsys: Told
 ) -> None:
-    """Its leader did not have the topic's metadata when it assigned partitions first: it will do so again.
+    """Read as a member that has no partition at first, as when the group's leader lacked the topic's metadata.
 
-    Or it has done so, and the coordinator's answer is on its way to this member.
+    The leader will assign again, or has done so and the coordinator's response is on its way: the command waits.
     """
     settled = admin.groups["g"]
     admin.groups["g"] = group

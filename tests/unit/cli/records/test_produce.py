@@ -1,4 +1,4 @@
-"""``bmq produce``: input to records, what is told of those that are not acknowledged, bounds."""
+"""``bmq produce``: input to records, reports of records that are not acknowledged, bounds."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_json(bmq: Run, producer: FakeProducer, stdin: Callable[[bytes], None]) 
 def test_a_record_that_cannot_be_read(
     bmq: Run, producer: FakeProducer, stdin: Callable[[bytes], None], capsys: Told
 ) -> None:
-    """What stands before it is produced; it and what follows is not."""
+    """Put a record without a key separator between two others: only the one before it is produced."""
     stdin(b"a:1\nb\nc:3\n")
     assert bmq("produce", "orders", "--key-separator", ":") == 1
     assert values(producer) == [b"1"]
@@ -148,7 +148,7 @@ def test_the_first_that_fails_is_named(
     stdin: Callable[[bytes], None],
     capsys: Told,
 ) -> None:
-    """Those on their way are waited for and counted, whether the failure is seen at once or at the end."""
+    """Let two records fail, at once or at the end: those in flight are waited for and counted."""
     producer.answers = answers
     producer.failing = {b"b": error, b"c": error}
     stdin(b"a\nb\nc\nd\n")

@@ -99,7 +99,7 @@ def root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Root:
 
 
 def described(name: SegmentName, *data: bytes, **changes: Any) -> Checkpoint:
-    """The closed checkpoint of a segment of these batches, with an index entry for each but the first."""
+    """Return the closed checkpoint of a segment of these batches, with an index entry for each but the first."""
     index, position, highest, highest_at = array("q"), 0, -1, -1
     epochs: list[tuple[int, int]] = []
     for raw in data:
@@ -159,7 +159,7 @@ def test_damage_in_the_middle(root: Root, at: int) -> None:
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("at", [8, 11])
 def test_a_damaged_length_field_is_told(root: Root, number: int, at: int) -> None:
-    """Also of the last batch: it is no torn write."""
+    """Damage the last batch too: it is not taken for a torn write."""
     path = root.log(0, *THREE)
     spoil(path, number * SIZE + at)
     status, (line,) = root.verify()
@@ -654,7 +654,7 @@ def test_an_output_without_room_is_one_line() -> None:
 
 
 def test_an_interrupt_while_the_command_is_loaded_is_no_traceback() -> None:
-    """Loading takes half a second, in which somebody who sees a slip presses Ctrl-C."""
+    """Press Ctrl-C during the half second in which modules are loaded."""
     script = """
 import sys
 

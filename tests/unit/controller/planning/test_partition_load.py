@@ -70,7 +70,7 @@ def test_what_is_idle_is_forgotten() -> None:
 
 
 def test_a_rate_moves_with_its_partition() -> None:
-    """The former owner's silence says nothing, the new one's does, whether or not the leader knows that he moved it."""
+    """Omit a moved partition from reports: the former owner's omission means nothing, the new owner's does."""
     loads = Loads(partitions := table())
     take(loads, "b", [], 0)
     ask(loads, "a", 0, 200, 1_000)

@@ -76,7 +76,7 @@ def test_the_totals_are_those_of_the_partitions(changes: list[tuple[object, ...]
 
 
 def test_a_chunk_is_as_long_as_its_topic() -> None:
-    """What the store shows may be shorter, for a topic that has grown, or longer, of one that is seen late."""
+    """Set chunks shorter than their topic (it has grown) and longer (it is seen late): the topic's length counts."""
     table = PartitionTable()
     table.set_topic(TOPICS[0], 3)
     table.set_chunk(TOPICS[0], 0, ["a"])

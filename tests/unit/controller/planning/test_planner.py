@@ -83,7 +83,7 @@ def settle(view: PlannerView) -> tuple[PlannerView, list[Move]]:
 
 
 def spread(view: PlannerView) -> float:
-    """How far the broker furthest from the mean is."""
+    """Return the largest distance of a broker's score from the mean, as a share of the mean."""
     found = scores(view)
     mean = sum(found.values()) / len(found)
     return max(abs(score - mean) for score in found.values()) / mean
@@ -259,7 +259,10 @@ def test_a_drain_rolls() -> None:
 
 @pytest.mark.parametrize("is_draining", [True, False])
 def test_what_clients_wait_for_goes_before_what_is_at_rest(is_draining: bool) -> None:
-    """Of a broker that leaves, in the first of many rounds; of one that is gone, in front of the one round."""
+    """Plan the partitions of one broker: those with traffic are in the first of many rounds if the broker drains.
+
+    If it is gone, they are at the front of the only round.
+    """
     everything = keys(500)
     used = {everything[499]: Rate(10.0, 1.0), everything[300]: Rate(0.0, 5.0), everything[2]: Rate(900.0, 1.0)}
     living = [PlannerBroker("a"), PlannerBroker("b"), *([PlannerBroker("d", is_draining=True)] if is_draining else [])]

@@ -34,7 +34,7 @@ class World:
         self.catalog = catalog
 
     def topic(self, topic_id: uuid.UUID, partitions: int) -> None:
-        """A new one, more partitions, or (0) a deletion."""
+        """Create a topic, give it more partitions, or delete it (0)."""
         before = self.topics.get(topic_id)
         if partitions and (before is None or before.partitions < partitions):
             self.topics[topic_id] = Topic(name=str(topic_id), topic_id=topic_id, partitions=partitions)

@@ -1,4 +1,4 @@
-"""What a deleted topic leaves: it goes after its delay, all of it, and nothing else goes, whatever fails on the way."""
+"""The removal of a deleted topic: all of it goes after its delay, and nothing else goes, whatever fails on the way."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_wait_is_bounded_by_the_delay_when_clocks_jump() -> None:
 
 
 async def fill(w: AdminWorld, topic: Topic) -> None:
-    """A segment and a record for each partition."""
+    """Write a segment and a partition record for each partition."""
     for partition in range(topic.partitions):
         key = PartitionKey(topic.topic_id, partition)
         await w.view_kv.commit([], [Put(partition_key("c", key), encode(PartitionRecord(epoch=1)))])
@@ -179,7 +179,7 @@ def test_two_cleaners_under_faults_end_with_nothing_left() -> None:
 
 
 async def test_a_record_that_is_still_written_is_not_removed_under_its_writer() -> None:
-    """An owner that has not heard of the deletion: the folder stays until it has."""
+    """Write the record between the cleaner's read and its commit, as an owner that does not see the deletion yet."""
 
     async with world() as w:
         gone = await w.admin.create_topic("t", 1, configs={"file.delete.delay.ms": "0"})

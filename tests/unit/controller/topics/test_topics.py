@@ -196,7 +196,10 @@ async def test_configs_change_by_operation_and_as_a_whole() -> None:
 
 
 async def test_where_any_broker_may_own_a_partition_no_broker_has_defaults_of_its_own() -> None:
-    """They would be shown as in force and hold by chance; those of an earlier version can be removed."""
+    """Set defaults of one broker: refused, since they would be shown as in force and hold by chance.
+
+    Those of an earlier version can be removed.
+    """
 
     async with world(has_node_configs=False) as w:
         catalog = KvCatalog(w.kv, "c", has_node_configs=False)
@@ -334,7 +337,7 @@ def test_acts_of_several_processes_under_unknown_outcomes_all_count_once() -> No
 
 
 def test_an_own_commit_whose_answer_was_lost_is_recognised() -> None:
-    """Deciding anew instead would refuse it: the topic has these partitions already."""
+    """Lose the response to a commit: to decide again would refuse it, since the topic has these partitions already."""
 
     async def main(seed: int) -> None:
         async with world(random=Random(seed)) as w:
@@ -464,7 +467,7 @@ async def test_every_root_is_told_the_same_of_a_topic() -> None:
 
 
 def test_a_client_that_does_not_wait_leaves_nothing_untold() -> None:
-    """Cancelled at any moment of a creation: once the topic is there, storage hears of it without a restart."""
+    """Cancel a creation at any moment: once the topic is there, storage has its record without a restart."""
 
     async def main(after_s: float) -> bool:
         async with world(random=Random(1)) as w:

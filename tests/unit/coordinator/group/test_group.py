@@ -57,7 +57,7 @@ def settled(group: Group) -> Group:
 
 
 def outcome(call: object) -> str:
-    """The code's name, or ``parked``."""
+    """Return the error code's name, or ``parked`` if the call gave no result yet."""
     try:
         answer = call()  # type: ignore[operator]
     except RequestError as error:

@@ -25,7 +25,7 @@ def offsets(world: World) -> dict[tuple[object, ...], object]:
 
 
 def append(world: World, *records: CoordinatorRecord) -> None:
-    """As a coordinator of an earlier time wrote them."""
+    """Store records as an earlier coordinator wrote them."""
     batch = [Record(key=key, value=value) for key, value in map(encode, records)]
     world.log.store(build_batch(batch, base_timestamp=0))
 

@@ -57,7 +57,7 @@ async def _ask(world: World, how: str, member: str, generation: int) -> int:
 
 
 async def test_over_the_network_the_broker_is_asked() -> None:
-    """A coordinator and a proxy that hear nothing of the store any more, while the shard is given to another."""
+    """Cut a coordinator and a proxy off from the store while the shard is given to another coordinator."""
 
     async with cluster() as world:
         group = group_of(0)

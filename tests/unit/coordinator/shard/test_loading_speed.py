@@ -1,4 +1,4 @@
-"""How much a shard reads before it serves, and that it stops the loop for nobody meanwhile."""
+"""Loading and loss of a large shard without a stop of the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is replayed is what was: random histories of real requests, crashes, failures and snapshots, by Hypothesis."""
+"""Replay against live state: random histories of real requests, crashes, failures and snapshots, by Hypothesis."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_state_after_replay_is_the_state_before(steps: list[tuple[Any, ...]]) ->
 
 
 def _groups(world: World) -> dict[str, object]:
-    """Groups between rebalances, as members know them."""
+    """Return the groups between rebalances, as members see them."""
     serving = world.coordinator._shards._shards[0].serving
     assert serving is not None
     return {
