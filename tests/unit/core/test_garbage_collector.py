@@ -1,4 +1,5 @@
-"""What a long collection found alive is not gone through again; a short one changes nothing."""
+"""The garbage collector's long collections: the objects that one found alive are not gone through again; a short one
+changes nothing."""
 
 from __future__ import annotations
 

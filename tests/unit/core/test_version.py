@@ -58,7 +58,7 @@ def test_the_changelog_has_a_section_of_it() -> None:
 
 @pytest.mark.parametrize("extra", sorted(set(PROJECT["optional-dependencies"]) - {"dev"}))
 def test_how_to_install_an_extra_names_its_packages(extra: str) -> None:
-    """For the interpreter that misses them: BMQ itself is on no index, and may have come as a wheel."""
+    """Install for the interpreter that misses the packages: BMQ itself is on no index, and may have come as a wheel."""
     wanted = {re.split(r"[<>=]", each)[0] for each in PROJECT["optional-dependencies"][extra]}
     assert {re.split(r"[<>=]", each)[0] for each in extras.packages(extra)} == wanted
     assert extras.how_to_install(extra).partition(" ")[2].startswith("-m pip install ")

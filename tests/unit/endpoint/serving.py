@@ -178,7 +178,7 @@ class World:
     # The cluster
 
     def topic(self, name: str, partitions: int = 1, *, number: int = 0) -> Topic:
-        """A new topic, all of whose partitions have an owner."""
+        """Add a topic, all of whose partitions have an owner."""
         topic_id = uuid.UUID(int=number or len(self.catalog.topics) + 1)
         topic = Topic(name=name, topic_id=topic_id, partitions=partitions)
         self.catalog.put(name, topic)
@@ -236,7 +236,7 @@ class World:
         return len(data)
 
     async def produce(self, name: str, partition: int = 0) -> None:
-        """A batch that both have."""
+        """Store a batch and notify its flush: storage and the tail cache both have it."""
         owner = self.owner(name, partition)
         base = owner.high_watermark
         await self.store(name, partition)
@@ -272,7 +272,7 @@ def want(
 
 
 def offsets(fetched: FetchResult) -> dict[tuple[str, int], list[int]]:
-    """Base offsets of the batches of each partition told of."""
+    """Return the base offsets of the batches of each partition in the response."""
     found = {}
     for look in fetched.results:
         data = memoryview(b"".join(look.buffers))
@@ -285,7 +285,7 @@ def errors(fetched: FetchResult) -> dict[tuple[str, int], str]:
 
 
 def release(fetched: FetchResult) -> None:
-    """The answer was sent."""
+    """Release the response's memory, as after it was sent."""
     if fetched.release is not None:
         fetched.release()
 

@@ -1,4 +1,4 @@
-"""How a client's leader epoch compares with the owner's."""
+"""The comparison of a client's leader epoch with the owner's."""
 
 from __future__ import annotations
 

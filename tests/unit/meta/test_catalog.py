@@ -37,7 +37,7 @@ async def put(kv: MemoryKeyValue, made: Topic) -> int:
 
 
 def told(changes: list[TopicChange]) -> list[tuple[int | None, int | None]]:
-    """Changes as pairs of the ids' numbers."""
+    """Return changes as pairs of the ids' numbers."""
     return [(c.before.topic_id.int if c.before else None, c.after.topic_id.int if c.after else None) for c in changes]
 
 

@@ -1,4 +1,4 @@
-"""What every ``KeyValue`` promises (meta/kv.py), shown on each adapter that needs no server."""
+"""The contract of every ``KeyValue`` (meta/kv.py), checked on each adapter that needs no server."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def keys(kv: KeyValue, prefix: str, *, after: str = "", limit: int = 1000)
 
 
 async def next_changes(kv: KeyValue, prefix: str, after_revision: int, count: int) -> list[Changes]:
-    """The first ``count`` revisions' changes, each in order of keys."""
+    """Return the changes of the first ``count`` revisions, each in order of keys."""
     found: list[Changes] = []
     async with aclosing(kv.watch(prefix, after_revision=after_revision)) as watch:
         while len(found) < count:

@@ -1,4 +1,4 @@
-"""What ``MemoryKeyValue`` does to a simulated process: delay, lost calls and answers, pauses, death, outages."""
+"""``MemoryKeyValue`` under a simulated process: delay, lost calls and responses, pauses, death, outages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def client(store: MemoryStore, faults: KvFaults | None = None, *, seed: int = 1)
 
 
 async def hangs(task: asyncio.Future[Any]) -> bool:
-    """Whether the task is still waiting after a virtual hour; it goes on waiting."""
+    """Return whether the task is still waiting after a virtual hour; the wait does not end it."""
     done, _ = await asyncio.wait([task], timeout=3_600)
     return not done
 

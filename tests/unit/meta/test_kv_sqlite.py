@@ -1,4 +1,5 @@
-"""What is SQLite's own: the lock, death at any moment, group commit, back-pressure, reopening, a failing disk."""
+"""The part that is SQLite's own: the lock, death at any moment, group commit, back-pressure, reopening, a failing
+disk."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ async def open_and_close(path: Path) -> None:
 
 
 def child(script: str, *args: str) -> subprocess.Popen[str]:
-    """A real process, to be killed: runs ``script`` with asyncio, SqliteKeyValue and ``args`` in sys.argv."""
+    """Start a real process, to be killed: it runs ``script`` with asyncio, SqliteKeyValue and ``args`` in sys.argv."""
     head = "import asyncio, resource, sys\nfrom bmq.meta.kv import *\nfrom bmq.meta.kv_sqlite import SqliteKeyValue\n"
     return subprocess.Popen(
         [sys.executable, "-c", head + textwrap.dedent(script), *args], stdout=subprocess.PIPE, text=True
@@ -191,7 +192,7 @@ async def test_callers_beyond_the_queue_wait_and_have_done_nothing(tmp_path: Pat
 
 
 async def hold_thread(kv: SqliteKeyValue, disk: type[Disk]) -> None:
-    """Returns once the thread stands still, with one call taken or queued."""
+    """Stop the store's thread, and return once it stands still with one call taken or queued."""
     disk.asked.clear()
     disk.goes.clear()
     holding = asyncio.create_task(kv.get("none"))

@@ -1,4 +1,4 @@
-"""Which URLs open which store, what the others are told; and the clocks that leases are judged by."""
+"""The stores that URLs open, the refusal of all other URLs, and the clocks that leases are judged by."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_encode_and_decode_are_inverse(wanted: PartitionRecord) -> None:
 
 @given(RECORDS)
 def test_equal_records_have_equal_bytes(wanted: PartitionRecord) -> None:
-    """What recognises an own commit compares bytes."""
+    """An own commit is recognised by a comparison of bytes."""
     assert encode(decode(encode(wanted))) == encode(wanted)
 
 
@@ -69,7 +69,7 @@ def test_the_format_is_written_down() -> None:
 
 @pytest.mark.parametrize("number", [0, 2, 99, "1", None])
 def test_a_later_format_is_refused(number: object) -> None:
-    """Whoever cannot read a record must not write one in its place."""
+    """A process that cannot read a record must not write one in its place."""
     raw = json.loads(encode(record(2)))
     raw["format"] = number
     with pytest.raises(FormatError, match=f"of format {number}"):
@@ -190,7 +190,8 @@ async def test_a_record_that_was_deleted() -> None:
 
 
 async def test_an_own_earlier_unknown_commit_is_recognised() -> None:
-    """It was done, the answer got lost: the same call again is refused by it, and that is Stored."""
+    """Lose the response of a commit that was done: the same call again is refused by that commit, and returns
+    Stored."""
 
     store = MemoryStore()
     kv = client(store, KvFaults(unknown_applied=1.0))

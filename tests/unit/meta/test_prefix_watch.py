@@ -1,4 +1,4 @@
-"""What came together is applied in turns of the loop, each revision in one piece."""
+"""Changes that arrive together: they are applied in turns of the loop, each revision in one piece."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PREFIX = "/bmq/things/"
 
 
 class TogetherKeyValue(MemoryKeyValue):
-    """Its watch gives all revisions that it has at once, as etcd's does of one message."""
+    """A store whose watch gives all revisions that it has at once, as etcd's does with those of one message."""
 
     def __init__(self, revisions: list[Changes]) -> None:
         super().__init__(MemoryStore())
@@ -33,7 +33,7 @@ def revisions_of(count: int, events: int, size: int) -> list[Changes]:
 
 
 async def turns_of(revisions: list[Changes]) -> list[list[int]]:
-    """The revisions that were applied, by the turn of the loop in which they were."""
+    """Return the revisions that were applied, by the turn of the loop in which they were."""
     turns: list[list[int]] = [[]]
     following = PrefixWatcher(
         TogetherKeyValue(revisions), PREFIX, lambda changes: turns[-1].append(changes[0].revision), what="things"

@@ -169,7 +169,7 @@ def test_an_unknown_kind_is_a_format_error(kind: int) -> None:
 
 
 def test_decode_key_needs_no_more_than_the_head() -> None:
-    """It reads none of the lists, and refuses what is shorter than a head."""
+    """Decode the key from the head alone: none of the lists is read, and what is shorter than a head is refused."""
     whole = encode(sample())
     head = len(encode(replace(sample(), index=array("q"), epochs=(), producers=(), aborted=())))
     assert decode_key(memoryview(whole)[:head]) == KEY
@@ -294,7 +294,7 @@ def test_overlapping_and_repeated_deltas_are_idempotent(data: st.DataObject) -> 
     ends = sorted(data.draw(st.sets(st.integers(101, 200), min_size=2, max_size=6)))
 
     def between(start: int, end: int, *, is_full: bool) -> Checkpoint:
-        """What a broker that flushed up to ``end`` says of everything since ``start``."""
+        """Return the checkpoint of a broker that flushed up to ``end``, with all changes since ``start``."""
         index = array("q", itertools.chain.from_iterable((o, o * 10, o) for o in range(start, end) if o % 7 == 0))
         changed = {o % 3: producer(o % 3, o) for o in range(start, end)}
         return delta(

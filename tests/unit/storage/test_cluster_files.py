@@ -32,7 +32,7 @@ Connect = Callable[[str], FileSystem]
 
 @pytest.fixture(params=["memory", "local"])
 def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
-    """Processes on one root, by holder."""
+    """Return a function that opens the root for a process, by its holder."""
     storage = MemoryStorage()
     if request.param == "memory":
         return lambda holder: MemoryFileSystem(storage, holder)
@@ -90,7 +90,8 @@ def test_of_several_clusters_at_once_one_wins(connect: Connect) -> None:
 
 
 def test_another_life_of_a_cluster(connect: Connect) -> None:
-    """Its incarnation is one higher, by a file in the other's place; topics told in it win over all told before."""
+    """Raise the incarnation: one file is replaced by one with a number higher by 1, and topics written under it win
+    over all that were written before."""
 
     async def body(connect: Connect) -> None:
         fs = connect("a")

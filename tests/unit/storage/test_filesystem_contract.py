@@ -1,8 +1,7 @@
-"""What every ``FileSystem`` promises (``bmq.storage.filesystem``), told once for all adapters.
+"""The contract of every ``FileSystem`` (``bmq.storage.filesystem``), written once for all adapters.
 
-Another adapter joins by a module of its own with a fixture ``root`` and
-``from tests.unit.storage.test_filesystem_contract import *``.
-"""
+Another adapter joins by a module of its own with a fixture ``root`` and ``from
+tests.unit.storage.test_filesystem_contract import *``."""
 
 from __future__ import annotations
 
@@ -81,7 +80,7 @@ def story(body: Callable[[World], Awaitable[None]]) -> Callable[[Connect], None]
 
 
 def lease_of(appender: Appender, *more: str) -> Lease:
-    """As the log keeps it: all names that the file may have."""
+    """Return the lease as the log keeps it, with all names that the file may have."""
     return Lease(paths=(*appender.lease.paths, *more), holder=appender.lease.holder, file_id=appender.lease.file_id)
 
 

@@ -217,7 +217,7 @@ def test_a_new_segments_full_one_replaces_the_old_ones() -> None:
 
 
 def test_an_old_segments_delta_behind_the_snapshot_is_ignored() -> None:
-    """It was queued when the pipeline broke, and is written again behind the new file's snapshot."""
+    """Queue an old segment's delta when the pipeline breaks: it is written again behind the new file's snapshot."""
     later = SegmentName(12, 1, 1)
     data = snapshot(full(13, segment=later)) + record(delta(12))
     assert parse(data)[key()] == full(13, segment=later)
@@ -255,7 +255,8 @@ def test_a_payload_that_cannot_be_decoded_is_no_checkpoint(payload: bytes) -> No
 
 @pytest.mark.parametrize("is_full", [True, False])
 def test_deltas_behind_one_that_cannot_be_decoded_tell_the_log_start_only(is_full: bool) -> None:
-    """What the lost one said of producers and batches is missing from them: recovery scans it again."""
+    """Lose a record: what it said of producers and batches is missing from the deltas behind it, so recovery scans that
+    again."""
     lost = encode(full(4) if is_full else delta(4))
     data = record(full(1)) + record(delta(2)) + frame(CHECKPOINT, b"X" + lost[1:])
     data += record(replace(delta(6), log_start=5)) + record(delta(7))
@@ -276,7 +277,7 @@ def test_journals_with_a_record_that_cannot_be_decoded_are_read(caplog: pytest.L
 
 
 def test_check_reports_each_fault_with_its_place() -> None:
-    """What stands between records, a bad CRC, and the torn end; good records behind a fault are not reported."""
+    """Report bytes between records, a bad CRC and the torn end; good records behind a fault are not reported."""
     good, junk = record(full(1)), b"....junk"
     bad = bytearray(good)
     bad[20] ^= 1
@@ -302,7 +303,7 @@ async def put(fs: MemoryFileSystem, n: int, data: bytes, broker: str = BROKER) -
 
 
 def journals(*files: bytes, broker: str = BROKER) -> dict[PartitionKey, Checkpoint]:
-    """What ``read_journals`` makes of files numbered from 1."""
+    """Return what ``read_journals`` makes of files numbered from 1."""
 
     async def main() -> dict[PartitionKey, Checkpoint]:
         fs = MemoryFileSystem(MemoryStorage(page=2), "reader")
@@ -332,7 +333,7 @@ def test_an_older_file_with_a_later_checkpoint_counts() -> None:
 
 
 def test_a_newer_file_whose_snapshot_is_torn_at_every_byte() -> None:
-    """What it holds whole counts, and for the rest the file before it."""
+    """Cut the newer file anywhere: its whole records count, and for all other partitions the file before it."""
     first, second = snapshot(full(1), full(1, 1), full(1, 2)), snapshot(full(5), full(6, 1), full(7, 2))
     bound = [len(frame(SNAPSHOT_BEGIN, b"")) + n * len(record(full(1))) for n in (1, 2, 3)]
     for cut in range(len(second) + 1):
@@ -397,7 +398,7 @@ class World:
         return list(self.held.values())
 
     def append(self, checkpoint: Checkpoint) -> asyncio.Future[None]:
-        """As a broker does: what a checkpoint says is true before it is written."""
+        """Append as a broker does: what a checkpoint says is true before it is written."""
         self.held[checkpoint.key] = replace(checkpoint, is_full=True)
         return self.journal.append(checkpoint)
 
@@ -411,7 +412,7 @@ class World:
             await asyncio.gather(task, return_exceptions=True)
 
     async def read(self) -> dict[PartitionKey, Checkpoint]:
-        """As another process reads it, on a storage that has become well."""
+        """Read as another process does, on storage whose faults have ended."""
         self.storage.faults = Faults()
         return await read_journals(MemoryFileSystem(self.storage, "reader"), BROKER)
 
@@ -580,7 +581,8 @@ async def test_a_probe_is_done_when_storage_takes_it_and_is_written_once() -> No
 
 
 async def test_a_file_is_begun_when_asked_for_once_storage_serves() -> None:
-    """It holds everything; the open file takes what comes meanwhile."""
+    """Ask for a new file while the NameNode is away: it is begun once storage serves and holds everything; meanwhile
+    the open file takes the appends."""
 
     world = World()
     async with world.running():
@@ -734,7 +736,7 @@ async def test_cancellation_gives_up_what_is_queued() -> None:
 
 @pytest.mark.parametrize("is_stuck_in_close", [False, True])
 async def test_cancellation_during_a_roll_lets_both_files_go(is_stuck_in_close: bool) -> None:
-    """Whether the next file is being created or the last one closed: no pipeline and no lease is kept alive."""
+    """Cancel while the next file is being created or the last one closed: no pipeline and no lease stays alive."""
 
     world = World(MemoryStorage(faults=Faults(waits_for_namenode=1.0)), roll_bytes=500)
     async with world.running() as task:
@@ -753,7 +755,7 @@ async def test_cancellation_during_a_roll_lets_both_files_go(is_stuck_in_close: 
 
 
 def _then_down(world: World) -> Callable[[str, CreateOptions], Coroutine[Any, Any, MemoryAppender]]:
-    """A ``create`` after which the NameNode is gone, so that the close that follows hangs."""
+    """Return a ``create`` after which the NameNode is away, so that the close that follows hangs."""
     create = MemoryFileSystem.create
 
     async def wrapped(path: str, options: CreateOptions) -> MemoryAppender:
@@ -815,7 +817,7 @@ async def test_what_comes_back_from_a_failed_flush_counts_again() -> None:
 
 
 async def test_a_bug_in_the_snapshot_ends_the_task_and_cancels_the_queue() -> None:
-    """It is heard by whoever owns the task, and nobody waits for an answer that will not come."""
+    """The task's owner gets the error, and no append waits for a response that will not come."""
 
     world = World()
     world.held[key(1)] = delta(1, 1)  # no full checkpoint
@@ -994,7 +996,7 @@ async def test_a_journal_asks_for_all_its_copies_then_takes_those_that_it_gets()
 
 
 async def test_a_journal_with_few_copies_is_replaced_once_there_is_room_for_all() -> None:
-    """It goes on meanwhile, and has nobody make room for that."""
+    """The journal continues with few copies meanwhile, and does not ask to make room for a better file."""
 
     told: list[str] = []
     world, fs = full_world(no_room=told.append)
@@ -1032,7 +1034,8 @@ async def test_a_full_journal_goes_on_in_its_file_while_the_next_one_waits_for_r
 
 
 async def test_a_file_left_behind_is_closed_in_the_end() -> None:
-    """Its lease is ours while we live: without this it would stay open, and its block reserved, as long."""
+    """A broker that is alive renews its lease: a file that it left would stay open, and its block reserved, as long as
+    it lives."""
 
     storage = MemoryStorage()
     journal = JournalWriter(MemoryFileSystem(storage, "b"), "b", list)
@@ -1180,7 +1183,8 @@ async def test_what_had_to_be_on_disk_is_still_there_after_rolls_and_a_loss_of_p
 
 
 async def test_a_file_that_cannot_be_closed_holds_up_no_other() -> None:
-    """Its datanodes are dead, say: it is tried again each time, and the others are closed meanwhile."""
+    """Fail one file's close each time, as when its datanodes are dead: it is tried again, and the others are closed
+    meanwhile."""
 
     storage = MemoryStorage()
     fs = MemoryFileSystem(storage, "b")
@@ -1242,7 +1246,8 @@ def producers(count: int) -> tuple[ProducerState, ...]:
 
 
 async def test_a_checkpoint_of_many_producers_is_written_and_read_in_turns() -> None:
-    """It is durable when it is answered, and those behind it in the queue wait for it."""
+    """Append a checkpoint of 20,000 producers: it is durable when its future is done, and those behind it in the queue
+    wait for it."""
 
     world = World()
     large = replace(full(5), producers=producers(20_000))
@@ -1281,7 +1286,7 @@ async def test_a_checkpoint_of_many_producers_survives_a_pipeline_that_fails_mea
 
 
 async def test_a_snapshot_of_many_partitions_is_made_in_turns() -> None:
-    """What is appended while it is made stands behind it."""
+    """Append while a snapshot is being made: the record stands behind it."""
 
     world = World(roll_bytes=1)
     count = 5 * SNAPSHOT_A_TURN
@@ -1353,7 +1358,7 @@ async def test_a_file_on_dead_datanodes_goes_once_the_next_one_has_all_its_copie
 
 
 async def test_a_file_that_was_left_stays_while_the_next_one_has_fewer_copies() -> None:
-    """It is closed soon, and may be the only one that a failed datanode leaves readable."""
+    """The left file is closed soon after, and may be the only one that a failed datanode leaves readable."""
 
     world = World(MemoryStorage(datanodes=4))
     async with world.running():

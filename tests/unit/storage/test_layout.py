@@ -62,7 +62,7 @@ def test_topic_files_both_ways(revision: int) -> None:
 
 @given(st.lists(NAMES.filter(lambda name: name.n < 10_000), max_size=10))
 def test_byte_order_is_offset_order_then_registration_order(names: list[SegmentName]) -> None:
-    """What a listing by pages relies on, up to the four digits of n."""
+    """A listing by pages relies on this order, up to the four digits of n."""
     by_bytes = sorted(names, key=lambda name: layout.base_name(path().log(name)).encode())
     assert by_bytes == sorted(names, key=lambda name: (name.base, name.epoch, name.n))
 

@@ -69,7 +69,7 @@ def batches(first: int, last: int, **options: int) -> list[bytes]:
 
 
 async def put(fs: MemoryFileSystem, name: SegmentName, content: Sequence[bytes], *, idx: bool = False) -> LiveSegment:
-    """A closed segment file; with its index or without."""
+    """Write a closed segment file, with its index if ``idx``, and return the segment with its index."""
     index, position, end = SegmentIndex(256), 0, name.base
     for data in content:
         head = Batch(memoryview(data))

@@ -47,7 +47,8 @@ PARTITION = PartitionPath("orders", str(TOPIC_ID), 0)
 
 
 def expected(facts: Facts) -> Action:
-    """The design's rules in their own words: what was acknowledged, and is it all there?"""
+    """Return the action that the design's rules demand, written in their own words: what was acknowledged, is it all
+    there?"""
     was_flushed = facts.covered is not Covered.NONE  # a checkpoint is a fact about flushed data
     if facts.reach is Reach.SUPERSEDED:
         # Rule 5: it ends where a later one begins, so nothing of it counts.  Nothing acknowledged may be cut (rule 4).
@@ -223,7 +224,7 @@ class Story:
 
 
 def covering(base: int, end: int, data: bytes, n: int = 0, epoch: int = 1) -> Checkpoint:
-    """The checkpoint of the segment that begins at ``base``, when ``data`` of it, up to ``end``, was flushed."""
+    """Return the checkpoint of the segment that begins at ``base``, when ``data`` of it, up to ``end``, was flushed."""
     return Checkpoint(
         key=KEY, segment=SegmentName(base, epoch, n), position=len(data), end_offset=end, log_start=0
     )  # fmt: skip
@@ -281,7 +282,7 @@ def test_torn_before_its_first_batch() -> None:
 
 
 def test_whole_batches_that_were_never_acknowledged_stay() -> None:
-    """As Kafka's would: behind the checkpoint, in the last segment."""
+    """Keep whole batches behind the checkpoint in the last segment, as Kafka does after a crash."""
     flushed = batches(0, 10)
     story = Story([Listed(0, flushed + batches(10, 14))], covering(0, 10, flushed))
     assert (story.accepted().end_offset, story.heard_range) == (14, (10, 14))
@@ -341,14 +342,14 @@ def test_vanished_before_its_first_checkpoint(before: list[Listed]) -> None:
 
 @pytest.mark.parametrize("checkpoint", [None, covering(0, 6, batches(0, 6))])
 def test_moved_with_bytes_in_it(checkpoint: Checkpoint | None) -> None:
-    """Its inode is found under another name, into which nothing is written: somebody moved it."""
+    """Find the segment's inode under another name, into which nothing is ever written: it was moved from outside."""
     for rest in ([], [Listed(6, batches(6, 8))]):
         moved = Listed(0, batches(0, 6), found=Found.SPARE)
         assert "renamed or moved" in Story([moved, *rest], checkpoint).refused().reason
 
 
 def test_segments_before_the_checkpoints_are_not_looked_at() -> None:
-    """They may be deleted by retention: a later segment's checkpoint describes them."""
+    """Segments before the checkpoint's may be deleted by retention: a later segment's checkpoint describes them."""
     flushed = batches(40, 44)
     story = Story(
         [Listed(0, found=Found.NOWHERE), Listed(20, b"rot"), Listed(40, flushed + batches(44, 46))],
@@ -406,7 +407,7 @@ def test_a_batch_missing_or_twice_is_broken() -> None:
 
 
 def test_damage_before_the_checkpoint_is_not_recoverys_business() -> None:
-    """It reads from the checkpoint on; readers check CRCs themselves."""
+    """Recovery reads from the checkpoint on; readers check CRCs themselves."""
     flushed = batches(0, 10)
     story = Story([Listed(0, damaged(flushed, 100) + batches(10, 12))], covering(0, 10, flushed))
     assert story.accepted().end_offset == 12
@@ -446,7 +447,7 @@ def test_deleted_below_the_log_start(checkpoint: Checkpoint | None) -> None:
 
 
 def test_a_segment_that_reaches_past_the_log_start_is_not_deleted() -> None:
-    """Its last offset is still readable; so is all of the newest one, which has no end."""
+    """The segment's last offset is still readable; so is all of the newest segment, which has no end."""
     for segments in ([Listed(0, found=Found.NOWHERE), Listed(10, batches(10, 12))], [Listed(0, found=Found.NOWHERE)]):
         story = Story(segments, covering(0, 10, batches(0, 10)), log_start=9)
         assert "vanished" in story.refused().reason
@@ -505,7 +506,7 @@ def test_nothing_is_read_when_the_checkpoint_covers_all() -> None:
 
 
 def indexed(flushed: bytes, count: int, interval: int) -> Checkpoint:
-    """A checkpoint of ``count`` flushed batches with the index that a broker would have kept of them."""
+    """Return a checkpoint of ``count`` flushed batches with the index that a broker would have kept of them."""
     index, size = SegmentIndex(interval), len(batch(0))
     for n in range(count):
         index.add(2 * n, n * size, 1000 + 2 * n + 1)
@@ -534,8 +535,8 @@ def test_index_and_epochs_go_on_from_the_checkpoint(interval: int) -> None:
 
 
 def test_the_checkpoint_is_left_as_it_is() -> None:
-    """It may be kept and used again (``broker.files.journal_cache`` caches it, a failed recovery is repeated with
-    it)."""
+    """A checkpoint may be kept and used again: ``broker.files.journal_cache`` caches it, and a failed recovery is
+    repeated with it."""
     checkpoint = indexed(batches(0, 20), 10, 1)
     before = replace(checkpoint, index=array("q", checkpoint.index))
     Story([Listed(0, batches(0, 60))], checkpoint, 1).accepted()
@@ -570,8 +571,8 @@ def test_a_recovery_that_failed_half_way_can_be_repeated() -> None:
 
 @dataclass
 class History:
-    """What a broker did, drawn from a seed: segments with acknowledged data, failed pipelines with leftovers, some
-    that were never written or renamed; checkpoints on the way; and its end, maybe in the middle of a write."""
+    """A broker's past, drawn from a seed: segments with acknowledged data, failed pipelines with leftovers, some that
+    were never written or renamed; checkpoints on the way; and its end, maybe in the middle of a write."""
 
     rng: random.Random
     segments: list[Listed] = field(default_factory=list)

@@ -198,7 +198,7 @@ def test_a_bad_batch_with_a_good_one_behind_is_broken(at: int, bad: int) -> None
 
 
 def test_zeros_behind_the_last_batch_are_torn() -> None:
-    """As a file system may leave them after a loss of power."""
+    """Leave zeros behind the last batch, as a file system may after a loss of power."""
     parts = log(2)
     data = b"".join(parts)
     assert Scanned(data + bytes(500)).end == (len(data), BASE + 4, Tail.TORN)
@@ -268,7 +268,7 @@ def test_fewer_bytes_than_promised_is_a_format_error(missing: int) -> None:
 
 
 def with_length(data: bytes, size: int) -> bytes:
-    """The batch, whose length field says that it has ``size`` bytes."""
+    """Return the batch with a length field that claims ``size`` bytes."""
     return data[:8] + struct.pack(">i", size - LENGTH_OVERHEAD) + data[12:]
 
 

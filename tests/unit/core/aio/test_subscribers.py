@@ -1,4 +1,4 @@
-"""Who is told of what, and waiting for no longer than a time."""
+"""Subscribers: the order of notifications, their end, and a wait that is bounded in time."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from bmq.core.logging.levels import LoggerLevel, LogLevelError, LogLevels
 
 @pytest.fixture
 def root() -> logging.Logger:
-    """A tree of loggers apart from the process's."""
+    """Return a tree of loggers apart from the process's."""
     root = logging.RootLogger(logging.INFO)
     manager = logging.Manager(root)
     root.manager = manager

@@ -28,7 +28,7 @@ async def test_a_loop_that_nothing_holds_up_is_not_late_and_a_busy_thread_is_not
 
 async def test_a_stop_of_the_loop_is_seen() -> None:
     class Late(LoopMeter):
-        """Whose timer comes 300 ms late."""
+        """A meter whose timer comes 300 ms late."""
 
         def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
             self._due -= 0.3
@@ -44,7 +44,7 @@ async def test_a_stop_of_the_loop_is_seen() -> None:
 
 
 def test_a_thread_that_waits_for_a_processor_is_not_idle(tmp_path: Path) -> None:
-    """It has run for 2 s, and would have run for 3 s more."""
+    """The thread has run for 2 s and waited 3 s for a processor: both count as load."""
     stat = tmp_path / "schedstat"
     stat.write_text("1000000000 500000000 7\n")
     load = ThreadLoad(str(stat))

@@ -1,4 +1,4 @@
-"""Which keys have series of their own: the largest, and those that have had them."""
+"""The choice of keys that have series of their own: the largest, and those that have had them."""
 
 from __future__ import annotations
 

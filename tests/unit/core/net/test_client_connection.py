@@ -238,7 +238,8 @@ async def test_unanswered_requests_are_bounded() -> None:
 
 @pytest.mark.parametrize("key", [18, PRODUCE])
 async def test_small_requests_of_one_read_begin_in_turns_of_the_loop(key: int) -> None:
-    """Those of others that come meanwhile are answered in between; order and bounds are kept."""
+    """Send many small requests in one read: another connection's requests that come meanwhile get their responses in
+    between; order and bounds are kept."""
 
     world = World()
     many, other = world.peer(), world.peer()

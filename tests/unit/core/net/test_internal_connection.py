@@ -22,7 +22,7 @@ LIMIT = 16 * MB
 
 
 class Unordered(World):
-    """Its listener is a process's internal one."""
+    """A world whose listener is a process's internal one."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -34,7 +34,7 @@ class Unordered(World):
 
 @asynccontextmanager
 async def listening(**settings: Any) -> AsyncIterator[Unordered]:
-    """A listener, and what it holds once all its connections are closed: nothing."""
+    """Yield a listener; once all its connections are closed, check that it holds nothing."""
     world = Unordered(**settings)
     yield world
     world.listener.close()

@@ -73,7 +73,7 @@ def test_what_kafka_refuses(
 
 
 def test_advertised_ports_may_be_the_same() -> None:
-    """As in Kafka: two names may lead to one port of two load balancers."""
+    """Two names may lead to one port of two load balancers, as in Kafka."""
     assert len(resolve(TWO, ("INSIDE://a:9092", "OUTSIDE://b:9092"), MAP)) == 2
 
 

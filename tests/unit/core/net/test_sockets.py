@@ -35,7 +35,7 @@ async def connect(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, int]:
-    """(number, size) of the next answer."""
+    """Read the next response and return its number and size."""
     (size,) = struct.unpack(">i", await reader.readexactly(4))
     body = await reader.readexactly(size)
     return struct.unpack_from(">i", body)[0], size

@@ -17,7 +17,7 @@ PRODUCE, OTHER = 0, 18
 
 
 def frame(number: int, *, key: int = OTHER, size: int = 8) -> bytes:
-    """A request of ``size`` bytes, its size in front."""
+    """Return a request of ``size`` bytes, with its size in front."""
     return struct.pack(">i", size) + _HEADER.pack(key, 0, number) + bytes(size - 8)
 
 
@@ -109,7 +109,7 @@ class Peer(asyncio.Transport):
         self._drain()
 
     def answers(self) -> list[int]:
-        """The numbers of the answers that have come, in order."""
+        """Return the numbers of the responses that have come, in order."""
         numbers, pos = [], 0
         while pos + 4 <= len(self.received):
             (size,) = struct.unpack_from(">i", self.received, pos)

@@ -50,7 +50,7 @@ I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 def make(count: int = 1, **fields: int) -> bytearray:
-    """A right batch of ``count`` small records; ``fields`` as ``build_batch`` takes them."""
+    """Return a valid batch of ``count`` small records; ``fields`` as ``build_batch`` takes them."""
     fields = {"base_timestamp": NOW_MS, **fields}
     return build_batch([Record(value=b"v%d" % n) for n in range(count)], **fields)
 
@@ -284,7 +284,7 @@ def test_kafkas_reader_gives_the_append_time_to_every_record() -> None:
 @example(MAX_SEQUENCE, MAX_SEQUENCE)
 @given(st.integers(0, MAX_SEQUENCE), st.integers(0, MAX_SEQUENCE))  # few of them wrap, and in some runs none
 def test_sequences_wrap_to_0_after_the_largest_int(sequence: int, by: int) -> None:
-    """As Kafka's ``DefaultRecordBatch.incrementSequence`` computes it."""
+    """Compute the sequence as Kafka's ``DefaultRecordBatch.incrementSequence`` does."""
     kafkas = by - (MAX_SEQUENCE - sequence) - 1 if sequence > MAX_SEQUENCE - by else sequence + by
     assert increment_sequence(sequence, by) == kafkas
 
@@ -298,7 +298,8 @@ def test_last_sequence_wraps_within_a_batch() -> None:
 
 
 def test_parse_batch_takes_exactly_one() -> None:
-    """As a produce request holds it: cut short at any byte it is corrupt, with anything behind it invalid."""
+    """Parse a partition's records of a produce request: cut short at any byte they are corrupt, with anything behind
+    the batch invalid."""
     one = bytes(make(2))
     assert bytes(parse_batch(memoryview(one)).data) == one
     for keep in range(len(one)):

@@ -46,7 +46,8 @@ END = 5 + 2 * len(PARTS)
 def walk(
     cursor: BatchCursor, data: memoryview, windows: Iterator[int] | None = None
 ) -> tuple[list[tuple[int, int, int]], CursorStep]:
-    """The batches passed, and the step that ended the walk.  Each window is as large as it must be, and a bit more."""
+    """Return the batches passed, and the step that ended the walk. Each window is as large as it must be, and a bit
+    more."""
     found: list[tuple[int, int, int]] = []
     start = end = 0
     while True:

@@ -52,7 +52,7 @@ def read_by_kafka(data: bytes) -> list[StoredRecord]:
 
 
 def attributes_of(data: bytes | bytearray) -> Iterator[int]:
-    """The attributes byte of each record; ``data`` is one right batch."""
+    """Yield the attributes byte of each record; ``data`` is one valid batch."""
     batch = Batch(memoryview(data))
     plain, at = decompress(batch.attributes & 7, batch.data[HEADER_BYTES:], 1 << 24), 0
     for _ in range(batch.count):
@@ -66,7 +66,7 @@ def records_of(data: bytes | bytearray, **options: int) -> list[StoredRecord]:
 
 
 def with_body(body: bytes, *, codec: int = 0, count: int = 1) -> bytearray:
-    """A batch whose header is right around ``body``."""
+    """Return a batch with a correct header around ``body``."""
     data = build_batch([Record()] * count, attributes=codec)[:HEADER_BYTES] + body
     struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))

@@ -1,4 +1,4 @@
-"""When a connection is asked for a sign of life, and when it is given up (core/rpc/liveness.py)."""
+"""The times at which a connection is asked for a sign of life, and at which it is given up (core/rpc/liveness.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Watch:
         self.verdicts: list[tuple[float, LivenessVerdict]] = []
 
     def wait(self, until: float) -> list[tuple[float, LivenessVerdict]]:
-        """The verdicts of the time up to ``until``."""
+        """Return the verdicts of the time up to ``until``."""
         self.verdicts = []
         while self.now < until:
             self.now += TICK_S

@@ -178,8 +178,8 @@ BUSY_BYTES = 400_000
 
 @pytest.mark.parametrize("opened_apart", [False, True])
 async def test_a_process_with_much_to_do_is_not_dead(opened_apart: bool) -> None:
-    """It reads no more of what it has much of already, so it answers no ping there: a control connection, made for
-    this, says that it lives, and nothing is lost."""
+    """A busy process stops reading a connection of which it holds enough, so it responds to no ping there: a control
+    connection, opened for this, shows that it is alive, and nothing is lost."""
 
     async with World(queued_max_request_bytes=2 << 20, socket_request_max_bytes=2 << 20) as world:
         peer = await (world.peers.open(B, 5) if opened_apart else up(world, ConnectionKind.PRODUCE))
@@ -334,7 +334,7 @@ async def test_a_stopped_process_does_not_answer_hello() -> None:
 async def test_trouble_of_ones_own_is_told_from_a_peer_that_is_not_there(
     monkeypatch: pytest.MonkeyPatch, step: str, error: OSError | None, own_steps: set[str]
 ) -> None:
-    """Whoever has no descriptor, or whose resolver is away, has learnt nothing of the peer."""
+    """A process without a free descriptor, or whose resolver is away, has no evidence about the peer."""
 
     async with World(PeerSettings()) as world:
 

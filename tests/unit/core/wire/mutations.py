@@ -28,7 +28,7 @@ HOSTILE = (
 
 
 def sample_frames(seed: int, each: int) -> list[bytes]:
-    """Some valid frames of every advertised version of every API, without their size field."""
+    """Return ``each`` valid frames of every advertised version of every API, without their size field."""
     rng = random.Random(seed)
     frames = []
     for api in (*oracle.SERVED, *oracle.HAND_WRITTEN):

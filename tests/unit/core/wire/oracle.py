@@ -69,7 +69,7 @@ def versions(api: str) -> range:
 
 
 def advertised() -> Iterator[tuple[str, int]]:
-    """(API, version) of all that is decoded from schemas."""
+    """Yield each API and version that is decoded from schemas."""
     for api in SERVED:
         for version in versions(api):
             yield api, version
@@ -80,7 +80,7 @@ def api_key(api: str) -> ApiKey:
 
 
 def fields(description: Any, version: int) -> list[Any]:
-    """The fields of a class or a structure that this version has, in the schema's order."""
+    """Return the fields of a class or a structure that this version has, in the schema's order."""
     return [field for field in description.fields.values() if field.for_version_q(version)]
 
 
@@ -162,7 +162,8 @@ def _to_kafka(field: Any, version: int, value: Any) -> Any:
 
 
 def of_kafka(description: Any, version: int, message: Any) -> Values:
-    """The values of a decoded message; a zero uuid, which kafka-python's classes call None, is one again."""
+    """Return the values of a decoded message; a zero uuid, which kafka-python's classes call None, is a zero uuid
+    again."""
     return {
         field.name: _of_kafka(field, version, getattr(message, field.name)) for field in fields(description, version)
     }
@@ -246,7 +247,8 @@ def _types(kio_type: Any) -> dict[str, Any]:
 
 
 def _entity(kio_type: Any) -> Any:
-    """The dataclass in ``T``, ``T | None``, ``tuple[T, ...]`` or ``tuple[T, ...] | None``."""
+    """Return the dataclass in ``T``, ``T | None``, ``tuple[T, ...]`` or ``tuple[T, ...] | None``, None if there is
+    none."""
     if dataclasses.is_dataclass(kio_type):
         return kio_type
     return (

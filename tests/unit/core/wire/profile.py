@@ -1,4 +1,4 @@
-"""How much the generated tests of this folder do: the same few examples each time, many under ``BMQ_SOAK=1``."""
+"""The amount of work of this folder's generated tests: the same few examples each time, many under ``BMQ_SOAK=1``."""
 
 from __future__ import annotations
 

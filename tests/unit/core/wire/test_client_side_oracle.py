@@ -19,7 +19,7 @@ choices = st.randoms(use_true_random=False)
 
 
 def read_back(name: str, version: int, data: bytes) -> oracle.Values:
-    """As kafka-python decodes it, after kio has read all of it too."""
+    """Return the values that kafka-python decodes, after kio has read all of ``data`` too."""
     oracle.kio_read(name, version, data)
     kind = oracle.kafka_class(name)
     return oracle.of_kafka(kind, version, kind.decode(data, version=version))

@@ -105,7 +105,7 @@ def test_tagged_partitions_among_plain_ones() -> None:
 
 
 def pieces(rng: random.Random, records: bytes) -> list[memoryview]:
-    """The records as a cache holds them: several views, some of them empty."""
+    """Return the records as a cache holds them: several views, some of them empty."""
     cuts = sorted(rng.randint(0, len(records)) for _ in range(rng.randrange(3)))
     view = memoryview(records)
     return [view[start:end] for start, end in zip([0, *cuts], [*cuts, len(records)], strict=True)]
@@ -143,7 +143,8 @@ def fetched(rng: random.Random, values: oracle.Values) -> list[FetchedTopic]:
 
 
 def response_values(rng: random.Random, version: int) -> oracle.Values:
-    """As we send them: records are empty rather than null, and there are no snapshots to point at."""
+    """Return sample values as a broker sends them: records are empty rather than null, and no snapshot is referred
+    to."""
     values = oracle.sample(rng, "FetchResponse", version)
     for topic in values["responses"]:
         for each in topic["partitions"]:

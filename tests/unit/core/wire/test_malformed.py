@@ -30,7 +30,7 @@ SEED = 20_260
 
 
 def decode(frame: memoryview) -> Any:
-    """As the endpoint does; a header alone for what it has no schema of."""
+    """Decode a frame as the endpoint does; of an API or version without a schema, the header alone."""
     header = parse_header(frame)
     known = schema_range(header.api_key)
     if known is None or not known[0] <= header.api_version <= known[1]:
@@ -76,7 +76,8 @@ def test_spoilt_frames(shard: int) -> None:
 
 
 def check_accepted(message: Any) -> None:
-    """It holds what its schema allows: another encoder can write it, and what that wrote reads the same."""
+    """Check that a message holds what its schema allows: another encoder can write it, and what that wrote reads the
+    same."""
     if isinstance(message, Header | ProduceRequest | FetchRequest):
         return
     version = message.API_VERSION
@@ -145,7 +146,8 @@ def test_array_elements_of_a_request_are_bounded() -> None:
 
 
 def test_what_kafkas_tools_send_is_within_the_bounds() -> None:
-    """For 10,000 topics, or 100,000 partitions in them, with three nodes each where nodes are named."""
+    """Allow a request about 10,000 topics, or 100,000 partitions in them, with three nodes each where nodes are
+    named."""
     topics, partitions = 10_000, 100_000
     for key in (
         ApiKey.LIST_OFFSETS, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.DELETE_RECORDS,
@@ -162,7 +164,7 @@ def test_what_kafkas_tools_send_is_within_the_bounds() -> None:
 
 
 def test_tagged_fields_of_a_structure_are_bounded() -> None:
-    """Of messages from schemas, headers, and those by hand."""
+    """Bound the tagged fields of messages decoded from schemas, of headers, and of messages decoded by hand."""
     for count, is_read in ((TAGS_MAX, True), (TAGS_MAX + 1, False)):
         unknown = uvarint(count) + b"\x7f\x00" * count
         bodies = [

@@ -43,7 +43,7 @@ def topic_of(world: World, name: str, *partitions: int, topic_id: uuid.UUID | No
 
 
 async def fetch(world: World, version: int, topics: list[Any], *, members: Members | None = None, **fields: Any) -> Any:
-    """The decoded response; the answer was sent."""
+    """Return the decoded response, and release its memory as if it was sent."""
     message = FetchRequest(
         version=version,
         **{

@@ -92,7 +92,8 @@ async def test_news_without_records_do_not_end_the_wait() -> None:
 
 
 async def test_records_that_the_client_does_not_take_are_given_again() -> None:
-    """It may poll without moving its position; nothing new needs to happen there."""
+    """Poll again without moving the position, as a client may: the same records come, though nothing new was flushed
+    there."""
 
     async with serving(3, has_sessions=True) as world:
         client = Client(world, range(3))

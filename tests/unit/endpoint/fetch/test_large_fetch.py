@@ -30,7 +30,7 @@ async def fetching() -> AsyncIterator[World]:
 
 
 def listed(count: int = MANY, **options: Any) -> list[SessionPartition]:
-    """The last ten do not exist."""
+    """Return ``count`` partitions, of which the last ten do not exist."""
     return [want("orders", number + 10, **options) for number in range(count)]
 
 

@@ -19,7 +19,7 @@ def lane(limit: int = LIMIT) -> MemoryPool:
 
 
 def full(size: int = LIMIT) -> tuple[MemoryPool, Reservation]:
-    """A lane with ``size`` bytes taken: a reservation may grow past every limit."""
+    """Return a pool and a reservation that holds ``size`` bytes of it; a reservation may grow past every limit."""
     made = lane()
     held = made.try_take(size)
     assert held is not None

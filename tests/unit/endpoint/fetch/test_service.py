@@ -32,7 +32,7 @@ T0 = ("t", 0)
 
 
 async def settle() -> None:
-    """Until tasks that can go on stand still again."""
+    """Wait until all tasks that can continue stand still again."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -189,7 +189,7 @@ class Followed(SessionPartition):
 
 @pytest.mark.parametrize("end", ["at once", "late", "cancelled"])
 def test_a_fetch_that_is_over_leaves_nothing_to_the_collector(end: str) -> None:
-    """Its watch and its partitions refer to each other while it waits."""
+    """While a fetch waits, its watch and its partitions refer to each other."""
     left: list[weakref.ref[Followed]] = []
 
     async def main() -> None:
@@ -426,7 +426,7 @@ async def test_the_tail_follows_the_log_start_and_the_block_cache_the_tail() -> 
 async def test_a_response_with_records_says_nothing_of_a_partition_that_moves(
     max_wait_s: float, session: tuple[int, int]
 ) -> None:
-    """It must list each partition: this one without an error, and with no watermark, as none is known for sure."""
+    """The response must list each partition: this one without an error, and without a watermark, as none is certain."""
 
     async with serving() as world:
         world.close("t", 0)

@@ -48,7 +48,7 @@ def begin(
 
 
 def opened(sessions: FetchSessions, partitions: int = 1, now_ms: int = 0) -> int:
-    """A new session's id."""
+    """Open a session and return its id."""
     turn = begin(sessions, 0, 0, wanted(*range(partitions)), now_ms=now_ms)
     assert turn.session is not None
     return turn.session.id

@@ -19,7 +19,7 @@ BIG = 20 << 10
 
 
 def batch(base: int, count: int = 1, size: int = BIG) -> Batch:
-    """A batch in a frame of its own; ``size`` of each value."""
+    """Return a batch in a frame of its own; ``size`` is that of each value."""
     return Batch(memoryview(build_batch([Record(value=b"x" * size)] * count, base_offset=base)))
 
 
@@ -28,7 +28,7 @@ def cache(limit: int = 1 << 30) -> TailCache:
 
 
 def read(tails: TailCache, key: PartitionKey, offset: int, max_bytes: int = 1 << 30, end: int = 1 << 40) -> list[int]:
-    """Base offsets of what is found."""
+    """Return the base offsets of the batches found."""
     found = tails.read(key, offset, max_bytes, end, at_least_one=True)
     assert found is not None
     assert found.size == sum(map(len, found.buffers))

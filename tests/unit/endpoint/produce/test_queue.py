@@ -94,7 +94,7 @@ class Part:
         self.ended_at = asyncio.get_running_loop().time()
 
     def leave(self) -> None:
-        """It timed out, or its client has gone."""
+        """Leave the queue, as a batch does that timed out or whose client has gone."""
         self.is_over = True
         self.on_over()
 
@@ -118,7 +118,8 @@ async def test_a_line_is_served_in_order_in_one_step() -> None:
 
 
 async def test_the_line_is_gone_with_its_last() -> None:
-    """Who comes in the very next turn goes straight to the owner, not into a line that nobody serves."""
+    """A batch that comes in the turn after the queue's last one left goes straight to the owner, not into a queue that
+    is served no longer."""
 
     holding, owners = ProduceQueue(), FakeOwners()
     held: list[bool] = []

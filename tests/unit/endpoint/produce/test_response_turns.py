@@ -54,7 +54,7 @@ def counted(patch: pytest.MonkeyPatch) -> Iterator[Turns]:
 
 
 async def connect(w: World) -> Peer:
-    """A client's connection, whose partition has an open segment that was flushed to."""
+    """Return a client's connection, whose partition has an open segment that was flushed to."""
     w.topic()
     await w.owner()
     peer = Peer(Listener(w.endpoint, w.config, Metrics()))

@@ -28,7 +28,8 @@ def test_what_follows_waits_until_the_refused_one_is_back(client: FakeClient) ->
 
 
 def test_an_earlier_batch_that_an_owner_gave_back_is_not_the_refused_one(client: FakeClient) -> None:
-    """It was let pass before; its producer has sent nothing again."""
+    """Let an earlier batch pass again, after an owner gave it back: its producer has sent nothing again, so the refused
+    batch is still the one to wait for."""
     stumbles = RetryOrder()
     stumbles.note(client, KEY, 7, 10)
     assert stumbles.may_pass(client, KEY, 7, 9, is_again=True)

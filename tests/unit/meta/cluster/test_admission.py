@@ -1,4 +1,4 @@
-"""Who may ask what on the internal port: members, in their roles, with the controller's ownership numbers."""
+"""Admission to the internal port: members, in their roles, with the controller's ownership numbers."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ names = st.sampled_from(["", "a", "b", "c"])
 
 
 def owned_by(view: KvClusterView, incarnation: str) -> set[PartitionKey]:
-    """As many as the view counts."""
+    """Return the partitions of the member, after the view has counted as many."""
     found = {
         PartitionKey(topic_id, number * CHUNK + index)
         for (topic_id, number), chunk in view.chunks.items()
@@ -85,7 +85,7 @@ def test_what_is_no_record_is_refused(data: bytes) -> None:
 
 
 def changed(**fields: object) -> bytes:
-    """A member's record, wrong in these."""
+    """Return a member's record with wrong values in these fields."""
     raw = json.loads(encode_member(Member(incarnation="bad", roles=frozenset({"broker"}))))
     return json.dumps(raw | fields).encode()
 

@@ -85,7 +85,7 @@ async def test_it_is_there_as_long_as_it_lives_and_gone_at_once_when_it_leaves()
 
 
 async def test_a_process_that_may_not_join_again_ends() -> None:
-    """It is asked each time, before anything of it is registered."""
+    """A process asks before it joins again, and before anything of it is registered; if it is refused, it ends."""
 
     kv = MemoryKeyValue(MemoryStore())
     async with joined(kv, BROKER) as one:
@@ -245,7 +245,7 @@ async def test_a_hundred_proxies_that_start_together_make_few_commits() -> None:
 
 
 async def lose_id(kv: KeyValue, one: Joined, holder: str) -> None:
-    """It is no member any more, and another has its id before it joins again."""
+    """Remove the member's key and give its node id to ``holder`` before it joins again."""
     id_key = node_id_key("c", one.membership.member.node_id)
     await kv.commit([], [Delete(member_key("c", one.membership.member.incarnation)), Put(id_key, holder.encode())])
 

@@ -1,4 +1,4 @@
-"""Where clients are sent: even, the same everywhere, and little moves when a proxy comes or goes."""
+"""The proxies that clients are sent to: even, the same everywhere, and little moves when a proxy comes or goes."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_one_that_is_not_a_member_tells_of_the_others_while_there_are_any(
 
 
 def listening(number: int, **ports: int) -> Member:
-    """A proxy with listeners of these names."""
+    """Return a proxy with listeners of these names."""
     named = tuple((name, Address(host=f"{name.lower()}{number}", port=port)) for name, port in ports.items())
     return replace(proxy(number), kafka=named[0][1], listeners=named)
 

@@ -1,4 +1,4 @@
-"""Which member of a cluster is asked, how often, and what giving up means."""
+"""The attempts of one call to a cluster: which member is asked, how often, and what giving up means."""
 
 from __future__ import annotations
 

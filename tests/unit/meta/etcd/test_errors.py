@@ -1,4 +1,4 @@
-"""Which failures of etcd say that nothing was done, and which say nothing."""
+"""The failures of etcd: those that prove that nothing was done, and those that leave it open."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("error", [KeyError("getpwuid(): uid not found: 65532"), OSError("No username set")])
 def test_a_user_id_without_a_name_is_said(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container with a user id of its own; both are what Python's versions raise."""
+    """Run under a user id without a name, as in a container; each error is what some version of Python raises."""
 
     def getuser() -> str:
         raise error

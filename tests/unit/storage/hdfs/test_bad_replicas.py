@@ -21,7 +21,7 @@ VOID = b""
 
 
 def reported(fake: FakeNameNode) -> list[list[str]]:
-    """The nodes of each block that was reported, and their storages."""
+    """Return, for each block that was reported, its datanodes and their storages."""
     requests = [pb.ReportBadBlocksRequest.FromString(call.request) for call in fake.calls]
     return [
         [f"{node_name(node.id)} {storage}" for node, storage in zip(block.nodes, block.storage_ids, strict=True)]
@@ -83,7 +83,7 @@ async def reading(*replicas: str, is_open: bool = False, times: int = 1) -> tupl
 async def test_bad_replicas_are_reported_unless_all_of_several_are_bad(
     replicas: list[str], expected: list[list[int]]
 ) -> None:
-    """Who finds all of several bad may be damaged itself (DFSInputStream.reportCheckSumFailure)."""
+    """A client that finds all of several replicas bad may be damaged itself (DFSInputStream.reportCheckSumFailure)."""
     found, names = await reading(*replicas)
     assert found == [[f"{names[number]} s{number}" for number in numbers] for numbers in expected]
 

@@ -1,4 +1,4 @@
-"""Why no pipeline opens: datanodes without room, slow ones, and silent ones are told apart."""
+"""The reasons why no pipeline opens: datanodes without room, slow ones, and silent ones are told apart."""
 
 from __future__ import annotations
 

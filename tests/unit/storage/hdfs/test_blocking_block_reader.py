@@ -71,7 +71,7 @@ def datanode(answer: Callable[[Send], None]) -> Iterator[tuple[str, int]]:
 
 
 def _say_no_more(connection: socket.socket) -> None:
-    """A client that has what it wants may have hung up already."""
+    """Shut the sending side down, unless the client has closed the connection already, having all that it wants."""
     try:
         connection.shutdown(socket.SHUT_WR)
     except OSError as error:
@@ -164,7 +164,7 @@ def test_packets_that_do_not_follow_one_another() -> None:
 
 
 def test_a_datanode_that_says_nothing_is_given_up() -> None:
-    """It takes the connection, as one whose process is stopped does."""
+    """Accept the connection and send nothing, as a datanode whose process is stopped does."""
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError):
         reading(silent.getsockname(), 0, memoryview(bytearray(10)), step_s=0.05).run()
 
@@ -209,7 +209,7 @@ def test_stopped_before_it_began() -> None:
 @pytest.mark.loops("asyncio")
 @pytest.mark.parametrize("length", [1, 2, 4 << 20])
 async def test_a_large_read_takes_its_memory_once(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
-    """What the thread has received is the result, and is not copied into it."""
+    """Read a block by a thread: the received bytes are the result, and are not copied into it."""
 
     async def fill(client: Any, node: Any, located: Any, offset: int, out: memoryview) -> None:
         out[-1:] = b"z"

@@ -1,10 +1,10 @@
-"""How many copies a fence leaves, and whether HDFS can add the missing ones.  NameNode and datanodes are played.
+"""The number of copies that a fence leaves, and whether HDFS can add the missing ones. NameNode and datanodes are
+played.
 
 A datanode refuses a copy of a block whose replica it has open with the same generation stamp or a later one
 (FsDatasetImpl.createTemporary), and the NameNode tries again only after
-dfs.namenode.reconstruction.pending.timeout-sec, five minutes.  So an open replica that a fence leaves behind must be of
-an earlier generation than the closed ones.
-"""
+dfs.namenode.reconstruction.pending.timeout-sec, five minutes. So an open replica that a fence leaves behind must be of
+an earlier generation than the closed ones."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Hdfs:
 
     @property
     def copies(self) -> int:
-        """Those that the NameNode counts."""
+        """The number of copies that the NameNode counts."""
         assert self.final is not None
         closed = [port for port, node in self.nodes.items() if node.is_closed]
         assert all(self.nodes[port].generation == self.final.generation for port in closed)
@@ -217,7 +217,8 @@ def test_dead_datanodes_are_not_waited_for(dead: int, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_silent_datanode_takes_a_copy_again_when_it_comes_back(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does what it was asked as soon as it goes on: the generation that it takes is not the closed replicas'."""
+    """The datanode carries out the pending request as soon as it runs again: the generation that it takes is not the
+    closed replicas'."""
     hdfs, took_s = fence(monkeypatch, ON_TIME, Node(stop_s=NEVER), ON_TIME, sync=sync)
     assert (hdfs.copies, hdfs.refusing) == (2, [])
     assert SOON_S <= took_s < 2 * SOON_S, "two copies are enough to go on"
@@ -225,7 +226,7 @@ def test_a_silent_datanode_takes_a_copy_again_when_it_comes_back(sync: bool, mon
 
 
 def test_an_unreadable_replica_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is open and left out: a writer was interrupted between data and checksum."""
+    """Interrupt a writer between data and checksum: the unreadable replica stays open and is left out."""
     hdfs, _ = fence(monkeypatch, ON_TIME, Node(is_unreadable=True), ON_TIME)
     assert (hdfs.copies, hdfs.refusing) == (2, [])
 

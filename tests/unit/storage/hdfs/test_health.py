@@ -1,4 +1,4 @@
-"""What NameNodes say of their health, asked of small servers that speak Hadoop RPC."""
+"""The health that NameNodes report, asked of small servers that speak Hadoop RPC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which NameNodes a root's URL means, by the configuration and without it."""
+"""The NameNodes that a root's URL means, with the configuration and without it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_default_without_any_configuration_says_what_to_give() -> None:
     "properties", [{"hadoop.security.authentication": "kerberos"}, {"dfs.data.transfer.protection": "privacy"}]
 )
 def test_addresses_in_the_url_do_not_ask_the_configuration(properties: dict[str, str]) -> None:
-    """It may be another cluster's: whether this one takes us, it says itself."""
+    """The configuration may be another cluster's: the NameNode itself responds whether it accepts the client."""
     config = SiteConfig({**HA, **properties}, "conf")
     assert str(resolve("hdfs://nn:8020/b", config)) == "hdfs://nn:8020/b"
 

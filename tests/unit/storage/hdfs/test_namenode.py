@@ -109,7 +109,7 @@ async def read_frame(reader: asyncio.StreamReader) -> list[bytes]:
 
 @contextlib.asynccontextmanager
 async def namenode(*answers: Answer, dead: int = 0) -> AsyncIterator[tuple[NameNode, list[FakeNameNode]]]:
-    """A client of as many fakes as there are answers, after ``dead`` addresses where nobody listens."""
+    """Yield a client and its fake NameNodes, one for each answer, after ``dead`` addresses where nothing listens."""
     fakes = [FakeNameNode(answer) for answer in answers]
     async with contextlib.AsyncExitStack() as stack:
         for fake in fakes:

@@ -26,7 +26,8 @@ WAITS_FOR_RECOVERY = -1
 
 
 def answering(what: str | int | None) -> Answer:
-    """A datanode that answers getReplicaVisibleLength so; None: not at all."""
+    """Return a datanode's response to getReplicaVisibleLength: a length, an error's class, or, for None, no response at
+    all."""
     if what is None or isinstance(what, str):
         return lambda _call: what
     length = what & (1 << 64) - 1
@@ -35,7 +36,7 @@ def answering(what: str | int | None) -> Answer:
 
 @contextlib.asynccontextmanager
 async def datanodes(known: int, *answers: str | int | None) -> AsyncIterator[tuple[HdfsClient, pb.LocatedBlock]]:
-    """An open block of which the NameNode knows ``known`` bytes, with a replica on a datanode for each answer."""
+    """Yield an open block of which the NameNode has ``known`` bytes, with a replica on a datanode for each answer."""
     settings = HdfsSettings(probe_timeout_s=0.2, read_timeout_s=0.2)
     client = HdfsClient.build((("127.0.0.1", 1),), "h", settings, SimpleAuthenticator("alice"))
     located = pb.LocatedBlock(
@@ -94,7 +95,7 @@ async def test_rule_1_unreadable_is_not_empty(known: int, answers: Sequence[str 
 
 @pytest.mark.parametrize("answers", [[MISSING] * 3, [OLDER], [MISSING, OLDER]])
 async def test_a_block_that_was_never_written_is_empty(answers: Sequence[str | int | None]) -> None:
-    """It was allocated, and its pipeline not opened yet."""
+    """Allocate a block whose pipeline is not open yet."""
 
     async with datanodes(0, *answers) as (client, located):
         assert await visible_length(client, located) == 0

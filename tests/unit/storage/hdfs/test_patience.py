@@ -1,4 +1,4 @@
-"""How long several datanodes are waited for: a table of when each responds, and what it says."""
+"""The time for which several datanodes are waited for: a table of when each responds, and with what."""
 
 from __future__ import annotations
 

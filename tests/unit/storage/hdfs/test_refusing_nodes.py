@@ -117,7 +117,7 @@ async def test_nodes_that_the_namenode_knows_to_be_full_count_too(monkeypatch: p
 
 @pytest.mark.parametrize("is_given", [True, False])
 async def test_where_fewer_nodes_live_files_have_fewer_copies(is_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the NameNode has noticed that the node is dead, or gives it out still."""
+    """Let one of three datanodes die: files get two copies, whether or not the NameNode still offers the dead node."""
 
     async with played_hdfs(monkeypatch, 0, 0, None) as hdfs:
         assert await hdfs.open() == [0, 1, 2]

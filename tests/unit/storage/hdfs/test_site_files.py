@@ -107,7 +107,7 @@ def test_lists_and_truth() -> None:
 
 
 def test_includes_stand_in_their_place(write: Write, tmp_path: Path) -> None:
-    """What follows an include wins over it, and a file may include another, from its own folder."""
+    """A property that follows an include wins over it, and a file may include another one, from its own folder."""
     (tmp_path / "more").mkdir()
     write(core_site=prop("a", "1") + '<xi:include href="more/one.xml"/>' + prop("c", "3"))
     (tmp_path / "more" / "one.xml").write_text(

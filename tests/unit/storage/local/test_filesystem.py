@@ -81,7 +81,7 @@ class Writer:
             self.acked = int(self._out.readline().split()[1])
 
     def rest(self) -> str:
-        """Reads to the end of the process; its last word, empty if it was killed."""
+        """Read to the end of the process and return its last word, empty if it was killed."""
         last = ""
         for line in self._out:
             word = line.split()
@@ -435,7 +435,8 @@ async def test_a_sync_flush_syncs_the_names_made_before_it(tmp_path: Path, monke
 
 
 def _noted(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, int]]:
-    """The calls of these functions of ``os`` from now on, each with the inode that it was made for."""
+    """Return a list that collects the calls of these functions of ``os`` from now on, each with the inode that it was
+    made for."""
     calls: list[tuple[str, int]] = []
 
     def note(name: str) -> None:
@@ -472,7 +473,7 @@ async def test_a_sync_flush_puts_the_bytes_on_disk_before_it_is_answered(
 async def test_a_sync_fence_puts_bytes_and_names_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_closed: bool
 ) -> None:
-    """Its writer was killed between write and sync, or a first fence was; the folders that it made are not synced
+    """Kill the writer, or a first fence, between write and sync: the folders that the writer made are not synced
     either."""
 
     async with opened(tmp_path) as fs:
@@ -704,7 +705,8 @@ async def test_urls(tmp_path: Path) -> None:
 async def test_a_folder_is_removed_while_others_write_into_it_and_remove_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on HDFS, where a delete is one step: the late file goes, too, and whoever removed one first is no error."""
+    """Delete as HDFS does, in one step: files that are written meanwhile go, too, and those that another process has
+    removed are not an error."""
     rmdir, unlink = os.rmdir, os.unlink
     late = ["one", "two"]
     removed: list[str] = []

@@ -52,7 +52,7 @@ def opened(storage: MemoryStorage, holder: str = "a", path: str = "/f") -> Await
 
 
 async def settled(awaitable: Awaitable[T], after_s: float) -> T | None:
-    """Its result within ``after_s`` virtual seconds, None if there is none."""
+    """Return the result within ``after_s`` virtual seconds, None if there is none."""
     task = asyncio.ensure_future(awaitable)
     await asyncio.wait([task], timeout=after_s)
     return task.result() if task.done() else None
@@ -256,7 +256,8 @@ async def test_full_disks() -> None:
 
 
 async def test_concat_appends_no_larger_blocks_to_smaller_ones() -> None:
-    """As HDFS: "source file has preferred block size which is greater than the target file's"."""
+    """Refuse the concat as HDFS does: "source file has preferred block size which is greater than the target
+    file's"."""
 
     fs = MemoryFileSystem(MemoryStorage(Random(1)), "a")
     for name, block_bytes in (("/d/small", 1 << 20), ("/d/large", 2 << 20)):
