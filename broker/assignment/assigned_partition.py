@@ -161,8 +161,9 @@ class AssignedPartition:
         """Serve the requests that wait."""
         self.state = OpenState.OPEN
         self.reason, self.was_open = "", True
+        was_offline = self._offline_looks > 0
         self._failures = self._offline_looks = 0
-        return [ev.WakeRequests()]
+        return [ev.WakeRequests(), ev.ReportServedAgain()] if was_offline else [ev.WakeRequests()]
 
     def _on_failed(self, event: ev.Failed) -> list[Effect]:
         """Try again, ever more slowly and without end."""

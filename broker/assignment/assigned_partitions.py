@@ -32,6 +32,7 @@ This is the shell: it awaits and reports.  ``broker.assignment.assigned_partitio
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -50,11 +51,14 @@ from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.broker.partition.states import PartitionState
 from bmq.core.aio.tasks import cancel_and_wait, report_bug
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import PartitionPath
+
+_log = logging.getLogger(__name__)
 
 BACKGROUND_PARALLEL = 2
 """Partitions opened at once while no request asks for one."""
@@ -389,6 +393,9 @@ class AssignedPartitions:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def _report_served_again(self, slot: _Slot, effect: ev.ReportServedAgain) -> None:
+        _log.info("a partition that was OFFLINE is served again", extra=fields(**slot.path.log_fields))
+
     # ----------------------------------------------------------------------------------------------------- takeover
 
     def _take_over(self, slot: _Slot, effect: ev.TakeOver) -> None:
@@ -496,6 +503,7 @@ PERFORM = dict(
         _perform(ev.DropPrecreated, AssignedPartitions._drop_precreated),
         _perform(ev.CheckRecord, AssignedPartitions._check_record),
         _perform(ev.WakeRequests, AssignedPartitions._wake),
+        _perform(ev.ReportServedAgain, AssignedPartitions._report_served_again),
     )
 )
 """The function that performs each type of effect."""

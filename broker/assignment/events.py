@@ -183,6 +183,11 @@ class WakeRequests:
     """Request to wake the requests that wait: the partition is open, or OFFLINE."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReportServedAgain:
+    """Request to report to the operator that a partition that was OFFLINE is open."""
+
+
 Effect = (
     Enqueue
     | TakeOver
@@ -194,4 +199,5 @@ Effect = (
     | DropPrecreated
     | CheckRecord
     | WakeRequests
+    | ReportServedAgain
 )

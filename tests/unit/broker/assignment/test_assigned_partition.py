@@ -235,6 +235,18 @@ def test_an_offline_partition_under_repair_is_left_alone_until_it_is_released() 
     assert partition.handle(ev.RecordChecked(PartitionRecord(epoch=5))) == [ENQUEUE]
 
 
+def test_the_end_of_offline_is_reported_once() -> None:
+    partition = brought_to(OFF)
+    partition.handle(ev.AlarmRang(partition._alarm))
+    partition.handle(ev.RecordChecked(PartitionRecord(epoch=9)))
+    partition.handle(ev.TurnCame(Q, is_lost=False))
+    assert partition.handle(ev.Opened()) == [WAKE, ev.ReportServedAgain()]
+    partition.handle(ev.Failed("its ownership ended"))
+    partition.handle(ev.AlarmRang(partition._alarm))
+    partition.handle(ev.TurnCame(Q, is_lost=False))
+    assert partition.handle(ev.Opened()) == [WAKE]
+
+
 def test_a_partition_that_is_not_a_members_says_so() -> None:
     partition = brought_to(Q)
     (effect,) = partition.handle(ev.TurnCame(Q, is_lost=True))
