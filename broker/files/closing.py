@@ -1,4 +1,4 @@
-"""The end of a partition's files: dropped unused, closed and indexed, or taken over by their own writer."""
+"""The end of a partition's files: dropped unused, closed and indexed, or sealed by their own writer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bmq.storage.filesystem import NoSuchFile, StorageError
 from bmq.storage.segment import IDX_OVERHEAD, encode_idx
 
 OPENINGS_WAIT_S = 20.0
-"""Longest wait, in seconds, of the takeover of a broken segment for files that are being opened: a broker that rolls
+"""Longest wait, in seconds, before a broken segment is sealed, for files that are being opened: a broker that rolls
 many segments opens files all the time.
 """
 SEAL_TURN_S = 5.0
-"""Seconds after which the next waiting takeover gets the turn of one that still runs: that one waits for lease
-recovery, which takes minutes and costs storage little. The turn is passed on instead of letting each waiting takeover
+"""Seconds after which the next waiting seal gets the turn of one that still runs: that one waits for lease
+recovery, which takes minutes and costs storage little. The turn is passed on instead of letting each waiting seal
 start by itself: hundreds would start at once, slow each other down until all of them time out, and begin again.
 """
 INDEX_BYTES_MAX = 128 << 10
@@ -52,7 +52,7 @@ class Closing:
         self._files = files
         self._is_ours = is_ours
         self._is_moving = False
-        self._waits: set[asyncio.Timeout] = set()  # one for each takeover that waits for others
+        self._waits: set[asyncio.Timeout] = set()  # one for each seal that waits for others
         self.has_successor = False
         self.left: dict[SegmentName, tuple[int, bytes]] = {}  # segment length and index; one or two of a hand-over
 
@@ -63,7 +63,7 @@ class Closing:
     async def close(self, effect: CloseSegment) -> SegmentEntry | None:
         """Close and index a segment whose bytes are all acknowledged; return its entry with length and end offset.
 
-        Takes the file over (`seal`) if it does not close. Returns None if another broker owns the partition.
+        Seals the file if it does not close. Returns None if another broker owns the partition.
         """
         entry, checkpoint = effect.entry, effect.checkpoint
         try:
@@ -90,7 +90,7 @@ class Closing:
         try:
             await self._files.close(entry)
             await drafting
-        finally:  # if the file did not close, its takeover writes the index again: no draft may still be running then
+        finally:  # if the file did not close, its seal writes the index again: no draft may still be running then
             await cancel_and_wait(drafting)
         await self._segments.publish_idx(entry.name)
 
@@ -110,8 +110,8 @@ class Closing:
 
         Each attempt first reads from the metadata store who owns the partition; returns None if another broker does.
 
-        A takeover costs storage more than a new file, and no produce waits for it. So the partitions whose files broke
-        at the same time get their next files first. A hand-over waits for the takeover, and so ends that wait
+        A seal costs storage more than a new file, and no produce waits for it. So the partitions whose files broke
+        at the same time get their next files first. A hand-over waits for the seal, and so ends that wait
         (`hurry`).
         """
         await asyncio.sleep(0)  # the partition requests its own next file in this turn of the loop
@@ -142,7 +142,7 @@ class Closing:
             return _closed(entry, checkpoint)
 
     def hurry(self) -> None:
-        """End the waits of takeovers for others: the partition moves, and no broker serves it before they are done."""
+        """End the waits of seals for others: the partition moves, and no broker serves it before they are done."""
         self._is_moving = True
         now = asyncio.get_running_loop().time()
         for wait in self._waits:
@@ -151,7 +151,7 @@ class Closing:
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait for one of the broker's takeover turns, and hold it for `SEAL_TURN_S` at most.
+        """Wait for one of the broker's turns to seal, and hold it for `SEAL_TURN_S` at most.
 
         Goes on without a turn if the partition is to move.
         """
@@ -190,7 +190,7 @@ def _closed(entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry:
 
 
 class _Turn:
-    """One of the broker's takeover turns, held until ``end`` is called or `SEAL_TURN_S` have passed."""
+    """One of the broker's turns to seal, held until ``end`` is called or `SEAL_TURN_S` have passed."""
 
     __slots__ = ("_timer", "_turns")
 

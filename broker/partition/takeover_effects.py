@@ -38,7 +38,8 @@ async def recover_log(driver: PartitionDriver, effect: ev.RecoverLog) -> Event |
             return None  # a later owner may have deleted the segments: that is no damage, and this one is fenced
     except KvError as error:
         outcome = ev.RecoveryFailed(f"cannot check whether a later owner has changed the log: {error!r}")
-    if isinstance(outcome, ev.RecoveryFailed):
+    is_last_try = effect.passes_damaged  # OFFLINE follows, and has a line of its own
+    if isinstance(outcome, ev.RecoveryFailed) or (isinstance(outcome, ev.LogUnreadable) and not is_last_try):
         return _delayed(driver, outcome)
     for report in takeover.losses:
         report()
@@ -57,7 +58,7 @@ async def _recovered(takeover: Takeover, effect: ev.RecoverLog) -> Event:
         return ev.RecoveryFailed(repr(error))
 
 
-def _delayed(driver: PartitionDriver, failure: ev.FenceFailed | ev.RecoveryFailed) -> Event:
+def _delayed(driver: PartitionDriver, failure: ev.FenceFailed | ev.RecoveryFailed | ev.LogUnreadable) -> Event:
     """Return the failure, and log what the takeover waits for: a client only sees that it has to wait."""
     _takeover(driver).trouble = failure.reason
     text = "a partition is not taken over yet, trying again"

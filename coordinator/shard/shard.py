@@ -7,10 +7,11 @@
        └── it is empty ─────┘  └──────── FAILED ◀── the log is lost ─┘            (CLOSED from everywhere)
 
 Loading opens the log, replays it, appends a barrier, and replays up to the barrier; then the shard serves.  All writes
-of an earlier owner that were acknowledged lie below the barrier; later ones are refused (``log``).  If the shard comes
-back to this process under another ownership number, it is a new object.  A shard that fails is loaded again, after
-pauses that grow, until it is closed: slow storage at start must not end it.  An ACTIVE shard without members runs
-nothing.  Nothing is written for a shard that is empty and that no group needs: it goes back to INITIAL.
+of an earlier owner that were acknowledged lie below the barrier; later ones are refused (``log``).  A load that fails
+leads to FAILED, too.  If the shard comes back to this process under another ownership number, it is a new object.  A
+shard that fails is loaded again, after pauses that grow, until it is closed: slow storage at start must not end it.  An
+ACTIVE shard without members runs nothing.  Nothing is written for a shard that is empty and that no group needs: it
+goes back to INITIAL.
 """
 
 from __future__ import annotations

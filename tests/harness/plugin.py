@@ -7,11 +7,12 @@
 | `loops("asyncio", limit_s=600)` | there, for no longer than that; without it for `LIMIT_S` |
 | `loops("asyncio", "uvloop", "virtual")` | once on each of these loops |
 | `seed(7)`, or `parametrize("seed", …)` | with `random` and `uuid.uuid4` seeded so; 0 without it |
-| `leaves_tasks` | as without it, but may leave tasks: those of a process that the test kills or never stops |
+| `leaves_tasks` | as with no marker, but it may leave tasks: those of a process that the test kills or never stops |
 
 A test fails if it leaves a task that nobody has cancelled, if a callback or a lost task raises, and if it does not end:
-at a deadlock or after a day of virtual time, and after `LIMIT_S` on the other loops.  pytest-asyncio runs tests on any
-loop too, but passes a test in the first two cases, and cannot seed a run.
+at a deadlock or after a day of virtual time (`run` in tests/harness/loop.py), and after `LIMIT_S` on the other loops.
+pytest-asyncio runs tests on any loop too, but passes a test that leaves a task or whose callback raises, and cannot
+seed a run.  tests/conftest.py loads this plugin.
 """
 
 from __future__ import annotations

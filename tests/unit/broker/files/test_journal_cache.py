@@ -11,7 +11,7 @@ import pytest
 
 from bmq.broker.files.journal_cache import FORGOTTEN_S, LIVING_PATIENCE_S, JournalCache
 from bmq.storage import layout
-from bmq.storage.filesystem import Appender, Lease, StorageUnavailable, write_once
+from bmq.storage.filesystem import Appender, CorruptData, Lease, StorageError, StorageUnavailable, write_once
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.log_text import lines
@@ -236,7 +236,10 @@ async def test_a_snapshot_has_each_partition_that_comes_or_goes_meanwhile_once()
         assert sorted(key.partition for key in seen) == [0, 1, 2, 3]
 
 
-async def test_a_takeover_that_waits_for_a_journal_says_so(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [StorageUnavailable, CorruptData])
+async def test_a_takeover_that_waits_for_a_journal_says_so(
+    error: type[StorageError], caplog: pytest.LogCaptureFixture
+) -> None:
     """The former owner is alive but cut off from storage, and its journal's only datanode is dead: nothing else shows
     why clients wait."""
 
@@ -252,7 +255,7 @@ async def test_a_takeover_that_waits_for_a_journal_says_so(caplog: pytest.LogCap
 
             async def ask(path: str) -> int:
                 if is_dead and path.startswith(layout.journal("a", 1)[:-5]):
-                    raise StorageUnavailable(f"{path}: no datanode of it answers")
+                    raise error(f"{path}: no datanode of it answers")
                 return await visible_length(path)
 
             heir.fs.visible_length = ask  # type: ignore[method-assign]
