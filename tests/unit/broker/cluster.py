@@ -1,8 +1,7 @@
-"""Several brokers on one storage and one store in memory; each with a view of its own, so that views may differ.
+"""Several brokers on one storage and one store in memory, each with a view of its own, so that views may differ.
 
-What a broker tells another is encoded, carried by ``Wire`` and decoded, as ``core.rpc.peers`` would; nothing else is
-faked.
-"""
+A message from one broker to another is encoded, carried by ``Wire`` and decoded, as ``core.rpc.peers`` would; nothing
+else is faked."""
 
 from __future__ import annotations
 
@@ -46,7 +45,8 @@ _RESPONSE_HEADER_BYTES = 5
 
 
 class Wire:
-    """``core.rpc.peers.Peers.ask``; ``is_cut`` loses everything, ``asked`` keeps who was told what."""
+    """A stand-in for ``core.rpc.peers.Peers.ask``; ``is_cut`` loses everything, ``asked`` keeps each message and its
+    receiver."""
 
     def __init__(self, cluster: Cluster, own: str) -> None:
         self._cluster = cluster
@@ -198,7 +198,7 @@ class Cluster:
         return [PartitionKey(topic.topic_id, partition) for partition in range(topic.partitions)]
 
     def give(self, owner: str, *keys: PartitionKey) -> None:
-        """Everybody hears of it in the same moment."""
+        """Assign partitions to ``owner`` in all views in the same moment."""
         for node in self.nodes.values():
             node.view.assign(owner, *keys)
 

@@ -220,7 +220,7 @@ def _record(number: int, sequence: int) -> bytearray:
 
 @pytest.mark.parametrize("how", ["killed", "paused"])
 def test_broken_segments_are_taken_over_after_the_next_are_open(how: str) -> None:
-    """Nobody waits for a takeover, and it costs the NameNode more than opening a file."""
+    """No produce waits for a takeover, and a takeover costs the NameNode more than opening a file."""
     broken = Broken(60, how)
     assert broken.affected > 30
     first = broken.calls.index("fence")

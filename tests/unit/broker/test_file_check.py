@@ -1,4 +1,4 @@
-"""An open segment's file that somebody deletes or moves: noticed within a bound, told, and left."""
+"""An open segment's file that is deleted or moved from outside: noticed within a bound, reported, and left."""
 
 from __future__ import annotations
 

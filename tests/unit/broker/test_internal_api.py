@@ -96,7 +96,7 @@ async def test_every_question_is_answered_as_the_owner_would() -> None:
 
 @pytest.mark.parametrize(("question", "argument"), [(Question.CONFIRM_END, 0), (Question.DELETE_BEFORE, 5)])
 async def test_rule_2_an_end_is_confirmed_by_the_store(question: Question, argument: int) -> None:
-    """Another broker has taken the partition over, and the old owner has not heard of it: what it says of itself is
+    """Another broker has taken the partition over, and the old owner was not notified: the ends that it returns are
     old, but it confirms nothing, and calls nothing out of range."""
 
     async with cluster() as c:
@@ -205,7 +205,7 @@ async def test_a_partition_that_is_being_opened_is_answered_as_such() -> None:
         await c["a"].assigned.wait(is_open, 5.0)
         c.give("b", opening)
         await c["b"].assigned.wait(opening, 5.0)
-        c["a"].view.assign("a", opening)  # b has not heard of that, so its release is waited for
+        c["a"].view.assign("a", opening)  # b was not notified, so its release is waited for
         await asyncio.sleep(0)
         began = asyncio.get_running_loop().time()
         ask = partial(PartitionQuestion, topic.topic_id)
@@ -395,7 +395,8 @@ def test_load_costs_what_had_traffic_and_keeps_few_accounts() -> None:
 
 
 def test_load_that_nobody_asks_for_is_not_kept() -> None:
-    """Not before the first question, and not for ever after the last one; who asks again begins anew."""
+    """Nothing is counted before the first question, nor for ever after the last one; a caller that asks again later
+    begins from nothing."""
     load = TrafficCounters()
     keys = [PartitionKey(_uuid(1), number) for number in range(PARTITIONS_MAX + 1)]
     for key in keys:
@@ -494,7 +495,8 @@ async def test_kafscale_121_two_coordinators_for_one_group() -> None:
 
 
 async def test_what_a_stale_coordinator_got_in_lies_before_the_barrier() -> None:
-    """Sent before the newer one opened: flushed and answered late, and in the log before what comes after."""
+    """The batch was sent before the newer coordinator opened: it is flushed and acknowledged late, and in the log
+    before what comes after."""
 
     async with cluster() as c:
         key = await owned(c)
@@ -581,7 +583,8 @@ async def test_none_may_follow_an_append_that_failed() -> None:
     ("epoch", "ownership", "is_same", "has_failed"), list(product((1, 2, 3), (4, 5, 6), (True, False), (True, False)))
 )
 def test_the_fence_by_every_case(epoch: int, ownership: int, is_same: bool, has_failed: bool) -> None:
-    """Opened under epoch 2 with ownership 5: who may append, and who may open."""
+    """Open a shard under epoch 2 with ownership 5, and check for each other epoch and ownership which may append, and
+    which may open."""
     fence, key, holder, ended = ShardFence(), PartitionKey(_uuid(1), 0), object(), []
     fence.open(key, 2, 5, holder, lambda: ended.append(1))
     if has_failed:

@@ -54,7 +54,7 @@ async def send(
     partition: int = 0,
     timeout_ms: int = 500,
 ) -> weakref.ref[Frame]:
-    """Produce, and drop the answer.  Return a weak reference to the request's memory."""
+    """Produce, drop the response, and return a weak reference to the request's memory."""
     frame = frame_of(records, acks=acks, topic=topic, partition=partition, timeout_ms=timeout_ms)
     reference = weakref.ref(frame)
     try:

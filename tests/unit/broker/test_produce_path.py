@@ -1,5 +1,5 @@
-"""Produce from the bytes of a request to the bytes of its answer, through endpoint, handler, owner, and a broker on
-storage in memory."""
+"""The produce path from the bytes of a request to the bytes of its response, through endpoint, handler, owner, and a
+broker on storage in memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_every_version(version: int) -> None:
 
 
 async def test_rule_1_acked_means_flushed() -> None:
-    """acks=-1 waits for the flush, acks=1 does not, acks=0 is never answered."""
+    """A produce with acks=-1 waits for the flush, one with acks=1 does not, one with acks=0 gets no response."""
 
     async with world() as w:
         w.topic()
@@ -58,7 +58,7 @@ async def test_rule_1_acked_means_flushed() -> None:
 
 
 async def test_several_topics_and_partitions() -> None:
-    """One request, answered in its own order; what fails does not hold the rest up."""
+    """One request gets a response in its own order; a partition that fails does not delay the others."""
 
     async with world() as w:
         w.topic("orders", 2)
@@ -334,7 +334,8 @@ async def test_rule_9_held_produces_are_dropped_with_their_connection() -> None:
 
 
 async def test_held_bytes_are_bounded() -> None:
-    """Past a quarter of what may be unanswered, produces for a partition without owner are told to come again."""
+    """Beyond a quarter of the bytes that may be without response, produces for a partition without owner get a
+    retriable error."""
 
     async with world(queued_max_request_bytes=4096, socket_request_max_bytes=4096) as w:
         w.topic()

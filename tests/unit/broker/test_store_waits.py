@@ -1,4 +1,4 @@
-"""Waiting for the store is told once for each time of trouble, and counts what waits."""
+"""Waits for the store: logged once for each time of trouble, and counted."""
 
 from __future__ import annotations
 

@@ -292,7 +292,8 @@ def release(fetched: FetchResult) -> None:
 
 @asynccontextmanager
 async def serving(partitions: int = 2, *, has_sessions: bool = False, **options: Any) -> AsyncIterator[World]:
-    """Yield a world with topic t; afterwards nothing is held and, unless a session is left, nobody follows."""
+    """Yield a world with topic t; afterwards nothing is held and, unless a session is left, no partition is
+    followed."""
     world = World(**options)
     world.topic("t", partitions)
     yield world

@@ -1,4 +1,4 @@
-"""The endpoint (endpoint/dispatch.py) and ApiVersions: what is answered, what closes the connection, what is
+"""The endpoint (endpoint/dispatch.py) and ApiVersions: what gets a response, what closes the connection, what is
 counted."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from bmq.endpoint.response_budget import ResponseBudget
 
 
 class Asker:
-    """A ``Client`` that is no connection."""
+    """A ``Client`` that is not a connection."""
 
     peer, host, is_closed = "10.0.0.1:5", "10.0.0.1", False
     client_id: str | None = None
@@ -108,7 +108,7 @@ async def test_api_versions_lists_the_registrations(version: int) -> None:
 
 @pytest.mark.parametrize("version", [5, 99, 32_767, -1])
 async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
-    """KIP-511; the asker's body may be of a form that we do not know."""
+    """The client's body may be of an unknown form (KIP-511)."""
 
     data = bytearray(versions(3))
     data[2:4] = version.to_bytes(2, "big", signed=True)

@@ -31,7 +31,7 @@ def named(services: Any, message: Any) -> int:
 
 
 class World:
-    """An endpoint whose one API answers a group's name with as many bytes as that says."""
+    """An endpoint whose one API responds to a group's name with as many bytes as that says."""
 
     def __init__(self, estimate: Callable[[Any, Any], int] | None = named) -> None:
         self.built: list[str] = []

@@ -284,7 +284,7 @@ async def test_watches_miss_nothing_under_concurrent_commits(store: Store) -> No
     async with store as kv:
         async with asyncio.TaskGroup() as group:
             watches = [group.create_task(next_changes(kv, "k", 1, 300)) for _ in range(5)]
-            for n in range(100):  # three at a time: below the history, so that nobody is too slow
+            for n in range(100):  # three at a time: below the history, so that no watch is too slow
                 await asyncio.gather(*(put(kv, f"k{n}-{m}") for m in range(3)))
         for watch in watches:
             assert [changes[0].revision for changes in watch.result()] == list(range(2, 302))

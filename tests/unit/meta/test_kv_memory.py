@@ -86,7 +86,7 @@ async def test_a_lost_answer_hides_what_the_store_thought_of_the_call() -> None:
     for faults in (KvFaults(unknown_applied=1), KvFaults(unknown_late=1)):
         with pytest.raises(KvUnknown):
             await client(MemoryStore(), faults).revoke(77)
-    await asyncio.sleep(1)  # the late one arrives, and nobody hears LeaseNotFound
+    await asyncio.sleep(1)  # the late one arrives, and LeaseNotFound reaches no caller
 
 
 async def add_token(kv: MemoryKeyValue, token: bytes) -> None:

@@ -290,7 +290,7 @@ async def test_a_commit_on_a_full_disk_is_unknown_and_the_store_goes_on(tmp_path
 async def test_after_a_commit_that_failed_otherwise_the_file_is_opened_again(
     code: int, tmp_path: Path, disk: type[Disk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the store itself: whoever uses it would wait for ever."""
+    """The store opens the file again by itself: without this its callers would wait for ever."""
     monkeypatch.setattr(disk, "code", code)
 
     async with opened(tmp_path / "kv.db") as kv:

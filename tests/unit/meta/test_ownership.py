@@ -105,7 +105,7 @@ def test_segments_of_another_shape_are_refused(segments: object) -> None:
     [("epoch", "7"), ("epoch", True), ("epoch", None), ("owner", 7), ("journals", [7]), ("journals", 7)],
 )
 def test_fields_of_another_type_are_refused(field: str, value: object) -> None:
-    """Nobody who goes on with the record has to check."""
+    """Code that uses a decoded record need not check types."""
     raw = json.loads(encode(record(2)))
     raw[field] = value
     with pytest.raises(FormatError):
@@ -180,7 +180,7 @@ async def test_somebody_else_was_first() -> None:
 
 
 async def test_a_record_that_was_deleted() -> None:
-    """Refused as "nothing there", not stored anew by whoever still remembers it."""
+    """Delete the record: a store by its former owner is refused with an empty record, and does not create it again."""
 
     kv = client(MemoryStore())
     first = await ownership.store(kv, KEY, record(1), 0)
@@ -252,8 +252,8 @@ async def test_what_another_version_wrote_is_not_overwritten() -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 async def test_racing_owners_under_faults_never_share_an_epoch(seed: int) -> None:
-    """Three brokers claim again and again over a bad network, each asking until it knows: the epochs in the store
-    rise by one, and nobody was told that it has an epoch that names another."""
+    """Three brokers claim again and again over a bad network, each repeating until the outcome is known: the epochs in
+    the store rise by one, and no broker is granted an epoch whose record names another."""
     rng = random.Random(seed)
 
     store = MemoryStore()

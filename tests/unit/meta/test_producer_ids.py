@@ -59,7 +59,7 @@ async def test_a_rebuilt_counter_starts_again_under_the_next_incarnation() -> No
 
 
 def test_no_id_is_given_twice() -> None:
-    """Several processes, unknown outcomes of every kind, and processes that die and start anew."""
+    """Several processes, unknown outcomes of every kind, and processes that die and start again."""
 
     async def main(seed: int) -> None:
         store = MemoryStore()

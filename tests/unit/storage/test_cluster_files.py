@@ -110,7 +110,7 @@ def test_another_life_of_a_cluster(connect: Connect) -> None:
         stored = await read_topic(fs, "t")
         assert stored is not None
         assert (stored.partitions, stored.replication_factor) == (4, None)
-        await StoredTopics(fs).write("t", 6000, ID, 1, {})  # somebody of the earlier life, who was slow
+        await StoredTopics(fs).write("t", 6000, ID, 1, {})  # a slow process of the earlier incarnation
         stored = await read_topic(fs, "t")
         assert stored is not None
         assert stored.partitions == 4
@@ -151,7 +151,7 @@ def test_the_highest_revision_wins_and_older_ones_go(connect: Connect) -> None:
         assert await read_topic(fs, "t") is None
         await topics.write("t", 9, ID, 2, {"a": "1"})
         await topics.write("t", 10, ID, 3, {"a": "2"})
-        await topics.write("t", 8, ID, 1, {})  # somebody who was slow
+        await topics.write("t", 8, ID, 1, {})  # a slow process
         assert await topics.highest("t") == 10
         stored = await read_topic(fs, "t")
         assert stored is not None

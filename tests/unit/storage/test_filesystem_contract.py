@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 Connect = Callable[[str], Awaitable[FileSystem]]
 
-FENCED = (LeaseLost, PipelineFailed)  # what a writer hears that is not the owner any more
+FENCED = (LeaseLost, PipelineFailed)  # the errors of a writer that is not the owner any more
 SMALL = CreateOptions(block_bytes=1 << 20)
 
 

@@ -622,7 +622,7 @@ async def test_a_pipeline_that_fails_while_the_snapshot_is_written() -> None:
 
 
 async def test_numbers_in_use_are_stepped_over() -> None:
-    """Left behind by a create whose answer was lost."""
+    """Numbers are in use after a create whose response was lost."""
 
     world = World()
     for n in (1, 2):
@@ -666,7 +666,7 @@ async def test_a_roll_waits_for_the_namenode_and_the_open_file_goes_on() -> None
 
 
 async def test_close_drains_and_closes_the_file() -> None:
-    """All that was queued is answered, ``run`` ends, no file stays open."""
+    """All appends that were queued are durable, ``run`` ends, no file stays open."""
 
     world = World(MemoryStorage(faults=Faults(ack_s=(0.01, 0.01))))
     task = asyncio.create_task(world.journal.run())
@@ -701,7 +701,7 @@ async def test_closing_an_unused_journal_ends_it() -> None:
 
 
 async def test_an_ended_journal_answers_at_once() -> None:
-    """Nobody waits for ever: a late append is cancelled, and there is room."""
+    """Append after the end: the append is cancelled and there is room, so that nothing waits for ever."""
 
     world = World(queue_bytes_max=10)
     task = asyncio.create_task(world.journal.run())
@@ -713,7 +713,7 @@ async def test_an_ended_journal_answers_at_once() -> None:
 
 
 async def test_cancellation_gives_up_what_is_queued() -> None:
-    """Futures are cancelled, waiters for room go on, the file is let go, and the cancellation is passed on."""
+    """Futures are cancelled, waiters for room continue, the file is dropped, and the cancellation is passed on."""
 
     world = World(MemoryStorage(faults=Faults(ack_s=(0.001, 0.001))), queue_bytes_max=200)
     task = asyncio.create_task(world.journal.run())
@@ -845,7 +845,7 @@ FAULTS = Faults(
 @pytest.mark.parametrize("seed", range(60))
 async def test_every_answered_checkpoint_survives_any_crash(seed: int) -> None:
     """Random partitions, deltas, faults and a crash at a random moment: what another process then reads of each
-    partition is something that was said, and nothing older than what was answered."""
+    partition was appended, and is not older than what was acknowledged."""
     rng = random.Random(seed)
 
     world = World(MemoryStorage(rng, FAULTS), roll_bytes=rng.choice([300, 2000, 1 << 20]), retry_s=0.05)
@@ -1337,7 +1337,8 @@ async def test_a_journal_with_few_copies_is_replaced_once_more_datanodes_answer(
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
 async def test_a_file_on_dead_datanodes_goes_once_the_next_one_has_all_its_copies(copies: int) -> None:
-    """Nobody can read or seal it while they are dead, and takeovers would wait for what the next one repeats."""
+    """A file on dead datanodes can be neither read nor sealed, and takeovers would wait for what the next one
+    repeats."""
 
     world = World(MemoryStorage(datanodes=6))
     names = list(world.storage.datanodes)
@@ -1379,7 +1380,7 @@ async def test_a_file_that_was_left_stays_while_the_next_one_has_fewer_copies() 
 
 
 async def test_a_journal_with_few_copies_goes_on_while_there_are_no_more_datanodes() -> None:
-    """A file with as few copies is no better: it is dropped, and looked for more and more rarely."""
+    """A file with as few copies is not better: it is dropped, and the next one is tried after growing pauses."""
 
     world = World(MemoryStorage(datanodes=2))
     async with world.running():

@@ -1,4 +1,4 @@
-"""Recovery (storage/recovery.py): the table against the rules of the design, told independently; and ``recover`` on
+"""Recovery (storage/recovery.py): the table against the rules of the design, written independently; and ``recover`` on
 files in memory, a crash's story at a time."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def expected(facts: Facts) -> Action:
         return Action.EMPTY  # below a durable log start: whatever it held was acknowledged, then deleted (rule 10)
     # The next one was registered at the end of what was flushed (rules 3 and 6).
     has_acknowledged = was_flushed or facts.reach is Reach.GAP
-    if facts.found in (Found.MOVED, Found.NOWHERE):  # nobody of ours moves, or removes, what the record lists
+    if facts.found in (Found.MOVED, Found.NOWHERE):  # no process of BMQ moves, or removes, what the record lists
         return Action.OFFLINE
     if facts.found is Found.SPARE:  # written only under its final name (rule 3)
         return Action.OFFLINE if has_acknowledged else Action.EMPTY
@@ -309,7 +309,8 @@ def test_a_checkpoint_at_the_next_base_reads_nothing_of_the_leftovers() -> None:
 
 
 def test_superseded() -> None:
-    """The second pipeline broke before its first ack: what it stored is nobody's, the third begins at the same base."""
+    """The second pipeline broke before its first ack: what it stored does not count, the third begins at the same
+    base."""
     story = Story([Listed(0, batches(0, 6)), Listed(6, batches(6, 10)), Listed(6, batches(6, 8))])
     result = story.accepted()
     assert (result.end_offset, story.heard_range) == (8, (0, 8))
@@ -360,7 +361,7 @@ def test_segments_before_the_checkpoints_are_not_looked_at() -> None:
 
 
 def test_segments_of_earlier_epochs_come_first() -> None:
-    """Order is (epoch, n), also where n begins anew."""
+    """Order is (epoch, n), also where n begins again."""
     story = Story(
         [Listed(0, batches(0, 4), epoch=1, n=9), Listed(4, batches(4, 8, epoch=2), epoch=2, n=0)],
         covering(0, 2, batch(0), n=9, epoch=1),
@@ -430,7 +431,7 @@ def test_lost_whole(found: Found) -> None:
 
 @pytest.mark.parametrize(("found", "label"), [(Found.NOWHERE, "vanished"), (Found.SPARE, "renamed back")])
 def test_gone_with_a_checkpoint(found: Found, label: str) -> None:
-    """Somebody removed, or renamed, what had been written."""
+    """A file with flushed data was removed or renamed from outside."""
     flushed = batches(0, 10)
     for rest in ([], [Listed(10, batches(10, 12))], [Listed(20, batches(20, 22))]):
         offline = Story([Listed(0, found=found), *rest], covering(0, 10, flushed)).refused()
@@ -471,7 +472,7 @@ def test_a_later_segment_below_the_checkpoints_end_is_refused(base: int) -> None
 
 
 def test_less_than_the_fence_promised_is_a_format_error() -> None:
-    """The length is the fence's word: bytes that cannot be read are neither a torn end nor an endless loop."""
+    """The fence returned the length: bytes that cannot be read are neither a torn end nor an endless loop."""
     data = batches(0, 4)
     for length in (len(data) + 1, len(data) + 5000):
         with pytest.raises(FormatError):
@@ -609,7 +610,7 @@ class History:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_any_history_is_recovered_whole(seed: int) -> None:
-    """All that was acknowledged is in the log, once and in order; what is heard begins at the checkpoint."""
+    """All that was acknowledged is in the log, once and in order; the batches read begin at the checkpoint."""
     history = History.draw(seed)
     story = Story(history.segments, history.checkpoint)
     result = story.accepted()

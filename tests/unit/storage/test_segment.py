@@ -304,7 +304,7 @@ def test_a_wrong_length_field_of_a_gap(wrong: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 60])
 def test_a_torn_batch_that_holds_the_next_ones_is_torn_at_every_byte(size: int) -> None:
-    """A mirrored topic: what its records hold is no sign of damage."""
+    """A mirrored topic holds batches as values: they are not a sign of damage."""
     inner = b"".join(batch(BASE + 1 + n, 1, size) for n in range(3))
     last = bytes(build_batch([Record(value=inner)], base_offset=BASE))
     for keep in range(1, len(last)):

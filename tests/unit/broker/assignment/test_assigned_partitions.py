@@ -76,7 +76,7 @@ async def test_whoever_asks_goes_first(ask: str) -> None:
 
 
 async def test_a_request_goes_before_a_flood_of_looks() -> None:
-    """One Metadata answer looks at every partition there is; a produce must not stand behind them all."""
+    """One Metadata response checks every partition that there is: a produce must not wait behind them all."""
 
     async with world() as w:
         w.kv.faults = KvFaults(latency_s=0.01)
@@ -305,7 +305,8 @@ async def test_a_config_that_changes_while_it_opens() -> None:
 
 
 async def test_withdraw() -> None:
-    """At once for whoever asks; what was accepted is flushed and answered first."""
+    """Withdraw a partition with a batch in flight: it is gone for all readers at once; the batch is flushed and
+    acknowledged first."""
 
     async with world() as w:
         w.topic()
@@ -426,7 +427,7 @@ async def test_an_idle_partition_has_no_task_and_no_timer() -> None:
 
 
 async def offline(w: World) -> None:
-    """Have a partition that nobody can decode the record of."""
+    """Assign a partition with a record that cannot be decoded."""
     w.topic(assign=False)
     await w.kv.commit([], [Put(ownership.partition_key("bmq", w.key()), b"what?")])
     w.assign()

@@ -355,7 +355,7 @@ async def test_what_was_accepted_before_the_move_is_acknowledged() -> None:
 
 
 async def test_the_new_owner_does_not_wait_for_ever() -> None:
-    """The old one does not hear of the move (its view hangs): after the patience it is fenced."""
+    """The former owner is not notified of the move (its view hangs): it is fenced after ``handover_wait_ms``."""
 
     async with cluster() as c:
         c.topic()
@@ -418,7 +418,8 @@ async def test_a_dead_owner_is_not_waited_for(is_news_early: bool) -> None:
 
 
 async def test_a_word_that_comes_while_the_record_is_read() -> None:
-    """The record is read before the release, the word arrives before the answer: nobody is waited for."""
+    """The record is read before the release, and the release note arrives before the read returns: the new owner does
+    not wait."""
 
     async with cluster() as c:
         c.topic()
@@ -545,7 +546,7 @@ async def test_many_moves_are_told_together() -> None:
 
 async def test_where_the_time_of_a_move_goes() -> None:
     """With HDFS's usual times (2 ms a call to the NameNode or the store, 0.3 ms a flush) the first acknowledgement by
-    the new owner comes well within 100 ms of the assignment, and what each side takes is told below."""
+    the new owner comes well within 100 ms of the assignment; the assertions show what each side takes."""
 
     async with cluster() as c:
         c.topic()
@@ -645,8 +646,8 @@ async def indexes(c: Cluster) -> Any:
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_kafscale_120_two_brokers_wrote_one_partition(seed: int) -> None:
-    """Two brokers are each told that the partition is theirs, and both write for a minute of contradiction, over a
-    slow store and storage: every acknowledged batch has an offset of its own, and stands there."""
+    """Two brokers are each assigned the partition, and both write for a minute of contradiction, over a slow store and
+    storage: every acknowledged batch has an offset of its own, and stands there."""
 
     async with cluster(seed=seed, broker=BrokerConfig(handover_wait_ms=500)) as c:
         c.topic()
@@ -721,7 +722,8 @@ async def test_rule_9_who_is_the_owner_no_more_refuses_no_sequence(count: int) -
 
 @pytest.mark.parametrize("is_cut", [True, False])
 async def test_rule_9_a_gap_is_refused_by_who_is_the_owner(is_cut: bool) -> None:
-    """While the store does not say who that is, the producer is to try again."""
+    """Leave a gap in the sequence numbers: the owner refuses it. While the store does not respond who the owner is, the
+    producer is to try again."""
 
     async with cluster() as c:
         c.topic()

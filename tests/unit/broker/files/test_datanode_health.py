@@ -22,7 +22,7 @@ def test_a_failed_node_is_excluded_until_a_probe_succeeds() -> None:
 
 
 def test_exclusion_ends_by_itself() -> None:
-    """To the millisecond, for each node for itself; a new failure begins it anew."""
+    """Exclusion ends to the millisecond, for each node by itself; a new failure begins it again."""
     health = NodeHealth()
     health.failed(["a", "b"], 0)
     health.failed(["b"], 10_000)
@@ -39,7 +39,7 @@ def test_nobody_to_blame_excludes_nobody() -> None:
 
 
 def test_probes_wait_a_while() -> None:
-    """A paused node often comes back for a moment; after a further failure the wait begins anew."""
+    """A paused node often comes back for a moment; after a further failure the wait begins again."""
     health = NodeHealth()
     health.failed(["b"], 0)
     health.failed(["a"], 1000)
@@ -132,7 +132,7 @@ def test_a_node_that_recovers_is_no_outlier() -> None:
 
 
 def test_a_restored_node_has_a_clean_slate() -> None:
-    """By a probe, or by time: what it was before counts no more."""
+    """End the exclusion by a probe or by time: what was measured of the node before no longer counts."""
     for end in ("probe", "time"):
         health = NodeHealth()
         fill(health, {"a": 1, "b": 1, "c": 500})
@@ -161,7 +161,8 @@ def test_a_slow_node_is_told_from_its_neighbours(seed: int) -> None:
 
 
 def test_rolls_for_slowness_are_limited() -> None:
-    """A burst, then one each refill time: a hiccup of the whole cluster is no storm of new files."""
+    """Allow a burst, then one roll each refill time: a short fault of the whole cluster must not cause a storm of new
+    files."""
     health = NodeHealth()
     answers = [health.take_roll_token(0) for _ in range(CONFIG.roll_tokens + 2)]
     assert answers == [True] * CONFIG.roll_tokens + [False] * 2
@@ -179,7 +180,7 @@ def test_the_bucket_does_not_overflow() -> None:
 
 
 def test_asking_often_gains_nothing() -> None:
-    """Over any time no more rolls than the burst and the refill, however often it is asked."""
+    """Ask every 7 ms: over any time there are no more rolls than the burst and the refill."""
     health = NodeHealth()
     time_ms = 20 * CONFIG.roll_refill_ms
     taken = sum(health.take_roll_token(now_ms) for now_ms in range(0, time_ms + 1, 7))

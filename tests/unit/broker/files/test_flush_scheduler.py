@@ -179,8 +179,8 @@ async def test_nothing_to_send_takes_no_place() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_bounds_hold_and_everything_is_sent(seed: int) -> None:
-    """Random appends and landings, in any order across partitions: never past the window or a partition's share,
-    never idle while somebody could send, and in the end nothing is left and all is accounted for."""
+    """Random appends and flush ends, in any order across partitions: never past the window or a partition's share,
+    never idle while a partition could send, and in the end nothing is left and all is accounted for."""
     rng = random.Random(seed)
     window, share = rng.randint(1, 6), rng.randint(1, 3)
 

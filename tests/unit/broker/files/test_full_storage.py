@@ -153,7 +153,7 @@ def _refuse_flushes(appender: Any) -> None:
 
 
 async def test_partitions_that_cannot_be_flushed_leave_room_for_the_others() -> None:
-    """Each holds a share of what is free of the process's buffers, and no more."""
+    """Each partition holds a share of the free part of the process's buffers, and no more."""
 
     async with world(broker=BrokerConfig(buffer_bytes_total=8 << 20)) as w:
         w.topic("orders", 41)

@@ -259,7 +259,7 @@ async def test_a_takeover_that_waits_for_a_journal_says_so(
                 return await visible_length(path)
 
             heir.fs.visible_length = ask  # type: ignore[method-assign]
-            heir.view.assign("b", key)  # the other one has not been told, and lets go of nothing
+            heir.view.assign("b", key)  # "a" is not notified, and releases nothing
             await asyncio.sleep(20.0)
             assert heir.assigned.get(key) is None
             ((path, why),) = heir.assigned.not_served()

@@ -215,7 +215,8 @@ async def test_full_storage_is_asked_seldom_and_the_operator_told_once() -> None
 
 
 async def test_want_of_room_is_no_reason_to_move_partitions() -> None:
-    """Others have no more of it.  It is one to send clients elsewhere; storage that does not answer is one for both."""
+    """Other brokers have no more room. Want of room is a reason to send clients elsewhere; storage that does not
+    respond is one to move partitions, too."""
 
     async with world() as w:
         crowded = Crowded(w, 0)
@@ -400,7 +401,8 @@ async def test_places_are_given_in_order_and_taken_back_from_the_cancelled() -> 
 
 
 async def test_a_bound_that_was_lowered_rises_step_by_step() -> None:
-    """Refusals lower it once in a few looks, not once each; after each of them nobody is let in for a while."""
+    """Refusals lower the limit once in a few checks, not once each; after each lowering nothing is let in for a
+    while."""
 
     told: list[str] = []
     places = OpenFileLimit(100, 100, lambda _: None, lambda text, *_, **__: told.append(text))

@@ -101,7 +101,7 @@ async def test_takeovers_of_idle_segments_take_turns() -> None:
 
 
 async def test_a_spare_that_breaks_unused_is_not_left_open() -> None:
-    """Nobody sweeps files of an epoch that lasts, and HDFS keeps a file open for as long as its writer's process lives:
+    """Files of an epoch that lasts are not swept, and HDFS keeps a file open for as long as its writer's process lives:
     a datanode with such a file cannot be decommissioned."""
 
     async with idle_partitions(segment_bytes=str(ROLL_BYTES)) as w:

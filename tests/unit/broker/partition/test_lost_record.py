@@ -39,7 +39,7 @@ async def test_a_takeover_that_finds_neither_files_nor_record_ends() -> None:
         (key,) = c.keys()
         c.give("a", key)
         await c.write("a", key, idempotent(0))
-        await asyncio.sleep(5)  # its journal tells of the batch by now
+        await asyncio.sleep(5)  # its journal contains the batch by now
         c.nodes.pop("a").kill()
         fs = c["b"].fs
         fence = fs.fence

@@ -506,7 +506,8 @@ def test_a_refused_registration_fences_and_rejects_everything() -> None:
 
 
 def test_a_record_that_was_touched_without_a_change_of_owner_is_written_over() -> None:
-    """An administrator's write moves the revision: the registration compares with the new one, and nobody is fenced."""
+    """An administrator's write moves the revision: the registration compares with the new one, and the owner is not
+    fenced."""
     machine = writing()
     append(machine)
     machine.after_append(0)

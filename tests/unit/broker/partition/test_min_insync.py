@@ -1,4 +1,4 @@
-"""``min.insync.replicas`` from a produce to its answer, on storage whose datanodes die and come back."""
+"""``min.insync.replicas`` from a produce to its response, on storage whose datanodes die and come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The owner's side of the seam: properties, questions, what tails are told."""
+"""The owner's interface: properties, questions, notifications to FlushListeners."""
 
 from __future__ import annotations
 
@@ -248,7 +248,8 @@ async def test_a_search_has_a_time_out() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
 async def test_no_time_told_is_no_time_out(timeout_ms: int) -> None:
-    """kafka-python sends 0: what is known is answered, and a slow search gets the time of those who do not say."""
+    """kafka-python sends 0: what is known is returned at once, and a slow search gets the time of clients that send no
+    time-out."""
 
     async with world(broker=ROLLING) as w:
         w.topic()
@@ -363,7 +364,7 @@ async def test_who_waits_for_a_flush_waits_no_longer_than_asked() -> None:
 
 
 async def test_what_only_waits_for_its_flush_is_not_waited_for() -> None:
-    """With acks=all nobody was told of it."""
+    """The batch was sent with acks=all and is not acknowledged: ListOffsets returns the end without it."""
 
     async with world(faults=SLOW) as w:
         w.topic()
@@ -408,7 +409,7 @@ async def test_delete_records() -> None:
 
 
 async def test_delete_records_needs_the_ownership_proven() -> None:
-    """Rule 10.  The store does not answer: a retriable error, or the request's time-out."""
+    """The store does not respond: a retriable error, or the request's time-out (rule 10)."""
 
     async with world() as w:
         w.topic()

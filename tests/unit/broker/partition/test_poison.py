@@ -33,7 +33,7 @@ assert COMPILED.load_compiled()
 
 @pytest.fixture(params=["compiled", "in Python"], autouse=True)
 def walker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Walker:
-    """Every story is told twice."""
+    """Run each test twice, with the compiled walker of records and with Python's."""
     chosen = COMPILED if request.param == "compiled" else Walker()
     monkeypatch.setattr(record_checks, "WALKER", chosen)
     monkeypatch.setattr(check, "WALKER", chosen)
@@ -222,7 +222,7 @@ async def test_gzip_of_empty_members_is_refused_soon(monkeypatch: pytest.MonkeyP
 
 
 async def test_what_nobody_waits_for_is_not_begun() -> None:
-    """A client that has left, or was answered by the time-out, takes the batches with it that no thread has begun."""
+    """Close the client's connection, or let the request time out: batches that no thread has begun are dropped."""
     done: list[int] = []
 
     async def slowly(call: Callable[[], Outcome]) -> Outcome:

@@ -1,5 +1,5 @@
-"""Idempotent producers (broker/partition/producer_state.py): Kafka's table of answers, and what is flushed apart from
-what is not."""
+"""Idempotent producers (broker/partition/producer_state.py): Kafka's table of results, and flushed batches apart from
+others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def batch(
 
 
 class Log:
-    """A table and the offsets that a partition would give; ``send`` answers as a produce would."""
+    """A table and the offsets that a partition would give; ``send`` returns what a produce's response would say."""
 
     def __init__(self, states: tuple[ProducerState, ...] = ()) -> None:
         self.table = ProducerTable(states)
@@ -141,7 +141,7 @@ def test_the_answers_of_a_refused_batch_do_not_change_the_state() -> None:
 
 
 def test_after_an_epoch_bump_the_old_epochs_batches_are_no_duplicates() -> None:
-    """The list of kept batches begins anew: sequence 0 of the new epoch is not sequence 0 of the old."""
+    """The list of kept batches begins again: sequence 0 of the new epoch is not sequence 0 of the old."""
     log = Log()
     assert [log.send(0, 3), log.send(0, 3, epoch=1), log.send(0, 3, epoch=1)] == [0, 3, "first 3"]
 
@@ -165,7 +165,7 @@ def test_a_batch_without_a_producer_id_is_nobodys() -> None:
 
 
 def test_a_snapshot_holds_only_what_is_flushed() -> None:
-    """Rule 9: a checkpoint may not speak of a batch that could still be lost."""
+    """A checkpoint may not contain a batch that could still be lost (rule 9)."""
     log = Log()
     for n in range(4):
         log.send(n)
@@ -282,7 +282,7 @@ def expiring() -> ProducerTable:
 
 
 def test_old_producers_expire() -> None:
-    """``producer.id.expiration.ms`` after they were last heard of; then they may begin anywhere again."""
+    """Producers expire ``producer.id.expiration.ms`` after their last batch; then they may begin at any sequence."""
     table = expiring()
     assert table.expire(100) == 0
     assert table.expire(101) == 1
@@ -329,7 +329,7 @@ def test_many_producers_are_kept_without_a_stop() -> None:
 
 
 def test_a_producer_of_old_records_does_not_expire_while_it_writes() -> None:
-    """A backfill: what counts is when we heard of it, not what its records say."""
+    """A backfill: expiry counts from the time of arrival, not from the records' timestamps."""
     table = ProducerTable()
     state = table.append(batch(0, timestamp=5), 1_000_000)
     assert state is not None

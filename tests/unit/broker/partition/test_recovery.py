@@ -41,7 +41,7 @@ def checkpoint(end_offset: int, log_start: int) -> Checkpoint:
 
 @pytest.mark.parametrize("journals", [("older", "newer"), ("newer", "older"), ("older", "newer", "none")])
 async def test_the_latest_checkpoint_and_the_highest_log_start_count(journals: tuple[str, ...]) -> None:
-    """A journal of a broker that owned the partition before may tell a log start that the latest one does not."""
+    """A journal of a broker that owned the partition before may hold a higher log start than the latest one."""
     kept = {"older": checkpoint(5, log_start=3), "newer": checkpoint(8, log_start=2)}
 
     async def find(incarnation: str, key: PartitionKey, *, passes_damaged: bool) -> Checkpoint | None:

@@ -225,7 +225,7 @@ async def test_rule_9_a_word_and_an_index_that_died_with_their_writer_cost_no_pr
 
 @pytest.mark.leaves_tasks
 async def test_rule_9_they_cost_no_producer_its_memory_of_the_segment_before() -> None:
-    """The segment was begun a moment ago: no journal speaks of it yet, and the record lists the one before no more."""
+    """The segment was begun a moment ago: no journal mentions it yet, and the record no longer lists the one before."""
 
     async with cluster() as c:
         key = await owned(c, 3)
@@ -405,7 +405,7 @@ async def test_a_first_file_that_is_not_wanted_is_removed(how: str) -> None:
     async with cluster() as c:
         key = await owned(c)
         b = c["b"]
-        b.view.assign("b", key)  # the old owner does not hear of it yet
+        b.view.assign("b", key)  # the old owner is not notified yet
         waiting = asyncio.ensure_future(b.assigned.wait(key, 20.0))
         await later(100)
         assert any(name.startswith(".spare") and name.endswith("-b") for name in await names(c))
@@ -622,7 +622,8 @@ async def test_where_the_time_of_a_move_goes_with_waiters() -> None:
 
 
 async def test_a_word_does_not_wait_for_the_answer_to_the_one_before() -> None:
-    """But no more than a few are under way, and what comes then goes together."""
+    """Send notes while responses are outstanding: only a few are in flight, and the notes that come then go
+    together."""
 
     async with cluster() as c:
         topic = c.topic(20)

@@ -133,7 +133,7 @@ def test_what_was_sent_stays_in_the_log_and_is_written_when_nodes_are_back() -> 
 
 
 def test_what_stands_before_an_acknowledged_batch_stays_in_the_log() -> None:
-    """acks=1 was answered with its offset: nothing before it may be taken back."""
+    """A batch with acks=1 was acknowledged with its offset: nothing before it may be taken back."""
     machine = two_copies()
     batches = put(machine), put(machine, 1)
     machine.after_append(0)

@@ -103,7 +103,8 @@ def test_an_index_without_its_segment_tells_the_epoch_only() -> None:
 
 
 def test_who_holds_an_open_segment() -> None:
-    """A spare of its epoch tells, or the checkpoint of a segment that was still written; else nobody does."""
+    """The holder is named by a spare of the epoch, or by the checkpoint of a segment that was still written; else it is
+    unknown."""
     files = folder((name(0, 1), False), (name(10, 2), False), (name(20, 3), False))
     files.spare(2, "by-spare")
     spoken = Spoken()

@@ -195,7 +195,7 @@ ROWS: dict[str, Row] = {  # damage, were there checkpoints, why OFFLINE, what is
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_an_offline_partition_is_opened_again(row: Row) -> None:
-    """Told first, with nothing changed; then done: what is lost is skipped, the rest reads as before."""
+    """Report the repair first, with nothing changed, then run it: what is lost is skipped, the rest reads as before."""
     damage, config, label, lost, end = row
 
     async def body(d: Damaged) -> None:

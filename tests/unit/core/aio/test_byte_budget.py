@@ -1,4 +1,5 @@
-"""A bound on bytes: who has bytes goes on, who wants more waits, and who gives up leaves nothing."""
+"""A bound on bytes: a holder of bytes continues, a caller that wants more waits, and one that gives up leaves
+nothing."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Part:
 
 @pytest.mark.parametrize("turns", [0, 1])
 async def test_a_cancelled_task_holds_nothing_of_its_coroutine(turns: int) -> None:
-    """Nobody asks a closed connection's task for its exception, whose traceback has the coroutine's frames.  With what
+    """A closed connection's task is not asked for its exception, whose traceback has the coroutine's frames. With what
     they refer to, the task itself among that, only the cyclic collector would free them."""
 
     async def main() -> weakref.ref[Part]:

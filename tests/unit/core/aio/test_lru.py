@@ -1,4 +1,4 @@
-"""A cache that keeps the values used last within its bound, against the same cache told plainly in lists."""
+"""A cache that keeps the values used last within its bound, against the same cache modelled plainly in lists."""
 
 from __future__ import annotations
 

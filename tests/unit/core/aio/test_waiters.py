@@ -1,4 +1,4 @@
-"""All that wait are woken, none is woken for nothing, and who gives up leaves nothing."""
+"""A queue of waiters: all that wait are woken, none is woken for nothing, and one that gives up leaves nothing."""
 
 from __future__ import annotations
 

@@ -379,7 +379,7 @@ async def test_frames_that_stand_still_in_a_small_budget_are_closed(caplog: pyte
 
 
 async def test_frames_that_are_only_claimed_hold_nobody_up() -> None:
-    """300 connections send 25 KB of a frame of 95 MB each, and no more: 7.5 MB of 256."""
+    """Let 300 connections send 25 KB of a frame of 95 MB each, and no more: they hold 7.5 MB of 256."""
 
     world = World()
     part = frame(0, size=95 * MB)[: 25 << 10]
@@ -394,7 +394,7 @@ async def test_frames_that_are_only_claimed_hold_nobody_up() -> None:
 
 @pytest.mark.parametrize("claimed", [300 << 10, 16 * MB])
 async def test_frames_that_stand_still_leave_room_for_others_and_are_closed(claimed: int) -> None:
-    """So many connections send a part of a frame each, and no more, that it is all that may be held."""
+    """Let so many connections send a part of a frame each, and no more, that it is all that may be held."""
 
     world = World(queued_max_request_bytes=16 * MB, socket_request_max_bytes=16 * MB)
     kept, late = world.peer(), world.peer()

@@ -221,7 +221,8 @@ async def test_any_number_of_processes_may_share_a_host() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_every_request_is_answered_once_whatever_happens(seed: int) -> None:
-    """Answers in random order, readers that stall, connections that go: what is left is answered, all is released."""
+    """Responses in random order, readers that stall, connections that close: each request left gets its response, all
+    memory is released."""
     rng = random.Random(seed)
 
     async with listening(queued_max_request_bytes=8 * MB, socket_request_max_bytes=2 * MB) as world:

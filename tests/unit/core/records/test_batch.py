@@ -1,6 +1,6 @@
 """Record batches (core/records/batch.py): every rule of ``check_batch`` with Kafka's code, numbering, and two
-independent witnesses: kafka-python reads what we build, and we accept what kafka-python builds with every codec that it
-has."""
+independent witnesses: kafka-python reads what BMQ builds, and BMQ accepts what kafka-python builds with every codec
+that it has."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ def judge_all(data: bytearray) -> None:
 
 @given(st.binary(max_size=400))
 def test_random_bytes_raise_nothing_but_request_errors(data: bytes) -> None:
-    """Garbage on the produce path is always answered."""
+    """Garbage on the produce path always gets an error as response."""
     if not data:
         return judge_all(bytearray())
     with pytest.raises(RequestError):

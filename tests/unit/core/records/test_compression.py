@@ -1,4 +1,4 @@
-"""Recompressed batches are read by our own reader and by the parsers of kafka-python and aiokafka."""
+"""Recompressed batches, read by BMQ's own reader and by the parsers of kafka-python and aiokafka."""
 
 from __future__ import annotations
 

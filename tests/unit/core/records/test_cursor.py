@@ -317,7 +317,7 @@ def test_find_batch_behind_garbage(garbage: bytes, base: int, size: int) -> None
 
 
 def test_find_batch_wants_a_later_offset() -> None:
-    """Old bytes (a reused block, a record that holds batches) are no sign of what follows."""
+    """Old bytes (a reused block, a record that holds batches) are not a sign of what follows."""
     data = batch(10) + batch(11) + batch(12)
     assert find_batch(memoryview(data), 11) == len(batch(10))
     assert find_batch(memoryview(data), 13) is None

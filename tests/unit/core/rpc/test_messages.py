@@ -142,7 +142,8 @@ def test_every_api_has_one_request_of_its_name_and_a_response() -> None:
 
 
 def test_responses_begin_with_their_error() -> None:
-    """So that any can be answered as a failure, and a failure be read by who knows no more of it."""
+    """Any request can be refused with an error alone, which a peer can read that does not have the rest of the
+    schema."""
     for kind in RESPONSES:
         refused = kind(ErrorCode.NOT_CONTROLLER)
         assert refused.error is ErrorCode.NOT_CONTROLLER

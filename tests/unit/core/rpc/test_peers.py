@@ -454,7 +454,7 @@ async def test_forgotten_members_are_never_reached_again() -> None:
         assert world.peers.get(B, ConnectionKind.PRODUCE) is None
         await asyncio.sleep(60)
         assert len(world.network.attempts) == attempts
-        assert world.broken == []  # it is this side that has let go
+        assert world.broken == []  # this side has closed it
 
 
 async def test_close_ends_what_is_under_way() -> None:
@@ -569,7 +569,8 @@ async def test_a_probe_without_a_response_says_so(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_connection_of_its_callers_own() -> None:
-    """Beside the others, as alive as they are, made once, and gone with the member or with us."""
+    """A caller's own connection stands beside the shared ones, is watched as they are, made once, and closed with the
+    member or with this process."""
 
     async with World(PeerSettings()) as world:
         peer = await world.peers.open(B, 2)

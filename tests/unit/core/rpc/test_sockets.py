@@ -27,7 +27,8 @@ MB = 1 << 20
 
 
 class Echo:
-    """Kafka's Produce, answered with what was sent, in two buffers; or when it is told."""
+    """A handler of Kafka's Produce that returns what was sent, in two buffers; while ``holds`` is set, only on
+    ``release``."""
 
     def __init__(self) -> None:
         self.held: list[tuple[memoryview, asyncio.Future[Response]]] = []
@@ -137,7 +138,7 @@ asyncio.run(main())
 
 
 async def test_a_process_that_stands_still() -> None:
-    """SIGSTOP: its kernel goes on taking bytes, so only the missing answers tell."""
+    """Stop a process by SIGSTOP: its kernel continues to take bytes, so only missing responses show it."""
     async with loopback():
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", SERVER, stdout=asyncio.subprocess.PIPE)
         assert process.stdout is not None

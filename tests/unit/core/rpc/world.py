@@ -131,7 +131,7 @@ class Network:
     def __init__(self) -> None:
         self.stopped: set[str] = set()
         self.ends: list[End] = []  # servers' sides, oldest first
-        self.attempts: list[float] = []  # when somebody connected
+        self.attempts: list[float] = []  # times of connection attempts
         self._listening: dict[tuple[str, int], Callable[[], Any]] = {}
         loop: Any = asyncio.get_running_loop()
         loop.create_connection = self.create_connection
@@ -202,10 +202,9 @@ class EchoRequest(InternalRequest[EchoResponse]):
 
 
 class World:
-    """Process ``b``, and the connections of process ``a``.
+    """The process ``b``, and the connections of process ``a``.
 
-    Echo is answered as ``answers[method]`` says: at once with the method's name, or by a future, or by an error.
-    """
+    Echo responds as ``answers[method]`` says: at once with the method's name, or by a future, or by an error."""
 
     def __init__(self, settings: PeerSettings | None = None, own: str = "b-1", **config: Any) -> None:
         self.network = Network()

@@ -1,4 +1,5 @@
-"""Produce and Fetch as we write them as a client, kio and kafka-python read; what kio writes as a server, we read."""
+"""Produce and Fetch as BMQ's client writes them, read by kio and kafka-python, and responses that kio writes as a
+server, read by BMQ."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def read_back(name: str, version: int, data: bytes) -> oracle.Values:
 @given(choices)
 def test_produce_requests(rng: random.Random) -> None:
     values = oracle.sample(rng, "ProduceRequest", PRODUCE_VERSION)
-    values["transactional_id"] = None  # nobody has one here
+    values["transactional_id"] = None  # no test has one
     topics = [
         (topic["topic_id"], [(each["index"], memoryview(each["records"] or b"")) for each in topic["partition_data"]])
         for topic in values["topic_data"]

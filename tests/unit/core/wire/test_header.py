@@ -61,7 +61,7 @@ def test_tagged_fields_of_the_header_are_passed_over() -> None:
 
 @pytest.mark.parametrize(("key", "version"), [(18, 5), (18, 99), (18, -1), (9_999, 0), (-1, 3), (12, 77)])
 def test_of_what_is_unknown_the_correlation_id_is_read(key: int, version: int) -> None:
-    """KIP-511: ApiVersions of any version is answered, so nothing behind the id may matter."""
+    """ApiVersions of any version gets a response, so nothing behind the id may matter (KIP-511)."""
     data = struct.pack(">hhi", key, version, 42) + b"\xff\xff\xff"
     assert parse_header(memoryview(data)) == Header(key, version, 42, None, 8)
 
@@ -69,7 +69,7 @@ def test_of_what_is_unknown_the_correlation_id_is_read(key: int, version: int) -
 @pytest.mark.parametrize(
     "tail",
     [
-        b"\x00\x02\xff\xfe\x00",  # a client id that is no UTF-8
+        b"\x00\x02\xff\xfe\x00",  # a client id that is not UTF-8
         b"\x7f\xff",  # a client id longer than the frame
         b"\xff\xff\xff\xff\xff\xff\xff\xff",  # a varint without end
         b"\xff\xff\xff\xff\xff\xff\x0f",  # four billion tagged fields

@@ -1,4 +1,5 @@
-"""Whatever the bytes, the wire layer answers with a message or FormatError, in work that the frame's size bounds."""
+"""Malformed frames: whatever the bytes, the wire layer returns a message or raises FormatError, in work that the
+frame's size bounds."""
 
 from __future__ import annotations
 

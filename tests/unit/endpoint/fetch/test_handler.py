@@ -1,4 +1,4 @@
-"""The Fetch handler, on the wire of every version: an independent codec asks and reads the answers."""
+"""The Fetch handler, on the wire of every version: an independent codec writes the requests and reads the responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches of a session: only what is news is told, only what has changed is looked at, and nobody starves."""
+"""Fetches of a session: only news is returned, only what has changed is checked, and no partition starves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Client:
         self.moved = list(self.positions)
 
     async def poll(self, **options: Any) -> FetchResult:
-        """One fetch; the answer is sent, and the positions move on."""
+        """Fetch once, release the response as after it was sent, and move the positions on."""
         listed = [self.wanted(partition) for partition in self.moved]
         session = (self.session_id, self.epoch)
         fetched = await self.world.fetch(listed, session=session, **{**self.options, **options})

@@ -1,4 +1,4 @@
-"""The byte budget: who waits for whom, and that nothing is lost on the way."""
+"""The byte budget: which request waits for which, and that nothing is lost on the way."""
 
 from __future__ import annotations
 

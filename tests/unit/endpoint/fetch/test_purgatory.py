@@ -1,4 +1,4 @@
-"""Parked fetches: what moves a partition between the sets, and which event wakes whom."""
+"""Parked fetches: what moves a partition between the sets, and which event wakes which fetch."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_partition_counts_no_further_than_it_may_give() -> None:
     assert poll.flushed(K[0], 70) == []
     assert poll.flushed(K[1], 29) == []
     assert poll.flushed(K[1], 1) == [watch]
-    watch.park(51)  # counted anew
+    watch.park(51)  # counted again
     assert poll.flushed(K[0], 70) == []
     assert poll.flushed(K[1], 70) == [watch]
 

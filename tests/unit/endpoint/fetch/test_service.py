@@ -156,7 +156,7 @@ async def test_what_is_there_already_counts_for_min_bytes() -> None:
 
 
 async def test_a_flush_between_the_look_and_the_park_is_not_lost() -> None:
-    """The answer's coroutine may start later than the look that found nothing."""
+    """The response's coroutine may start later than the check that found nothing."""
 
     async with serving() as world:
         parked = asyncio.create_task(world.fetch([want("t")], max_wait_s=100))
@@ -517,7 +517,7 @@ async def test_what_the_catalog_does_not_know_is_told_by_name_or_id() -> None:
 
 
 async def test_an_unknown_topic_beside_a_known_one_does_not_make_a_client_spin() -> None:
-    """Kafka waits too: only a fetch that knows none of its topics is answered at once."""
+    """Wait, as Kafka does: only a fetch of which no topic is known returns at once."""
 
     async with serving() as world:
         fetched = await world.fetch([want("x"), want("t")], max_wait_s=0.5)
@@ -680,7 +680,7 @@ async def test_rule2_what_storage_misses_is_out_of_range_only_if_the_owner_says_
 
 @pytest.mark.parametrize("lost", ["first", "middle", "last"])
 async def test_bytes_that_are_gone_are_told_to_who_reads_them(lost: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A segment's file was removed by somebody: no consumer waits for it in silence."""
+    """A segment's file was removed from outside: a consumer must get an error instead of waiting in silence."""
 
     with caplog.at_level(logging.ERROR):
         async with serving() as world:
@@ -825,7 +825,7 @@ async def test_fetches_wait_for_bytes_in_turn_and_are_answered_without_records_i
         starved_too = asyncio.create_task(world.fetch([want("t")]))
         await settle()
         assert errors(await world.fetch([want("t", epoch=2)])) == {T0: "FENCED_LEADER_EPOCH"}
-        assert now() == pytest.approx(1)  # what has no records waits behind nobody
+        assert now() == pytest.approx(1)  # a partition without records waits behind no other
         starved = await starved_too
         assert (offsets(starved), starved.results[0].marks) == ({T0: []}, (1, 1, 0))
         assert 5 < now() < 30

@@ -1,4 +1,4 @@
-"""Fetch sessions: the table of ids and epochs, who makes room for whom, and a naive model beside it."""
+"""Fetch sessions: the table of ids and epochs, which session makes room for which, and a naive model beside it."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ OPERATIONS = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(OPERATIONS)
 def test_it_does_what_a_plain_list_does(operations: list[tuple[str, PartitionKey, int, int]]) -> None:
-    """The model: (partition, base offset) in order of arrival; a gap (one operation in twelve) begins anew."""
+    """The model: (partition, base offset) in order of arrival; a gap (one operation in twelve) begins again."""
     cost = batch(0, 1, 100).size + ENTRY_BYTES
     tails, kept, ends = cache(5 * cost), list[tuple[PartitionKey, int]](), {A: 0, B: 0}
     for kind, key, number, chance in operations:

@@ -100,7 +100,7 @@ class Part:
 
 
 async def test_a_line_is_served_in_order_in_one_step() -> None:
-    """Nothing runs between the first and the last of a line that has room: nobody can slip in."""
+    """Nothing runs between the first and the last of a queue for which there is room: no batch can overtake."""
 
     holding, owners, owner = ProduceQueue(), FakeOwners(), FakeOwner()
     for number in range(10):

@@ -1,4 +1,4 @@
-"""The watched view of members and assignments: complete at the start, in order, telling what changed and no more."""
+"""The watched view of members and assignments: complete at the start, in order, notifying what changed and no more."""
 
 from __future__ import annotations
 

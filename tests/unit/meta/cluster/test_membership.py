@@ -115,7 +115,7 @@ async def test_declared_dead_it_stops_first_and_then_joins_again() -> None:
 
 
 async def test_declared_dead_again_and_again_it_joins_again_after_longer_pauses() -> None:
-    """Somebody reaches the store and nobody reaches it: each return costs all members a reassignment."""
+    """A member reaches the store, and no other member reaches it: each return costs all members a reassignment."""
 
     kv = MemoryKeyValue(MemoryStore())
     loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ async def test_declared_dead_again_and_again_it_joins_again_after_longer_pauses(
 
 
 async def test_it_joins_again_at_once_when_another_leads() -> None:
-    """The leader may have been the one that reached nobody."""
+    """The former leader may have been the one that reached no member."""
 
     kv = MemoryKeyValue(MemoryStore())
     async with joined(kv, BROKER) as one:
@@ -273,7 +273,7 @@ async def test_a_proxy_that_joins_again_keeps_the_id_that_clients_know() -> None
 
 
 async def test_a_given_id_that_is_taken_meanwhile_ends_the_process() -> None:
-    """There is no other that it may have, and waiting for it in silence is no service."""
+    """The process may have no other id, and one that waits for it in silence does not serve."""
 
     kv = MemoryKeyValue(MemoryStore())
     async with joined(kv, replace(PROXY, node_id=7)) as one:

@@ -70,7 +70,7 @@ def test_one_member_is_asked_until_it_fails_then_the_next() -> None:
     assert members.choose(1.0) == 0
     members.failed(0, 1.5)
     assert members.choose(2.0) == 1
-    assert members.choose(100.0) == 1  # it answers: nobody goes back to the first
+    assert members.choose(100.0) == 1  # it responds: no call goes back to the first
 
 
 def test_when_all_are_avoided_the_one_that_failed_first_is_asked() -> None:

@@ -1,4 +1,4 @@
-"""Replicas with wrong checksums: which of them the NameNode is told of.  Servers are played."""
+"""Replicas with wrong checksums: which of them are reported to the NameNode. Servers are played."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ KNOWN = [
         (3, [1], True),
         (2, [1], True),
         (5, [1, 2], True),
-        (5, [1, 2, 3], False),  # rather our own network, or they have just been started
+        (5, [1, 2, 3], False),  # rather the own network, or they have just been started
         (3, [1, 2], False),
         (1, [1], False),
     ],
@@ -131,7 +131,7 @@ def test_a_slow_setup_blames_silent_datanodes_unless_most_are(
     async def main() -> Pipeline:
         suspects = SuspectNodes(SETTINGS.suspect_s)
         suspects.learn(KNOWN[:known])
-        client: Any = HdfsClient.__new__(HdfsClient)  # connected to nobody
+        client: Any = HdfsClient.__new__(HdfsClient)  # connected to nothing
         client.settings, client.suspects = SETTINGS, suspects
         client.datanodes = Datanodes(SETTINGS, SimpleAuthenticator("tester"))
         client.clock = PipelineClock(SETTINGS, lambda _: None)

@@ -49,7 +49,8 @@ def accepted(offset: int) -> bytes:
 
 @contextlib.contextmanager
 def datanode(answer: Callable[[Send], None]) -> Iterator[tuple[str, int]]:
-    """One that answers one request, and then waits for the client to hang up."""
+    """Yield the address of a datanode that responds to one request, and then waits until the client closes the
+    connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

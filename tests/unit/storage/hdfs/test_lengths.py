@@ -1,4 +1,5 @@
-"""The NameNode is told the lengths of open files: what grew, of files that are still open, and never after the end."""
+"""The lengths of open files that are reported to the NameNode: only of files that grew, are still open, and never after
+the end."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class FakePipeline:
 
 
 class FakeNameNode:
-    """The calls that arrived, in order; `error` is what fsync is answered, `gate` what it waits for."""
+    """A NameNode that keeps the calls in order of arrival; `error` is its response to fsync, `gate` what fsync waits
+    for."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -112,7 +114,7 @@ async def first_ack(pipeline: FakePipeline, acked: int) -> None:
 async def test_what_grew_is_told_and_nothing_twice() -> None:
     world = World()
     _, pipeline = world.open()
-    await world.told()  # nothing is acknowledged: the first length is the pipeline's to tell
+    await world.told()  # nothing is acknowledged: the pipeline reports the first length
     await first_ack(pipeline, 5)
     await world.told(("/a", 5))
     pipeline.acked = 9
@@ -143,7 +145,7 @@ async def test_no_call_arrives_behind_the_closing_one() -> None:
     gate.set()
     assert await closing == 8
     await telling
-    pipeline.acked = 9  # cannot be: it would be told if the file were still looked at
+    pipeline.acked = 9  # cannot be: it would be reported if the file were still checked
     await world.told(("/a", 8), ("/a", "complete"))
     await world.close()
 
@@ -194,7 +196,8 @@ async def test_when_the_namenode_is_away_the_round_ends() -> None:
 
 
 async def test_lengths_are_told_again_after_a_bug(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever a file raises: nobody would tell lengths again, and snapshots would hold the first flush only."""
+    """A file's report raises an error that is not expected: unless reports continue, snapshots hold the first flush
+    only."""
     told: list[int] = []
 
     class Broken:

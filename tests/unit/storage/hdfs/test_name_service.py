@@ -102,7 +102,7 @@ def test_addresses_in_the_url_do_not_ask_the_configuration(properties: dict[str,
     ],
 )
 def test_how_datanodes_are_reached_travels_in_the_url(url: str, value: str, told: bool) -> None:
-    """A Spark driver resolves once, for executors that may have no configuration; the URL's own word counts."""
+    """A Spark driver resolves once, for executors that may have no configuration; a setting in the URL wins."""
     address = resolve(url, SiteConfig({**HA, "dfs.client.use.datanode.hostname": value}, "conf"))
     assert address.use_datanode_hostname is told
     assert resolve(str(address)) == address

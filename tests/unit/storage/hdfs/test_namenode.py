@@ -40,7 +40,7 @@ class Call:
 
 @dataclass
 class FakeNameNode:
-    """Answers every call with ``answer``; remembers all of them."""
+    """A NameNode that responds to every call with ``answer``, and keeps all of them."""
 
     answer: Answer
     calls: list[Call] = field(default_factory=list)
@@ -142,7 +142,7 @@ async def test_calls_are_pipelined_and_named() -> None:
 
 
 async def test_retry_keeps_the_call_id_and_raises_the_count() -> None:
-    """The NameNode's retry cache tells a repetition by client id and call id."""
+    """The NameNode's retry cache recognises a repetition by client id and call id."""
 
     async with namenode(lambda call: TRUE if call.retry_count == 2 else SAFE_MODE) as (client, (fake,)):
         assert await client.delete("/x", recursive=False)
@@ -265,7 +265,8 @@ async def test_failed_renewals_go_on() -> None:
 
 
 async def test_renewals_go_on_after_a_bug(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever a renewal raises: nobody would renew again, and HDFS takes the files after 20 minutes."""
+    """A renewal raises an error that is not expected: unless renewals continue, HDFS takes the files after 20
+    minutes."""
     renewals: list[str] = []
 
     class Broken:

@@ -132,7 +132,7 @@ async def test_a_fence_stops_another_process_which_acks_nothing_after(tmp_path: 
         assert await asyncio.to_thread(writer.rest) == "LeaseLost"
         assert 500 <= writer.acked <= length
         assert await fs.read("/d/final", 0, length) == numbered(length)
-        appender = await fs.append("/d/final")  # the other process has let go
+        appender = await fs.append("/d/final")  # the other process has closed it
         appender.write(b"mine")
         assert await appender.close() == await fs.visible_length("/d/final")
 
@@ -155,7 +155,7 @@ async def test_a_killed_process_leaves_every_acked_byte_and_no_lock(tmp_path: Pa
         writer.process.kill()
         assert await asyncio.to_thread(writer.rest) == ""
         with pytest.raises(LeaseLost):
-            await fs.append("/d/.spare")  # open until somebody fences it
+            await fs.append("/d/.spare")  # open until it is fenced
         length = await fs.fence(writer.lease)
         assert length >= writer.acked >= 1000
         assert await fs.read("/d/.spare", 0, length) == numbered(length)
@@ -170,7 +170,7 @@ async def test_a_killed_process_leaves_every_acked_byte_and_no_lock(tmp_path: Pa
 async def test_a_zombie_caught_between_its_look_and_its_write_is_not_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order of events that the fence is proven by: the write ends after the fence, the answer is LeaseLost."""
+    """The order of events that proves the fence: the write ends after the fence, and the writer gets LeaseLost."""
     looked, fenced = threading.Event(), threading.Event()
 
     def stalled(fd: int, buffers: Sequence[memoryview]) -> None:
