@@ -45,7 +45,7 @@ SIZE_MAX = 100_000
 
 
 def trivial(api: Api[Any]) -> Api[Any]:
-    """The same API with an answer that needs no services; every third one waits before it answers."""
+    """Return the same API with a handler that needs no services; every third one waits before it responds."""
     if api.key == ApiKey.API_VERSIONS:
         return api
     if api.handle_raw is not None:

@@ -224,7 +224,7 @@ def _protocols(options: dict[str, str]) -> Protocols:
 
 
 def play(text: str) -> str:
-    """The transcript with the outcomes as they are now; comments and commands stay."""
+    """Return the transcript with the outcomes as they are now; comments and commands stay."""
     story, out = Story(), []
     for block in text.strip("\n").split("\n\n"):
         lines = block.split("\n----")[0].split("\n")

@@ -56,7 +56,7 @@ from tests.harness.members import lone_broker
 
 LATENCY_S = 0.0005
 PING_S = 2.0
-"""So long a stopped process's connections stand."""
+"""The time for which a stopped process's connections stand."""
 CLUSTER = "c"
 _HEAD = struct.Struct(">hhi")
 _ANSWER_HEAD = 5
@@ -143,7 +143,7 @@ class Connection:
         self.cut("closed")
 
     def cut(self, why: str = "cut") -> None:
-        """What has not arrived is known not to be sent."""
+        """Break the connection: requests that have not arrived count as not sent."""
         if not self.is_up:
             return
         self.is_up = False
@@ -156,7 +156,7 @@ class Connection:
 
 
 class Network:
-    """Who is there, and what connects them; a ``Peers`` of the one proxy."""
+    """The processes and the connections between them; a ``Peers`` of the one proxy."""
 
     def __init__(self) -> None:
         self.brokers: dict[str, BrokerProcess | ProxyProcess] = {}
@@ -382,7 +382,7 @@ class Cluster:
         self.broker(name).assigned.assign(path, self.key(partition), log_config({}, 1))
 
     def move(self, partition: int, name: str) -> None:
-        """Planned: the old owner lets go, the new one opens, the view says so."""
+        """Move a partition as planned: the old owner closes it, the new one opens it, the view shows it."""
         before = self.view.owner_of(self.key(partition))
         if before in self.network.brokers:
             self.broker(before).assigned.withdraw(self.key(partition))
@@ -390,13 +390,13 @@ class Cluster:
         self.view.assign(name, self.key(partition))
 
     def kill(self, name: str) -> None:
-        """It stops in mid-air, and its connections break; what it had accepted may be in its files."""
+        """Kill a process: its connections break; what it had accepted may be in its files."""
         self.network.brokers[name].stopped = []
         self.network.cut(name)
         del self.network.brokers[name]
 
     def bury(self, name: str, successor: str) -> None:
-        """The controller has seen that it is dead."""
+        """Declare a broker dead, as the controller does, and give its partitions to ``successor``."""
         self.view.leave(name)
         for key in sorted(self.view.owned_by(name), key=lambda key: key.partition):
             self.open(key.partition, successor)
@@ -406,7 +406,7 @@ class Cluster:
         return self.listed
 
     def isolate(self, *names: str) -> None:
-        """This proxy reaches these no more."""
+        """Make these processes unreachable for this proxy."""
         for name in names:
             self.network.unreachable.add(name)
             self.network.cut(name)
@@ -417,7 +417,7 @@ class Cluster:
         self, records: bytes | bytearray, partition: int = 0, *, acks: int = -1, timeout_ms: int = 30_000,
         client: FakeClient | None = None,
     ) -> asyncio.Future[PartitionAnswer]:  # fmt: skip
-        """A client's produce: it is with the proxy on return."""
+        """Send a client's produce request: the proxy has it on return."""
         topics = [(self.topic.topic_id, [(partition, memoryview(records))])]
         body = memoryview(bytearray(b"".join(encode_produce_request(acks, timeout_ms, topics))))
         asked = Request(0, PRODUCE_VERSION, 1, "me", body, cast(Client, client or self.client), 0.0)
@@ -433,7 +433,7 @@ class Cluster:
 
 
 class _Told:
-    """The reading, which is made after whoever tells it."""
+    """The world's fetch service, looked up at each use: it is made after the objects that notify it."""
 
     def __init__(self, world: Cluster) -> None:
         self._world = world

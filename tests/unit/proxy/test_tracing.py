@@ -1,4 +1,4 @@
-"""Spans of traced requests, over real brokers on memory: who makes them, how they hang together, and that each ends."""
+"""Spans of traced requests, over real brokers on memory: their makers, their parents, and that each ends."""
 
 from __future__ import annotations
 

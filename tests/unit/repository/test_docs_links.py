@@ -23,13 +23,13 @@ def pages() -> list[Path]:
 
 @cache
 def prose(page: Path) -> str:
-    """The page without its blocks of code."""
+    """Return the page without its blocks of code."""
     return _FENCE.sub("", page.read_text())
 
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """The anchors of the page: its own, and those of headings as GitHub makes them."""
+    """Return the page's anchors: its own, and those of headings as GitHub makes them."""
     found: dict[str, int] = {}
     slugs = set()
     for match in _HEADING.finditer(prose(page)):
@@ -42,7 +42,7 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def broken(page: Path) -> list[str]:
-    """The links of the page that lead nowhere, each with why."""
+    """Return the page's links that lead nowhere, each with the reason."""
     found = []
     for target in _LINK.findall(_CODE.sub("", prose(page))):
         if target.startswith(_WEB):

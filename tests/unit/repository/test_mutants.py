@@ -1,4 +1,4 @@
-"""The list of mutations fits the code, and the runner tells a mistake that is seen from one that is not."""
+"""The list of mutations, which fits the code, and its runner, which tells a caught mistake from one that survives."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_the_links_are_complete() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_package_can_be_imported(package: str) -> None:
-    """As ``bmq.<folder>``, from the folder that pyproject.toml says."""
+    """Import each package as ``bmq.<folder>``: it comes from the folder that pyproject.toml names."""
     module = importlib.import_module(package)
     assert module.__file__ is not None
     assert Path(module.__file__).resolve() == ROOT.joinpath(*package.split(".")[1:], "__init__.py")

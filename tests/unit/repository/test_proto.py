@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def descriptor(code: str) -> str:
-    """The line that holds the whole description; the lines around it differ between versions of protoc."""
+    """Return the line that holds the whole description; the lines around it differ between versions of protoc."""
     lines = [line for line in code.splitlines() if "AddSerializedFile(" in line]
     assert len(lines) == 1
     return lines[0]

@@ -33,7 +33,7 @@ COMMANDS = ("bmq cluster rebuild",)
 
 
 def quoted() -> list[str]:
-    """The messages in the first column of the tables; `…` stands for what differs from case to case."""
+    """Return the messages in the first column of the tables; `…` stands for what differs from case to case."""
     found = []
     for section in SECTIONS:
         text = PAGE.split(f"## {section}\n")[1].split("\n## ")[0]
@@ -44,7 +44,7 @@ def quoted() -> list[str]:
 
 @cache
 def sources() -> str:
-    """The modules' text: adjacent literals made one, `…` where a value is put in."""
+    """Return the modules' text: adjacent literals joined, `…` for each inserted value."""
     text = "\n\n".join(path.read_text() for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")))
     text = re.sub(r'"\s*\n\s*f?"', "", text)
     return re.sub(r"%[sdrg]|\{[^{}\n]*\}", "…", text)

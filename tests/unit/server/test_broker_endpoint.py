@@ -104,7 +104,7 @@ async def test_produce_and_fetch_by_topic_id() -> None:
 
 
 async def test_one_copy_of_a_tail_and_one_register() -> None:
-    """A flush told once wakes a proxy's parked fetch, which finds it in the tails of the process's own clients."""
+    """Notify one flush: it wakes a proxy's parked fetch, which finds it in the tails of the process's own clients."""
 
     async with process() as p:
         p.topic()

@@ -1,4 +1,4 @@
-"""What a console tells of its cluster, and does to it, whoever leads."""
+"""A console's view of its cluster, and its acts on it, whichever process leads."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ MEMBERS = {
 
 
 class View:
-    """Partition 3 is assigned to a process that is no more."""
+    """A view in which partition 3 is assigned to a process that has ended."""
 
     own = "proxy-1"
     members = MEMBERS

@@ -1,4 +1,4 @@
-"""What one process counts, and what it tells of all: members that do not answer are named, the others are added up."""
+"""The history of one process and of the cluster: members without a response are named, the others are added up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that are collected between scrapes, each by whoever shows it."""
+"""Numbers that are collected between scrapes, each by the process that shows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bmq.server.collected_metrics import Collected
 
 
 def collected(asked: list[str]) -> Collected:
-    """Of a process that is broker and coordinator: `asked` gets what is looked at."""
+    """Return the metrics of a broker and coordinator; ``asked`` gets the name of each source that is read."""
 
     def offsets() -> list[Any]:
         asked.append("offsets")
@@ -49,7 +49,7 @@ async def test_the_first_count_of_the_log_sizes_is_waited_for() -> None:
 
 
 async def test_the_lag_is_counted_without_a_look_at_storage() -> None:
-    """It is sampled all the time, also while nobody scrapes, and while storage does not answer."""
+    """Count the lag, which is sampled all the time: also while no scrape comes, and while storage does not respond."""
 
     asked: list[str] = []
     of = collected(asked)

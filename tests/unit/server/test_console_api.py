@@ -409,7 +409,7 @@ LOG_LEVEL = "/api/v1/members/{member}/log-level?member=n"
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
-    """A logger whose level is as before afterwards."""
+    """Yield a logger whose level, and its parent's, is reset afterwards."""
     logger = logging.getLogger("bmq.broker.test_of_levels")
     yield logger
     for each in (logger, logging.getLogger("bmq.broker")):

@@ -1,4 +1,4 @@
-"""What the console is told: of a process's place in its cluster, and of partitions wherever their owner is."""
+"""The console's facts: of a process's place in its cluster, and of partitions wherever their owner is."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_partitions_that_cannot_be_served_are_said_aloud() -> None:
 
 
 def test_storage_that_acknowledges_nothing_leaves_the_process_ready() -> None:
-    """It fails for all processes at once: each would leave the service, and clients would see nothing at all."""
+    """Fail storage, for all processes at once: if each became not ready, clients would see no server at all."""
     process = cast(Any, node())
     trouble = "storage acknowledges nothing: No space left on device"
     broker = SimpleNamespace(is_lost=False, is_serving=False, storage_trouble=trouble, store_trouble="")
@@ -268,7 +268,7 @@ TOPIC = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=4)
 
 
 class FarOwner:
-    """Of any partition.  `count`: None counts the bytes, else what is awaited instead."""
+    """A remote owner of any partition.  ``count``: None counts the bytes, else it is awaited instead."""
 
     count: Callable[[], Awaitable[int]] | None = None
 
@@ -280,7 +280,7 @@ class FarOwner:
 
 
 class FarOwners:
-    """Whoever asks for the first time has a connection made; ``wait`` has it."""
+    """Remote owners whose first use makes a connection; ``wait`` returns once it is made."""
 
     def __init__(self) -> None:
         self.connect_s = 0.1

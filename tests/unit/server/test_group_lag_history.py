@@ -1,4 +1,4 @@
-"""The lag of a group over time: sampled by its coordinator, told by whichever process is asked."""
+"""The lag of a group over time: sampled by its coordinator, shown by every process."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def test_who_has_no_clients_hands_over_until_the_deadline() -> None:
 
 
 class Leaving:
-    """What of a ``Node`` its leaving needs; ``joined`` and ``broker`` take what they are given."""
+    """The parts of a ``Node`` that its leaving needs; ``joined`` and ``broker`` note their timeouts in ``given``."""
 
     config = CONFIG
     view = SimpleNamespace(members={"a": 1, "b": 2})

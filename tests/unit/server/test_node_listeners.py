@@ -139,7 +139,7 @@ async def test_an_error_of_one_part_does_not_keep_the_others_from_closing(monkey
 
 @pytest.mark.loops("asyncio")
 async def test_fetches_are_refused_only_while_metadata_names_others() -> None:
-    """Of a process that is not a member: who is sent to it again must be answered."""
+    """Fetch from a process that is not a member: only while Metadata names another one may it refuse."""
 
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
     async with single_node(CONFIG, fs, kv) as node:

@@ -1,4 +1,4 @@
-"""What the log says of a start that waits for root or store, and of what a process hands over at its end."""
+"""Log lines of a start that waits for root or store, and of the partitions that a process hands over at its end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Broker:
 
 
 def test_what_was_handed_over_is_logged_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    """Of the drain alone: partitions that moved before are not counted."""
+    """Count the drain's partitions alone, not those that moved before."""
     caplog.set_level("INFO")
     broker = Broker()
     leaving = Leaving(broker)

@@ -14,7 +14,7 @@ from bmq.server import process
 
 @pytest.fixture(autouse=True)
 def few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit of this process stays what it is."""
+    """Keep this process's limit of open files as it is."""
     monkeypatch.setattr(process, "raise_limit", lambda: 65_536)
 
 

@@ -41,7 +41,7 @@ async def put_topic(kv: KeyValue) -> None:
 
 
 async def of_today(kv: KeyValue, *roots: FileSystem) -> None:
-    """A cluster of a version without root ids, with a topic."""
+    """Write a cluster of a version without root ids, with a topic."""
     await kv.commit([], [Put(cluster_id_key(CLUSTER), b"id")])
     await put_topic(kv)
     for fs in roots:

@@ -61,7 +61,7 @@ async def test_a_process_elects_itself_and_assigns_itself_everything(tmp_path: P
 
 @pytest.mark.leaves_tasks
 async def test_a_killed_process_holds_its_successor_up_by_nothing(tmp_path: Path) -> None:
-    """Its entries with a lease go when the file is opened; what it owned is assigned to its successor at once."""
+    """Kill the first process: its entries with a lease go when the file is opened, its partitions move at once."""
     storage = MemoryStorage(Random(0))
     kv = await SqliteKeyValue.open(str(tmp_path / "kv.db"))
     fs = MemoryFileSystem(storage, "first")

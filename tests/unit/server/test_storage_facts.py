@@ -23,8 +23,8 @@ SEGMENTS = 200
 
 
 class Storage:
-    """Has many segments.  It tells the blocks of the first `answers` files that it is asked for, and is silent then,
-    or refuses after `refuses_s` seconds, as a NameNode's client does."""
+    """Storage of many segments.  It returns the blocks of the first ``answers`` files, and is silent then,
+    or refuses after ``refuses_s`` seconds, as a NameNode's client does."""
 
     def __init__(self, answers: int, refuses_s: float | None = None) -> None:
         self._left = answers
@@ -49,7 +49,7 @@ async def listed(*_: object) -> AsyncIterator[ListedSegment]:
 
 
 async def listed_in_part(*_: object) -> AsyncIterator[ListedSegment]:
-    """The first three segments; then storage is silent."""
+    """Yield the first three segments; then storage is silent."""
     async for each in listed():
         if each.name.base == 30:
             await asyncio.Event().wait()
@@ -83,7 +83,7 @@ def test_all_that_storage_tells(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("refuses_s", [None, 4.0])
 def test_storage_that_falls_silent_is_waited_for_once(refuses_s: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not once for every few segments: the listing is shown without the blocks that were not told."""
+    """Wait once, not once for every few segments: the listing is shown without the missing blocks."""
     storage = Storage(10, refuses_s)
     facts, took_s = look(storage, monkeypatch)
     assert took_s <= TELL_S

@@ -1,4 +1,4 @@
-"""Bytes by topic of the whole cluster: the sums of its brokers, asked once for all who look."""
+"""Bytes by topic of the whole cluster: the sums of its brokers, asked for once for all readers."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def member(name: str, *roles: str) -> Member:
 
 
 class Peers:
-    """Proxies by incarnation, each with its meter; who has none stands still."""
+    """Proxies by incarnation, each with its meter; one without a meter is stopped."""
 
     def __init__(self, **meters: TrafficMeter) -> None:
         self.meters = meters

@@ -35,7 +35,7 @@ class Item(NamedTuple):
 
 
 class Row(NamedTuple):
-    """As Spark shows a record; the time in microseconds."""
+    """A record as Spark shows it; the time in microseconds."""
 
     key: bytes | None
     value: bytes | None
@@ -77,26 +77,26 @@ def built(
 
 
 def plain(base_offset: int, count: int = 3, codec: int = 0, **options: Any) -> bytes:
-    """A batch of records that differ."""
+    """Return a batch of records that differ."""
     items = [Item(i, b"k%d" % (base_offset + i), b"v" * 20, (), NOW + base_offset + i) for i in range(count)]
     return built(items, base_offset, codec, **options)
 
 
 def marker(base_offset: int, producer_id: int, *, is_commit: bool) -> bytes:
-    """The control batch that ends a transaction, as Kafka's coordinator writes it."""
+    """Return the control batch that ends a transaction, as Kafka's coordinator writes it."""
     data = built([Item(0, struct.pack(">hh", 0, is_commit), bytes(6))], base_offset, producer_id=producer_id)
     return changed(data, attributes=0x30)
 
 
 def empty(base_offset: int, last_delta: int) -> bytes:
-    """What compaction leaves of a batch whose last sequence is still needed."""
+    """Return the rest of a batch that compaction emptied, whose last sequence is still needed."""
     return changed(built([Item(0)], base_offset)[:61], last_delta=last_delta, count=0)
 
 
 def changed(
     data: bytes, *, attributes: int | None = None, last_delta: int | None = None, count: int | None = None
 ) -> bytes:
-    """The batch with other fields, and the length and CRC that belong to it."""
+    """Return the batch with other fields, and the length and CRC that belong to it."""
     out = bytearray(data)
     for layout, at, value in ((">h", 21, attributes), (">i", 23, last_delta), (">i", 57, count)):
         if value is not None:
@@ -126,7 +126,7 @@ def read_by_kafka(data: bytes) -> list[Row]:
 
 
 def rows_of(batches: pa.Table | Sequence[pa.RecordBatch]) -> list[Row]:
-    """Of batches with all columns, in the order of ``COLUMNS``."""
+    """Return the rows of batches with all columns, in the order of ``COLUMNS``."""
     parts = batches.to_batches() if isinstance(batches, pa.Table) else batches
     rows: list[Row] = []
     for part in parts:

@@ -35,7 +35,7 @@ def transactional(base: int, *values: bytes, pid: int, timestamp: int = 0) -> by
 
 
 def marker(base: int, *, pid: int, is_abort: bool, timestamp: int = 0) -> bytes:
-    """The control batch that ends a transaction."""
+    """Return the control batch that ends a transaction."""
     record = Record(key=struct.pack(">hh", 0, 0 if is_abort else 1), value=struct.pack(">hi", 0, 0))
     return bytes(
         build_batch(
@@ -99,7 +99,7 @@ class Store:
         leftovers: bytes = b"",
         log_start: int = 0,
     ) -> Written:
-        """A segment and its index.  ``covered``: batches that the index knows of; ``leftovers`` follow the batches.
+        """Write a segment and its index.  The index covers ``covered`` batches; ``leftovers`` follow the batches.
 
         ``base`` and ``end`` where the first and the last batch have been compacted away.
         """

@@ -1,4 +1,4 @@
-"""The data source's face: what importing it costs, its columns, and that its page tells all its options."""
+"""The data source's face: the cost of its import, its columns, and that its page lists all its options."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_importing_the_package_imports_no_spark() -> None:
 
 
 def imported(code: str, **environment: str) -> str:
-    """What a fresh Python prints that has imported the data source, in this environment but for Spark's variables."""
+    """Return the output of a fresh Python that imported the data source, without Spark's environment variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     script = f"import os, sys\n{code}"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Handlers over the real catalog and controller, with owners that open when they are told to."""
+"""Handlers over the real catalog and controller, with owners that a test opens."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class AdminServing(AdminWorld):
         return Request(key, version, 77, "test", memoryview(bytearray(body)), FakeClient(), 0.0)
 
     async def ask(self, api: Any, version: int, message: Any) -> Any:
-        """The handler's response, through the wire and back."""
+        """Return the handler's response; request and response pass through their wire formats."""
         body = message.encode(version=version)
         message = type(message).decode(body, version=version)
         response = api.handle(self.services, self.request(api.key, version), message)

@@ -1,4 +1,4 @@
-"""How much one admin request may create: at its bounds, and one above them."""
+"""Bounds on what one admin request may create: at the bounds, and one above them."""
 
 from __future__ import annotations
 

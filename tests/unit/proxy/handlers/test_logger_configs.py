@@ -21,7 +21,7 @@ INVALID_REQUEST, INVALID_CONFIG = 42, 40
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
-    """A logger whose level is as before afterwards."""
+    """Yield a logger whose level is reset afterwards."""
     logger = logging.getLogger(NAME)
     yield logger
     logger.setLevel(logging.NOTSET)

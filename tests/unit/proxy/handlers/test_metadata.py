@@ -120,7 +120,7 @@ def test_the_bytes_are_the_schema_encoders(
 
 
 def whole(catalog: StillCatalog, members: Spread, operations: Any, cluster: Any) -> Any:
-    """The same answer as one message."""
+    """Return the response as one generated message, to compare with the handler's."""
     Element = MetadataResponse.MetadataResponseTopic
     elements = []
     for topic in catalog.topics.values():
@@ -169,7 +169,7 @@ def whole(catalog: StillCatalog, members: Spread, operations: Any, cluster: Any)
 
 
 def replicas_of(members: Spread, key: PartitionKey) -> list[int]:
-    """The leader, then a proxy of each other zone, in the zones' order."""
+    """Return the leader, then a proxy of each other zone, in the zones' order."""
     zone_of = {proxy.node_id: proxy.zone for proxy in members.proxies}
     replicas = [members.leader_of(key)]
     for zone in dict.fromkeys(proxy.zone for proxy in members.proxies):
@@ -237,8 +237,7 @@ async def test_another_topics_change_does_not_encode_this_one_again() -> None:
 
 
 async def test_a_leader_is_given_at_all_times_and_an_epoch_at_none() -> None:
-    """Whether the owner is known or not: a client that was given an epoch once takes one of -1 for no leader at all
-    (franz-go)."""
+    """Ask with and without a known owner: a client that got an epoch once takes -1 as no leader at all (franz-go)."""
 
     async with serving() as w:
         topic = await w.admin.create_topic("t", 2)
@@ -348,7 +347,7 @@ async def test_a_topic_that_cannot_be_created_now_is_asked_for_again() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_what_is_no_metadata_request_closes_the_connection(version: int) -> None:
-    """It is counted and logged as malformed, in one line: it is no bug of ours."""
+    """Send a malformed request: it is counted and logged as such, in one line, and not as a bug of the server."""
 
     async with serving() as w:
         head = struct.pack(">hhih", ApiKey.METADATA, version, 1, -1) + b"\0" * (version >= 9)
@@ -392,7 +391,7 @@ def proxies(*node_ids: int) -> list[ProxyAddress]:
 
 
 class Turns:
-    """How often something else has its turn meanwhile."""
+    """A count of the loop's turns that other tasks get meanwhile."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -422,7 +421,7 @@ async def test_all_of_many_topics_are_encoded_in_steps_and_once_for_all_who_ask(
 
 @pytest.mark.parametrize("version", [4, 12])
 async def test_a_large_topic_is_encoded_in_steps(version: int) -> None:
-    """Alone, or among all; each step has a turn of the loop, and what a client is told is what one step would tell."""
+    """Ask for a large topic, alone or among all: each step has a turn of the loop, the bytes are those of one step."""
 
     partitions = 3 * COST_PER_STEP + 1
     catalog = StillCatalog([Topic(name="large", topic_id=uuid.UUID(int=1), partitions=partitions)])

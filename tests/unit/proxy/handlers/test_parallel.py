@@ -53,7 +53,7 @@ async def until_late(items: Sequence[Item]) -> None:
 
 
 async def until_cancelled(work: Awaitable[object]) -> None:
-    """A request whose connection closes."""
+    """Run ``work`` as a request whose connection closes after a second."""
 
     async def request() -> object:
         return await work

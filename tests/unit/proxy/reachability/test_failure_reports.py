@@ -1,4 +1,4 @@
-"""What a proxy tells others of brokers that it cannot reach."""
+"""A proxy's reports of brokers that it cannot reach."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_it_is_published_again_under_a_new_lease_and_while_the_store_is_aw
 
 
 async def test_what_nobody_needs_any_more_is_taken_back_when_it_can_be_reached() -> None:
-    """All its partitions have moved away: only the control connection tells that it is there again."""
+    """Move all of a broker's partitions away: only the control connection shows that it can be reached again."""
 
     told = Told()
     told.lease = await told.kv.grant(1000)

@@ -113,7 +113,7 @@ async def test_the_direct_connection_is_used_again_once_it_stands() -> None:
 
 
 async def test_a_way_that_nobody_wants_for_a_while_is_given_up_and_the_next_is_direct() -> None:
-    """Else whoever comes later would go round for good, although the broker can be reached again."""
+    """Leave a relay unused for a minute: later requests try the broker directly, which may be reachable again."""
 
     async with relayed() as world:
         await answers([world.send(plain())])
@@ -217,7 +217,7 @@ async def test_a_relay_is_no_proof_of_reach() -> None:
 
 
 async def test_a_broker_that_is_dead_is_reached_through_nobody() -> None:
-    """Until it is buried its partitions' produces wait, as without relays."""
+    """Kill a broker: until its partitions have another owner their produces wait, as without relays."""
 
     async with relayed() as world:
         await answers([world.send(plain())])
@@ -323,7 +323,7 @@ class Caller:
         self.client = FakeClient()
 
     def send(self, to: str, api_key: int, version: int, body: list[Buffer]) -> asyncio.Future[RelayResponse]:
-        """It is with the relay on return."""
+        """Send a request through the relay, which has it on return."""
         frame = memoryview(bytearray(b"".join(RelayRequest(to, api_key, version, body).encode())))
         call = InternalCall(0, cast(Client, self.client), "me", 1, 0.0, "proxy")
         return asyncio.ensure_future(_response(self.relay.handle(frame, call)))

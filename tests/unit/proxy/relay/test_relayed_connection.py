@@ -66,7 +66,7 @@ def relayed() -> tuple[FakePeer, RelayedConnection]:
 
 
 def lost(future: asyncio.Future[memoryview]) -> bool:
-    """Whether it may have arrived."""
+    """Return whether the lost request may have arrived."""
     error = future.exception()
     assert isinstance(error, PeerLost)
     return error.was_sent

@@ -1,4 +1,4 @@
-"""Through whom a member is reached that we do not reach ourselves."""
+"""The choice of a relay to a member that this process does not reach itself."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_who_could_not_help_is_asked_less_and_less_often() -> None:
 
 
 def test_a_member_that_several_do_not_reach_is_left_alone_by_all() -> None:
-    """A death is no storm of questions, however many could be asked; and one that may help ends the pause."""
+    """Try many proxies for a dead member: the attempts are limited; a proxy that may help ends the pause."""
     choice, members, now = RelayChoice("own", ""), [proxy(f"p{number}") for number in range(50)], 0.0
     asked = []
     while now < 20:

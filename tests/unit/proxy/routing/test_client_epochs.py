@@ -58,7 +58,7 @@ class ProxyClient:
         return decode(kind, version, b"".join(encode_response(api.key, version, 1, found)))
 
     async def epochs(self) -> tuple[int, int]:
-        """The partition's epoch by Metadata and by DescribeTopicPartitions."""
+        """Return the partition's epoch in Metadata and in DescribeTopicPartitions."""
         message = MetadataRequest(
             topics=[MetadataRequest.MetadataRequestTopic(name="orders", topic_id=uuid.UUID(int=0))],
             allow_auto_topic_creation=False,

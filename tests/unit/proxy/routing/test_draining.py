@@ -16,7 +16,7 @@ SOON_S = 0.01
 
 
 def drained(world: Cluster, name: str) -> None:
-    """The broker has said that it is leaving."""
+    """Show the broker as draining in the proxy's view."""
     world.view.members[name] = member(name).draining()
     world.view.notify(ViewChange(members={name}))
 
@@ -30,7 +30,7 @@ def without_owner(world: Cluster) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_what_waits_is_answered_when_the_last_broker_has_gone(when: str) -> None:
-    """Whether it went before the proxy began to drain or after, in order and with an error that is tried again."""
+    """Remove the last broker before the proxy drains, or after: responses come in order, with a retriable error."""
 
     async with cluster() as world:
         await world.send(idempotent(0))

@@ -1,4 +1,4 @@
-"""One question to each broker, and whoever does not answer is left out."""
+"""High watermarks by one request to each broker; a broker that does not respond is left out."""
 
 from __future__ import annotations
 

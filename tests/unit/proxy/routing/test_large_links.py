@@ -237,7 +237,7 @@ async def reconnect(senders: Senders) -> FakePeer:
 
 
 async def test_what_was_lost_is_sent_again_before_anything_newer() -> None:
-    """Partitions that have not heard of the loss hand over more, when the next connection is up already."""
+    """Send more from partitions that do not see the loss yet, when the next connection is up already."""
 
     with senders_without_a_stop() as senders:
         last = senders.owners[-200:]
@@ -257,7 +257,7 @@ async def test_what_was_lost_is_sent_again_before_anything_newer() -> None:
 
 
 async def test_a_partition_that_is_assigned_again_is_told_of_the_connection_that_it_lost() -> None:
-    """Its assignment went to another broker and back before anybody looked, and the connection has come again."""
+    """Assign a partition to another broker and back within one turn, while the connection is lost and made again."""
 
     senders = Senders(3 * NOTIFIED_A_TURN)
     owner = senders.owners[-1]
@@ -317,7 +317,7 @@ async def test_what_waits_for_the_same_moment_is_given_up_in_turns() -> None:
 
 @pytest.mark.leaves_tasks  # a link that goes on connecting
 async def test_who_waits_for_an_owner_until_the_same_moment_gives_up_in_turns() -> None:
-    """Of partitions whose broker nobody reaches: as many wait as a request names."""
+    """Wait for as many partitions as a request may name, whose broker no process reaches, until the same moment."""
 
     with senders_without_a_stop(2 * MANY) as senders:
         senders.peers.cut()

@@ -1,4 +1,4 @@
-"""Connections that misbehave: what is no answer, what is busy, what breaks at a bad moment."""
+"""Connections that misbehave: wrong responses, busy ones, ones that break at a bad moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.proxy.cluster import Connection, cluster, idempotent, plain
 
 
 def answering(body: bytes) -> Callable[[int, int, Sequence[Buffer]], asyncio.Future[memoryview]]:
-    """A peer's ``call`` that gives ``body`` at once."""
+    """Return a peer's ``call`` that returns ``body`` at once."""
 
     def call(api_key: int, version: int, asked: Sequence[Buffer]) -> asyncio.Future[memoryview]:
         future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
@@ -36,7 +36,7 @@ NO_TOPICS = b"\x01\0\0\0\0\0"
 
 @pytest.mark.parametrize("body", [b"", b"garbage", NO_TOPICS])
 async def test_what_is_no_answer_to_a_produce_ends_the_connection(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was sent may have been accepted: with a producer id it is sent again, over the next one."""
+    """Respond with something else: the batches may have been accepted; with a producer id they are sent again."""
 
     async with cluster() as world:
         await world.send(plain())
@@ -141,7 +141,7 @@ async def test_nothing_is_left_when_it_ends() -> None:
 
 
 def refusing(link: Connection, keys: set[int], refused: list[int], room: Callable[[], bool]) -> Callable[..., Any]:
-    """A peer's ``call`` that is too busy for these APIs until there is ``room``."""
+    """Return a peer's ``call`` that is too busy for these APIs until there is ``room``."""
     real = Connection.call
 
     def call(api_key: int, version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
@@ -156,8 +156,8 @@ def refusing(link: Connection, keys: set[int], refused: list[int], room: Callabl
 
 
 async def test_nothing_overtakes_what_a_busy_connection_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is room again by the time that the next batch goes out, and nobody has heard of the refusal yet: an owner
-    that does not know the producer would take that batch for its first."""
+    """Make room again when the next batch is sent, before any process sees the refusal: an owner that does not know the
+    producer would take that batch for its first."""
 
     async with cluster() as world:
         await world.send(plain())
@@ -179,7 +179,7 @@ async def test_nothing_overtakes_what_a_busy_connection_refused(monkeypatch: pyt
 
 
 async def test_a_tail_goes_on_after_its_connection_was_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker has not seen the request: the session is begun anew, and the connection goes on."""
+    """Refuse a tail's fetches before they are sent: the session begins again, and the connection stays."""
 
     async with cluster() as world:
         await world.send(plain())
@@ -216,7 +216,7 @@ async def test_a_broker_that_never_speaks_our_protocol_is_connected_to_less_and_
 
 
 async def test_a_partition_whose_fetches_fail_is_asked_for_less_and_less_often() -> None:
-    """Its owner answers questions all the while."""
+    """Fail fetches again and again, while the owner responds to other requests."""
 
     async with cluster() as world:
         await world.send(plain())

@@ -39,7 +39,7 @@ async def answers(sent: list[Any]) -> list[tuple[str, int]]:
 
 
 async def values(world: Cluster, partition: int = 0, offset: int = 0) -> list[str]:
-    """Of the log from ``offset`` on, as the proxy reads it."""
+    """Return the values of the log from ``offset`` on, as the proxy reads it."""
     out: list[str] = []
     end = (await (await world.owners.wait(world.key(partition), 10)).ends()).high_watermark
     while offset < end:
@@ -255,7 +255,7 @@ async def test_rule_9_what_is_given_back_goes_before_what_waits_and_ends_in_its_
 
 
 async def test_rule_9_the_time_that_it_is_held_is_counted_once() -> None:
-    """Where the broker holds it too, since it cannot open the partition, and refuses it at last."""
+    """Let the broker hold the produce too, since it cannot open the partition, and refuse it at last."""
 
     async with cluster() as world:
         await answers([world.send(plain())])
@@ -279,7 +279,7 @@ async def test_rule_9_the_time_that_it_is_held_is_counted_once() -> None:
 
 
 async def test_a_stopped_broker_that_comes_back_was_fenced() -> None:
-    """What it had taken and not flushed is told apart from what it refused."""
+    """Stop a broker with requests on their way to it and replace it: its successor stores them, it adds none later."""
 
     async with cluster() as world:
         await answers([world.send(idempotent(0))])
@@ -296,7 +296,7 @@ async def test_a_stopped_broker_that_comes_back_was_fenced() -> None:
 
 
 async def test_credit_bounds_what_is_under_way() -> None:
-    """What comes past it waits in the partition's line, in order; other partitions go on."""
+    """Send more than the credit: the rest waits in the partition's queue, in order; other partitions go on."""
 
     async with cluster(credit_bytes=10_000) as world:
         await answers([world.send(plain(), partition) for partition in range(2)])
@@ -798,7 +798,7 @@ async def test_what_this_process_owns_it_takes_the_short_way() -> None:
 
 
 async def test_rule_9_what_comes_to_this_process_waits_for_the_answers_of_its_earlier_owner() -> None:
-    """It is paused with two batches of a producer: the third would be the first that our owner sees of it."""
+    """Stop the earlier owner with two batches of a producer: the third must not be the first that our owner sees."""
 
     async with cluster() as world:
         own = world.broker("b2")

@@ -90,7 +90,7 @@ class Story:
 
 
 def unassigned() -> Story:
-    """A part has come too early, and was given back."""
+    """Return a story in which a batch came before the first assignment and was given back."""
     story = Story()
     story.hand(7)
     return story
@@ -383,7 +383,7 @@ def test_room_is_what_is_under_way_or_has_come_back_meanwhile() -> None:
 
 @dataclass
 class Connection:
-    """What is between the route and one start of one broker: parts in, answers out, both in order."""
+    """The stream between the route and one start of one broker: batches in, responses out, both in order."""
 
     broker: str
     sent: list[RoutedBatch] = field(default_factory=list)
@@ -391,9 +391,9 @@ class Connection:
 
 
 class World:
-    """Brokers that own one log in turn.  The log keeps what it has taken; who owns it recognises repetitions by the
-    parts of idempotent producers, and refuses, as ``endpoint.produce.retry_order`` has it, what follows a refused
-    batch.  In front of the route is the partition's queue: what is given back goes to its front."""
+    """Brokers that own one log in turn.  The log keeps what it has taken; its owner recognises repeated batches of
+    idempotent producers, and refuses, as ``endpoint.produce.retry_order`` has it, what follows a refused batch.
+    In front of the route is the partition's queue: returned batches go to its front."""
 
     def __init__(self) -> None:
         self.route = ProduceRoute(10_000)
@@ -461,7 +461,7 @@ class World:
                 self.fail(each, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def receive(self, name: str) -> None:
-        """A broker takes the next part, in order."""
+        """Let a broker take the next batch, in order."""
         connection = self.connections[name]
         if connection is None or not connection.sent:
             return
@@ -497,7 +497,10 @@ class World:
             self.tell(ConnectionUp(name))
 
     def cut(self, name: str, unsent: int) -> None:
-        """The broker has taken all but the last ``unsent``, of which the route may know that they were not sent."""
+        """Break the connection when the broker has taken all but the last ``unsent`` batches.
+
+        The route may be notified that those were not sent.
+        """
         connection = self.connections[name]
         if connection is None:
             return

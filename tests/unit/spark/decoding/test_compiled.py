@@ -60,7 +60,7 @@ def test_kept_machine_code_is_made_anew_when_more_was_compiled(tmp_path: Path) -
 
 
 def test_a_package_in_a_zip_adopts_machine_code(tmp_path: Path) -> None:
-    """As on an executor: a zip in a folder of its own, an empty cache, what the driver sent.  Nothing is compiled."""
+    """Import as an executor does, from a zip with an empty cache and the driver's code: nothing is compiled."""
     archive, code = tmp_path / "bmq.zip", tmp_path / "code"
     with zipfile.ZipFile(archive, "w") as out:
         out.writestr("bmq/", "")  # a folder without an __init__ is only found by its own entry

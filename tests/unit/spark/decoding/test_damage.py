@@ -32,7 +32,7 @@ def decoder(*, permissive: bool = False, columns: tuple[str, ...] = COLUMNS, lim
 
 
 def strictly(data: bytes) -> tuple[list[Row], CorruptSegment | None]:
-    """What comes before the error, and the error."""
+    """Return the rows before the error, and the error."""
     found: list[Row] = []
     try:
         for batch in decoder().decode(data, START):
@@ -152,7 +152,7 @@ def test_a_header_that_promises_a_billion_records_costs_no_memory(codec: int, co
 
 
 def by_reader(data: bytes) -> list[Row] | None:
-    """What the record reader makes of one batch, as Spark shows it; None for an error."""
+    """Return the record reader's rows of one batch, as Spark shows them; None for an error."""
     try:
         records = list(read_records(Batch(memoryview(data)), bytes_max=1 << 20))
     except FormatError:
@@ -164,7 +164,7 @@ def by_reader(data: bytes) -> list[Row] | None:
 
 
 def _micros(time: int) -> int:
-    """As 64 bits hold it."""
+    """Return the time in microseconds as 64 bits hold it."""
     wrapped = (time + 2**63) % 2**64 - 2**63
     most = (2**63 - 1) // 1000
     return max(-most, min(wrapped, most)) * 1000

@@ -43,7 +43,7 @@ _headers = st.lists(st.tuples(st.text(max_size=6), st.none() | st.binary(max_siz
 
 @st.composite
 def items(draw: st.DrawFn) -> list[Item]:
-    """A batch's records; gaps between offsets are as compaction leaves them."""
+    """Draw a batch's records; gaps between offsets are as compaction leaves them."""
     delta, found = draw(st.integers(0, 2)), []
     for _ in range(draw(st.integers(1, 8))):
         time = draw(st.integers(0, 1 << 50))

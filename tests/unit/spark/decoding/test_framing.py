@@ -76,7 +76,7 @@ def test_a_batch_that_does_not_end() -> None:
 )
 @pytest.mark.parametrize("chunk", [1, 50, 333, 1 << 20])
 def test_damage(damage, fault: str, chunk: int) -> None:  # type: ignore[no-untyped-def]
-    """What precedes it is given; what follows it is found again."""
+    """Damage one batch of forty: those before it are returned, those after it are found again."""
     data = b"".join([*BATCHES[:20], damage(BATCHES[20]), *BATCHES[21:]])
     framer = Framer(0, 0, start=0, stop=40)
     seen: list[BatchRun] = []
@@ -111,12 +111,12 @@ def test_nothing_right_follows() -> None:
 
 
 def rebased(data: bytes, base: int) -> bytes:
-    """The batch with another base offset, which no CRC covers."""
+    """Return the batch with another base offset, which no CRC covers."""
     return base.to_bytes(8, "big") + data[8:]
 
 
 def walk(data: bytes, chunk: int, **given: Any) -> tuple[list[int], list[tuple[int, int]], Framer]:
-    """The base offsets given out, (position, offset due) of each fault, and the framer when all bytes were fed."""
+    """Return the base offsets found, (position, offset due) of each fault, and the framer when all bytes were fed."""
     framer = Framer(0, 0, start=0, **given)
     seen: list[int] = []
     faults = []
@@ -156,7 +156,7 @@ def test_any_flipped_bit_of_a_base_offset_is_a_fault(at: int, bit: int, is_dense
 
 
 def test_a_hole_is_a_fault_where_the_log_is_dense() -> None:
-    """What follows it is right, and kept by whoever reads around damage."""
+    """Leave out three batches: those after the hole are sound, and kept by a reader that reads around damage."""
     data = b"".join([*BATCHES[:10], *BATCHES[13:]])
     for chunk in (len(data), 200):
         seen, faults, framer = walk(data, chunk, stop=40, limit=40, is_dense=True)

@@ -33,7 +33,7 @@ def topic(*starts: int, topic_id: str = TOPIC_ID) -> SourceTopic:
 
 
 def audited(monkeypatch: pytest.MonkeyPatch, looks: Sequence[SourceTopic]) -> tuple[Any, int]:
-    """The report of an audit that finds ``looks`` one after the other, and how often it counted."""
+    """Return the report of an audit that finds ``looks`` one after the other, and how often it counted."""
     coming: Iterator[SourceTopic] = iter(looks)
     counted = []
 

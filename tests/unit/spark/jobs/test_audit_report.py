@@ -1,4 +1,4 @@
-"""What an audit makes of its counts."""
+"""The report that an audit makes of its counts."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_hours_and_partitions_add_up() -> None:
 
 
 def test_pictures(tmp_path: Path) -> None:
-    """Of much, of little and of nothing."""
+    """Draw a picture of many cells, of one and of none."""
     many = [{"partition": p, "hour": HOUR.replace(hour=h), "records": h + 1} for p in range(40) for h in range(24)]
     for name, rows in (("many", many), ("one", [{"records": 1, "missing": 1}]), ("none", [])):
         path = tmp_path / f"{name}.png"

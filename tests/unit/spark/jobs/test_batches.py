@@ -50,7 +50,7 @@ class Topic:
 
 
 def offsets(reader: DataSourceReader, partitions: Sequence[InputPartition]) -> list[int]:
-    """As an executor reads them."""
+    """Read partitions as an executor does, with a pickled reader, and return the base offsets."""
     copy = pickle.loads(pickle.dumps(reader))
     return [n for part in partitions for rows in copy.read(part) for n in rows.column("base_offset").to_pylist()]
 

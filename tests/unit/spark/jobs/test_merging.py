@@ -1,4 +1,4 @@
-"""Which small files are merged."""
+"""The choice of small files to merge."""
 
 from __future__ import annotations
 

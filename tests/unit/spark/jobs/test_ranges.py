@@ -1,4 +1,4 @@
-"""Which offsets a run takes."""
+"""The choice of a run's offsets."""
 
 from __future__ import annotations
 

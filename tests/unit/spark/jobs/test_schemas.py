@@ -124,7 +124,7 @@ def test_a_registry_s_head() -> None:
 
 
 def test_a_sample_of_json() -> None:
-    """What has no head, though it should, tells nothing of the schema: it will be corrupt."""
+    """Sample values of which some lack the head: they will be corrupt, and are left out of the schema's sample."""
     framed, bare = b"\0\0\0\0\1{}", b'{"id": 1}'
     assert json_texts([bare, b"\xff"], "none") == ['{"id": 1}', "\ufffd"]
     assert json_texts([bare, framed, b"", b"\0{}"], "confluent") == ["{}"]

@@ -35,7 +35,7 @@ class Crash(Exception):
 
 
 class Brittle:
-    """A file system that crashes at a call: before it is done, or when it is done and nobody has heard."""
+    """A file system that crashes at a call: before it is done, or when it is done and its result is lost."""
 
     CHANGES = ("create", "rename", "delete", "replace")
 
@@ -65,7 +65,7 @@ class Brittle:
 
 
 async def write(fs: FileSystem, folder: str, records: dict[str, list[int]]) -> None:
-    """As Spark does: a file for each day, and things that are no data."""
+    """Write as Spark does: a file for each day, and files that are not data."""
     for day, offsets in records.items():
         text = ",".join(map(str, offsets)).encode()
         await write_once(fs, f"{folder}/date={day}/part-{base_name(folder)}-{offsets[0]}.parquet", text)
@@ -81,7 +81,7 @@ async def records_of(fs: FileSystem, paths: list[str]) -> Counter[int]:
 
 
 async def visible(fs: FileSystem) -> list[str]:
-    """What a reader sees that knows nothing of the log."""
+    """Return the files that a reader finds that does not read the log."""
     found = []
     days = [child.path async for child in fs.list("/") if not base_name(child.path).startswith("_")]
     for day in days:
@@ -90,7 +90,7 @@ async def visible(fs: FileSystem) -> list[str]:
 
 
 async def job(fs: FileSystem, end: int = END) -> None:
-    """A run: append up to ``end``, then merge each day's files."""
+    """Run a job: append up to ``end``, then merge each day's files."""
     run = await JobRun.begin(fs, IDENTITY)
     while (start := run.state.reached.get(0, 0)) < end:
         stop = min(start + STEP, end)
@@ -111,7 +111,7 @@ async def job(fs: FileSystem, end: int = END) -> None:
 
 @pytest.fixture(params=["memory", "local"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], FileSystem]:
-    """New storage at each call."""
+    """Return a function that opens new storage at each call."""
     count = iter(range(10**6))
 
     def open_new() -> FileSystem:

@@ -1,4 +1,4 @@
-"""What storage says of topics, and how much of it is read to know."""
+"""Discovery of topics from storage, and how much of storage it reads."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_the_newest_checkpoint_of_all_journals_counts() -> None:
 
 
 async def test_without_a_checkpoint_the_last_base_is_the_end() -> None:
-    """It was registered when all before it was flushed."""
+    """Omit the checkpoint: the last segment was registered when everything before its base was flushed."""
 
     fs = MemoryFileSystem(MemoryStorage(), "test")
     store = await Store(fs).create()
@@ -202,7 +202,7 @@ async def test_rule_5_leftovers_of_a_failed_write_are_not_read() -> None:
 
 
 async def test_a_fenced_writers_file_without_index() -> None:
-    """Its successor's base ends it; headers are stepped through from its last checkpoint on."""
+    """Read a fenced segment without index: its successor's base ends it, headers are read from its last checkpoint."""
 
     fs = MemoryFileSystem(MemoryStorage(), "test")
     store = await Store(fs).create()
@@ -510,7 +510,7 @@ async def test_a_file_that_was_deleted_is_not() -> None:
 
 
 async def test_listing_after_journals() -> None:
-    """What a checkpoint covers had its name before: a segment registered in between is not taken for older data."""
+    """Register a segment between the reading of journals and the listing: it is not taken for older data."""
 
     class Registering:
         """A new segment appears when the journals have been read."""

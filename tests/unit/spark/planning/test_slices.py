@@ -115,7 +115,7 @@ def test_a_cut_divides_bytes_and_offsets() -> None:
 
 
 def test_aborted_transactions_that_touch_a_slice() -> None:
-    """One that ended before the slice begins must not be told of: the producer may have committed since."""
+    """Omit a transaction that ended before the slice begins: the producer may have committed since."""
     (whole,) = slices(log(INDEXED.segment), Range(0, 100), [INDEXED])
     told = [AbortedTransaction(7, 10, 39, 40), AbortedTransaction(8, 30, 40, 41), AbortedTransaction(9, 50, 200, 201)]
     (whole,) = leave_out([whole], told)

@@ -1,4 +1,4 @@
-"""What is loaded is set aside once a process; garbage made later is collected as ever."""
+"""The garbage collector's freeze: loaded objects are set aside once a process, later garbage is collected as ever."""
 
 from __future__ import annotations
 

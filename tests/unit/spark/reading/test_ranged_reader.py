@@ -193,7 +193,7 @@ def test_a_flipped_bit_in_a_base_offset_is_damage(io: StorageLoop, fs: Watched, 
 def test_holes_are_damage_unless_the_topic_is_compacted(
     io: StorageLoop, fs: Watched, gap: range, is_compacted: bool
 ) -> None:
-    """In the middle, and up to the end that the index tells of."""
+    """Leave out batches in the middle, and up to the end that the index gives."""
 
     async def work() -> None:
         store = await Store(cast(FileSystem, fs)).create(is_compacted=is_compacted)

@@ -27,7 +27,7 @@ async def planned(fs: FileSystem, options: ReadOptions) -> list[Slice]:
     ("isolation", "expected"), [("read_committed", [3, 6]), ("read_uncommitted", [0, 1, 2, 3, 4, 6])]
 )
 def test_rule_10_a_file_joined_after_it_was_planned(tmp_path: Path, isolation: str, expected: list[int]) -> None:
-    """The abort of what it holds stands in the segment that is still open, of which only the journal tells."""
+    """Join a file whose transaction's abort stands in the segment that is still open, which only the journal covers."""
     options = ReadOptions.parse({"root": tmp_path.as_uri(), "topic": "orders", "isolationLevel": isolation})
     io = storage_loop()
     fs = io.filesystem(options.root)

@@ -239,7 +239,7 @@ class Working:
 
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Working]]:
-    """The producers that were made."""
+    """Yield the list of producers that were made."""
     made: list[Working] = []
 
     def make(config: dict[str, Any], **given: Any) -> Working:

@@ -373,7 +373,7 @@ async def test_open_transactions_end_a_batch() -> None:
 
 @pytest.mark.parametrize("is_strict", [True, False])
 async def test_another_isolation_level_at_a_restart(is_strict: bool) -> None:
-    """A micro-batch past the last stable offset was settled; nobody can tell yet what of it is committed data."""
+    """Settle a micro-batch past the last stable offset: which of its data is committed is not known yet."""
 
     fs = MemoryFileSystem(MemoryStorage(), "test")
     store = await Store(fs).create()

@@ -49,7 +49,7 @@ def offset(number: int) -> dict[str, Any]:
 
 
 def rows_of(reader: BmqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-    """As an executor reads them."""
+    """Read as an executor does, with pickled reader and partitions, and return the offsets."""
     copy = pickle.loads(pickle.dumps(BmqStreamReader(*_parts(reader))))
     found: list[int] = []
     for partition in reader.partitions(start, end):

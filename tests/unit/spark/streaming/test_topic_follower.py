@@ -67,7 +67,7 @@ def ends(follower: Follower) -> dict[tuple[str, int], int]:
 
 
 def said(store: Store, end: int, *, is_full: bool = True, name: SegmentName = NAME, partition: int = 0) -> Checkpoint:
-    """That the segment is flushed up to ``end``, a hundred bytes an offset."""
+    """Return a checkpoint: the segment is flushed up to ``end``, a hundred bytes an offset."""
     return Checkpoint(
         key=PartitionKey(store.topic_id, partition),
         segment=name,
@@ -113,7 +113,7 @@ def test_records_read_forwards_are_those_read_backwards() -> None:
 
 @pytest.mark.parametrize("beyond", [0, 1, 1000, 100 << 20])
 def test_a_damaged_length_hides_no_later_record(beyond: int) -> None:
-    """Whether it leads to the end of one of them, or past what is written: that record is not waited for."""
+    """Damage a length to lead to the end of a later record, or past what is written: that record is not waited for."""
     data = bytearray(b"".join(frame(CHECKPOINT, payload) for payload in (b"one", b"two", b"three")))
     data[5:9] = (len(data) - len(frame(CHECKPOINT, b"")) + beyond).to_bytes(4, "big")  # the first one's length
     found, used = read_forwards(memoryview(data))
@@ -148,7 +148,7 @@ async def test_only_what_was_written_since_is_read() -> None:
 
 
 async def test_partitions_wanted_later_are_told_of_too() -> None:
-    """Deltas alone do not tell: what was passed over is read again."""
+    """Ask for a partition whose full checkpoint was passed over: the journal is read again, beyond its deltas."""
 
     fs = MemoryFileSystem(MemoryStorage(), "test")
     store, journal = Store(fs), Journal(fs)
@@ -239,7 +239,7 @@ async def test_an_open_segment_grows_with_its_checkpoints() -> None:
 
 
 async def test_a_segment_that_had_no_index_is_looked_at_again() -> None:
-    """It was just closed when it was listed; stepping through it once is enough."""
+    """Write a segment's index just after the segment was listed without it: the next refresh finds the index."""
 
     fs = MemoryFileSystem(MemoryStorage(), "test")
     store = await Store(fs).create()
