@@ -55,14 +55,14 @@ def shared_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
 
 @pytest.fixture
 def hdfs(shared_hdfs: HdfsCluster) -> Iterator[HdfsCluster]:
-    """The shared cluster, to be broken at will: afterwards every node runs again and is known to the others."""
+    """Yield the shared cluster, to be broken at will: afterwards every node runs again and has reached the others."""
     yield shared_hdfs
     shared_hdfs.heal()
 
 
 @pytest.fixture
 def hdfs_root(hdfs: HdfsCluster) -> Iterator[str]:
-    """The `hdfs://` address of a new folder on the shared cluster; afterwards it is removed, for the disk's sake."""
+    """Yield the `hdfs://` address of a new folder on the shared cluster; remove it afterwards, for the disk's sake."""
     path = f"/test-{uuid.uuid4().hex[:12]}"
     hdfs_native.Client(hdfs.root).mkdirs(path)
     yield hdfs.root + path
@@ -72,7 +72,7 @@ def hdfs_root(hdfs: HdfsCluster) -> Iterator[str]:
 
 @pytest.fixture
 def hdfs_new(request: pytest.FixtureRequest) -> Iterator[HdfsFactory]:
-    """Starts clusters of the test's own: `hdfs_new(datanodes=2, properties={...})`, arguments of HdfsCluster."""
+    """Yield a function that starts clusters of the test's own: `hdfs_new(datanodes=2)`, arguments of HdfsCluster."""
     clusters = request.node.stash.setdefault(CLUSTERS, [])
 
     def start(**options: Any) -> HdfsCluster:
@@ -88,13 +88,13 @@ def hdfs_new(request: pytest.FixtureRequest) -> Iterator[HdfsFactory]:
 
 @pytest.fixture
 def hdfs_ha(hdfs_new: HdfsFactory) -> HdfsFactory:
-    """Starts clusters with two NameNodes, the first active: `hdfs_ha(datanodes=3)`."""
+    """Return a function that starts clusters with two NameNodes, the first active: `hdfs_ha(datanodes=3)`."""
     return lambda **options: hdfs_new(is_ha=True, **options)
 
 
 @pytest.fixture
 def etcd_new(request: pytest.FixtureRequest) -> Iterator[EtcdFactory]:
-    """Starts clusters of the test's own: `etcd_new(members=3)`, arguments of EtcdCluster.  One takes a second."""
+    """Yield a function that starts clusters of the test's own, within a second: `etcd_new(members=3)`."""
     clusters: list[EtcdCluster] = []
 
     def start(**options: Any) -> EtcdCluster:
@@ -110,5 +110,5 @@ def etcd_new(request: pytest.FixtureRequest) -> Iterator[EtcdFactory]:
 
 @pytest.fixture
 def etcd(etcd_new: EtcdFactory) -> EtcdCluster:
-    """A new one of one member, at revision 1."""
+    """Return a new etcd of one member, at revision 1."""
     return etcd_new()

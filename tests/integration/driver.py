@@ -53,7 +53,7 @@ def partition_of(topic_id: uuid.UUID, partition: int = 0) -> tuple[PartitionPath
 
 
 class WatchedFs:
-    """Passes every call on; tells of new files and fences, and counts the bytes read of logs."""
+    """File system that passes every call on, reports new files and fences, and counts the bytes read of logs."""
 
     def __init__(self, fs: FileSystem, tell: Tell) -> None:
         self._fs = fs
@@ -82,7 +82,7 @@ class WatchedFs:
 
 
 def watched(fs: FileSystem, tell: Tell) -> tuple[FileSystem, WatchedFs]:
-    """The same object twice: as what the broker takes, and with its counter."""
+    """Return a watched file system twice: typed as the broker takes it, and with its counter."""
     watch = WatchedFs(fs, tell)
     return cast(FileSystem, watch), watch
 
@@ -154,7 +154,7 @@ class Driver:
         self.tell({"event": "ended", "partition": at, "state": writer.machine.state.name})
 
     async def _produce(self, writer: PartitionDriver, at: int, producer: int, number: int) -> None:
-        """Until the partition is no longer ours.  Every error before that is told: there should be none."""
+        """Produce until the partition has another owner.  Reports any error before that: there should be none."""
         window: deque[tuple[int, asyncio.Future[int]]] = deque()
         size = self.arguments.size
         try:

@@ -84,7 +84,7 @@ class Transcript:
         return [event for event in self.events[since:] if event["event"] == kind]
 
     def acked(self, partition: int = 0) -> dict[int, int]:
-        """The next number of each producer: one more than the last acknowledged."""
+        """Return the next number of each producer: one more than the highest acknowledged."""
         following: dict[int, int] = {}
         for ack in self.acks:
             if ack.partition == partition:
@@ -92,7 +92,7 @@ class Transcript:
         return following
 
     def longest_gap_ms(self, since_s: float = 0.0, partition: int | None = None) -> float:
-        """The longest time without an acknowledgement, of those that ended after ``since_s``."""
+        """Return the longest time, in ms, without an acknowledgement, of those that ended after ``since_s``."""
         times = [ack.at_s for ack in self.acks if partition is None or ack.partition == partition]
         gaps = [after - before for before, after in pairwise(times) if after >= since_s]
         return max(gaps, default=0.0) * 1000
@@ -142,7 +142,7 @@ async def _read_segment(
 
 
 def check(stored: Sequence[Stored], acks: Iterable[Ack]) -> None:
-    """Hold what stands in one partition's log against all that its clients were told."""
+    """Check one partition's log against the acknowledgements: none is lost or moved, no number doubled or skipped."""
     at = {batch.offset: (batch.producer, batch.number) for batch in stored}
     end = stored[-1].offset + 1 if stored else 0
     for ack in acks:
@@ -175,7 +175,7 @@ async def broker_on(
     config: BrokerConfig | None = None,
     watch: Callable[[FileSystem], FileSystem] = lambda fs: fs,
 ) -> AsyncIterator[Broker]:
-    """A broker in this process, on its own file system."""
+    """Run a broker in this process, on its own file system."""
     incarnation = new_incarnation()
     fs = await open_filesystem(root, holder=f"bmq-{incarnation}")
     try:
@@ -186,12 +186,12 @@ async def broker_on(
 
 
 def spread(values: Sequence[float]) -> str:
-    """Minimum, median and maximum."""
+    """Return minimum, median and maximum as text."""
     return f"{min(values):.1f} / {median(values):.1f} / {max(values):.1f}"
 
 
 def report(request: pytest.FixtureRequest, line: str) -> None:
-    """Tell a measurement: in the test's properties, and on the terminal, whatever is captured."""
+    """Report a measurement: in the test's properties, and on the terminal, whatever is captured."""
     request.node.user_properties.append(("figures", line))
     terminal = request.config.pluginmanager.get_plugin("terminalreporter")
     capture = request.config.pluginmanager.get_plugin("capturemanager")

@@ -39,7 +39,7 @@ class Writer:
         self.sent = 0
         self.errors: list[str] = []
         self.offsets = [array("q") for _ in range(partitions)]
-        """What was answered, in the order of sending; -1 where the client was not told."""
+        """Acknowledged offsets of each partition, in the order of sending; -1 where the client got none."""
         self._burst_s = burst_s
         self._stop = threading.Event()
         self._is_abandoned = False
@@ -91,18 +91,18 @@ class Writer:
             self.offsets[partition].append(-1 if offset is None else offset)
 
     def take_pauses(self) -> list[float]:
-        """Of each partition the longest time in which it gave no answer, since it was last asked, in seconds."""
+        """Return each partition's longest time, in seconds, without an acknowledgement since the last call."""
         now = time.monotonic()
         pauses = [max(*each) for each in zip(self._longest_s, (now - last for last in self._last_ack), strict=True)]
         self._longest_s = [0.0] * self.partitions
         return pauses
 
     def take_pause(self) -> float:
-        """The longest of them."""
+        """Return the longest pause of all partitions, and begin to measure again as `take_pauses` does."""
         return max(self.take_pauses())
 
     def wait_acked(self, more: int) -> None:
-        """Until every partition has acknowledged its share of so many more: none hides behind the others."""
+        """Wait until every partition has acknowledged its share of so many more records: none hides behind others."""
         goals = [len(acked) + more // self.partitions for acked in self.offsets]
         end = time.monotonic() + LIMIT_S
         while any(len(acked) < goal for acked, goal in zip(self.offsets, goals, strict=True)):
@@ -120,7 +120,7 @@ class Writer:
         assert sum(map(len, self.offsets)) == self.sent
 
     def abandon(self) -> None:
-        """Stop without asking anything of what was sent: after a failure that is told already, or a loss."""
+        """Stop without a check of what was sent: after a failure that is reported already, or a loss."""
         self._is_abandoned = True
         self._stop.set()
         if self._thread.is_alive():
@@ -196,7 +196,7 @@ def _difference(found: Sequence[int], expected: Sequence[int]) -> str:
 
 
 class _Position:
-    """How far a group is in one partition: what it committed for certain, what perhaps, and what it has read."""
+    """Position of a group in one partition: committed for certain, committed perhaps, and read."""
 
     __slots__ = ("attempted", "committed", "following")
 
@@ -205,7 +205,7 @@ class _Position:
 
 
 class Group:
-    """Consumers of one group, each in a thread of its own and with the proxies that it is told."""
+    """Consumers of one group, each in a thread of its own and with its own list of proxies."""
 
     def __init__(self, name: str, topic: str, partitions: int, bootstraps: Sequence[str]) -> None:
         self.name = name
@@ -224,12 +224,12 @@ class Group:
             self.join(bootstrap)
 
     def join(self, bootstrap: str) -> None:
-        """A further member: the others give up what they have, and all go on from what is committed."""
+        """Start a further member: the others give up their partitions, and all go on from what is committed."""
         self._threads.append(threading.Thread(target=self._guarded, args=(bootstrap,), daemon=True))
         self._threads[-1].start()
 
     def wait_committed(self, ends: Sequence[int]) -> None:
-        """Until the group has read each partition up to there, and its coordinator has acknowledged that."""
+        """Wait until the group has read each partition up to these ends, and its coordinator has acknowledged that."""
         limit = time.monotonic() + LIMIT_S
         while any(position.committed < end for position, end in zip(self.positions, ends, strict=True)):
             assert not self.errors, self.errors[:5]
@@ -238,7 +238,7 @@ class Group:
             time.sleep(0.02)
 
     def wait_more(self, records: int) -> None:
-        """Until every partition has been read, and that committed, so much further."""
+        """Wait until every partition has been read, and that committed, by its share of so many records further."""
         self.wait_committed([position.following + records // len(self.positions) for position in self.positions])
 
     def finish(self, ends: Sequence[int]) -> None:
@@ -263,7 +263,7 @@ class Group:
             self.errors.append(f"a member of {self.name}: {error}")
 
     def begins(self, partition: int, offset: int) -> None:
-        """The first record after an assignment: it must be the one that was committed."""
+        """Check the first record after an assignment: its offset must be one that was, or may have been, committed."""
         with self._lock:
             position = self.positions[partition]
             assert position.committed <= offset <= position.attempted, (
@@ -276,7 +276,7 @@ class Group:
         position.following = max(position.following, offset + 1)
 
     def commits(self, offsets: Sequence[TopicPartition], commit: Callable[[], object]) -> None:
-        """A commit that was not answered may have happened."""
+        """Commit these offsets and note the result: a commit that failed may have happened."""
         with self._lock:
             for each in offsets:
                 position = self.positions[each.partition]

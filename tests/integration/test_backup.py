@@ -28,7 +28,7 @@ from tests.services.processes import wait_for
 
 PARTITIONS = 4
 RECORDS = 1_000
-TOLD_S = 120.0  # the NameNode is told lengths every 30 s
+TOLD_S = 120.0  # the NameNode gets lengths every 30 s
 TOPIC = "orders"
 GROUP = "billing"
 KEPT = ("topics", "cluster.json", "root.json")
@@ -47,7 +47,7 @@ def snapshottable(hdfs: HdfsCluster, folder: str) -> Iterator[None]:
 
 
 def held(root: str, topic: str) -> list[int]:
-    """The end offset of each partition of the topic, as `bmq segment verify` reads it from the files below `root`."""
+    """Return the end offset of each of the topic's partitions, as `bmq segment verify` reads it below `root`."""
     done = bmq("segment", "verify", "--root", root, "--topic", topic, "--json")
     assert done.returncode in (0, 1), done.stderr  # 1: a journal in the snapshot may say more than the segments hold
     ends = [0] * int(SETTINGS["BMQ_OFFSETS_TOPIC_NUM_PARTITIONS"] if topic != TOPIC else PARTITIONS)
@@ -70,7 +70,7 @@ def commit(bootstrap: str, offsets: Sequence[int]) -> None:
 
 
 def committed(bootstrap: str) -> list[int]:
-    """Where the group would go on."""
+    """Return the offset of each partition at which the group would go on."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
     try:
         found = consumer.committed([TopicPartition(TOPIC, number) for number in range(PARTITIONS)], timeout=60)
@@ -115,7 +115,7 @@ def check_restored(bootstrap: str, writer: Writer, least: Sequence[int]) -> list
 
 
 def check_goes_on(cluster: BmqCluster, kept: Sequence[int]) -> None:
-    """Records are written behind the ones that are kept, and everything is served."""
+    """Check that new records follow the ones that are kept, and that the cluster's status finds nothing wrong."""
     writer = Writer(cluster.bootstrap, TOPIC, PARTITIONS, number=1)
     writer.start()
     writer.wait_acked(RECORDS)
@@ -132,7 +132,7 @@ def new_cluster(root: str, etcd: EtcdCluster) -> BmqCluster:
 def test_a_snapshot_under_load_holds_what_was_acknowledged_before_it(
     hdfs: HdfsCluster, hdfs_root: str, etcd_new: EtcdFactory, request: pytest.FixtureRequest
 ) -> None:
-    """Segments stay open through all of it: what the snapshot holds of them is what the NameNode was told."""
+    """Take a snapshot while segments stay open: it holds them up to the lengths that the NameNode had."""
     etcd, folder = etcd_new(), urlsplit(hdfs_root).path
     with new_cluster(hdfs_root, etcd) as cluster, snapshottable(hdfs, folder):
         create_topic(cluster.bootstrap, TOPIC, PARTITIONS)

@@ -28,7 +28,7 @@ HTTP = "127.0.0.1:9080"
 
 
 class Project:
-    """What `docker compose up` makes of the file."""
+    """Containers and network that `docker compose up` makes of the file."""
 
     def __init__(self, network: Network, folder: Path) -> None:
         self._network = network
@@ -148,7 +148,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 def status(project: Project) -> list[dict[str, Any]]:
-    """The members, once the cluster can use all that it has."""
+    """Wait until `bmq cluster status` finds nothing wrong, and return the members."""
     bmq = Path(sys.executable).with_name("bmq")
     found: dict[str, Any] = {}
 

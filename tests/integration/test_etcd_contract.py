@@ -76,7 +76,7 @@ async def test_a_deletion_at_the_compacted_revision_is_not_missed(store: Store, 
 async def test_a_watch_of_a_quiet_prefix_outlives_the_history(  # type: ignore[no-redef]
     etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It knows how far it is, by asking: a disconnect after a compaction is no loss to it."""
+    """Disconnect a watch after a compaction: it had requested its progress, so it goes on without a loss."""
     is_up_to_date = asyncio.Event()
 
     class Spy(WatchCursor):

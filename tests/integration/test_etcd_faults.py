@@ -44,7 +44,7 @@ WRITERS, WORDS = 4, 40
 
 @asynccontextmanager
 async def opened(url: str, settings: EtcdSettings = HASTY) -> AsyncIterator[EtcdKeyValue]:
-    """A client; a promise that is not kept ends the test by time."""
+    """Yield a client; fail the test after 90 s, in case a call never returns."""
     kv = await EtcdKeyValue.open(parse_etcd_url(url), settings)
     try:
         async with asyncio.timeout(90):
@@ -94,7 +94,7 @@ def words(entry: Entry | None) -> list[str]:
 
 
 def connected(cluster: EtcdCluster) -> int:
-    """The member that this process has its connection to."""
+    """Return the index of the member to which this process is connected."""
     members = {ports.client: index for index, ports in enumerate(cluster.ports)}
     peers = {
         connection.raddr.port
@@ -255,7 +255,7 @@ def test_members_that_are_dead_from_the_start_are_passed_over(etcd: EtcdCluster)
 
 
 def test_what_was_never_sent_is_not_unknown() -> None:
-    """Of a port that nobody listens on, and of one whose listener says nothing: a process that hangs, a firewall."""
+    """Commit to a closed port, and to a silent listener (a process that hangs, a firewall): nothing was sent."""
     with socket.socket() as silent:
         silent.bind((HOST, 0))
         silent.listen(1)

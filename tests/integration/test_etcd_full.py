@@ -1,4 +1,4 @@
-"""etcd's database is full: it is told with the remedy, nobody is taken for broken, and all goes on by itself after it.
+"""A full etcd database: it is reported with the remedy, no member counts as broken, and afterwards all goes on.
 
 On a real etcd with a tiny quota, and a `bmq serve` of all roles.
 """
@@ -51,7 +51,7 @@ async def fill(url: str) -> None:
 
 
 async def free(etcd: EtcdCluster) -> None:
-    """As the operator is told to do."""
+    """Free space as operators are to do: compact, defragment, disarm the alarm."""
     kv = await open_keyvalue(etcd.url)
     try:
         assert isinstance(kv, Maintained)

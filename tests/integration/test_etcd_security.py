@@ -18,7 +18,7 @@ ACCOUNT = "bmq:p%40ss%3Aw%2Frd@"
 
 
 def issue(authority: trustme.CA, name: str, folder: Path) -> TlsFiles:
-    """A certificate in files, with the authority's own."""
+    """Issue a certificate for this name, and write it into files with the authority's own."""
     files = TlsFiles(folder / f"{name}-ca.pem", folder / f"{name}.pem", folder / f"{name}.key")
     issued = authority.issue_cert(name)
     authority.cert_pem.write_to_path(files.ca)

@@ -97,7 +97,7 @@ def test_a_process_that_runs_out_of_descriptors_says_so_and_says_when_it_is_over
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (last + 8, hard))
 
         def take_one_more() -> None:
-            """What the process itself has open for a moment is free again later: it is taken, too."""
+            """Open one more connection: also descriptors that the process used for a moment must be taken."""
             idle.enter_context(socket.create_connection((server.host, server.port), timeout=10))
 
         def is_out() -> bool:

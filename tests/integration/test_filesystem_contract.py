@@ -12,7 +12,7 @@ from tests.unit.storage.test_filesystem_contract import Connect
 
 @pytest.fixture  # type: ignore[no-redef]  # the suite's own knows no HDFS
 def root(hdfs_root: str) -> Connect:
-    """A new folder of the shared cluster."""
+    """Return a function that connects to a new folder of the shared cluster."""
 
     async def connect(holder: str) -> FileSystem:
         return await open_filesystem(hdfs_root, holder=holder)

@@ -87,7 +87,7 @@ class Watch:
         await self._driver.until(all_flow, "acknowledgements in every partition", timeout_s=WAIT_S)
 
     def opening_s(self) -> float:
-        """How long it took until each partition had opened its first file and written to it."""
+        """Return the seconds from the first partition's readiness until each has had its first acknowledgement."""
         ready_s = min(event["at_s"] for event in self.seen.of("ready"))
         first: dict[int, float] = {}
         for ack in self.seen.acks:

@@ -157,7 +157,7 @@ async def test_damaged_replicas_are_read_around(hdfs: HdfsCluster, hdfs_root: st
 
 @pytest.mark.parametrize("size", [100_000, 3 << 20], ids=["small", "large"])
 async def test_a_damaged_replica_that_was_read_is_replaced(hdfs: HdfsCluster, hdfs_root: str, size: int) -> None:
-    """The NameNode is told of it, and makes another from a good one."""
+    """Read a damaged replica: it is reported to the NameNode, which makes another from a good one."""
 
     async with opened(hdfs_root) as fs:
         await write_once(fs, "/f", os.urandom(size), CreateOptions())
@@ -165,7 +165,7 @@ async def test_a_damaged_replica_that_was_read_is_replaced(hdfs: HdfsCluster, hd
         await asyncio.to_thread(hdfs.wait_replicated, full)
         before = sorted(hdfs.blocks(full)[0].xfer_addresses)
         await asyncio.to_thread(damage, hdfs, full, slice(1), 50_000)
-        while not fs._client.bad_replicas._reported:  # the NameNode shuffles whom we ask first
+        while not fs._client.bad_replicas._reported:  # the NameNode shuffles the order of replicas
             fs._closed_files.forget(full)
             assert len(await fs.read("/f", 0, size)) == size
 

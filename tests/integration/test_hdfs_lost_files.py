@@ -1,4 +1,4 @@
-"""What an administrator, a restart of the datanodes, or the loss of all of them at once does to open files."""
+"""Open files after an administrator's deletion, a restart of the datanodes, or the loss of all of them at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 180.0
 
 
 def send(bootstrap: str, count: int, value: bytes = b"v") -> int:
-    """Records that are all acknowledged; the last one's offset."""
+    """Produce records, require that all are acknowledged, and return the last one's offset."""
     offsets: list[int | None] = []
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": 120_000})
     for _ in range(count):
@@ -42,7 +42,7 @@ def watermarks(bootstrap: str) -> tuple[int, int]:
 
 
 def first_answer(bootstrap: str, offset: int) -> int | KafkaError:
-    """The offset of the first record from there on, or the error that the consumer is told."""
+    """Return the offset of the first record from this offset on, or the error that the consumer gets."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "r", "auto.offset.reset": "error"})
     try:
         consumer.assign([TopicPartition(TOPIC, 0, offset)])
@@ -113,7 +113,7 @@ def read_from_start(bootstrap: str, count: int, *, timeout_s: float) -> list[int
 
 
 def test_an_open_segment_that_is_deleted(hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path) -> None:
-    """It is told, writing goes on in a new one, and who reads what is gone is answered."""
+    """Delete an open segment: the log reports it, writing goes on in a new one, and lost records give an error."""
     with BmqServer(hdfs_root, folder=tmp_path) as server:
         create_topic(server.bootstrap, TOPIC, 1)
         send(server.bootstrap, 10)

@@ -109,7 +109,7 @@ async def test_killed_datanode_breaks_the_pipeline_and_is_named(
 
 @pytest.mark.parametrize("position", [0, 1, 2])
 async def test_stopped_datanode_is_found_by_time_out(hdfs: HdfsCluster, hdfs_root: str, position: int) -> None:
-    """It says nothing and its connections stay open: a probe finds out which one it is."""
+    """Stop one datanode, whose connections stay open: after the time-out a probe finds which one it is."""
 
     settings = HdfsSettings(ack_timeout_s=2.0)
     async with opened(hdfs_root, settings) as fs:
@@ -171,7 +171,7 @@ async def test_dead_datanode_before_set_up(hdfs: HdfsCluster, hdfs_root: str, ca
 async def test_stopped_datanode_before_set_up(
     hdfs: HdfsCluster, hdfs_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It takes connections and answers nothing: a probe tells, and it is remembered."""
+    """Stop a datanode that still accepts connections: no pipeline has it, and it is blamed once at most."""
 
     with caplog.at_level(logging.INFO):
         async with opened(hdfs_root, HdfsSettings(suspect_s=TIMEOUT_S)) as fs:

@@ -55,7 +55,7 @@ def say(line: str) -> None:
 
 
 class Board:
-    """What the zombie tells: its last acknowledged position, in memory shared through a file."""
+    """Last acknowledged position of the zombie, in memory shared through a file."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -196,7 +196,7 @@ class Zombie:
                 await asyncio.sleep(0.002)
 
     async def end(self, *, kill: bool = False) -> str:
-        """Its last words; it must notice by itself."""
+        """Wait until the zombie has ended, killed or because it was fenced, and return the rest of its output."""
         if kill:
             self.process.kill()
         text, _ = await asyncio.to_thread(self.process.communicate, timeout=60)
@@ -224,7 +224,7 @@ async def opened(root: str) -> AsyncIterator[HdfsFileSystem]:
 
 
 async def check(fs: HdfsFileSystem, path: str, length: int, acked: int) -> None:
-    """The file is closed at this length and holds exactly the pattern, all that was acknowledged included."""
+    """Check that the file has this length and holds exactly the pattern, all that was acknowledged included."""
     assert acked <= length, f"{acked} bytes were acknowledged, {length} are in the file"
     assert await fs.visible_length(path) == length
     assert (await fs.status(path)).length == length
@@ -345,7 +345,7 @@ def test_rule_4_zombie_that_fences_itself(
 def test_rule_4_zombie_that_recovers_its_pipeline(
     hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """What Hadoop's own client does: it takes the file back, until one round comes through."""
+    """Fence a zombie that recovers its pipeline and takes the file back, as Hadoop's own client does."""
     report(record_property, "recovering zombie", fence_rounds(hdfs, hdfs_root, tmp_path, behaviour="recovers"))
 
 

@@ -50,12 +50,12 @@ class Load:
         return self.driver.transcript
 
     def segments(self, since: int = 0) -> list[list[int]]:
-        """The datanodes of every segment created, from this event on."""
+        """Return the datanodes of every segment created, from this event on."""
         created = [event for event in self.seen.of("created", since=since) if is_segment(event["path"])]
         return [[self.hdfs.datanode_of(node) for node in event["nodes"]] for event in created]
 
     async def until_all_flow(self, more: int = 50, *, timeout_s: float = LONG_S) -> None:
-        """Until every partition has so many acknowledgements more: each pipeline works."""
+        """Wait until every partition has so many acknowledgements more: each pipeline works."""
         start = {partition: self._count(partition) for partition in range(PARTITIONS)}
         await self.driver.until(
             lambda _: all(self._count(partition) >= count + more for partition, count in start.items()),
@@ -67,7 +67,7 @@ class Load:
         return sum(self.driver.transcript.acked(partition).values())
 
     def pause_ms(self, since_s: float) -> float:
-        """The longest time that any partition was without an acknowledgement."""
+        """Return the longest time, in ms, that any partition was without an acknowledgement."""
         return max(self.seen.longest_gap_ms(since_s, partition) for partition in range(PARTITIONS))
 
 
@@ -104,7 +104,7 @@ async def load_on(hdfs: HdfsCluster, root: str, folder: Path, **options: object)
 
 
 async def most_used(load: Load) -> int:
-    """The datanode that most of the open segments have in their pipelines."""
+    """Return the datanode that is in the pipelines of most of the segments created so far."""
     nodes = [node for segment in load.segments() for node in segment]
     return max(set(nodes), key=nodes.count)
 

@@ -64,7 +64,7 @@ def test_other_clients_read_closed_segments(
 
 
 async def write_and_close(root: str, folder: Path, topic_id: uuid.UUID) -> Transcript:
-    """Some segments' worth, then an orderly end, which closes the last one too."""
+    """Write two and a half segments and end in order, which closes the last one too; return the transcript."""
     log = {"segment_bytes": SEGMENT_BYTES}
     driver = DriverProcess(folder, root, f"sqlite://{folder / 'meta.db'}", topic_id, size=10_000, log=log)
     try:

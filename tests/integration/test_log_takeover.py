@@ -1,4 +1,4 @@
-"""Takeover on a real HDFS: a new owner against a process that is alive, writes without pause and is told nothing.
+"""Takeover on a real HDFS: a new owner against a process that lives, writes without pause and is not notified.
 
 A zombie process fills a partition.  A broker in this process takes it over, also while datanodes of the zombie's
 pipeline are dead or stopped, and while the zombie recovers that pipeline by itself.  Then the clients turn to the new
@@ -32,7 +32,7 @@ from tests.services.hdfs import HdfsCluster
 from tests.simulation.world import make
 
 PATIENT = BrokerConfig(stalled_ms=60_000)
-"""No alarm for what a busy machine takes: all others tell of damage."""
+"""Settings without the alarm for slow flushes, which a busy machine causes: all other alarms mean damage."""
 ROUNDS = 50 if os.environ.get("BMQ_SOAK") else 3
 ROUND_TIMEOUT_S = 300.0
 PRODUCERS = 4
@@ -43,26 +43,26 @@ Break = Callable[[HdfsCluster, DriverProcess, list[int]], Awaitable[None]]
 
 
 async def nothing(hdfs: HdfsCluster, zombie: DriverProcess, nodes: list[int]) -> None:
-    """The zombie is well."""
+    """Leave the zombie's pipeline whole."""
 
 
 async def kill_one(hdfs: HdfsCluster, zombie: DriverProcess, nodes: list[int]) -> None:
-    """The middle of its pipeline dies."""
+    """Kill the middle datanode of the zombie's pipeline."""
     await asyncio.to_thread(hdfs.kill_datanode, nodes[1])
 
 
 async def stop_one(hdfs: HdfsCluster, zombie: DriverProcess, nodes: list[int]) -> None:
-    """The middle of its pipeline falls silent."""
+    """Stop the middle datanode of the zombie's pipeline, so that it is silent."""
     hdfs.stop_datanode(nodes[1])
 
 
 async def kill_first_two(hdfs: HdfsCluster, zombie: DriverProcess, nodes: list[int]) -> None:
-    """One member is left, the last."""
+    """Kill all datanodes of the zombie's pipeline but the last."""
     await asyncio.gather(*(asyncio.to_thread(hdfs.kill_datanode, node) for node in nodes[:2]))
 
 
 async def kill_and_let_recover(hdfs: HdfsCluster, zombie: DriverProcess, nodes: list[int]) -> None:
-    """A member dies, and the zombie has begun to take its own file over: both do the same, under the same name."""
+    """Kill a datanode and wait until the zombie recovers its own file: it does then the same as the new owner."""
     await asyncio.to_thread(hdfs.kill_datanode, nodes[0])
     await zombie.until(lambda seen: bool(seen.of("fence")), "the zombie recovers its pipeline")
 
@@ -88,7 +88,7 @@ def test_one_takeover_from_a_writing_zombie(hdfs: HdfsCluster, hdfs_root: str, t
 def test_takeover_from_a_writing_zombie(
     hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The same, as often as the figures need."""
+    """Repeat the takeover as often as the figures need."""
     report(request, str(take_over_again_and_again(hdfs, hdfs_root, tmp_path, nothing, ROUNDS)))
 
 
@@ -96,7 +96,7 @@ def test_takeover_from_a_writing_zombie(
 def test_takeover_when_the_pipeline_is_broken_too(
     how: Break, hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The machine of the old owner dies with a datanode on it, or the zombie is busy recovering."""
+    """Take over while datanodes of the old owner's pipeline are dead or silent, or while it recovers by itself."""
     report(request, str(take_over_again_and_again(hdfs, hdfs_root, tmp_path, how, ROUNDS)))
 
 
@@ -147,7 +147,7 @@ async def take_over(hdfs: HdfsCluster, root: str, folder: Path, how: Break, time
 
 
 async def warm_up(broker: Broker) -> None:
-    """A broker that takes over has been running: its journal is open and its connections are made."""
+    """Open a partition and write to it, since a broker that takes over has its journal and connections open."""
     path, key = partition_of(uuid.uuid4())
     writer = await broker.open(path, key)
     await writer.append(memoryview(build_batch([Record(value=b"warm")])))
@@ -155,7 +155,7 @@ async def warm_up(broker: Broker) -> None:
 
 
 def pipeline_of(hdfs: HdfsCluster, transcript: Transcript) -> list[int]:
-    """The datanodes of the newest segment, in order."""
+    """Return the datanodes of the newest file that was created for a segment, in the order of the pipeline."""
     transcript.refresh()
     created = [event for event in transcript.of("created") if "/.spare-" in event["path"]]
     return [hdfs.datanode_of(node) for node in created[-1]["nodes"]]

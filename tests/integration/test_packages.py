@@ -32,7 +32,7 @@ READY_S = 60.0
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[Image]:
-    """The image, in a folder that its user can enter, as it cannot pytest's."""
+    """Yield the image, built in a folder that its user can enter, unlike pytest's."""
     folder = Path(tempfile.mkdtemp(prefix="bmq-image-"))
     folder.chmod(0o755)
     yield build(folder)

@@ -47,7 +47,7 @@ def bmq(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def rebuild(root: str, meta: str, *options: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What it said of partitions, and in the end."""
+    """Run `bmq cluster rebuild` and return its lines about partitions, and its last line."""
     done = bmq("cluster", "rebuild", "--root", root, "--meta", meta, "--json", *options)
     assert done.returncode == 0, done.stderr
     *partitions, end = map(json.loads, done.stdout.splitlines())
@@ -127,7 +127,7 @@ async def write_more(appender: Appender) -> None:
 def test_a_file_is_fenced_without_knowing_its_holder(
     is_closed: bool, hdfs_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The NameNode tells whose lease it is; recovering the lease, which takes seconds to minutes, is not needed."""
+    """Fence by the holder that the NameNode reports: no recovery of the lease, of seconds to minutes, is needed."""
 
     async def body() -> None:
         old, new = [await HdfsFileSystem.open(hdfs_root, holder=holder) for holder in ("b1-0a1b", "b2-2c3d")]

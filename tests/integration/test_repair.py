@@ -42,7 +42,7 @@ COUNT = 20
 
 
 def repair(partition: int, *arguments: str) -> dict[str, Any]:
-    """The report of a run that must not be refused."""
+    """Run `bmq segment repair`, which must not be refused, and return its report."""
     done = subprocess.run(
         [BMQ, "segment", "repair", "orders", str(partition), "--json", *arguments],
         env={**os.environ, **SETTINGS},

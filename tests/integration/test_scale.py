@@ -85,7 +85,7 @@ def test_start_with_a_thousand_partitions_of_100_mb(tmp_path: Path, request: pyt
 
 
 async def leave_behind(root: str, kv: MemoryKeyValue, topic_id: uuid.UUID) -> int:
-    """What a killed broker leaves: open segments, their checkpoints, their records.  The bytes behind checkpoints."""
+    """Store what a killed broker leaves: open segments, checkpoints, records.  Returns the bytes behind checkpoints."""
     fs = await open_filesystem(root, holder=f"bmq-{GONE}")
     checkpoints: list[Checkpoint] = []
     size = 0
@@ -162,7 +162,7 @@ async def write_kill_open(folder: Path, partitions: int, size: int) -> list[tupl
 
 
 async def until_idle(writers: Iterable[PartitionDriver | None]) -> None:
-    """Until each has closed its segment."""
+    """Wait until each has closed its segment and waits for nothing."""
     for writer in writers:
         assert writer is not None
         while writer.machine.current is not None or writer.machine.deadline_ms() is not None:  # noqa: ASYNC110

@@ -115,7 +115,7 @@ def test_http(tmp_path: Path) -> None:
         cluster: dict[str, Any] = {}
 
         def is_served() -> bool:
-            """The partitions of the offsets topic are opened behind the first answer to the group."""
+            """Return whether all partitions are open; the offsets topic's are only after the group's first response."""
             cluster.update(get(f"{server.http}/api/v1/cluster"))
             return bool(cluster["partitions_by_state"].get("WRITE") == cluster["partitions"])
 
@@ -143,7 +143,7 @@ def test_http(tmp_path: Path) -> None:
 
 
 def test_clients_stay_on_the_listener_that_they_came_to(tmp_path: Path) -> None:
-    """Two clients' libraries, each told the address of its own listener only."""
+    """Connect two client libraries by each listener: metadata names the address of that listener only."""
     inside, outside = free_ports(2)
     settings = {
         "BMQ_LISTENERS": f"INSIDE://127.0.0.1:{inside},OUTSIDE://127.0.0.1:{outside}",

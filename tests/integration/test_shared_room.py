@@ -193,7 +193,7 @@ async def _until_more(writers: Sequence[Writer]) -> None:
 
 
 async def _share(brokers: Sequence[Broker]) -> None:
-    """Ask and tell the brokers as the leader does, without the network between."""
+    """Share open files among the brokers as the leader does, without the network between."""
     shares = FileShares()
     while True:
         for broker in brokers:

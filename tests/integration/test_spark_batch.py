@@ -75,7 +75,7 @@ def stored(
 
 @pytest.fixture(params=["local", "hdfs"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Of one test, on a local folder and on HDFS."""
+    """Return the root of one test, on a local folder and on HDFS."""
     return local_root(tmp_path) if request.param == "local" else str(request.getfixturevalue("hdfs_root"))
 
 
@@ -217,7 +217,7 @@ def driven(folder: Path, root: str, **options: Any) -> DriverProcess:
 
 
 async def register(root: str, driver: DriverProcess, partitions: int = 1) -> None:
-    """The driver has no controller: the topic's file is written for it."""
+    """Write the topic's file for the driver, which has no controller."""
     fs = await open_filesystem(root, holder="register")
     topic_id = uuid.UUID(driver_topic(driver))
     await StoredTopics(fs).write(TOPIC, 1, topic_id, partitions, {})
@@ -230,7 +230,7 @@ def driver_topic(driver: DriverProcess) -> str:
 
 
 def agree(found: list[Row], driver: DriverProcess, *, is_all: bool) -> None:
-    """Dense from the first offset; every acknowledged record where its producer was told."""
+    """Check that offsets are dense from 0, and that every acknowledged record is at its acknowledged offset."""
     assert [row.offset for row in found] == list(range(len(found)))
     for ack in driver.transcript.acks:
         if ack.offset < len(found):
@@ -491,7 +491,7 @@ def test_a_compacted_log(spark: SparkSession, root: str) -> None:
 
 
 def test_rule_5_leftovers_of_failed_writes_and_of_a_fenced_writer(spark: SparkSession, root: str) -> None:
-    """Each file counts up to the next one's base, whatever it holds behind it and whether an index tells of it or not.
+    """Read each file up to the next one's base, whatever it holds behind that, and with or without an index.
 
     Values are of another length in each file.
     """

@@ -69,7 +69,7 @@ SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 @pytest.fixture(scope="module")
 def root(shared_hdfs: HdfsCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A root on HDFS with topic orders, over four days; its server has ended."""
+    """Yield a root on HDFS with topic orders, over four days; its server has ended."""
     place = f"/jobs-{uuid.uuid4().hex[:12]}"
     server = BmqServer(shared_hdfs.root + place, folder=tmp_path_factory.mktemp("server"))
     with server:
@@ -108,15 +108,15 @@ class Table:
 
     @property
     def reached(self) -> dict[int, int]:
-        """By its log: the first offset of each partition that it does not hold."""
+        """First offset of each partition that the table does not hold, by its log."""
         return dict(self._io.run(read_state(self._fs)).reached)
 
     def committed(self) -> list[dict[str, Any]]:
-        """The records of the files that its log names."""
+        """Return the records of the files that the table's log names."""
         return self._rows(self._io.run(committed_files(self._fs)))
 
     def visible(self) -> dict[str, list[dict[str, Any]]]:
-        """By folder: what a reader finds who knows no log, and passes over what begins with _ or a dot."""
+        """Return the records by folder, as found by a reader that ignores the log, and names with _ or a dot first."""
         found: dict[str, list[dict[str, Any]]] = {}
         for folder in self._names(""):
             files = [f"{folder}/{name}" for name in self._names(folder)]
@@ -199,7 +199,7 @@ def check_content(table: Table) -> None:
 
 
 def stored(folder: Path, values: list[bytes | None], *, topic: str = "orders") -> str:
-    """A root with one partition of these values."""
+    """Store these values in one partition, and return the root."""
 
     async def write() -> None:
         fs = LocalFileSystem(folder, "test")
@@ -267,7 +267,7 @@ def test_a_topic_that_is_created_again_between_two_commits(tmp_path: Path) -> No
 
 
 def test_partitions_that_are_added_while_a_run_goes_on(tmp_path: Path) -> None:
-    """They come with the next run."""
+    """Add a partition after a run has begun: its records come with the next run."""
     root, table = stored(tmp_path / "root", [b"0", b"1"]), tmp_path / "table"
 
     async def grow() -> None:
@@ -298,7 +298,7 @@ def run_to_parquet(root: str, table: Path, on_step: Step, *arguments: str) -> in
 
 
 def apart(work: Callable[[], object]) -> None:
-    """Do it in a thread: a step is told on a running loop."""
+    """Do the work in a thread, since a step is reported on a running loop."""
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
@@ -321,7 +321,7 @@ def test_files_of_both_modes_are_merged(tmp_path: Path, modes: tuple[str, str]) 
 
 
 def test_framed_json(tmp_path: Path) -> None:
-    """Its schema is inferred from what is framed; what is not is corrupt, whatever stands behind five bytes of it."""
+    """Infer the schema from framed values; one without a frame is corrupt, whatever follows its first five bytes."""
     head = b"\0\0\0\0\x09"
     values = [b'12345{"id": 1}', head + b'{"id": 2}', head, b"\0{}", None]
     root = stored(tmp_path / "root", [*values])
@@ -460,7 +460,7 @@ def test_audit_of_a_compacted_topic(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_an_audit_while_retention_removes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What went between its look and its counting is not missing."""
+    """Remove a segment between the audit's listing and its counting: its records do not count as missing."""
     root = tmp_path / "root"
     real = Audit.cells
     store: list[Store] = []

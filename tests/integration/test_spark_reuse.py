@@ -57,7 +57,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(params=["true", "false"], ids=["push-down", "no push-down"])
 def asking(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """A session with Spark's push-down of filters switched on, and off, as it is by default."""
+    """Yield a session with Spark's push-down of filters switched on, and off, as it is by default."""
     spark.conf.set(PUSH_DOWN, request.param)
     yield spark
     spark.conf.unset(PUSH_DOWN)
@@ -68,7 +68,7 @@ def root_of(server: BmqServer) -> str:
 
 
 def produce(server: BmqServer, topic: str, first: int, count: int) -> None:
-    """Records in turn to all partitions, a second apart; waits until storage tells of all of them."""
+    """Produce records in turn to all partitions, a second apart, and wait until readers of storage see all of them."""
     producer = Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 0})
     for number in range(first, first + count):
         producer.produce(
@@ -117,7 +117,7 @@ def expected(told: set[Told], is_wanted: Condition = lambda each: True) -> list[
 
 
 def conditions(chance: random.Random) -> list[tuple[str, Condition]]:
-    """Filters in SQL, and what they mean."""
+    """Return filters in SQL, each with the condition that it means."""
     partition, offset = chance.randrange(PARTITIONS), chance.randrange(RECORDS // PARTITIONS)
     time = datetime.fromtimestamp(FIRST_MS / 1000 + chance.randrange(RECORDS), UTC)
     return [
@@ -172,7 +172,7 @@ def test_two_filters_of_one_query(asking: SparkSession, server: BmqServer, told:
 
 
 def test_columns_of_one_query_do_not_show_in_the_next(asking: SparkSession, server: BmqServer, told: set[Told]) -> None:
-    """Spark prunes no columns of a Python data source; should it begin to, this tells whether it keeps that, too."""
+    """Select other columns in each query: Spark prunes none of a Python data source, and none may leak if it does."""
     data = frame(asking, root_of(server), topic=TOPIC)
     assert data.select("offset").distinct().count() == len({each.offset for each in told})
     assert {bytes(row.key) for row in data.select("key").collect()} == {each.key for each in told}
@@ -226,7 +226,7 @@ def test_a_load_is_a_snapshot_and_loading_again_refreshes(spark: SparkSession, s
 
 
 def test_a_snapshot_of_what_was_deleted(spark: SparkSession, server: BmqServer) -> None:
-    """It holds while the files are there; a new load sees the log as it is."""
+    """Read a snapshot after its records were deleted: it works while the files exist; a new load sees the new log."""
     topic, root = "shrinking", root_of(server)
     create(server, topic)
     produce(server, topic, 0, 30)

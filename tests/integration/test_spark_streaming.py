@@ -53,7 +53,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BmqServer]:
 
 @pytest.fixture(params=["local", "hdfs"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A folder of one test, on the local disk and on HDFS."""
+    """Return a folder of one test, on the local disk and on HDFS."""
     return tmp_path.as_uri() if request.param == "local" else str(request.getfixturevalue("hdfs_root"))
 
 
@@ -109,7 +109,7 @@ def stream(spark: SparkSession, root: str, **options: Any) -> DataFrame:
 
 
 def into_table(data: DataFrame, name: str, folder: Path, **trigger: Any) -> StreamingQuery:
-    """A query into a table in memory; its checkpoint outlives it.  ``trigger``: of ``DataStreamWriter``."""
+    """Start a query into a table in memory; its checkpoint outlives it.  ``trigger``: of ``DataStreamWriter``."""
     writer = data.writeStream.format("memory").queryName(name).option("checkpointLocation", str(folder / name))
     return (writer.trigger(**trigger) if trigger else writer).start()
 
@@ -120,7 +120,7 @@ def taken(spark: SparkSession, table: str) -> list[tuple[int, int, bytes]]:
 
 
 def batches(query: StreamingQuery) -> list[int]:
-    """Records of each micro-batch that had any."""
+    """Return the number of records of each micro-batch that had any."""
     return [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
 
 
@@ -381,7 +381,7 @@ class Job:
         self.process.start()
 
     def is_within_a_batch(self, least: int) -> bool:
-        """Whether a micro-batch after the first ``least`` has been begun and is not done.
+        """Return whether a micro-batch after the first ``least`` has been begun and is not done.
 
         Starts the job again if Spark gave it up only because a Python worker took more than the ten seconds that
         Spark's PythonWorkerFactory grants it: on a busy machine an interpreter may need them.

@@ -1,4 +1,4 @@
-"""What the rendered commands run on: a network of pods' machines, an etcd and an HDFS on it."""
+"""Site of the rendered commands: a network of pods' machines, with an etcd and an HDFS on it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ BURST_S = 0.05  # a megabyte a second: two cores carry all of it
 
 
 class Release:
-    """What helm renders with these values, running."""
+    """Running release: the workloads that helm renders with these values."""
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.pods = site.workloads()
@@ -60,7 +60,7 @@ class Release:
 
 @pytest.fixture(scope="module")
 def release(site: Site, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Release]:
-    """Started once: tests leave it as they found it."""
+    """Yield a release that is started once: tests leave it as they found it."""
     release = Release(site, tmp_path_factory.mktemp("values"))
     failed = request.session.testsfailed
     try:

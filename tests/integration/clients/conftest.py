@@ -28,7 +28,7 @@ def endpoint(request: pytest.FixtureRequest) -> Iterator[endpoints.Endpoint]:
 
 @pytest.fixture(scope="class")
 def driver(request: pytest.FixtureRequest, endpoint: endpoints.Endpoint) -> Iterator[Driver]:
-    """The client of this test class, for all its tests."""
+    """Yield the client of this test class, the same for all its tests."""
     made = request.cls.kind(endpoint.bootstrap)
     yield made
     made.close()

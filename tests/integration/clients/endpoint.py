@@ -1,4 +1,4 @@
-"""Where the clients connect to: chosen by BMQ_CLIENT_TARGET, so that the same tests show what Apache Kafka does.
+"""Endpoint of the clients, chosen by BMQ_CLIENT_TARGET, so that the same tests show what Apache Kafka does.
 
 `bmq-local` (default) and `bmq-hdfs` start a `bmq serve`, `kafka` starts a real Apache Kafka.
 """
@@ -30,7 +30,7 @@ class Endpoint:
 
 
 def target() -> str:
-    """The target of this run. ValueError."""
+    """Return the target of this run.  Raises ValueError if BMQ_CLIENT_TARGET is not one of TARGETS."""
     chosen = os.environ.get("BMQ_CLIENT_TARGET", TARGETS[0])
     if chosen not in TARGETS:
         raise ValueError(f"BMQ_CLIENT_TARGET={chosen}: choose from {', '.join(TARGETS)}")

@@ -1,4 +1,4 @@
-"""What every client is put through. A test file of a client is this class with a driver.
+"""Story that every client is put through. A test file of a client is this class with a driver.
 
 Names are new in each test, so that tests neither see nor clean up one another's; waiting is for conditions, bounded by
 the driver's time-out.
@@ -92,7 +92,7 @@ class Story:
 
     @pytest.fixture
     def topic(self, driver: Driver) -> str:
-        """A new topic, made by the client itself."""
+        """Return the name of a new topic, which the client itself has created."""
         topic = new_name(driver.name)
         driver.create_topic(topic, PARTITIONS)
         wait_for(lambda: driver.partitions(topic) == PARTITIONS, topic, timeout_s=WAIT_S)
@@ -184,7 +184,7 @@ class Story:
         assert {each.message.partition: each.offset for each in reversed(rest)} == {0: 10, 1: 0}
 
     def test_delete_topic(self, driver: Driver, topic: str) -> None:
-        """A deleted topic is gone, and one made anew under its name is empty."""
+        """Delete a topic and create it again under its name: the new one holds only what is sent to it."""
         sent = messages_for(driver, seed="topic", count=BLOCK)
         driver.produce(topic, sent, "none")
         driver.delete_topic(topic)

@@ -22,7 +22,7 @@ FIRST_MS = 1_700_000_000_000
 
 @pytest.fixture
 def tell(endpoint: Endpoint, capsys: pytest.CaptureFixture[str]) -> Tell:
-    """A command that must succeed: what it says, as JSON."""
+    """Return a function that runs a command, which must succeed, and returns its lines of JSON."""
 
     def command(*words: str) -> list[dict[str, Any]]:
         status = run(parse(*words, "--json", "--timeout", "30", "--bootstrap-server", endpoint.bootstrap))
@@ -35,7 +35,7 @@ def tell(endpoint: Endpoint, capsys: pytest.CaptureFixture[str]) -> Tell:
 
 @pytest.fixture
 def refused(endpoint: Endpoint, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """A command that must fail: what it says on standard error."""
+    """Return a function that runs a command, which must fail, and returns its standard error."""
 
     def command(*words: str) -> str:
         assert run(parse(*words, "--timeout", "30", "--bootstrap-server", endpoint.bootstrap)) == 1
@@ -50,7 +50,7 @@ def name() -> str:
 
 
 def fill(endpoint: Endpoint, topic: str, records: int) -> None:
-    """Records a second apart, all in partition 0."""
+    """Produce records with timestamps a second apart, all to partition 0."""
     producer = Producer({"bootstrap.servers": endpoint.bootstrap})
     for number in range(records):
         producer.produce(topic, value=b"v", partition=0, timestamp=FIRST_MS + number * 1_000)

@@ -15,7 +15,7 @@ class TestConfluent(Story):
     kind = Confluent
 
     def test_transactions(self, endpoint: Endpoint) -> None:
-        """There are none: a producer that asks for them hears a final error, and need not wait."""
+        """Ask for transactions, which do not exist: the producer gets a fatal error that it must not retry."""
         if endpoint.target == "kafka":
             pytest.skip("Apache Kafka has transactions")
         producer = Producer({"bootstrap.servers": endpoint.bootstrap, "transactional.id": "driver", "log_level": 0})

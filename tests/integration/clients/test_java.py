@@ -19,7 +19,7 @@ class TestJava(Story):
         assert moves["rebalances"] == 0
 
     def test_transactions(self, driver: Java, endpoint: Endpoint) -> None:
-        """There are none: a producer that asks for them hears so, and need not wait."""
+        """Ask for transactions, which do not exist: the producer gets an authorization error."""
         if endpoint.target == "kafka":
             pytest.skip("Apache Kafka has transactions")
         assert driver.call("init_transactions") == "TransactionalIdAuthorizationException"

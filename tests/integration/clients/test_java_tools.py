@@ -28,7 +28,7 @@ Tool = Callable[..., ToolOutput]
 
 @pytest.fixture
 def tool(endpoint: Endpoint) -> Tool:
-    """Runs a tool on this endpoint."""
+    """Return a function that runs a tool on this endpoint."""
 
     def run(name: str, *arguments: str, stdin: str | None = None, codes: tuple[int, ...] = (0,)) -> ToolOutput:
         return run_tool(name, "--bootstrap-server", endpoint.bootstrap, *arguments, stdin=stdin, codes=codes)
@@ -201,7 +201,7 @@ def test_verifiable(endpoint: Endpoint, tool: Tool, topic: str) -> None:
         "--bootstrap-server", endpoint.bootstrap, "--topic", topic, "--group-id", new_name("group"),
         "--max-messages", str(VERIFIED), "--reset-policy", "earliest",
     )  # fmt: skip
-    # The consumer runs until it is told to end, also after the last message.
+    # The consumer runs until it is stopped, also after the last message.
     consumer = subprocess.Popen(
         tool_command("VerifiableConsumer", *arguments), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

@@ -14,8 +14,11 @@ pytestmark = [pytest.mark.clients, pytest.mark.smoke]
 
 @pytest.fixture(autouse=True)
 def abandoned_sockets() -> Iterator[None]:
-    """A client that is closed while it connects leaves that socket to the garbage collector, whose warning would
-    otherwise fail whatever test runs then."""
+    """Collect abandoned sockets after each test, without warnings.
+
+    A client that is closed while it connects leaves its socket to the garbage collector, whose warning would otherwise
+    fail another test.
+    """
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

@@ -14,7 +14,7 @@ class TestKcat(Story):
     kind = Kcat
 
     def test_offsets_for_time(self, driver: Driver, topic: str) -> None:
-        """As in the story, on messages of another client: kcat cannot choose times."""
+        """Do as the story does, on messages of another client: kcat cannot choose timestamps."""
         writer = Confluent(driver.bootstrap)
         sent = messages_for(writer, seed="times")
         writer.produce(topic, sent, "gzip")

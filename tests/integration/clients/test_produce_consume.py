@@ -42,7 +42,7 @@ def bmq(environment: dict[str, str]) -> Bmq:
 
 @pytest.fixture
 def topic(endpoint: Endpoint) -> Iterator[str]:
-    """A new topic of three partitions."""
+    """Yield the name of a new topic of three partitions."""
     name = f"records-{uuid.uuid4().hex[:10]}"
     admin = AdminClient({"bootstrap.servers": endpoint.bootstrap})
     admin.create_topics([NewTopic(name, 3, 1)])[name].result(60)

@@ -41,7 +41,7 @@ def version_of(client: str) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def orders(endpoint: Endpoint) -> None:
-    """The page's topic, made by the page's command."""
+    """Create the page's topic by the page's command."""
     bmq = Path(sys.executable).with_name("bmq")
     subprocess.run([bmq, "topic", "create", TOPIC, "--bootstrap-server", endpoint.bootstrap], check=True, timeout=60)
 

@@ -28,13 +28,13 @@ LOCALHOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a cluster stands on.  Without a network all of it is on localhost."""
+    """Services and network under a cluster.  Without a network all of it is on localhost."""
 
     etcd: EtcdCluster
     hdfs: HdfsCluster
     network: Network | None
     no_network: str | None
-    """Why there is none."""
+    """Reason why there is no network."""
 
     @property
     def etcd_host(self) -> str:
@@ -81,7 +81,7 @@ def cluster(shared_cluster: BmqCluster, site: Site) -> Iterator[BmqCluster]:
 
 @pytest.fixture
 def links(site: Site) -> Network:
-    """For tests that cut links."""
+    """Return the network, for tests that cut links; skip the test if there is none."""
     if site.network is None:
         pytest.skip(site.no_network or "there is no network")
     return site.network

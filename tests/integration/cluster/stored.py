@@ -1,4 +1,4 @@
-"""What stands on HDFS of a cluster's topics, asked of HDFS itself."""
+"""Files of a cluster's topics on HDFS, as HDFS itself lists them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.services.bmq_cluster import BmqCluster
 
 
 def segments(cluster: BmqCluster, site: Site, load: Workload) -> dict[str, int]:
-    """The length of every segment of the workload's topic, by path; an open one's grows with its blocks."""
+    """Return the length of every segment of the workload's topic, by path; an open one's grows with its blocks."""
     client = hdfs_native.Client(site.hdfs.root)
     folder = f"{_path_of(cluster.root)}{layout.TOPICS}/{load.topic}"
     return {status.path: status.length for status in client.list_status(folder, True) if status.path.endswith(".log")}
 
 
 def segments_of(cluster: BmqCluster, site: Site, load: Workload, key: PartitionKey) -> dict[str, int]:
-    """Those of one partition."""
+    """Return the length of every segment of one partition, by path."""
     part = f"/{key.topic_id}/{key.partition}/"
     return {path: length for path, length in segments(cluster, site, load).items() if part in path}
 

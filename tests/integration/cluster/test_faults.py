@@ -30,7 +30,7 @@ BLINKS_S = (1.0, 5.0)
 
 
 def victim(cluster: BmqCluster, role: str) -> str:
-    """Whom it hurts most."""
+    """Return the member whose loss hurts most: the busiest broker or coordinator, the leader, or the first proxy."""
     if role in (BROKER, COORDINATOR):
         return cluster.busiest(role)
     if role == CONTROLLER:
@@ -41,14 +41,14 @@ def victim(cluster: BmqCluster, role: str) -> str:
 
 
 def go_on_for(load: Workload, seconds: float) -> None:
-    """The fault lasts: progress all the time, not just once."""
+    """Require progress again and again for so many seconds, while the fault lasts."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         load.progress()
 
 
 def wait_forgotten(cluster: BmqCluster, incarnation: str) -> None:
-    """Until the member's lease has ended, or it was declared dead."""
+    """Wait until the member's lease has ended, or it was declared dead."""
     cluster.wait(lambda: incarnation not in cluster.registered(), f"{incarnation} no member any more")
 
 
@@ -69,7 +69,7 @@ def ride(
     rounds: int = ROUNDS,
     burst_s: float = BURST_S,
 ) -> None:
-    """Under load: the fault, progress in spite of it, what undoes it, and progress again."""
+    """Cause the fault under load, require progress in spite of it, undo it, and require progress again."""
     with workload(cluster, burst_s=burst_s) as load:
         for _ in range(rounds):
             cluster.wait_settled()
@@ -101,7 +101,7 @@ def test_stopped_politely(role: str, cluster: BmqCluster, request: pytest.Fixtur
 def test_paused_within_its_lease_and_resumed(
     role: str, seconds: float, cluster: BmqCluster, request: pytest.FixtureRequest
 ) -> None:
-    """Connections stay open, and what was sent to it is answered when it wakes up, or was taken over by others."""
+    """Pause a member briefly: its connections stay open, and requests are served when it resumes, or by others."""
 
     def fault(_: Workload, name: str) -> None:
         cluster.pause(name)
@@ -113,7 +113,7 @@ def test_paused_within_its_lease_and_resumed(
 
 @pytest.mark.parametrize("role", ROLES)
 def test_paused_beyond_its_lease_and_resumed(role: str, cluster: BmqCluster, request: pytest.FixtureRequest) -> None:
-    """It believes itself alive when it wakes up, and finds out."""
+    """Resume a member after its lease has ended: it must notice that it is no longer a member, and register again."""
 
     def fault(load: Workload, name: str) -> None:
         incarnation = incarnation_of(cluster, name)
@@ -151,7 +151,7 @@ def test_cut_off_from_etcd(
 def test_broker_cut_off_from_hdfs(
     cluster: BmqCluster, site: Site, links: Network, request: pytest.FixtureRequest
 ) -> None:
-    """It lives and cannot flush: its partitions go to brokers that can."""
+    """Cut a broker off from HDFS, so that it lives and cannot flush: brokers that can take its partitions."""
 
     def fault(load: Workload, name: str) -> None:
         cluster.cut(name, site.hdfs_host)
@@ -163,7 +163,7 @@ def test_broker_cut_off_from_hdfs(
 def test_broker_killed_with_a_datanode_of_its_pipelines(
     cluster: BmqCluster, site: Site, request: pytest.FixtureRequest
 ) -> None:
-    """As when a machine dies that is both: whoever takes over recovers the segments from the replicas that are left."""
+    """Kill both, as a machine that dies does: the next owner recovers the segments from the replicas that are left."""
     killed: list[int] = []
 
     def fault(load: Workload, name: str) -> None:

@@ -29,7 +29,7 @@ def restart(cluster: BmqCluster, load: Workload, names: list[str]) -> tuple[floa
 
 
 def test_one_by_one(cluster: BmqCluster, request: pytest.FixtureRequest) -> None:
-    """As in an upgrade: the controllers first, brokers and coordinators, the proxies last."""
+    """Restart each member as in an upgrade: controllers first, then brokers and coordinators, proxies last."""
     with workload(cluster) as load:
         pauses: dict[str, float] = {}
         for role in (CONTROLLER, BROKER, COORDINATOR, PROXY) * ROUNDS:

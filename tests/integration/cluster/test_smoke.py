@@ -37,7 +37,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BmqCluster]:
 
 
 def test_every_proxy_serves_every_partition(small: BmqCluster) -> None:
-    """Whichever proxy takes a record and whichever is asked for it: nobody needs to know who owns what."""
+    """Produce by every proxy and consume all of it by every proxy: clients need not know the owners."""
     create_topic(small.bootstrap, "orders", PARTITIONS)
     for number, name in enumerate(small.names("proxy")):
         producer = Producer({"bootstrap.servers": small[name].bootstrap})

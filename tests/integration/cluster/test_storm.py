@@ -27,7 +27,7 @@ SEED = int(os.environ.get("BMQ_STORM_SEED", "7"))
 
 
 def faults_of(role: str, cluster: BmqCluster, site: Site) -> dict[str, Callable[[str], None]]:
-    """What can happen to one of this role."""
+    """Return the faults that can befall a member of this role, by name."""
     faults: dict[str, Callable[[str], None]] = {
         "kill": cluster.kill,
         "stop": cluster.stop_politely,
@@ -41,7 +41,7 @@ def faults_of(role: str, cluster: BmqCluster, site: Site) -> dict[str, Callable[
 
 
 def draw(rng: random.Random, cluster: BmqCluster, site: Site) -> list[tuple[str, Callable[[], None]]]:
-    """What is to break, in this order: what it is called, and the call that does it."""
+    """Draw the faults of a round, in random order: the name of each, and the call that causes it."""
     drawn: list[tuple[str, Callable[[], None]]] = []
     for role in rng.sample(ROLES, rng.randint(1, len(ROLES))):
         name = rng.choice(cluster.names(role))

@@ -1,4 +1,4 @@
-"""Two who believe that the same thing is theirs: what a fence must keep apart, with real processes.
+"""Two processes that both believe to be owner of the same thing: a fence must keep them apart.
 
 A paused process is the worst of them: it was owner when it stopped, has requests in its sockets and bytes in its
 pipelines, and goes on in the middle of it.  One that is cut off from etcd goes on all the time.
@@ -25,7 +25,7 @@ Loses = Callable[[str], Callable[[], None]]
 
 @pytest.fixture(params=["paused", "cut off from etcd"])
 def loses(request: pytest.FixtureRequest, cluster: BmqCluster, site: Site) -> Loses:
-    """Makes a member miss what becomes of its work; the call that it gives lets it hear of that."""
+    """Return a function that makes a member miss the loss of its work; the call that it returns undoes this."""
     if request.param == "paused":
 
         def pause(name: str) -> Callable[[], None]:
@@ -45,7 +45,10 @@ def loses(request: pytest.FixtureRequest, cluster: BmqCluster, site: Site) -> Lo
 def test_a_former_owner_writes_nothing_more(
     cluster: BmqCluster, site: Site, loses: Loses, request: pytest.FixtureRequest
 ) -> None:
-    """KafScale's two brokers of one partition: what both wrote had overlapping offsets, and both had acknowledged."""
+    """Let a former owner go on after others took its partitions: no fenced segment grows.
+
+    KafScale's two brokers of one partition both wrote and acknowledged overlapping offsets.
+    """
     with workload(cluster) as load:
         cluster.wait_settled()
         name = cluster.busiest(BROKER)
@@ -72,7 +75,7 @@ def _have_moved(cluster: BmqCluster, keys: list[PartitionKey], incarnation: str)
 
 
 def _fenced(cluster: BmqCluster, site: Site, load: Workload, keys: list[PartitionKey]) -> dict[str, int]:
-    """The segments of earlier owners of these partitions: nobody may ever write to them again."""
+    """Return the segments of earlier owners of these partitions: they must never grow again."""
     records = cluster.records()
     found = {
         path: length
@@ -87,7 +90,10 @@ def _fenced(cluster: BmqCluster, site: Site, load: Workload, keys: list[Partitio
 def test_a_former_coordinator_answers_for_no_group(
     cluster: BmqCluster, loses: Loses, request: pytest.FixtureRequest
 ) -> None:
-    """KafScale's two coordinators of one group: a commit to the one was not seen by the other."""
+    """Let a former coordinator go on after others took its shards: no commit is lost.
+
+    KafScale's two coordinators of one group did not see each other's commits.
+    """
     with workload(cluster) as load:
         cluster.wait_settled()
         name = cluster.busiest(COORDINATOR)
@@ -98,7 +104,7 @@ def test_a_former_coordinator_answers_for_no_group(
         hears()
         heard_at = time.monotonic()
         cluster.wait_ready([name])
-        load.rebalance()  # whoever answers now must know all commits: each member asserts where it begins
+        load.rebalance()  # the coordinator must have all commits: each member asserts where it begins
         load.progress()
         took = time.monotonic() - heard_at
         for group, earlier in zip(load.groups, committed, strict=True):
@@ -107,7 +113,7 @@ def test_a_former_coordinator_answers_for_no_group(
 
 
 def test_a_former_leader_takes_nothing_back(cluster: BmqCluster, loses: Loses, request: pytest.FixtureRequest) -> None:
-    """It wakes up in the middle of a term that is over: what the next leader did since stands."""
+    """Let a former leader go on in a term that is over: what the next leader did since stands."""
     with workload(cluster) as load:
         cluster.wait_settled()
         name, shards = cluster.leader(), cluster.shard_owners()

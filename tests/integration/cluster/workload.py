@@ -1,4 +1,4 @@
-"""What runs while a cluster is broken: two idempotent producers, and two groups of two members each.
+"""Workload of a cluster that is broken: two idempotent producers, and two groups of two members each.
 
 A fault must leave no trace in what they see, but time: ``workload`` ends with every acknowledged record in the log once
 and in order, and both groups at its end, each member having gone on from where the group was.
@@ -20,7 +20,7 @@ BURST_S = 0.05  # one megabyte a second of each producer: two cores carry fiftee
 
 
 class Workload:
-    """On a topic of its own; see ``workload``."""
+    """Producers and groups on a topic of their own; see ``workload``."""
 
     def __init__(self, cluster: BmqCluster, partitions: int = PARTITIONS, *, burst_s: float = BURST_S) -> None:
         self.topic = f"load-{uuid.uuid4().hex[:8]}"
@@ -50,12 +50,12 @@ class Workload:
             group.wait_more(records)
 
     def rebalance(self) -> None:
-        """A third member joins each group, so that every partition is gone on with from what is committed."""
+        """Add a member to each group, so that every partition is continued from its committed offset."""
         for group, proxy in zip(self.groups, reversed(self._proxies), strict=False):
             group.join(proxy)
 
     def take_pauses(self) -> list[float]:
-        """Of each partition the longest time in which a producer heard nothing of it, since this was last asked."""
+        """Return each partition's longest time, in seconds, without an acknowledgement since the last call."""
         return [max(both) for both in zip(*(writer.take_pauses() for writer in self.writers), strict=True)]
 
     def finish(self) -> None:
@@ -72,7 +72,7 @@ class Workload:
             group.abandon()
 
     def told(self) -> str:
-        """What it did, for a report."""
+        """Return what the load did so far, for a report."""
         records = sum(writer.sent for writer in self.writers)
         assigned = "+".join(str(group.assignments) for group in self.groups)
         refused = sum(group.commits_refused for group in self.groups)
@@ -81,7 +81,7 @@ class Workload:
 
 @contextlib.contextmanager
 def workload(cluster: BmqCluster, partitions: int = PARTITIONS, *, burst_s: float = BURST_S) -> Iterator[Workload]:
-    """Running smoothly when it begins; checked at the end.  Each producer sends a burst of 50 KB every ``burst_s``."""
+    """Yield a load that makes progress, and check it at the end.  Each producer sends 50 KB every ``burst_s``."""
     cluster_load = Workload(cluster, partitions, burst_s=burst_s)
     try:
         cluster_load.start()
@@ -100,5 +100,5 @@ def describe_pauses(pauses: Sequence[float]) -> str:
 
 
 def _two_orders(proxies: Sequence[str]) -> list[str]:
-    """The two members of a group begin with different proxies, and know the others."""
+    """Return the proxies in two orders: the two members of a group begin with different ones, and have the others."""
     return [",".join(proxies), ",".join(reversed(proxies))]

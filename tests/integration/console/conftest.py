@@ -20,7 +20,7 @@ _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Api:
-    """What a test sets up, by the HTTP API."""
+    """Calls of the HTTP API, by which a test prepares the cluster."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -83,7 +83,7 @@ class Console:
         expect(self.main).to_contain_text(text, timeout=WAIT_MS)
 
     def expect_message(self, text: str) -> None:
-        """Wait for a passing message, and check that screen readers are told of it."""
+        """Wait for a passing message, and check that screen readers announce it."""
         messages = self.page.locator("#messages")
         expect(messages).to_contain_text(text, timeout=WAIT_MS)
         expect(messages).to_have_attribute("aria-live", "polite")

@@ -111,7 +111,7 @@ def test_a_log_level_is_set(console: Console, cluster: BmqCluster) -> None:
 
 
 def test_a_member_is_drained(console: Console, cluster: BmqCluster) -> None:
-    """A broker whose partitions others take; the last of a role asks for a word first."""
+    """Drain a broker, whose partitions others take; for the last member of a role the button is disabled."""
     last = incarnation(cluster, cluster.names(CONTROLLER)[0])
     leaving = incarnation(cluster, cluster.names(BROKER)[2])
     console.open("/members")

@@ -47,7 +47,7 @@ def test_no_page_keeps_anybody_out(browser: Browser, server: BmqServer, path: st
 
 @pytest.mark.parametrize("path", PAGES)
 def test_every_page_fits_a_phone(browser: Browser, server: BmqServer, path: str) -> None:
-    """What is wider scrolls inside of the page, and axe-core finds nothing there either."""
+    """Open the page on a phone: wide parts scroll inside it, axe-core finds no fault, the navigation is visible."""
     with Console.opened(browser, server.http, viewport=PHONE, has_touch=True, is_mobile=True) as console:
         console.open(path)
         assert console.fits()

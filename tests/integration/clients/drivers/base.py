@@ -1,4 +1,4 @@
-"""What the story asks of a client library. A driver answers with what its library gave it, unchanged.
+"""Interface of the story to a client library. A driver returns what its library gave it, unchanged.
 
 Every driver uses its library the way an application would: explicit partitions and timestamps when producing, a
 subscription with a group when consuming, commits of exactly what was handed over.
@@ -23,7 +23,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is produced; None is Kafka's null, which differs from empty. ``timestamp`` in ms since the epoch."""
+    """Message to produce; None is Kafka's null, which differs from empty. ``timestamp`` in ms since the epoch."""
 
     partition: int
     key: bytes | None
@@ -34,7 +34,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is consumed."""
+    """Message that was consumed, with its place."""
 
     topic: str
     offset: int
@@ -89,7 +89,7 @@ class Driver(ABC):
 
     @abstractmethod
     def partitions(self, topic: str) -> int:
-        """How many partitions the topic has; 0 when it does not exist."""
+        """Return how many partitions the topic has; 0 if it does not exist."""
 
     # --- data ---
 
@@ -103,7 +103,7 @@ class Driver(ABC):
 
     @abstractmethod
     def offsets_for_time(self, topic: str, timestamp: int) -> dict[int, int]:
-        """The first offset at or after this time by partition, -1 where there is none."""
+        """Return the first offset at or after this time by partition, -1 where there is none."""
 
     @abstractmethod
     def first_offsets(self, topic: str) -> dict[int, int]: ...
@@ -115,7 +115,7 @@ class Driver(ABC):
 
     @abstractmethod
     def rebalance(self, topic: str, group: str, assignor: str) -> Rebalance:
-        """Two members come one after the other, then the first one leaves."""
+        """Let two members join one after the other, then the first one leave."""
 
     @abstractmethod
     def groups(self) -> set[str]: ...
@@ -136,10 +136,10 @@ def poll_until(step: Callable[[], bool], what: Callable[[], object]) -> None:
 
 
 def is_shared(first: frozenset[int], second: frozenset[int], everything: frozenset[int]) -> bool:
-    """Whether both members have a share, and each partition exactly one of them."""
+    """Return whether both members have a share, and each partition has exactly one of them."""
     return bool(first) and bool(second) and not first & second and first | second == everything
 
 
 def next_offsets(records: Sequence[Record]) -> dict[tuple[str, int], int]:
-    """The offsets to commit after these."""
+    """Return the offsets to commit after these records, by topic and partition."""
     return {(record.topic, record.message.partition): record.offset + 1 for record in records}

@@ -156,7 +156,7 @@ class Confluent(Driver):
         _results(self._admin.delete_consumer_groups([group]))
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """Committed offsets by partition, as the admin calls tell them."""
+        """Return the committed offsets by partition, from the admin client."""
         found = _results(self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]))[group]
         return {each.partition: each.offset for each in found.topic_partitions if each.topic == topic}
 

@@ -77,7 +77,7 @@ class Kcat(Confluent):
 
     def rebalance(self, topic: str, group: str, assignor: str) -> Rebalance:
         everything = frozenset(range(self.partitions(topic)))
-        # Without `-q` kcat tells its assignment on standard error.
+        # Without `-q` kcat prints its assignment on standard error.
         command = [*self._command, "-X", f"partition.assignment.strategy={assignor}", *self._member(group, [topic])]
         with _Running(command) as first:
             first.wait(lambda: first.assigned() == everything)
@@ -135,12 +135,12 @@ class _Running:
         self._said.close()
 
     def leave(self) -> None:
-        """SIGTERM, at which kcat leaves its group."""
+        """Send SIGTERM, at which kcat leaves its group, and wait until it has ended."""
         self._process.terminate()
         self._process.wait(timeout=OPERATION_TIMEOUT_S)
 
     def assigned(self) -> frozenset[int]:
-        """What came less what went, by the lines about rebalances."""
+        """Return the partitions held now: those assigned less those revoked, by kcat's lines about rebalances."""
         self._said.seek(0)
         held: set[int] = set()
         for line in self._said.read().decode().splitlines():

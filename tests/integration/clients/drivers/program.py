@@ -56,7 +56,7 @@ class Program(Driver):
     @staticmethod
     @abstractmethod
     def command() -> list[str]:
-        """How to start the program; the settings are appended as one JSON argument."""
+        """Return the command that starts the program; the settings are appended as one JSON argument."""
 
     def close(self) -> None:
         assert self._process.stdin is not None
