@@ -75,11 +75,15 @@ class _Opening(NamedTuple):
 
 
 async def _give_up(opening: _Opening) -> None:
-    """Cancel the creation, and abort the file if it was created all the same."""
+    """Cancel the creation, and abort the file if it is created all the same, also after this wait was cancelled."""
     opening.task.cancel()
-    (created,) = await asyncio.gather(opening.task, return_exceptions=True)
-    if not isinstance(created, BaseException):
-        created.abort()
+    opening.task.add_done_callback(_abort_created)
+    await asyncio.wait((opening.task,))
+
+
+def _abort_created(task: asyncio.Task[Appender]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().abort()
 
 
 class _Queued(NamedTuple):
@@ -254,10 +258,7 @@ class JournalWriter:
             if self._appender is not None:
                 self._appender.abort()
             raise
-        finally:
-            if self._opening is not None:
-                await _give_up(self._opening)
-            await self.former.close()
+        finally:  # waits come last: a second cancellation may end one
             self._ended = True
             for queued in self._queue:
                 queued.future.cancel()
@@ -265,6 +266,9 @@ class JournalWriter:
                 self._renewal.cancel()
             self._queue.clear()
             self._budget.give_back(self._budget.used)
+            if self._opening is not None:
+                await _give_up(self._opening)
+            await self.former.close()
 
     def close(self) -> None:
         """Have ``run`` write the queue and end."""

@@ -4,6 +4,7 @@ of it, and the writer's promises (durable when answered, group-committed, bounde
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import struct
 import uuid
@@ -46,6 +47,7 @@ from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.memory.appender import MemoryAppender
 from tests.harness.loop import run
 from tests.harness.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -732,6 +734,37 @@ async def test_cancellation_gives_up_what_is_queued() -> None:
     assert all(future.cancelled() for future in queued)
     await asyncio.wait_for(room, 1.0)
     assert list(world.storage.appenders) == []
+
+
+async def test_a_second_cancellation_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancel while the next file is being created, and again while that creation is given up: it takes long to end."""
+
+    world = World()
+    create = world.fs.create
+
+    async def create_stubbornly(path: str, options: CreateOptions) -> MemoryAppender:
+        try:
+            await asyncio.sleep(math.inf)
+        except asyncio.CancelledError:
+            await asyncio.sleep(60.0)
+        return await create(path, options)
+
+    task = asyncio.create_task(world.journal.run())
+    await world.append(full(1))
+    monkeypatch.setattr(world.fs, "create", create_stubbornly)
+    renewed = world.journal.renew()
+    await asyncio.sleep(0.1)
+    world.storage.faults = Faults(hung_ack=1.0)
+    flying = world.append(full(2))
+    await asyncio.sleep(0.1)
+    queued = world.append(full(3))
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(1.0)
+    assert task.cancelled()
+    assert (flying.cancelled(), queued.cancelled(), renewed.cancelled()) == (True, True, True)
+    await asyncio.wait_for(world.journal.room(), 1.0)
+    await until(lambda: list(world.storage.appenders) == [], 100.0)
 
 
 @pytest.mark.parametrize("is_stuck_in_close", [False, True])
