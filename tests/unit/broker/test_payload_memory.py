@@ -111,7 +111,7 @@ async def timed_out_without_an_owner(w: World) -> list[weakref.ref[Frame]]:
 
 @story
 async def client_gone(w: World) -> list[weakref.ref[Frame]]:
-    """Held for a partition without owner, when the connection closes and cancels the request."""
+    """Hold a produce for a partition without owner, then close the connection, which cancels the request."""
     w.topic("unowned", assign=False)
     frame = frame_of(batch(b"x" * 5_000), acks=-1, topic="unowned", partition=0, timeout_ms=30_000)
     reference = weakref.ref(frame)

@@ -195,7 +195,7 @@ class World:
         transactional_id: str | None = None,
         topic_id: uuid.UUID = uuid.UUID(int=1 << 90),  # noqa: B008
     ) -> Any:
-        """``topic_id`` names topics that the catalog does not have."""
+        """Return a produce request; ``topic_id`` names topics that the catalog does not have."""
         Data = ProduceRequest.TopicProduceData
         topics = []
         for (name, index), records in parts.items():

@@ -207,7 +207,7 @@ class World:
         return owner
 
     def reopen(self, name: str, partition: int = 0) -> FakeOwner:
-        """Another owner of the same log."""
+        """Open another owner of the same log."""
         old = self.gone.pop(self.key(name, partition))
         owner = self.open(name, partition, old.high_watermark)
         owner.segments = old.segments
@@ -216,7 +216,7 @@ class World:
     # Records
 
     def flush(self, name: str, partition: int = 0, *, count: int = 1, size: int = 100) -> int:
-        """One batch that only the tail has; its size."""
+        """Flush a batch that only the tail cache has, and return its size."""
         owner = self.owner(name, partition)
         batch = Batch(memoryview(batch_of(owner.high_watermark, count, size)))
         owner.high_watermark = batch.next_offset
@@ -224,7 +224,7 @@ class World:
         return len(batch.data)
 
     async def store(self, name: str, partition: int = 0, *, batches: int = 1, count: int = 1, size: int = 100) -> int:
-        """Batches that only storage has, in a segment of their own; their size."""
+        """Store batches that only storage has, in a segment of their own, and return their size."""
         owner = self.owner(name, partition)
         base = owner.high_watermark
         data = b"".join(batch_of(base + number * count, count, size) for number in range(batches))

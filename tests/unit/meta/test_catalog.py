@@ -130,7 +130,7 @@ async def test_it_shows_what_was_there_and_follows() -> None:
 
 
 async def test_a_topic_made_anew_under_its_name_is_two_changes() -> None:
-    """Also when the view did not see the deletion: the store was compacted meanwhile."""
+    """Compact the store meanwhile, so that the view does not see the deletion: it still reports two changes."""
 
     store = MemoryStore(history=3)
     kv, watcher = MemoryKeyValue(store), MemoryKeyValue(store)

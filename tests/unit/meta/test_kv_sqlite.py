@@ -322,7 +322,7 @@ async def test_after_a_commit_that_failed_otherwise_the_file_is_opened_again(
 async def test_a_commit_that_was_done_though_it_failed_is_found(
     tmp_path: Path, disk: type[Disk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk said that it was not synced, and it is in the log all the same."""
+    """The disk reports that the commit was not synced, and it is in the log all the same."""
     monkeypatch.setattr(disk, "code", sqlite3.SQLITE_IOERR_FSYNC)
     execute = disk.execute
 

@@ -168,7 +168,7 @@ async def test_each_store_needs_the_revision_of_the_one_before() -> None:
 
 
 async def test_somebody_else_was_first() -> None:
-    """Refused with what is there, so that the loser can go on from it; nothing is overwritten."""
+    """The refusal returns the stored record, so that the loser can continue from it; nothing is overwritten."""
 
     store = MemoryStore()
     one, other = client(store), client(store)

@@ -76,7 +76,7 @@ def test_a_reader_may_leave_the_producers_out(checkpoint: Checkpoint) -> None:
 
 
 def sample() -> Checkpoint:
-    """One with something in every list."""
+    """Return a checkpoint with something in every list."""
     return Checkpoint(
         key=KEY,
         segment=SEGMENT,
@@ -267,7 +267,8 @@ def test_a_delta_cut_before_the_snapshot_takes_nothing_back() -> None:
 
 
 def test_the_log_start_only_rises() -> None:
-    """Also from a delta that says nothing else, of the same end (DeleteRecords on a quiet partition)."""
+    """Merge a delta that changes nothing else, of the same end (DeleteRecords on a quiet partition): the log start
+    rises, too."""
     full = sample()
     raised = delta(full.end_offset, position=full.position, log_start=90)
     assert merge(full, raised).log_start == 90

@@ -38,7 +38,7 @@ SMALL = CreateOptions(block_bytes=1 << 20)
 
 @pytest.fixture(params=["memory", "local"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
-    """One empty root: ``await root(holder)`` is another process's client of it."""
+    """Return a client of one empty root for each ``await root(holder)``, as of another process."""
     storage = MemoryStorage(page=3)
 
     async def connect(holder: str) -> FileSystem:
@@ -95,7 +95,7 @@ async def names(fs: FileSystem, path: str, after: str = "") -> list[str]:
 
 
 async def fails(appender: Appender, *errors: type[StorageError]) -> StorageError:
-    """Write and flush; both may say it."""
+    """Write and flush, of which either may fail, and return the error."""
 
     async def attempt() -> None:
         appender.write(b"late")
@@ -342,7 +342,7 @@ async def test_fence_under_load_keeps_every_acked_byte_and_acks_none_after(world
 
 
 async def write_for_ever(appender: Appender, reached: asyncio.Event) -> None:
-    """``reached`` is set at 2,000 acknowledged bytes."""
+    """Write until cancelled; set ``reached`` at 2,000 acknowledged bytes."""
     while True:
         position = appender.position
         appender.write(bytes(k % 251 for k in range(position, position + 100)))

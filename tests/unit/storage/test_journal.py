@@ -60,7 +60,7 @@ HEAD, TAIL = struct.Struct(">4sBI"), struct.Struct(">II4s")
 
 
 def check(data: memoryview) -> list[str]:
-    """Faults of a journal's bytes, by a forward reader that shares nothing with the one under test."""
+    """Return the faults of a journal's bytes, by a forward reader that shares nothing with the one under test."""
     faults: list[str] = []
     position = 0
     while position < len(data):
@@ -97,7 +97,7 @@ def full(end: int, partition: int = 0, segment: SegmentName = SEGMENT) -> Checkp
 
 
 def delta(end: int, partition: int = 0, segment: SegmentName = SEGMENT) -> Checkpoint:
-    """With one index entry, and one producer changed."""
+    """Return a delta with one index entry, and one producer changed."""
     return replace(
         full(end, partition, segment),
         is_full=False,
@@ -164,7 +164,7 @@ def test_any_flipped_bit_hides_only_its_own_record() -> None:
 
 @given(PAYLOADS, st.lists(st.binary(max_size=40), min_size=7, max_size=7))
 def test_garbage_between_records_is_stepped_over(records: list[tuple[int, bytes]], garbage: list[bytes]) -> None:
-    """Before, between and behind them; no record is lost to it."""
+    """Put garbage before, between and behind records: no record is lost to it."""
     data = b"".join(junk + frame(*item) for junk, item in zip(garbage, records, strict=False)) + garbage[-1]
     assert backwards(data) == records[::-1]
 
@@ -248,7 +248,8 @@ def test_a_snapshot_is_whole_once_its_end_is_there() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"short", b"X" + encode(full(9))[1:], encode(full(9))[:60]])
 def test_a_payload_that_cannot_be_decoded_is_no_checkpoint(payload: bytes) -> None:
-    """Another version's, or a bug's.  A journal is a hint: the checkpoint before it is used, and other partitions'."""
+    """The payload is of another version, or a bug's. A journal is a hint: the checkpoint before it is used, and other
+    partitions'."""
     data = record(full(1)) + record(full(2, 1)) + frame(CHECKPOINT, payload) + record(full(3, 1))
     view = JournalView.parse(memoryview(data))
     assert {found.partition: checkpoint.end_offset for found, checkpoint in view.checkpoints.items()} == {0: 1, 1: 3}
@@ -376,7 +377,8 @@ class RollingFileSystem(MemoryFileSystem):
 
 
 async def test_a_journal_that_rolls_while_it_is_read_is_listed_once_more() -> None:
-    """Rule 10: the files that were listed are gone, what they said is in newer ones."""
+    """Roll the journal while it is read: the files that were listed are gone, their content is in newer ones (rule
+    10)."""
 
     fs = RollingFileSystem(MemoryStorage(), "reader")
     await put(fs, 1, snapshot(full(1)))
@@ -432,7 +434,7 @@ class World:
 
 @pytest.fixture
 def flushes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Positions of all flushes sent."""
+    """Return a list that collects the positions of all flushes from now on."""
     sent: list[int] = []
     flush = MemoryAppender.flush
 
@@ -890,7 +892,8 @@ async def test_every_answered_checkpoint_survives_any_crash(seed: int) -> None:
             answered[checkpoint.key] = checkpoint.end_offset
 
     async def partition(number: int) -> None:
-        """Like a partition's: one checkpoint at a time, the index and producers of a delta are those since then."""
+        """Append as a partition does: one checkpoint at a time, the index and producers of a delta are those since
+        then."""
         state = full(0, number)
         while True:
             end = state.end_offset + rng.randint(1, 5)
@@ -926,7 +929,8 @@ def test_the_journal_hides_no_other_error() -> None:
 
 
 class FullFileSystem(MemoryFileSystem):
-    """Some datanodes that live have no room for a block: a file can have fewer copies, if it takes that."""
+    """A storage where some live datanodes have no room for a block: a file gets fewer copies, if its options allow
+    that."""
 
     is_full = True
 
@@ -951,7 +955,7 @@ def full_world(**options: Any) -> tuple[World, FullFileSystem]:
 
 
 async def test_a_file_that_was_asked_for_is_tried_once_a_second_while_there_is_no_room() -> None:
-    """Also while checkpoints are written to the open one."""
+    """Retries continue at that pace also while checkpoints are written to the open file."""
 
     world, fs = full_world()
     fs.is_full = False
@@ -1089,7 +1093,7 @@ async def test_a_file_left_behind_is_closed_in_the_end() -> None:
 
 
 async def test_tries_that_failed_do_not_take_the_open_file_away() -> None:
-    """Their files have higher numbers than the one that the journal goes on in."""
+    """Files of failed tries have higher numbers than the one that the journal continues in."""
 
     world = World(roll_bytes=300)
     create = world.fs.create
@@ -1115,7 +1119,7 @@ async def test_tries_that_failed_do_not_take_the_open_file_away() -> None:
 
 
 def restart_all(storage: MemoryStorage) -> None:
-    """Every open file loses its pipeline, and cannot be read before it is closed."""
+    """Restart all datanodes: every open file loses its pipeline, and cannot be read before it is closed."""
     for name in storage.datanodes:
         storage.kill_datanode(name)
     for name in storage.datanodes:
@@ -1146,7 +1150,7 @@ async def test_a_pipeline_that_breaks_while_nothing_is_written_is_left() -> None
 
 
 async def test_an_idle_journal_tries_once_a_second_while_storage_is_away() -> None:
-    """Each try is a file of the NameNode; a checkpoint that comes meanwhile waits no longer than otherwise."""
+    """Each try makes a file at the NameNode; a checkpoint that comes meanwhile waits no longer than otherwise."""
 
     world = World()
     created: list[float] = []
@@ -1273,7 +1277,7 @@ async def test_a_long_queue_goes_out_in_several_flushes(monkeypatch: pytest.Monk
 
 
 def producers(count: int) -> tuple[ProducerState, ...]:
-    """States of as many producers, with the five batches that are kept of each."""
+    """Return the states of ``count`` producers, with the five batches that are kept of each."""
     batches = tuple(ProducerBatch(n, n, 0, 1000) for n in range(5))
     return tuple(ProducerState(pid, 0, -1, 1000, -1, batches) for pid in range(count))
 
@@ -1429,7 +1433,7 @@ async def test_a_journal_with_few_copies_goes_on_while_there_are_no_more_datanod
 
 
 class SlowNameNode(MemoryFileSystem):
-    """Calls to the NameNode fail after their deadline while it is away, or take so long; open files go on."""
+    """A storage whose NameNode is slow, or away: then calls fail after their deadline. Open files continue."""
 
     DEADLINE_S = 15.0
 

@@ -64,7 +64,7 @@ def batch(base: int, count: int = 1, size: int = 100, timestamp: int = 0, step: 
 
 
 def batches(first: int, last: int, **options: int) -> list[bytes]:
-    """One record each, of offsets [first, last)."""
+    """Return batches of one record each, of offsets [first, last)."""
     return [batch(offset, **options) for offset in range(first, last)]
 
 
@@ -529,7 +529,7 @@ async def test_reads_under_storage_faults_are_right_or_fail(seed: int) -> None:
 
 
 async def timed_log(fs: MemoryFileSystem) -> None:
-    """Offsets 0 to 39, ten a segment, 10 ms from record to record; the second segment's are the oldest."""
+    """Write offsets 0 to 39, ten a segment, 10 ms from record to record; the second segment's are the oldest."""
     for n, first_ms in enumerate((5_000, 1_000, 9_000, 9_500)):
         content = [
             batch(n * 10, 5, timestamp=first_ms, step=10),

@@ -116,7 +116,7 @@ def test_a_segment_ends_at_the_smallest_later_base(bases: list[int], limits: lis
 
 
 def batch(base: int, size: int = 50, epoch: int = 1) -> bytes:
-    """Two records."""
+    """Return a batch of two records."""
     records = [Record(value=b"v" * size), Record(timestamp_delta=1)]
     return bytes(build_batch(records, base_offset=base, base_timestamp=1000 + base, leader_epoch=epoch))
 

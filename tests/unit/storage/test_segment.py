@@ -33,7 +33,7 @@ def batch(base: int, count: int = 1, size: int = 10) -> bytes:
 
 
 def log(count: int = 4, size: int = 10) -> list[bytes]:
-    """Dense batches of two records each from ``BASE``."""
+    """Return dense batches of two records each from ``BASE``."""
     return [batch(BASE + 2 * n, 2, size) for n in range(count)]
 
 
@@ -87,7 +87,7 @@ class Scanned:
 
 
 def positions(parts: Sequence[bytes]) -> list[tuple[int, int]]:
-    """(position, base offset) of each batch."""
+    """Return position and base offset of each batch."""
     found, at = [], 0
     for part in parts:
         found.append((at, Batch(memoryview(part)).base_offset))

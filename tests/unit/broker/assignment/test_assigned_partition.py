@@ -84,7 +84,7 @@ def brought_to(state: OpenState, *, is_awaited: bool = False) -> AssignedPartiti
 
 
 def state_of(partition: AssignedPartition) -> OpenState:
-    """Unlike the attribute, not narrowed by an earlier look."""
+    """Return the state, which mypy, unlike the attribute's, does not narrow by an earlier comparison."""
     return partition.state
 
 

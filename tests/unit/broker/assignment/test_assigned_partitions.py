@@ -438,7 +438,7 @@ async def offline(w: World) -> None:
 
 @pytest.mark.parametrize("owner", ["", "repair-1"])
 async def test_a_partition_that_a_repair_releases_is_opened_soon(owner: str) -> None:
-    """Within one look; not while the repair is at work."""
+    """A released record opens the partition within two pauses between checks; not while the repair is at work."""
 
     async with world() as w:
         await offline(w)

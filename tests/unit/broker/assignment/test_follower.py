@@ -178,7 +178,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_small_steps")
 async def test_what_a_large_topic_brings_is_done_in_steps() -> None:
-    """At the start, when it is made, when its config changes, and when it is deleted."""
+    """Follow a large topic in steps at the start, when it is made, when its config changes, and when it is deleted."""
 
     async with world() as w:
         w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
@@ -214,7 +214,7 @@ async def test_what_a_large_topic_brings_is_done_in_steps() -> None:
 
 @pytest.mark.usefixtures("_small_steps")
 async def test_a_large_topic_that_is_deleted_while_it_is_taken() -> None:
-    """Nothing of it is assigned after its deletion."""
+    """No partition of the topic is assigned after its deletion."""
 
     async with world() as w:
         w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
@@ -292,7 +292,7 @@ async def test_a_default_that_fails_for_one_topic_reaches_the_others(caplog: pyt
 
 
 async def test_a_changed_default_reaches_thousands_of_topics_in_steps() -> None:
-    """And the last of two changes counts, though it comes while the first is under way."""
+    """Change the default twice: the last change counts, though it comes while the first is being applied."""
 
     async with world() as w:
         w.catalog.subscribe_configs = lambda call: configs.append(call)  # type: ignore[method-assign]
@@ -456,7 +456,7 @@ async def test_a_word_before_the_assignment_is_heard_of() -> None:
 
 
 async def test_withdrawn_while_it_waits() -> None:
-    """a to b to c: b never had it, so it says nothing to c, which waits for a."""
+    """Move a partition from a to b to c: b never had it and sends no release note to c, which waits for a."""
 
     async with cluster("a", "b", "c") as c:
         c.topic()
@@ -613,7 +613,7 @@ async def test_a_settled_log_is_opened_without_reading_journals() -> None:
 
 
 async def test_a_settled_log_whose_index_is_damaged_or_gone() -> None:
-    """The journals are asked after all."""
+    """Damage or remove the index of a settled log: the journals are read after all."""
 
     async with cluster() as c:
         c.topic(1)
@@ -794,7 +794,7 @@ async def insist(c: Cluster, owner: str, key: Any, data: bytearray) -> int:
 
 
 async def values(c: Cluster, key: Any) -> dict[int, bytes]:
-    """Everything in the log, by offset, as a reader of storage finds it."""
+    """Return all values in the log, by offset, as a reader of storage finds them."""
     owner = await c["a"].assigned.wait(key, 10.0)
     pool = BlockCache(c["a"].fs, ReadConfig())
     reader = LogReader(pool, PartitionPath("orders", str(key.topic_id), key.partition))

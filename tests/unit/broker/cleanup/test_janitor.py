@@ -104,7 +104,7 @@ class World:
         return [layout.base_name(status.path) async for status in self.reading.list(folder)]
 
     async def logs(self) -> list[int]:
-        """Bases of the live segments."""
+        """Return the bases of the live segments."""
         return [listed.name.base async for listed in walk(self.reading, PATH) if listed.is_live]
 
     async def records(self, start: int, end: int) -> list[bytes]:
@@ -226,7 +226,8 @@ async def test_retention_by_time_takes_the_largest_timestamp_of_the_records() ->
 
 
 async def test_a_segment_with_the_log_start_inside_expires_in_time() -> None:
-    """After DeleteRecords: what is left of it is looked at when it expires, not a whole retention time later."""
+    """Delete records up to an offset inside a segment: its rest is checked when it expires, not a whole retention time
+    later."""
 
     world = World()
     owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
@@ -243,8 +244,8 @@ async def test_a_segment_with_the_log_start_inside_expires_in_time() -> None:
 
 @pytest.mark.parametrize("hours", [20, -20])
 async def test_a_wall_clock_that_was_wrong_for_a_round_delays_nothing(hours: int) -> None:
-    """Ahead: what it then calls expired goes, as with Kafka, but no deadline is kept in its time.  Behind (a machine
-    that starts before it has asked for the time): what expires is not looked at hours later."""
+    """A clock ahead: what it calls expired is deleted, as with Kafka, but no deadline is kept in its time. A clock
+    behind (a machine that starts before it has synchronised the time): what expires is not checked hours later."""
 
     world = World()
     owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS, file_delete_delay_ms=60_000))
@@ -476,7 +477,7 @@ async def life(work: Awaitable[object]) -> None:
 
 
 async def small_segments(world: World, count: int = 14) -> Owner:
-    """``count`` segments of one batch each, that the config then calls small."""
+    """Write ``count`` segments of one batch each, that the config then calls small."""
     owner = await world.owner("a", replace(SMALL, segment_bytes=200))
     for _ in range(count):  # one by one, so that each is known closed when the next but one is registered
         await owner.send(1)

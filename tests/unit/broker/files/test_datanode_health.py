@@ -56,7 +56,7 @@ def test_probes_wait_a_while() -> None:
 
 
 def fill(health: NodeHealth, times: dict[str, float], count: int = 100) -> None:
-    """Flushes through each node alone."""
+    """Add ``count`` flushes through each node alone."""
     for _ in range(count):
         for node, took_ms in times.items():
             health.flushed([node], took_ms)

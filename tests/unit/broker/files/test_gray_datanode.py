@@ -19,7 +19,7 @@ DETECTION_S = 1.0
 
 
 def make_topic(w: World, partitions: int = 1) -> None:
-    """Three copies of each segment."""
+    """Make a topic with three copies of each segment."""
     topic = w.topic("orders", partitions, assign=False)
     for number in range(partitions):
         w.assigned.assign(w.path("orders", number), w.key("orders", number), log_config(topic.configs, 3))
@@ -36,7 +36,7 @@ def open_nodes(w: World) -> list[set[str]]:
 
 
 async def produce_all(w: World) -> float:
-    """One batch to each partition, as a request of its own; how long the last one took."""
+    """Produce a batch to each partition, as a request of its own, and return the seconds until the last response."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     answers = await asyncio.gather(*(w.produce_one(batch(), number) for number in range(PARTITIONS)))

@@ -82,7 +82,7 @@ def names(w: World, partitions: int) -> list[str]:
 
 
 async def keep_busy(w: World, partition: int) -> None:
-    """Something is on its way at all times."""
+    """Keep three produces in flight at all times."""
     pending: set[asyncio.Future[list[Any]]] = set()
     while True:
         while len(pending) < 3:
@@ -197,7 +197,8 @@ async def test_where_more_wait_than_have_files_the_next_idle_one_is_closed_at_on
 
 
 async def test_full_storage_is_asked_seldom_and_the_operator_told_once() -> None:
-    """Whatever the number of partitions that wait; when there is room again all of them go on by themselves."""
+    """Retries do not grow with the number of partitions that wait; when there is room again all of them continue by
+    themselves."""
 
     async with world() as w:
         crowded = Crowded(w, 0)
@@ -437,7 +438,8 @@ async def test_a_bound_that_was_lowered_rises_step_by_step() -> None:
 
 
 async def test_a_share_is_the_bound_for_its_time() -> None:
-    """Neither refusals nor time move it; then the broker goes on by itself, from there."""
+    """Neither refusals nor time change the limit before its share ends; then the broker continues by itself, from
+    there."""
 
     asked: list[int] = []
     told: list[str] = []

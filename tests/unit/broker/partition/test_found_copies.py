@@ -15,7 +15,7 @@ from tests.unit.broker.partition.test_shortage import open_segment, put, two_cop
 
 
 def flushed_to(copies: int, *, asked: int) -> PartitionMachine:
-    """min.insync.replicas=2, and a batch flushed to a segment of so many copies."""
+    """Return a machine with min.insync.replicas=2, and a batch flushed to a segment of ``copies`` copies."""
     machine = two_copies()
     put(machine, asked, pid=7, sequence=0)
     machine.after_append(0)

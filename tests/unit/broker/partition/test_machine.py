@@ -111,7 +111,7 @@ def only(effects: list[Effect], kind: type[Effect]) -> Effect:
 
 
 def state_of(machine: PartitionMachine) -> PartitionState:
-    """Unlike the attribute, not narrowed by an earlier look."""
+    """Return the state, which mypy, unlike the attribute's, does not narrow by an earlier comparison."""
     return machine.state
 
 
@@ -136,7 +136,7 @@ def writing(**config: Any) -> PartitionMachine:
 
 
 def opened(**config: Any) -> PartitionMachine:
-    """In WRITE with an open segment and one batch in flight."""
+    """Return a machine in WRITE with an open segment and one batch in flight."""
     machine = writing(**config)
     append(machine)
     machine.after_append(0)
@@ -181,7 +181,7 @@ def test_a_cell_is_what_the_design_says(state: PartitionState, event: type[Event
 
 
 def sample(event: Any) -> Event:
-    """Any instance; its fields matter only to handlers."""
+    """Return any instance of an event's class; its fields matter only to handlers."""
     fields: dict[Any, tuple[Any, ...]] = {
         ev.RecordRead: (OTHER, 1),
         ev.RecordStored: (OTHER, 1),
@@ -432,7 +432,7 @@ def test_an_idle_partition_whose_pipeline_fails_seals_its_segment_and_opens_none
 
 
 def with_spare() -> PartitionMachine:
-    """Idle, with an open segment that is nearly full and the next one's file ready."""
+    """Return an idle machine with an open segment that is nearly full and the next one's file ready."""
     machine = opened()
     assert machine.current is not None
     machine.config = replace(machine.config, segment_bytes=machine.current.position)

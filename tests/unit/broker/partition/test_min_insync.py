@@ -17,14 +17,14 @@ HOLD_S = BrokerConfig().short_hold_ms / 1000
 
 
 def two_of_three(w: World, **configs: str) -> None:
-    """Three copies, of which two at least are to be there."""
+    """Make a topic of three copies, of which at least two must exist."""
     topic = w.topic("orders", assign=False)
     w.assigned.assign(w.path(), w.key(), log_config({"min.insync.replicas": "2", **configs}, 3))
     assert topic.partitions == 1
 
 
 def keep_datanodes(w: World, count: int) -> None:
-    """So many are up."""
+    """Keep ``count`` datanodes up, and kill the others."""
     for number, name in enumerate(w.storage.datanodes):
         if number < count:
             w.storage.start_datanode(name)

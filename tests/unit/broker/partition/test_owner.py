@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from bmq.endpoint.partitions import Owner, Owners
 
     def is_an_owner(owner: PartitionOwner) -> Owner:
-        """mypy holds the broker to the proxy's seam here."""
+        """Let mypy check that a PartitionOwner satisfies the protocol."""
         return owner
 
     def are_owners(assigned: AssignedPartitions) -> Owners:
@@ -56,7 +56,7 @@ T0 = 1_700_000_000_000
 
 
 async def fill(w: World, *timestamps: int, rolls_every: int = 0) -> None:
-    """One record a batch; with ``rolls_every`` so many batches a segment."""
+    """Produce a batch of one record for each timestamp; with ``rolls_every`` so many batches a segment."""
     for number, timestamp in enumerate(timestamps):
         assert (await w.produce_one(batch(base_timestamp=T0 + timestamp))).error_code == 0
         if rolls_every and (number + 1) % rolls_every == 0:
@@ -106,7 +106,7 @@ async def test_internal_appends() -> None:
 
 
 async def test_tails_are_told_in_order() -> None:
-    """One call a flush; nothing after ``closed``, although the hand-over still flushes."""
+    """Expect one notification a flush, and nothing after ``closed``, although the hand-over still flushes."""
 
     async with world() as w:
         w.topic()
@@ -147,7 +147,7 @@ async def test_without_tails() -> None:
 async def offsets(
     w: World, *timestamps: int, version: int = 11, epoch: int = -1, partition: int = 0, timeout_ms: int = 1000
 ) -> list[Any]:
-    """(error, offset, timestamp, leader epoch) for each."""
+    """Return error, offset, timestamp and leader epoch for each timestamp."""
     Topic = ListOffsetsRequest.ListOffsetsTopic
     found = []
     for timestamp in timestamps:
@@ -316,7 +316,7 @@ async def test_an_epoch_that_wrote_nothing_yet() -> None:
 
 
 async def send_two(w: World) -> PartitionOwner:
-    """Two records, acknowledged (acks=1) and not flushed."""
+    """Produce two records that are acknowledged (acks=1) and not flushed."""
     owner = await w.owner()
     for number in range(2):
         assert (await w.produce_one(batch(base_timestamp=T0 + number), acks=1)).error_code == 0

@@ -222,7 +222,7 @@ async def test_gzip_of_empty_members_is_refused_soon(monkeypatch: pytest.MonkeyP
 
 
 async def test_what_nobody_waits_for_is_not_begun() -> None:
-    """Close the client's connection, or let the request time out: batches that no thread has begun are dropped."""
+    """Close the client's connection: its batches that no thread has begun are dropped."""
     done: list[int] = []
 
     async def slowly(call: Callable[[], Outcome]) -> Outcome:
@@ -256,7 +256,7 @@ def small_records(size: int) -> tuple[bytes, int]:
 
 
 def small_headers(size: int) -> tuple[bytes, int]:
-    """One record of headers of two bytes each: no name, no value."""
+    """Return one record with headers of two bytes each (no name, no value), and the count 1."""
     count = size // 2 - 20
     fields = b"\x00\x00\x00\x01\x01" + encode_varint(count) + b"\x00\x01" * count
     return encode_varint(len(fields)) + fields, 1

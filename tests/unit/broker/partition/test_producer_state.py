@@ -180,7 +180,7 @@ def test_a_snapshot_holds_only_what_is_flushed() -> None:
 
 
 def test_the_next_batch_is_checked_against_what_is_appended() -> None:
-    """Also when an earlier one is flushed in between: the newest state stays the one that counts."""
+    """Flush an earlier batch in between: the newest state stays the one that counts."""
     log = Log()
     assert [log.send(0), log.send(1)] == [0, 1]
     log.flush(1)
@@ -293,7 +293,8 @@ def test_old_producers_expire() -> None:
 
 
 def test_producers_expire_in_the_order_in_which_they_were_heard_of() -> None:
-    """Also those of a checkpoint, whatever their order there; and behind a clock that was set back, only later."""
+    """States of a checkpoint expire in that order, too, whatever their order there; those behind a clock that was set
+    back, only later."""
     states = [ProducerState(pid, 0, -1, heard_ms, -1, ()) for pid, heard_ms in ((1, 300), (2, 100), (3, 200))]
     table = ProducerTable(states)
     assert [state.producer_id for state in table.snapshot()] == [2, 3, 1]

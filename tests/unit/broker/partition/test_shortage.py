@@ -21,7 +21,7 @@ AFTER_APPEND = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 def two_copies() -> PartitionMachine:
-    """In WRITE, without a segment, min.insync.replicas=2."""
+    """Return a machine in WRITE, without a segment, with min.insync.replicas=2."""
     machine = writing()
     machine.reconfigure(LogConfig(min_insync=2))
     return machine
@@ -54,7 +54,7 @@ def open_segment(machine: PartitionMachine, copies: int, now_ms: int = 0) -> lis
 
 
 def refuse(machine: PartitionMachine) -> list[Effect]:
-    """Too few nodes, until nothing is held any more; the effects of the last failure."""
+    """Report too few nodes until nothing is held any more, and return the effects of the last report."""
     machine.handle(SHORT, 0)
     return machine.handle(SHORT, HOLD_MS)
 

@@ -41,7 +41,7 @@ def checkpoint(
 
 
 def folder(*files: tuple[SegmentName, bool]) -> PartitionFolder:
-    """Segments of 100 bytes, with an index or without."""
+    """Return a folder of segments of 100 bytes, with an index or without."""
     made = PartitionFolder()
     for at, (segment, has_idx) in enumerate(files):
         if has_idx:

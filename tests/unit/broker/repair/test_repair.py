@@ -294,7 +294,7 @@ class Mortal:
 
 
 async def killed_and_again(d: Damaged, fatal: int, **wanted: Any) -> bool:
-    """Repair, killed at a call, then once more; whether the first run ended."""
+    """Kill a repair at its ``fatal``-th call, repair once more, and return whether the first run ended."""
     calls = [0]
     fs: Any = Mortal(d.fs, calls, fatal)
     kv: Any = Mortal(d.kv, calls, fatal)
@@ -310,7 +310,7 @@ async def killed_and_again(d: Damaged, fatal: int, **wanted: Any) -> bool:
 
 @pytest.mark.parametrize("kind", ["listed", "closed"])
 def test_killed_anywhere_it_is_run_again(kind: str) -> None:
-    """After each of its calls of storage and store in turn: the next run ends what this one began."""
+    """Kill the repair at each of its calls of storage and store in turn: the next run ends what this one began."""
     ended = False
 
     async def listed(d: Damaged, fatal: int) -> None:
@@ -391,7 +391,8 @@ async def poisoned(d: Damaged) -> int:
 
 
 def test_a_batch_that_nobody_can_read_is_skipped() -> None:
-    """In a closed segment, while its partition is open: the records are gone, offsets and neighbours stay."""
+    """Skip a batch in a closed segment while its partition is open: the records are gone, offsets and neighbours
+    stay."""
 
     async def body(d: Damaged) -> None:
         end = await poisoned(d)

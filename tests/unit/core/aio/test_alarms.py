@@ -47,7 +47,7 @@ def on_loop(main: Callable[[Bell], Coroutine[Any, Any, None]]) -> Bell:
 
 
 def test_alarms_ring_once_in_order_of_time() -> None:
-    """In whatever order they are set; equal times in the order of setting."""
+    """Set alarms in any order: they ring by time, equal times in the order of setting."""
 
     async def main(bell: Bell) -> None:
         for time_ms, name in ((300, "c"), (100, "a"), (300, "d"), (200, "b"), (300, "e"), (50, "first")):
@@ -73,7 +73,7 @@ def test_a_time_that_has_passed_rings_at_once_but_not_within_the_call() -> None:
 
 
 def test_an_alarm_may_set_others() -> None:
-    """Also for now, and earlier than all that wait."""
+    """Set an alarm from within one, for now, and earlier than all that wait."""
 
     async def main(bell: Bell) -> None:
         def more() -> None:
@@ -88,7 +88,7 @@ def test_an_alarm_may_set_others() -> None:
 
 
 def test_closing_rings_nothing_more() -> None:
-    """Not what waits, not what is set later; from within an alarm too."""
+    """Close from within an alarm: neither what waits rings, nor what is set later."""
 
     async def main(bell: Bell) -> None:
         bell.set(100, "first", then=bell.alarms.close)

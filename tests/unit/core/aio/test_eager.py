@@ -69,7 +69,7 @@ async def test_what_is_done_before_the_task_looks() -> None:
 
 @pytest.mark.parametrize("turns", [0, 1, 3])
 async def test_cancelled_at_any_time(turns: int) -> None:
-    """Also before the task's own first step: what it waits for is cancelled, its clean-up may wait."""
+    """Cancel a task, also before its own first step: what it waits for is cancelled, its clean-up may wait."""
 
     gate = asyncio.get_running_loop().create_future()
     ends = []
@@ -137,7 +137,7 @@ async def test_a_cancelled_task_holds_nothing_of_its_coroutine(turns: int) -> No
 
 @pytest.mark.parametrize("end", ["a result", "an error", "cancelled"])
 async def test_several_wait_for_one_future(end: str) -> None:
-    """All of them in the turn in which they were started, and one is done with its error before the others."""
+    """Wait with several tasks, all started in one turn, one of which is done with its error before the others."""
 
     shared: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     ends: list[tuple[int, str]] = []

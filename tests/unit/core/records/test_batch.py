@@ -56,7 +56,7 @@ def make(count: int = 1, **fields: int) -> bytearray:
 
 
 def edit(data: bytearray, at: int, form: str, value: int) -> bytearray:
-    """Overwrite one header field and make the CRC right again."""
+    """Overwrite one header field and correct the CRC."""
     struct.pack_into(form, data, at, value)
     struct.pack_into(">I", data, 17, crc32c(memoryview(data)[CRC_START:]))
     return data
@@ -360,7 +360,7 @@ def test_damaged_batches_raise_nothing_but_request_errors(data: st.DataObject, i
 
 
 def read(data: bytes) -> list[list[DefaultRecord]]:
-    """Batches as kafka-python reads them, CRCs checked by it."""
+    """Return batches as kafka-python reads them, after it has checked their CRCs."""
     records, found = MemoryRecords(data), []
     while records.has_next():
         batch = records.next_batch()

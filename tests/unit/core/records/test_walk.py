@@ -45,7 +45,7 @@ def body(*made: Record) -> bytes:
 
 
 def without_attributes(data: bytearray) -> bytearray:
-    """Clear the attributes of right records: Kafka ignores the byte, the other parsers take it for a varint."""
+    """Clear the attributes of valid records: Kafka ignores the byte, the other parsers take it for a varint."""
     at = 0
     while at < len(data):
         length, at = read_varint(memoryview(data), at)

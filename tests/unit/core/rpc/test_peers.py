@@ -410,7 +410,7 @@ async def test_a_refusal_is_a_sign_of_life_of_the_process_that_refuses(
 
 @pytest.mark.parametrize("asks", [False, True])
 async def test_a_refusal_says_that_the_caller_is_not_registered(asks: bool) -> None:
-    """However the connection was asked for; a refusal for another reason says nothing of it."""
+    """Ask or open: both are refused; a refusal for another reason does not notify that the caller is unregistered."""
 
     async with World(PeerSettings()) as world:
         found = Unregistered(7, frozenset({"broker"}))

@@ -171,7 +171,7 @@ class Network:
         return ours, ours.protocol
 
     def stop(self, host: str) -> None:
-        """SIGSTOP: its kernel goes on taking bytes, its process does nothing."""
+        """Stop a host as SIGSTOP does: its kernel continues to take bytes, its process does nothing."""
         self.stopped.add(host)
 
     def resume(self, host: str) -> None:
@@ -180,7 +180,7 @@ class Network:
             end.wake()
 
     def cut(self) -> None:
-        """All connections break."""
+        """Break all connections."""
         for end in self.ends:
             end.close()
 

@@ -51,7 +51,7 @@ def sample_frame(rng: random.Random, api: str, version: int) -> bytes:
 
 
 def mutate(rng: random.Random, frames: list[bytes]) -> bytearray:
-    """One of ``frames``, spoilt in one to four places."""
+    """Return one of ``frames``, spoilt in one to four places."""
     data = bytearray(rng.choice(frames))
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         rng.choice(_WAYS)(rng, data, frames)

@@ -49,7 +49,7 @@ _SIZES = (0, 0, 1, 1, 2, 3)
 
 
 def kafka_class(name: str) -> Any:
-    """``ProduceRequest`` and so on, as kafka-python has it."""
+    """Return kafka-python's class of that name, such as ``ProduceRequest``. Raises LookupError if it has none."""
     for module in (messages, kafka.protocol.consumer, kafka.protocol.producer):
         if hasattr(module, name):
             return getattr(module, name)
@@ -88,7 +88,7 @@ def fields(description: Any, version: int) -> list[Any]:
 
 
 def sample(rng: random.Random, name: str, version: int) -> Values:
-    """Values that every codec can say: error codes exist, points in time are whole seconds of kio's years."""
+    """Return values that every codec can encode: error codes exist, points in time are whole seconds of kio's years."""
     return _sample_struct(rng, kafka_class(name), kio_class(name, version), version)
 
 

@@ -30,7 +30,7 @@ def read_back(name: str, version: int, data: bytes) -> oracle.Values:
 @given(choices)
 def test_produce_requests(rng: random.Random) -> None:
     values = oracle.sample(rng, "ProduceRequest", PRODUCE_VERSION)
-    values["transactional_id"] = None  # no test has one
+    values["transactional_id"] = None  # a client of BMQ sends none
     topics = [
         (topic["topic_id"], [(each["index"], memoryview(each["records"] or b"")) for each in topic["partition_data"]])
         for topic in values["topic_data"]

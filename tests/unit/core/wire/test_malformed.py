@@ -88,7 +88,7 @@ def check_accepted(message: Any) -> None:
 
 
 def nulled(description: Any, version: int, values: oracle.Values) -> Iterator[oracle.Values]:
-    """``values`` with one null each, everywhere where the schema has none and the wire could."""
+    """Yield ``values`` with one null each, everywhere where the schema has none and the wire could."""
     for field in oracle.fields(description, version):
         value = values[field.name]
         can_say_null = field.is_array() or field.type_str in ("string", "bytes")

@@ -185,7 +185,8 @@ RACK_VERSIONS = range(11, 19)
 
 @pytest.mark.parametrize("version", RACK_VERSIONS)
 async def test_a_client_of_another_zone_is_sent_to_a_proxy_there(version: int) -> None:
-    """By the leader alone, with the marks and without records; at once, however long it would wait (KIP-392)."""
+    """The leader names the proxy, with the marks and without records, at once, however long the fetch would wait
+    (KIP-392)."""
 
     async with serving(has_sessions=True) as world:
         world.flush("t", 0)

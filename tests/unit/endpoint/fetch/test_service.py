@@ -641,7 +641,7 @@ async def test_an_owner_that_cannot_be_asked_is_a_code_that_consumers_know(
 async def test_a_fault_of_storage_is_its_partitions_alone_and_retriable(
     fault: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No client sees why: the log says it, with the partition."""
+    """The response does not give the reason: the log names it, with the partition."""
 
     with caplog.at_level(logging.WARNING):
         async with serving() as world:

@@ -142,7 +142,7 @@ def test_rule8_a_small_view_of_a_frame_is_copied_out_and_a_large_one_counted_wit
 
 
 def in_one_frame(*bases: int, padding: int = 0) -> list[Batch]:
-    """Large batches, as one produce request for several partitions brings them."""
+    """Return large batches in one frame, as one produce request for several partitions brings them."""
     parts = [build_batch([Record(value=b"x" * BIG)], base_offset=base) for base in bases]
     view = memoryview(b"".join(parts).ljust(sum(map(len, parts)) + padding, b"."))
     return list(read_batches(view[: len(view) - padding]))

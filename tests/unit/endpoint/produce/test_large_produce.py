@@ -38,7 +38,7 @@ async def serving(**options: Any) -> AsyncIterator[World]:
 
 
 def send(w: World, parts: Sequence[tuple[int, bytes | bytearray]], **options: Any) -> asyncio.Future[list[Any]]:
-    """One partition may be there more than once."""
+    """Send a request, in which one partition may be listed more than once."""
     pieces = [Data.PartitionProduceData(index=index, records=bytes(records)) for index, records in parts]
     values = {"transactional_id": None, "acks": -1, "timeout_ms": 30_000, **options}
     request = ProduceRequest(topic_data=[Data(name="orders", partition_data=pieces)], **values)

@@ -164,7 +164,7 @@ async def test_rule_9_each_is_held_for_as_long_from_its_arrival() -> None:
 
 
 async def test_an_error_at_once_is_told_to_all() -> None:
-    """Offline, or not ours."""
+    """Fail the wait for an owner, as for an OFFLINE partition: each held batch gets the error."""
 
     holding, owners = ProduceQueue(), FakeOwners()
     owners.error = RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "offline")

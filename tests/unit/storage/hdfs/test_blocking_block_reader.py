@@ -27,7 +27,7 @@ Send = Callable[[bytes], None]
 
 
 def packets(offset: int, length: int, *, damaged: int = -1) -> Iterator[bytes]:
-    """From the chunk that ``offset`` lies in to the end of the one that the last byte lies in."""
+    """Yield packets from the chunk that ``offset`` lies in to the end of the one that the last byte lies in."""
     at, end = offset // CHUNK * CHUNK, min(-(-(offset + length) // CHUNK) * CHUNK, len(BLOCK))
     number = 0
     while at < end:

@@ -34,7 +34,7 @@ LENGTH = 1000
 
 @dataclass
 class Node:
-    """One datanode with a replica of the block.  It does at once what it is asked, and says so later."""
+    """One datanode with a replica of the block. It carries out a request at once, and responds later."""
 
     stop_s: float = 0.0
     """Seconds until it answers that the old writer is stopped."""

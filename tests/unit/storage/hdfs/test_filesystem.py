@@ -22,7 +22,7 @@ DEFAULTS = pb.GetServerDefaultsResponse.Defaults(
 
 
 def located(call: Call) -> bytes:
-    """One closed file of one block, without naming its datanodes: what they say is the test's."""
+    """Return the NameNode's response for a closed file of one block, without datanodes: the test plays those."""
     if call.method == "getServerDefaults":
         return pb.GetServerDefaultsResponse(defaults=DEFAULTS).SerializeToString()
     assert call.method == "getBlockLocations"

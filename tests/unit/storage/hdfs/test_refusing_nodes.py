@@ -74,7 +74,7 @@ class PlayedHdfs:
 
 @asynccontextmanager
 async def played_hdfs(monkeypatch: pytest.MonkeyPatch, *answers: int | None) -> AsyncIterator[PlayedHdfs]:
-    """`answers`: None of a datanode that answers no probe."""
+    """Yield HDFS with a datanode for each of ``answers``; None: it responds to no probe."""
     async with datanodes(0, *answers) as (client, located):
         hdfs = PlayedHdfs(client, located.nodes, located.block)
         monkeypatch.setattr(block_allocation, "open_pipeline", hdfs.open_pipeline)

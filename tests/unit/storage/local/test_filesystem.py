@@ -132,7 +132,7 @@ async def test_a_fence_stops_another_process_which_acks_nothing_after(tmp_path: 
         assert await asyncio.to_thread(writer.rest) == "LeaseLost"
         assert 500 <= writer.acked <= length
         assert await fs.read("/d/final", 0, length) == numbered(length)
-        appender = await fs.append("/d/final")  # the other process has closed it
+        appender = await fs.append("/d/final")  # the other process has ended
         appender.write(b"mine")
         assert await appender.close() == await fs.visible_length("/d/final")
 

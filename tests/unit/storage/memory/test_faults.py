@@ -473,7 +473,7 @@ def leased(path: str) -> Lease:
 
 
 async def disaster(seed: int) -> list[str]:
-    """Writers, fencers and a saboteur; the oracle is the seam's promise on acked bytes.  Returns what happened."""
+    """Run writers, fencers and a saboteur against the contract's promise on acked bytes, and return what happened."""
     rng = Random(seed)
     storage = MemoryStorage(Random(seed + 1), EVERYTHING)
     log: list[str] = []
