@@ -108,7 +108,7 @@ def _settings(*, is_kafka: bool) -> str:
 
 
 def topic_config_rows() -> str:
-    """All configs of a topic, by name."""
+    """Return the table of all topic configs."""
     rows = []
     for key in topic_configs.TABLE.values():
         shown = f"`{key.default}`" if key.default else ""
@@ -157,7 +157,7 @@ def command_options() -> str:
 
 
 def _common() -> dict[tuple[str, str], None]:
-    """Rows of the options that many commands have, in their first command's order."""
+    """Return rows of the options that many commands have, in their first command's order."""
     leaves = [_rows(command) for command in _tree() if not command.commands and command.name != "bmq serve"]
     counted = Counter(row for rows in leaves for row in rows)
     return {row: None for row, count in counted.items() if count >= COMMON_MIN}

@@ -108,7 +108,7 @@ def diagram(machine: Machine) -> str:
 
 @functools.cache
 def _targets(handler: Function, kind: type) -> frozenset[str]:
-    """States that ``handler`` assigns, itself or through what it calls: read from its source."""
+    """Return the states that ``handler`` assigns, itself or through what it calls: read from its source."""
     found: set[str] = set()
     not_read: list[Any] = [handler]
     seen = set[Any]()

@@ -88,7 +88,7 @@ def watched(fs: FileSystem, tell: Tell) -> tuple[FileSystem, WatchedFs]:
 
 
 class Driver:
-    """One process."""
+    """Load generator of one process: a broker, and producers that never pause."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
@@ -208,17 +208,17 @@ class DriverProcess:
         self.process.start()
 
     def kill(self) -> None:
-        """SIGKILL; afterwards the transcript is complete."""
+        """Send SIGKILL; afterwards the transcript is complete."""
         self.process.kill()
         self.transcript.refresh()
 
     def terminate(self) -> None:
-        """SIGTERM: hand everything over; wait for the event ``closed``."""
+        """Send SIGTERM, at which the driver hands everything over; the event ``closed`` ends that."""
         assert self.process.pid is not None
         os.kill(self.process.pid, signal.SIGTERM)
 
     async def until(self, is_met: Callable[[Transcript], bool], what: str, *, timeout_s: float = 60.0) -> None:
-        """Wait for something in the transcript; NotReady when it does not come, or the process ends before."""
+        """Wait for something in the transcript.  Raises NotReady if it does not come, or if the process ends before."""
         deadline = time.monotonic() + timeout_s
         while True:
             is_running, looked_s = self.process.is_running, time.monotonic()

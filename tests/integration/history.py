@@ -37,7 +37,7 @@ READ_BYTES = 4 << 20
 
 
 class Ack(NamedTuple):
-    """Batch ``number`` of ``producer`` was answered ``offset`` at this time (seconds, monotonic)."""
+    """Acknowledgement of batch ``number`` of ``producer`` at ``offset``, at this time (seconds, monotonic)."""
 
     partition: int
     producer: int
@@ -80,7 +80,7 @@ class Transcript:
                 self.events.append(item)
 
     def of(self, kind: str, *, since: int = 0) -> list[dict[str, Any]]:
-        """Events of this kind, of those from number ``since`` on."""
+        """Return the events of this kind, of those from number ``since`` on."""
         return [event for event in self.events[since:] if event["event"] == kind]
 
     def acked(self, partition: int = 0) -> dict[int, int]:
@@ -99,7 +99,7 @@ class Transcript:
 
 
 async def read_log(fs: FileSystem, path: PartitionPath, end_offset: int) -> list[Stored]:
-    """All batches below ``end_offset``: segments in order of (epoch, n), each up to the base of a later one."""
+    """Return all batches below ``end_offset``: segments by (epoch, n), each up to the base of a later one."""
     names = [name async for name in segment_names(fs, path)]
     names.sort(key=lambda name: (name.epoch, name.n))
     stored: list[Stored] = []

@@ -112,7 +112,7 @@ class Writer:
             time.sleep(0.005)
 
     def finish(self) -> None:
-        """Stop; every record must have been acknowledged."""
+        """Stop, and check that every record was acknowledged."""
         self._stop.set()
         self._thread.join(2 * LIMIT_S)
         assert not self._thread.is_alive()
@@ -128,7 +128,7 @@ class Writer:
 
 
 def describe(pauses: Sequence[float]) -> str:
-    """One pause for each fault."""
+    """Return the spread of the pauses, one for each fault, as text."""
     return (
         "longest time without an answer from a partition"
         f" min/median/max {min(pauses):.2f}/{median(pauses):.2f}/{max(pauses):.2f} s"
@@ -148,7 +148,7 @@ def delete_topic(bootstrap: str, topic: str) -> None:
 
 
 def check_log(bootstrap: str, *writers: Writer) -> list[int]:
-    """Each partition holds each writer's share, once, in order, where it was answered; the ends of the partitions."""
+    """Check that each partition has each writer's share, once, in order, as acknowledged; return the ends."""
     found = read_log(bootstrap, writers[0].topic, writers[0].partitions)
     for partition, log in enumerate(found):
         for writer in writers:
@@ -162,7 +162,7 @@ def check_log(bootstrap: str, *writers: Writer) -> list[int]:
 
 
 def read_log(bootstrap: str, topic: str, partitions: int) -> list[list[tuple[int, int]]]:
-    """(writer, number) of every record of each partition, in the order of offsets, which have no gap."""
+    """Return (writer, number) of every record of each partition, in the order of offsets, which have no gap."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False, "enable.partition.eof": True}
     )
@@ -242,7 +242,7 @@ class Group:
         self.wait_committed([position.following + records // len(self.positions) for position in self.positions])
 
     def finish(self, ends: Sequence[int]) -> None:
-        """Everything up to there is read and committed, and every member leaves without an error."""
+        """Wait until everything up to these ends is read and committed; every member must leave without an error."""
         self.wait_committed(ends)
         self._stop.set()
         for thread in self._threads:
@@ -293,7 +293,7 @@ class Group:
 
 
 class _GroupMember:
-    """One consumer: reads, and commits what it has read."""
+    """Consumer that reads, and commits what it has read."""
 
     def __init__(self, group: Group, bootstrap: str) -> None:
         self._group = group

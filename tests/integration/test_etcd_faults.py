@@ -54,13 +54,13 @@ async def opened(url: str, settings: EtcdSettings = HASTY) -> AsyncIterator[Etcd
 
 
 class Log:
-    """One key that grows by a word a commit: what is missed, or done twice, shows."""
+    """Log in one key, which grows by a word a commit: a word that is missed, or written twice, shows."""
 
     def __init__(self, kv: KeyValue) -> None:
         self.kv = kv
 
     async def append(self, word: str) -> None:
-        """By the recipe of ``bmq.meta.kv``: the same compares again until the answer is known."""
+        """Append a word by the recipe of ``bmq.meta.kv``: the same compares again until the outcome is known."""
         entry = await persistent(lambda: self.kv.get("log"))
         while word not in words(entry):
             value, revision = (entry.value, entry.revision) if entry is not None else (b"", 0)
@@ -71,7 +71,7 @@ class Log:
         return Entry("log", write.value, commit.revision) if commit.succeeded else commit.current["log"]
 
     async def follow(self, last: str) -> list[Changes]:
-        """All changes up to the one that brings this word."""
+        """Return all changes up to the one that brings this word."""
         found: list[Changes] = []
         async with aclosing(self.kv.watch("log", after_revision=1)) as watch:
             async for changes in watch:

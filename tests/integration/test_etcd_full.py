@@ -36,7 +36,7 @@ def etcd() -> Iterator[EtcdCluster]:
 
 
 async def fill(url: str) -> None:
-    """With the history of one key, until nothing more is taken."""
+    """Fill the database with the history of one key, until etcd refuses more."""
     kv = await open_keyvalue(url)
 
     async def put() -> None:

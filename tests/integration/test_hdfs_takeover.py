@@ -266,7 +266,7 @@ def fence_rounds(
     fault: Callable[[list[int]], None] | None = None,
     rounds: int = ROUNDS,
 ) -> list[float]:
-    """Fence one zombie after another; the milliseconds that each took.  ``fault`` gets the pipeline's datanodes."""
+    """Fence one zombie after another; return the milliseconds each took.  ``fault`` gets the pipeline's datanodes."""
 
     async def rounds_of() -> list[float]:
         times = []
@@ -338,7 +338,7 @@ def test_rule_4_first_two_datanodes_killed(
 def test_rule_4_zombie_that_fences_itself(
     hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Both come to the same length."""
+    """Fence a file while its writer fences it too: both come to the same length."""
     report(record_property, "fencing zombie", fence_rounds(hdfs, hdfs_root, tmp_path, behaviour="fences"))
 
 

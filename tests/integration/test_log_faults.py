@@ -113,7 +113,7 @@ async def most_used(load: Load) -> int:
 def test_a_datanode_breaks(
     fault: str, hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Rule 6: the next segment goes elsewhere; the produce is answered late, never failed."""
+    """Break a datanode under load (rule 6): the next segment goes elsewhere, and appends are late, never failed."""
 
     async def test(folder: Path) -> None:
         async with load_on(hdfs, hdfs_root, folder) as load:
@@ -219,7 +219,7 @@ def test_a_replica_is_corrupt(hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path)
 
 
 def segment_paths(load: Load) -> list[str]:
-    """HDFS paths of every segment that has its final name."""
+    """Return the HDFS path of every segment that has its final name."""
     import hdfs_native
 
     client = hdfs_native.Client(load.hdfs.root)
@@ -232,7 +232,7 @@ def segment_paths(load: Load) -> list[str]:
 
 
 def damage(hdfs: HdfsCluster, path: str) -> bool:
-    """Turn 4 KB of the replica that readers ask first, beyond the first batch; False when there is nothing yet."""
+    """Turn 4 KB of the replica that readers ask first, beyond the first batch; return False if there is none yet."""
     (block,) = hdfs.blocks(path)
     first = hdfs.datanode_of(block.xfer_addresses[0])
     (replica,) = hdfs.datanodes[first].replica_paths(block.block_id)

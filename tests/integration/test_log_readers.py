@@ -95,7 +95,7 @@ def read_web(client: InsecureClient, path: str) -> bytes:
 
 
 def parse(data: bytes, base: int) -> dict[int, bytes]:
-    """Each record's value by its offset, as kafka-python sees them."""
+    """Return each record's value by its offset, as kafka-python parses them."""
     records = MemoryRecords(data)
     values: dict[int, bytes] = {}
     position = 0

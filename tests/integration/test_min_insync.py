@@ -16,7 +16,7 @@ TIMEOUT_S = 120.0
 
 
 def send(bootstrap: str) -> tuple[int, int]:
-    """One record with acks=all, tried once: (error code, offset)."""
+    """Produce one record with acks=all, without a retry; return (error code, offset)."""
     said: list[tuple[KafkaError | None, Message]] = []
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "retries": 0, "message.timeout.ms": 30_000})
     producer.produce(TOPIC, b"v", on_delivery=lambda error, message: said.append((error, message)))

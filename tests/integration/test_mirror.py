@@ -77,7 +77,7 @@ class Clusters:
         assert producer.flush(TIMEOUT_S) == 0
 
     def ends(self, cluster: str, topic: str = TOPIC) -> list[int]:
-        """LATEST of each partition; -1 while there is none."""
+        """Return LATEST of each partition; -1 while there is none."""
         consumer = self._consumer(cluster, "ends")
         try:
             known = consumer.list_topics(topic, timeout=30).topics[topic].partitions

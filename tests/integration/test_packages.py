@@ -40,7 +40,7 @@ def image() -> Iterator[Image]:
 
 
 def product_files() -> set[str]:
-    """Every file of the product as git has it, by its name in the wheel."""
+    """Return every file of the product as git has it, by its name in the wheel."""
     listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", *TOPS], cwd=ROOT,
                             capture_output=True, text=True, check=True).stdout  # fmt: skip
     return {f"bmq/{name}" for name in listed.splitlines() if (ROOT / name).is_file()}

@@ -59,7 +59,7 @@ def repair(partition: int, *arguments: str) -> dict[str, Any]:
 
 
 def produce(bootstrap: str, first: int, count: int, partition: int = 0) -> list[int]:
-    """One batch a record; the offsets."""
+    """Produce each record as a batch of its own, and return the offsets."""
     offsets: list[int] = []
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
 
@@ -74,7 +74,7 @@ def produce(bootstrap: str, first: int, count: int, partition: int = 0) -> list[
 
 
 def consume(bootstrap: str, end: int, partition: int = 0) -> list[int]:
-    """Offsets of all records below ``end``, as librdkafka reads them from the beginning."""
+    """Return the offsets of all records below ``end``, as librdkafka reads them from the beginning."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

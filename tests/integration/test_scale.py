@@ -147,7 +147,7 @@ def test_start_is_flat_in_the_size_of_real_segments(tmp_path: Path, request: pyt
 
 
 async def write_kill_open(folder: Path, partitions: int, size: int) -> list[tuple[float, int]]:
-    """(milliseconds, bytes read) of opening each partition."""
+    """Return (milliseconds, bytes read) of opening each partition."""
     root, meta, topic_id = (folder / "root").as_uri(), f"sqlite://{folder / 'meta.db'}", uuid.uuid4()
     driver = DriverProcess(folder, root, meta, topic_id, partitions=partitions, producers=1, size=BATCH_BYTES)
     try:

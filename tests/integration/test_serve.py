@@ -1,4 +1,4 @@
-"""``bmq serve`` as a process: its start, what it says when it cannot start, its HTTP, and its end."""
+"""``bmq serve`` as a process: its start, its errors if it cannot start, its HTTP, and its end."""
 
 from __future__ import annotations
 

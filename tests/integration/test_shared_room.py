@@ -52,7 +52,7 @@ SETTLED_S = 15.0
 
 
 class TimedFs:
-    """Passes every call on, and keeps how long each segment file took to be opened or refused."""
+    """File system that passes every call on, and records how long each segment file took to be opened or refused."""
 
     def __init__(self, fs: FileSystem, took_s: list[float]) -> None:
         self._fs = fs

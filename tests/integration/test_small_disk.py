@@ -66,7 +66,7 @@ def test_many_partitions_share_a_small_disk(
 
 
 async def write_round(broker: Broker, topic_id: uuid.UUID, number: int) -> float:
-    """One batch to each partition at once; the seconds until all are acknowledged."""
+    """Write a batch to each partition at once; return the seconds until all are acknowledged."""
     began = time.monotonic()
     futures = []
     for partition in range(PARTITIONS):

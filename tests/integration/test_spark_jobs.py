@@ -140,7 +140,7 @@ class Table:
 
 
 def check_whole(table: Table) -> int:
-    """Every offset below where the table reaches is there once, and no reader finds more; their number."""
+    """Check that every offset below the table's end is there once, and no reader finds more; return their number."""
     reached, rows = table.reached, table.committed()
     found = sorted((row["partition"], row["offset"]) for row in rows)
     assert found == [(partition, offset) for partition in sorted(reached) for offset in range(reached[partition])]
@@ -213,7 +213,7 @@ def stored(folder: Path, values: list[bytes | None], *, topic: str = "orders") -
 
 
 def to_parquet(folder: Path, root: str, *arguments: str) -> list[dict[str, Any]]:
-    """Rows of the table, in the order of offsets, after a run in this process."""
+    """Run the job in this process, and return the table's rows in the order of offsets."""
     table = folder / "table"
     command = ["job", "to_parquet", "--master", "local[2]", "--root", root, "--topic", "orders"]
     assert main([*command, "--table", str(table), *arguments]) == 0
@@ -306,7 +306,7 @@ def apart(work: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("modes", [("permissive", "failfast"), ("failfast", "permissive")])
 def test_files_of_both_modes_are_merged(tmp_path: Path, modes: tuple[str, str]) -> None:
-    """Only those of one have the column _corrupt."""
+    """Merge files of both modes, of which only those of one have the column _corrupt."""
     values: dict[str, list[bytes | None]] = {"permissive": [b'{"id": 1}', b"{"], "failfast": [b'{"id": 2}', None]}
     read: dict[str, list[Any]] = {
         "permissive": [({"id": 1}, None), (None, b"{")],

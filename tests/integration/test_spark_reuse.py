@@ -89,7 +89,7 @@ def create(server: BmqServer, topic: str) -> None:
 
 @pytest.fixture(scope="module")
 def told(server: BmqServer) -> set[Told]:
-    """All that a consumer gets of the topic."""
+    """Return all records that a consumer gets of the topic."""
     create(server, TOPIC)
     produce(server, TOPIC, 0, RECORDS)
     consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "reuse", "enable.auto.commit": False})

@@ -1,4 +1,4 @@
-"""Brokers that are members of a cluster and answer its leader, and do nothing with what they are given."""
+"""Stub brokers: members of a cluster that answer its leader, and do nothing with their partitions."""
 
 import asyncio
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 
 
 class StubBroker:
-    """One of them: `join`, then `die` (its connections break) or `leave` (its lease is given back)."""
+    """Stub broker: `join` first, then `die` (its connections break) or `leave` (its lease is revoked too)."""
 
     def __init__(self, kv: KeyValue, cluster: str, name: str) -> None:
         self.name = name

@@ -97,7 +97,7 @@ class ControllerProcess:
 
 
 class ScaleWorld:
-    """The cluster, and what it has written."""
+    """Cluster under test: its controllers, stub brokers and key-value store."""
 
     def __init__(
         self, kv: KeyValue, view: KvClusterView, controllers: list[ControllerProcess], brokers: StubBrokers
@@ -139,7 +139,7 @@ class ScaleWorld:
 
 @asynccontextmanager
 async def scale_world(folder: Path, topics: int, partitions: int) -> AsyncIterator[ScaleWorld]:
-    """With so many topics of so many partitions, known to two controllers; no broker yet."""
+    """Run two controllers over so many topics of so many partitions; no broker has joined yet."""
     with EtcdCluster(folder=folder / "etcd", arguments=UNSYNCED) as etcd:
         kv = await open_keyvalue(etcd.url)
         view = KvClusterView(kv, CLUSTER, "test")

@@ -28,7 +28,7 @@ FRAMES = 4
 
 
 class Sampler:
-    """Looks at the main thread now and then, from another one."""
+    """Thread that counts the stacks of the main thread, which it samples every SAMPLED_S."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
@@ -61,7 +61,7 @@ class Collections:
 
 
 async def watch(out: TextIO) -> None:
-    """Note each long stretch, with the clock of the machine."""
+    """Write a line for each long stretch, with the time of the machine's clock."""
     sampler, collections = Sampler(), Collections()
     before, collected = time.thread_time(), 0.0
     while True:

@@ -94,7 +94,7 @@ class BmqServer:
         wait_for(self._is_ready, f"ready line of {self!r}", timeout_s=START_TIMEOUT_S, interval_s=0.01)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.process.kill()
 
     def restart(self) -> None:
@@ -103,7 +103,7 @@ class BmqServer:
         self.start()
 
     def stop(self) -> None:
-        """SIGTERM; it must drain and end with code 0."""
+        """Send SIGTERM; the process must drain and end with code 0."""
         code = self.process.terminate(timeout_s=STOP_TIMEOUT_S)
         assert code == 0, f"bmq serve ended with code {code} after SIGTERM; its log is {self.log}"
 

@@ -167,16 +167,16 @@ class BmqCluster:
         return name
 
     def remove(self, name: str) -> None:
-        """Stop it politely, and forget it; its log stays."""
+        """Stop the member with SIGTERM, and forget it; its log stays."""
         self.members.pop(name).stop()
 
     def kill(self, *names: str) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         for name in names:
             self.members[name].kill()
 
     def stop_politely(self, *names: str) -> None:
-        """SIGTERM to all of them at once; each must drain and end with code 0."""
+        """Send SIGTERM to all of them at once; each must drain and end with code 0."""
         with ThreadPoolExecutor(len(names)) as pool:
             list(pool.map(lambda name: self.members[name].stop(), names))
 
@@ -187,12 +187,12 @@ class BmqCluster:
         self.wait_ready(names)
 
     def restart(self, *names: str) -> None:
-        """Politely, all of them at once."""
+        """Restart all of these members at once, with SIGTERM."""
         self.stop_politely(*names)
         self.start_again(*names)
 
     def pause(self, name: str) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         self.members[name].process.pause()
 
     def resume(self, name: str) -> None:
@@ -209,7 +209,7 @@ class BmqCluster:
             self._cuts.append((machine, host))
 
     def restore(self) -> None:
-        """Every link that was cut."""
+        """Restore every link that was cut."""
         while self._cuts:
             machine, host = self._cuts.pop()
             machine.restore(host)
@@ -236,7 +236,7 @@ class BmqCluster:
         return [PartitionKey(UUID(each["id"]), number) for each in topics for number in range(each["partitions"])]
 
     def records(self) -> dict[PartitionKey, PartitionRecord]:
-        """Each partition's own record: its owner and epoch."""
+        """Return each partition's own record, with its owner and epoch."""
         found = {}
         prefix = partitions_prefix(CLUSTER)
         for key, value in self._range(prefix).items():

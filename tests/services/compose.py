@@ -128,7 +128,7 @@ class Container:
         wait_for(self.is_healthy, f"{self!r} healthy", timeout_s=HEALTHY_TIMEOUT_S, interval_s=1)
 
     def stop(self) -> None:
-        """SIGTERM; one of BMQ must end with status 0 before the engine would kill it."""
+        """Send SIGTERM; a container of BMQ must end with status 0 before the engine would kill it."""
         if not self.is_of_bmq:
             self.kill()
             return
@@ -136,7 +136,7 @@ class Container:
         assert status == 0, f"{self!r} ended with {status}"
 
     def kill(self) -> None:
-        """SIGKILL, if it runs."""
+        """Send SIGKILL, if it runs."""
         self._process.kill()
 
     # --------------------------------------------------------------------------------------------------------- within

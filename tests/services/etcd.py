@@ -147,7 +147,7 @@ class EtcdCluster:
         wait_for(is_healthy, f"members {list(awaited)} of {self!r}", timeout_s=START_TIMEOUT_S, interval_s=0.05)
 
     def kill_all(self) -> None:
-        """SIGKILL to every member."""
+        """Send SIGKILL to every member."""
         for member in self.members:
             member.kill()
 
@@ -167,7 +167,7 @@ class EtcdCluster:
         return found[0]
 
     def kill(self, index: int) -> None:
-        """SIGKILL: connections to it are reset."""
+        """Send SIGKILL: connections to the member are reset."""
         self.members[index].kill()
 
     def restart(self, index: int) -> None:
@@ -177,7 +177,7 @@ class EtcdCluster:
         self.wait_healthy([index])
 
     def pause(self, index: int) -> None:
-        """SIGSTOP: connections to it stay open and silent."""
+        """Send SIGSTOP: connections to the member stay open and silent."""
         self.members[index].pause()
 
     def resume(self, index: int) -> None:

@@ -82,7 +82,7 @@ def _download(folder: Path) -> None:
 
 
 def unpack(archive: Path, member: str, folder: Path) -> None:
-    """Take this one file out of the archive."""
+    """Write this one file of the archive to `folder/etcd`, as a program."""
     with tarfile.open(archive) as files:
         content = files.extractfile(member)
         assert content is not None, f"{member} is no file"
@@ -100,7 +100,7 @@ def _build(folder: Path) -> None:
 
 
 def _install(folder: Path) -> None:
-    """Debian's package, from release 13 on."""
+    """Install Debian's package, which is new enough from release 13 on.  Raises _NotHere if that is not possible."""
     try:
         jars.require_packages(["etcd-server"])
     except jars.ServiceUnavailable as error:

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def up() -> int:
-    """Make sure that one runs; data of an earlier one that was killed are taken up again."""
+    """Make sure that an etcd runs; it continues with the data of an earlier one that was killed."""
     etcd = attach() or _new()
     try:
         etcd.heal()
@@ -109,7 +109,7 @@ def _state_file() -> Path:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    """One command at a time: two that start one would both take the folder."""
+    """Allow one command at a time: two that start etcd would both take the folder."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Makes a NameNode active or standby, by Hadoop's own RPC.
+"""Transitions of a NameNode to active or standby, by Hadoop's own RPC.
 
 `hdfs haadmin` does the same in three seconds of JVM start, longer than the failover it would be part of. The messages
 are four fields deep and are encoded by hand: a test service shares no code with the client that it is there to test.

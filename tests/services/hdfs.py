@@ -236,7 +236,7 @@ class HdfsCluster:
     # --- datanodes ---
 
     def kill_datanode(self, index: int) -> None:
-        """SIGKILL: connections to it are reset, and the NameNode goes on naming it for ten minutes."""
+        """Send SIGKILL: connections to it are reset, and the NameNode goes on naming it for ten minutes."""
         self.datanodes[index].process.kill()
 
     def restart_datanode(self, index: int, *, wait: bool = True) -> None:
@@ -247,7 +247,7 @@ class HdfsCluster:
             self.wait_live([index])
 
     def stop_datanode(self, index: int) -> None:
-        """SIGSTOP: connections to it stay open and silent."""
+        """Send SIGSTOP: connections to it stay open and silent."""
         self.datanodes[index].process.pause()
 
     def resume_datanode(self, index: int) -> None:
@@ -261,7 +261,7 @@ class HdfsCluster:
     # --- NameNodes ---
 
     def kill_namenode(self, index: int | None = None) -> int:
-        """SIGKILL to this one, or the active one; return its index."""
+        """Send SIGKILL to this NameNode, or to the active one; return its index."""
         index = self.active_index() if index is None else index
         self.namenodes[index].kill()
         return index
@@ -300,7 +300,7 @@ class HdfsCluster:
         return active
 
     def namenode_state(self, index: int) -> str | None:
-        """`active`, `standby`, `initializing`, or None while it does not answer."""
+        """Return `active`, `standby` or `initializing`, or None while it does not respond."""
         status = self._namenode_jmx(index, "NameNodeStatus")
         return None if status is None else str(status.get("State"))
 

@@ -127,7 +127,7 @@ def _state_file() -> Path:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    """One command at a time: two that start a cluster would both take the folder."""
+    """Allow one command at a time: two that start a cluster would both take the folder."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

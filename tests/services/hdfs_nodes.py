@@ -86,7 +86,7 @@ def blocks_of(path: str, *, host: str, namenode_http_port: int) -> list[Block]:
 
 
 def jmx(host: str, http_port: int, bean: str) -> dict[str, Any] | None:
-    """One bean of a Hadoop process, or None while the process does not answer or does not have it yet.
+    """Return one bean of a Hadoop process, or None while the process does not respond or does not have it yet.
 
     Attributes appear one by one while a process starts, so every reader must do without any of them.
     """

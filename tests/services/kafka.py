@@ -48,7 +48,7 @@ def class_path() -> str:
 
 
 def java_command(*, heap_mb: int, options: Sequence[str] = QUICK_JAVA, log_level: str = "INFO") -> list[str]:
-    """`java` with everything before the main class."""
+    """Return `java` with everything before the main class."""
     return [
         "java", f"-Xms{min(heap_mb, 256)}m", f"-Xmx{heap_mb}m", *options, "-Djava.awt.headless=true",
         f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}", f"-Dkafka.log.level={log_level}", "-cp", class_path(),
@@ -150,11 +150,11 @@ class KafkaCluster:
             print(f"logs of Kafka kept in {self.log_folder}", flush=True)
 
     def kill_node(self, node: int) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._nodes[node].kill()
 
     def stop_node(self, node: int) -> None:
-        """SIGTERM: the node hands its leaderships over first."""
+        """Send SIGTERM: the node hands its leaderships over first."""
         self._nodes[node].terminate(timeout_s=STOP_TIMEOUT_S)
 
     def start_node(self, node: int, *, wait: bool = True) -> None:

@@ -56,7 +56,7 @@ def run_tool(
     heap_mb: int = HEAP_MB,
     java_options: Sequence[str] = QUICK_JAVA,
 ) -> ToolOutput:
-    """Run a tool to its end. ToolFailed when it takes longer, or ends with a code that is not among `codes`."""
+    """Run a tool to its end. Raises ToolFailed if it takes longer, or ends with a code that is not among `codes`."""
     command = tool_command(tool, *arguments, heap_mb=heap_mb, java_options=java_options)
     what = f"{tool} {' '.join(arguments)}"
     try:

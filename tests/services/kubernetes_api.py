@@ -31,7 +31,7 @@ class KubectlFailed(Exception):
 
 
 class ApiServer:
-    """Started with the definitions of prometheus-operator's resources."""
+    """API server that has the definitions of prometheus-operator's resources."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bmq-kubernetes-"))

@@ -154,7 +154,7 @@ class Pod:
         return time.monotonic() - began
 
     def kill(self) -> None:
-        """SIGKILL, if it runs."""
+        """Send SIGKILL, if it runs."""
         if self._process is not None:
             self._process.kill()
 

@@ -104,7 +104,7 @@ class ServiceProcess:
             )
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the process is gone: its ports are free afterwards. Works on a paused one too."""
+        """Send SIGKILL, and wait until the process, paused or not, is gone: its ports are free afterwards."""
         self._end_slow()
         if self._process is not None and self.is_running:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -115,7 +115,7 @@ class ServiceProcess:
         self.is_paused = False
 
     def terminate(self, *, timeout_s: float) -> int:
-        """SIGTERM, and wait for the end; return the exit code. NotReady when it does not end in time: still running."""
+        """Send SIGTERM and wait; return the exit code. Raises NotReady if it does not end in time and still runs."""
         process = self._process
         assert isinstance(process, psutil.Popen), f"{self!r} is no child of this process"
         self.resume()
@@ -141,7 +141,7 @@ class ServiceProcess:
         return int(self._process.memory_info().rss)
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay open and nothing answers, as on a machine that hangs."""
+        """Send SIGSTOP: connections stay open and nothing responds, as on a machine that hangs."""
         self._end_slow()
         self._signal(signal.SIGSTOP)
         self.is_paused = True
@@ -153,7 +153,7 @@ class ServiceProcess:
         self.is_paused = False
 
     def slow(self, *, stopped: float, period_s: float) -> None:
-        """Let it run only the rest of each period: slow answers without root, traffic control or a change to it."""
+        """Let it run only the rest of each period: slow responses without root, traffic control or a change to it."""
         assert 0.0 < stopped < 1.0, f"a share between 0 and 1, not {stopped}"
         self.resume()
         self._slow = _DutyCycle(self._signal, stopped=stopped, period_s=period_s)
@@ -189,7 +189,7 @@ class ServiceProcess:
 
 
 class _DutyCycle:
-    """Stops and continues a process by turns, in a thread, until it is ended."""
+    """Thread that stops and continues a process by turns, until it is ended."""
 
     def __init__(self, send: Callable[[signal.Signals], None], *, stopped: float, period_s: float) -> None:
         self._send = send
@@ -209,7 +209,7 @@ class _DutyCycle:
                 is_ending = is_ending or self._ending.wait(self._running_s)
 
     def end(self) -> None:
-        """Return when the process runs freely again."""
+        """Stop the turns, and return when the process runs freely again."""
         self._ending.set()
         self._thread.join()
 
@@ -224,7 +224,7 @@ def wait_for(condition: Callable[[], bool], what: str, *, timeout_s: float, inte
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on, below the range that outgoing connections take theirs from.
+    """Return ports without a listener, below the range that outgoing connections take theirs from.
 
     A service that is killed must get its port back at restart; from 32768 up some client could hold it by then. The
     choice ignores the seed of a test run, which is the same in workers that run side by side.

@@ -33,7 +33,7 @@ KAFKA_SOURCE_VERSION = chosen_version()
 
 
 def start_spark(**settings: str) -> SparkSession:
-    """One a process; stop it in the end.  ``settings`` have ``_`` for ``.`` in their names."""
+    """Return this process's only session; stop it in the end.  ``settings`` have ``_`` for ``.`` in their names."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master("local[2]").appName("bmq tests")
@@ -63,7 +63,7 @@ def frame(spark: SparkSession, root: str, *, schema: str | None = None, **option
 
 
 def rows(data: DataFrame) -> list[Row]:
-    """In order of topic, partition and offset."""
+    """Return the rows in order of topic, partition and offset."""
     return sorted(data.collect(), key=lambda row: (row.topic, row.partition, row.offset))
 
 

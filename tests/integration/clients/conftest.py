@@ -12,7 +12,7 @@ from tests.integration.clients.story import Story  # noqa: E402
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One rebalance for each assignor that the library has."""
+    """Run the rebalance test once for each assignor that the library has."""
     if "assignor" in metafunc.fixturenames and metafunc.cls is not None and issubclass(metafunc.cls, Story):
         metafunc.parametrize("assignor", metafunc.cls.kind.assignors)
 

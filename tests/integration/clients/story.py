@@ -33,7 +33,7 @@ HEADERS: tuple[tuple[tuple[str, bytes | None], ...], ...] = (
 
 
 def messages_for(driver: Driver, *, seed: str, count: int = MESSAGES, partitions: int = PARTITIONS) -> list[Message]:
-    """Messages of every kind that this driver can send, the same for the same seed, times rising in each partition.
+    """Return messages of every kind that this driver can send, the same for a seed, times rising in each partition.
 
     Keys and values may be null; they are text that compresses: a client may send what does not compress as it is.
     """
@@ -64,7 +64,7 @@ def new_name(prefix: str) -> str:
 
 
 def require_same(sent: Sequence[Message], received: Sequence[Record], driver: Driver, topic: str) -> None:
-    """All of them, once, in order in each partition, with equal bytes; times too where the driver chose them."""
+    """Require each message once, in order, with equal bytes, and with equal times if the driver can choose them."""
     for partition in sorted({message.partition for message in sent}):
         wanted = [message for message in sent if message.partition == partition]
         found = [each for each in received if each.topic == topic and each.message.partition == partition]
@@ -78,7 +78,7 @@ def require_same(sent: Sequence[Message], received: Sequence[Record], driver: Dr
 
 
 def require_offsets_for_time(driver: Driver, topic: str, sent: Sequence[Message]) -> None:
-    """At a time, between two times, before all, and after all; every partition has the same times."""
+    """Require the offsets at a time, between two times, before all and after all, which are equal in all partitions."""
     times = [message.timestamp for message in sent if message.partition == 0]
     expected = {times[0] - 5 * STEP_MS: 0, times[11]: 11, times[11] + STEP_MS // 2: 12, times[-1] + 1: -1}
     for timestamp, offset in expected.items():

@@ -44,13 +44,13 @@ def topic(tool: Tool) -> str:
 
 
 def offsets(tool: Tool, topic: str, *arguments: str) -> dict[int, int]:
-    """`topic:partition:offset` lines of kafka-get-offsets."""
+    """Return the offsets of kafka-get-offsets' lines, `topic:partition:offset`."""
     lines = tool("GetOffsetShell", "--topic", topic, *arguments).lines
     return {int(partition): int(offset) for partition, offset in (line.split(":")[1:] for line in lines)}
 
 
 def produce(tool: Tool, topic: str, count: int) -> list[str]:
-    """Lines through the console producer, without keys."""
+    """Produce lines without keys through the console producer, and return them."""
     lines = [f"line {number}" for number in range(count)]
     tool("ConsoleProducer", "--topic", topic, stdin="".join(f"{line}\n" for line in lines))
     return lines

@@ -26,7 +26,7 @@ class BatchHeader:
 
 
 def batch_headers(bootstrap: str, topic: str, partition: int) -> list[BatchHeader]:
-    """Every batch of this partition, which must be led by the one broker at ``bootstrap`` and be small."""
+    """Return every batch of this partition, which must be led by the one broker at ``bootstrap`` and be small."""
     headers: list[BatchHeader] = []
     host, _, port = bootstrap.partition(":")
     with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection:
@@ -39,7 +39,7 @@ def batch_headers(bootstrap: str, topic: str, partition: int) -> list[BatchHeade
 
 
 def _split(records: bytes) -> Iterator[tuple[BatchHeader, int]]:
-    """Each whole batch and its last offset; Kafka may cut the last one off."""
+    """Yield each whole batch and its last offset; Kafka may cut the last one off."""
     position = 0
     while position + _BATCH.size <= len(records):
         base, length, _, magic, _, attributes, last_delta, _, _, producer_id = _BATCH.unpack_from(records, position)

@@ -133,7 +133,7 @@ def test_paused_beyond_its_lease_and_resumed(role: str, cluster: BmqCluster, req
 def test_cut_off_from_etcd(
     role: str, cluster: BmqCluster, site: Site, links: Network, request: pytest.FixtureRequest
 ) -> None:
-    """The link stays cut until its lease has ended: others have its work then, whatever it thinks of that."""
+    """Cut the link to etcd until the lease has ended: others take the member's work, though it still runs."""
 
     def fault(load: Workload, name: str) -> None:
         incarnation = incarnation_of(cluster, name)
@@ -179,7 +179,7 @@ def test_broker_killed_with_a_datanode_of_its_pipelines(
 
 
 def test_proxy_cut_off_from_a_broker(cluster: BmqCluster, links: Network, request: pytest.FixtureRequest) -> None:
-    """Both live, and everybody else reaches both."""
+    """Cut the link between a proxy and a broker that both live, and that all other members reach."""
     proxy = cluster.names(PROXY)[0]
     ride(cluster, request, BROKER, lambda _, broker: cluster.cut(proxy, broker), lambda _: cluster.restore())
 
@@ -190,7 +190,7 @@ def test_leader_of_etcd_killed(cluster: BmqCluster, site: Site, request: pytest.
 
 
 def test_all_of_etcd_stopped(cluster: BmqCluster, site: Site, request: pytest.FixtureRequest) -> None:
-    """Traffic goes on all the time; afterwards nobody was declared dead, and no partition has moved.
+    """Stop etcd: traffic goes on all the time; afterwards no member was declared dead, and no partition has moved.
 
     Nobody can open a segment meanwhile (rule 7), so each round has a topic of its own, whose first segments of 16 MB
     take what it writes: 15 MB in 300 s over six partitions.

@@ -18,7 +18,7 @@ ROUNDS = 5 if os.environ.get("BMQ_SOAK") else 1
 
 
 def restart(cluster: BmqCluster, load: Workload, names: list[str]) -> tuple[float, list[float]]:
-    """Politely, all of these at once; how long it took them, and the pauses until traffic ran again."""
+    """Restart all of these at once, in order; return the seconds they took, and the pauses until traffic ran again."""
     load.take_pauses()
     began = time.monotonic()
     cluster.restart(*names)

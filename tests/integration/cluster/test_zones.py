@@ -44,7 +44,7 @@ def zoned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BmqCluster]:
 
 
 def bytes_out(cluster: BmqCluster, proxy: str) -> int:
-    """Bytes of the topic's records that this proxy has sent to consumers."""
+    """Return the bytes of the topic's records that this proxy has sent to consumers."""
     with _HTTP.open(f"{cluster[proxy].http}/metrics", timeout=TIMEOUT_S) as response:
         text = response.read().decode()
     pattern = rf'^kafka_server_brokertopicmetrics_bytesout_total\{{[^}}]*topic="{TOPIC}"[^}}]*\}} (\d+)'

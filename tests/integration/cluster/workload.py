@@ -43,7 +43,7 @@ class Workload:
         self.take_pauses()
 
     def progress(self, records: int = STEADY) -> None:
-        """Every partition acknowledges so much more to each producer, and each group reads and commits as much."""
+        """Wait until each partition has acknowledged more to each writer, and each group has committed as much."""
         for writer in self.writers:
             writer.wait_acked(records)
         for group in self.groups:

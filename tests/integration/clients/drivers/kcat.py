@@ -50,7 +50,7 @@ class Kcat(Confluent):
         self._command = [clients.kcat(), "-b", bootstrap]
 
     def produce(self, topic: str, messages: Sequence[Message], codec: str, *, is_idempotent: bool = True) -> None:
-        """One run for each partition and set of headers, since both belong to a run."""
+        """Run kcat once for each partition and set of headers, since both are options of a run."""
         for (partition, headers), run in itertools.groupby(messages, lambda each: (each.partition, each.headers)):
             data = b"".join((each.key or b"") + KEY_END + (each.value or b"") + MESSAGE_END for each in run)
             options = [f"-H{name}" if value is None else f"-H{name}={value.decode()}" for name, value in headers]

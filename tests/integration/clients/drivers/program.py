@@ -75,7 +75,7 @@ class Program(Driver):
             raise ClientError(f"{self.name}: the program ended with code {code}\n{report}")
 
     def call(self, operation: str, **arguments: Any) -> Any:
-        """One operation's result. ClientError with what the program said."""
+        """Return the result of one operation.  Raises ClientError, with what the program wrote, if it failed."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"op": operation, **arguments}) + "\n")
         self._process.stdin.flush()
