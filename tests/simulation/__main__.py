@@ -47,7 +47,7 @@ def main() -> int:
             played += 1
             try:
                 play(own)
-            except Exception:  # whatever it is: told, and the next one played
+            except Exception:  # whatever it is: print it, and play the next one
                 failed += 1
                 print(f"FAILED: {kind}, seed {own}\n{traceback.format_exc()}", flush=True)
         if (seed + 1 - arguments.first) % REPORT_EVERY == 0:

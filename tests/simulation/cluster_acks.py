@@ -1,4 +1,4 @@
-"""Who acknowledged what, as the owners themselves say it: also what no client ever heard of.
+"""The owners' own acknowledgements, also those that no client received.
 
 A partition has one owner.  So each offset is acknowledged once, the offsets of one owner begin where those of the one
 before end or later, and once a higher epoch has acknowledged anything no lower one does.
@@ -16,7 +16,7 @@ from bmq.endpoint.partitions import FlushListener
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """The end of what is acknowledged, and by whom."""
+    """The end of the acknowledged offsets, and the owner that acknowledged last."""
 
     end: int = 0
     epoch: int = -1
@@ -24,16 +24,16 @@ class _Last:
 
 
 class OneOwner:
-    """Of all partitions of a cluster; ``tell`` hears of each breach."""
+    """The acknowledgements of all partitions of a cluster; ``tell`` is called with each breach."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.owners = 0
-        """How often a partition had another owner that acknowledged something."""
+        """The number of times that a partition had another owner that acknowledged something."""
         self._tell = tell
         self._last: dict[PartitionKey, _Last] = {}
 
     def watched(self, tails: FlushListener, owner: str) -> FlushListener:
-        """``tails`` that tell us first."""
+        """Return a listener that notes each flush before ``tails`` gets it."""
         return _Watched(self, tails, owner)
 
     def acknowledged(self, key: PartitionKey, batches: Sequence[Batch], owner: str) -> None:
@@ -49,7 +49,7 @@ class OneOwner:
 
 
 class _Watched:
-    """Of one process."""
+    """One process's flush listener."""
 
     def __init__(self, acks: OneOwner, tails: FlushListener, owner: str) -> None:
         self._acks = acks

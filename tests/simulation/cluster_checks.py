@@ -1,4 +1,4 @@
-"""What must hold of a simulated cluster: while it lives, when all faults are over, and once it is quiet."""
+"""Rules that must hold of a simulated cluster: while it lives, when all faults are over, and once it is quiet."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.simulation.kafka_clients import Client, read_all
 from tests.simulation.kafka_world import Told
 
 QUIET_S = 90.0
-"""Until nothing is kept any more: a broker's own patience with what was under way (60 s), and a sweep."""
+"""Time until nothing is kept any more: a broker's own patience with batches in flight (60 s), and a sweep."""
 
 
 class Through:
-    """The world as a client sees it that knows one proxy only."""
+    """The world as a client sees it that uses one proxy only."""
 
     def __init__(self, world: ClusterWorld, host: str) -> None:
         self.rng: Random = world.rng
@@ -33,9 +33,9 @@ class Through:
 
 
 class BugsTold(logging.Handler):
-    """What the log of a living process says that nothing may ever say: a task that failed, an unexpected exception.
+    """Log lines of a living process that must never occur: a task that failed, an unexpected exception.
 
-    Expected troubles are told in words, without a traceback.
+    Expected troubles are logged without a traceback.
     """
 
     def __init__(self, world: ClusterWorld) -> None:
@@ -59,8 +59,10 @@ class BugsTold(logging.Handler):
 
 
 async def check_logs(world: ClusterWorld, host: str, topics: dict[str, int], plain: set[str]) -> None:
-    """Every partition, read to its end through one proxy, against what was told.  ``topics``: their partitions;
-    ``plain``: producers without an id, of which batches may be missing."""
+    """Compare every partition, read to its end through one proxy, with the clients' acknowledgements.
+
+    ``topics``: their partitions; ``plain``: producers without an id, of which batches may be missing.
+    """
     for topic, partitions in topics.items():
         for partition in range(partitions):
             values = await read_all(Through(world, host), topic, partition)
@@ -93,7 +95,7 @@ def _check_order(values: dict[int, bytes], plain: set[str], where: str) -> None:
 
 
 async def check_groups(world: ClusterWorld, host: str, topic: str, partitions: int) -> None:
-    """Below a committed offset everything was processed; every group is told of what it committed, or later."""
+    """Check that everything below a committed offset was processed, and groups find their commits, or later ones."""
     told = world.told
     for (group, _, partition), committed in told.committed.items():
         missed = set(range(committed)) - told.processed[group, topic, partition]
@@ -107,7 +109,7 @@ async def check_groups(world: ClusterWorld, host: str, topic: str, partitions: i
 
 
 def kept(process: Process) -> Iterator[str]:
-    """What a process holds although nothing is asked of it any more."""
+    """Yield what a process holds although no client asks it for anything any more."""
     node = process.node
     assert node is not None
     holding = node.endpoint._services.produce_queue

@@ -1,5 +1,4 @@
-"""What befalls a simulated cluster: misfortunes that begin at once and are over by themselves, or with
-``ClusterWorld.heal``."""
+"""Misfortunes of a simulated cluster: they begin at once and are over by themselves, or with ``ClusterWorld.heal``."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ DOWN_S = (0.0, 0.5, 3.0, 15.0)
 
 
 class Events:
-    """``befall`` draws one of them; ``told`` says which came when."""
+    """Events of a cluster, drawn by ``befall``; ``told`` lists which came when."""
 
     def __init__(self, world: ClusterWorld, rng: Random) -> None:
         self.told: list[str] = []
@@ -40,11 +39,11 @@ class Events:
         self._tell(self._rng.choice(self._kinds)())
 
     def befall_a_broker(self) -> None:
-        """What gives partitions another owner."""
+        """Run an event that gives partitions another owner."""
         self._tell(self._rng.choice((self._crash_broker, self._stop_broker, self._operate))())
 
     def plan(self) -> None:
-        """What an operator does in daylight, and no client is to notice."""
+        """Run an operator's planned act, which clients must not notice."""
         self._tell(self._rng.choice((self._operate, self._restart_one))())
 
     def _tell(self, text: str) -> None:
@@ -143,7 +142,7 @@ class Events:
         self._after(for_s, self._world.network.heal, one, other)
 
     def _split(self) -> str:
-        """Some hosts lose the store and the hosts that keep it; storage and clients reach all of them."""
+        """Cut some hosts off from the store and from the hosts that keep it; storage and clients reach all of them."""
         world, rng = self._world, self._rng
         for_s = rng.choice((3.0, 15.0, 30.0)) * rng.uniform(0.5, 1.0)
         lost = [place for place in world.places if rng.random() < 0.5]
@@ -217,7 +216,7 @@ class Events:
     # ---------------------------------------------------------------------------------------------------- operators
 
     def _operate(self) -> str:
-        """An operator's act, asked of any process."""
+        """Request an operator's act (drain, move, balance) from any process."""
         able = [each for each in self._running() if each.is_ready and each.node is not None]
         brokers = [each.incarnation for each in self._running() if "broker" in each.place.roles]
         if not able or not brokers:
@@ -252,7 +251,7 @@ class Events:
 
 
 def run_in(process: Process, work: Any) -> None:
-    """As a task of the process."""
+    """Run ``work`` as a task of the process."""
     context = copy_context()
     context.run(PROCESS.set, process.incarnation)
     context.run(asyncio.create_task, work, name=OPERATOR)
@@ -265,7 +264,7 @@ async def _move(admin: ClusterAdmin, partition: int, targets: list[str]) -> None
 
 
 async def _try(act: Any) -> None:
-    """Operators are told what is wrong, and look again."""
+    """Run an act whose refusal is not an error: an operator reads the reason and tries again."""
     try:
         await act
     except RequestError:

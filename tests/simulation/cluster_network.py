@@ -89,7 +89,7 @@ class End(asyncio.Transport):
         return self.is_gone or self._closes_when_sent
 
     def close(self) -> None:
-        """What was written goes first."""
+        """Close the connection once everything written is sent."""
         if not self.is_closing():
             self._closes_when_sent = True
             self._push()
@@ -155,7 +155,7 @@ class End(asyncio.Transport):
             self._go(self._ended)
 
     def _go(self, error: BaseException | None) -> None:
-        """No more is read or written here; the other side hears of it."""
+        """Stop reading and writing here; the other side gets an end."""
         if self.is_gone:
             return
         self.is_gone = True
@@ -168,7 +168,7 @@ class End(asyncio.Transport):
         self.protocol.connection_lost(error)
 
     def ended(self, error: BaseException | None) -> None:
-        """The other side is gone: what it has sent is read first, if this side reads."""
+        """Note that the other side is gone: the bytes it has sent are read first if it ended without an error."""
         if self.is_gone:
             return
         self._ended, self._has_ended = error, True
@@ -177,7 +177,7 @@ class End(asyncio.Transport):
         self._wake()
 
     def reset(self) -> None:
-        """The connection breaks: both sides hear of it as soon as they run, what is under way is lost."""
+        """Break the connection: both sides notice as soon as they run, bytes under way are lost."""
         self.ended(ConnectionResetError("reset by peer"))
 
 
@@ -294,11 +294,11 @@ class ClusterNetwork:
         return frozenset((one, other)) in self._cut
 
     def cut(self, one: str, other: str) -> None:
-        """From here on neither hears of the other, not even that it is gone."""
+        """Cut two hosts apart: from here on neither gets bytes of the other, nor its end."""
         self._cut.add(frozenset((one, other)))
 
     def heal(self, one: str, other: str) -> None:
-        """What waited goes on in its order, as TCP sends it again."""
+        """Join two hosts again: delayed bytes arrive in their order, as TCP sends them again."""
         self._cut.discard(frozenset((one, other)))
         healed, self._healed = self._healed, asyncio.Event()
         healed.set()
@@ -317,7 +317,7 @@ class ClusterNetwork:
             call()
 
     def kill(self, process: str) -> None:
-        """Its kernel closes what it had open: resets, where they arrive."""
+        """Close what a process had open, as its kernel does: by resets or ends, where they arrive."""
         for address, server in list(self.listening.items()):
             if server.process == process:
                 del self.listening[address]
@@ -328,7 +328,7 @@ class ClusterNetwork:
             end.send(partial(end.other.ended, error))
 
     def break_some(self, share: float) -> None:
-        """Connections break, as when a middlebox forgets them."""
+        """Break some connections, as when a middlebox forgets them."""
         for end in list(self.ends):
             if end in self.ends and self._rng.random() < share:
                 end.reset()

@@ -43,9 +43,9 @@ CONNECT_S = 5.0
 OPERATOR = "operator"
 """The name of tasks that ask a process as its console does for an operator: they end with the process."""
 ENDS_WITH = (OSError, StorageError, KvError, NodeIdTaken, BmqError)
-"""What ``bmq serve`` tells in a line when it ends while it starts; anything else is a bug."""
+"""Errors that ``bmq serve`` prints in one line when they end its start; any other is a bug."""
 SHOULD_STOP_S = 120.0
-"""A polite stop is over: several times the drain's own limits."""
+"""The time in which a polite stop is over: several times the drain's own limits."""
 
 
 class _StopAsked(StopAsked):
@@ -90,7 +90,7 @@ class Process:
         return f"<Process {self.incarnation} {state}{version}>"
 
     async def _run(self) -> None:
-        """As ``server.process`` does it.  What it raises while it starts would end the process with a message."""
+        """Run the process as ``server.process`` does.  An error that ends its start is in ``ENDS_WITH``, or a bug."""
         config = self.place.config
         joined = ClusterMember(config, self.fs, self.kv, LoopClock(), self.incarnation)
         node: Node | None = None
@@ -235,13 +235,13 @@ class Place:
         asyncio.get_running_loop().call_later(down_s, self._may_start.set)
 
     def cut_store(self, is_cut: bool) -> None:
-        """This host and the store."""
+        """Cut this host off from the store, or join them again."""
         self.kv_faults = UNREACHABLE if is_cut else self.world.kv_faults
         if self.process is not None:
             self.process.kv.faults = self.kv_faults
 
     def cut_storage(self, is_cut: bool) -> None:
-        """This host and storage: what is sent is not answered."""
+        """Cut this host off from storage, whose calls then have no response, or join them again."""
         self.is_cut_off = is_cut
         if self.process is not None and self.process.is_alive:
             (self.process.fs.pause if is_cut else self.process.fs.resume)()
@@ -262,8 +262,8 @@ class ClusterWorld:
         history: int = HISTORY_REVISIONS,
         are_versions_mixed: bool = False,
     ) -> None:
-        """``has_ids``: proxies are told their node ids, else each takes the lowest free one.  ``history``: revisions
-        that the store keeps for watches."""
+        """Make a world without hosts.  ``has_ids``: proxies get their node ids, else each takes the lowest free one.
+        ``history``: revisions that the store keeps for watches."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self.loop = loop
@@ -287,7 +287,7 @@ class ClusterWorld:
         return " ".join(map(repr, self.places))
 
     def place(self, host: str, *roles: str) -> Place:
-        """A host more."""
+        """Add a host."""
         node_id = -1
         if "proxy" in roles and self.has_ids:
             node_id, self._ids = self._ids, self._ids + 1
@@ -299,7 +299,7 @@ class ClusterWorld:
         return [place for place in self.places if role in place.roles]
 
     def judge_end(self, process: Process) -> None:
-        """A process that ended by itself leaves nothing that runs or is open."""
+        """Note as errors what a process that ended by itself leaves running or open."""
         left = [repr(task) for task in tasks_of(process.incarnation) if task.get_name() != OPERATOR]
         if left:
             self.told.errors.append(f"{process} has ended and left tasks: {left}")
@@ -389,7 +389,7 @@ class ClusterClient:
             raise Disconnected("no answer in time") from None
 
     async def _connected(self) -> _KafkaLink:
-        """One connection for all that ask meanwhile, who go on in their order."""
+        """Return the connection, made once for all calls that wait for it; they go on in their order."""
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
         connecting = self._connecting

@@ -168,7 +168,7 @@ class Member:
         return positions
 
     async def positions(self) -> dict[int, int]:
-        """Where the group goes on, asked for without joining it."""
+        """Return the group's committed offsets without joining it."""
         for _ in range(1000):
             try:
                 await self._find()

@@ -1,4 +1,4 @@
-"""What clients of one partition were told and readers saw, batches that say whose they are, and a reader of its own."""
+"""The judge of one partition's log: acknowledged and read batches, which name themselves, and a reader of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sent:
 
 @dataclass
 class Judge:
-    """What clients were told and readers saw."""
+    """The responses that clients got and the batches that readers saw."""
 
     acked: list[Sent] = field(default_factory=list)
     seen: dict[int, bytes] = field(default_factory=dict)
@@ -48,17 +48,17 @@ class Judge:
     """By process, epoch and offset: how many copies a batch had when that owner acknowledged it."""
 
     def ask_copies(self, process: str, batch: bytes, copies: int) -> None:
-        """``process`` has accepted a batch that needs so many."""
+        """Note that ``process`` has accepted a batch that needs so many copies."""
         if copies > 1:
             self.copies_asked[process, batch] = min(copies, self.copies_asked.get((process, batch), copies))
 
     def lower_copies(self, copies: int) -> None:
-        """From now on no batch needs more."""
+        """Lower the setting: from now on no batch needs more copies."""
         for key, asked in self.copies_asked.items():
             self.copies_asked[key] = min(asked, copies)
 
     def check_copies(self, process: str, batch: Batch, copies: int) -> None:
-        """What ``process`` acknowledges lies on ``copies`` datanodes."""
+        """Check that a batch that ``process`` acknowledges has no fewer copies than were asked for."""
         asked = self.copies_asked.get((process, identity(batch)), 1)
         assert copies >= asked, f"{process} acknowledges {batch!r} with {copies} copies of {asked}"
         self.copies_flushed[process, batch.leader_epoch, batch.base_offset] = copies
@@ -74,12 +74,12 @@ class Judge:
             self.acked.append(sent)
 
     def flush(self, batches: Sequence[Batch]) -> None:
-        """What an owner has shown to its readers."""
+        """Note batches that an owner has shown to its readers."""
         for batch in batches:
             self.flushed[batch.base_offset] = batch.max_timestamp
 
     def move_start(self, log_start: int, wall_ms: int) -> None:
-        """An owner whose clock never showed more than ``wall_ms`` moves the log start."""
+        """Check that an owner whose clock never showed more than ``wall_ms`` may move the log start."""
         for offset in range(max(self.start_moved, self.start_asked), log_start):
             timestamp = self.flushed.get(offset)
             if timestamp is None:
@@ -89,7 +89,7 @@ class Judge:
         self.start_moved = max(self.start_moved, log_start)
 
     def see(self, batches: list[Batch], watermark: int) -> None:
-        """What a reader got below ``watermark``."""
+        """Check that the batches that a reader got below ``watermark`` have not changed since they were first seen."""
         self.watermark = max(self.watermark, watermark)
         for batch in batches:
             content = identity(batch)
@@ -97,7 +97,7 @@ class Judge:
             assert known == content, f"offset {batch.base_offset} changed after it was visible"
 
     def check(self, batches: list[Batch], idempotent: set[int], log_start: int = 0) -> None:
-        """Hold the final log, read from ``log_start`` on, against all that was said."""
+        """Check the final log, read from ``log_start`` on, against all acknowledgements and reads."""
         offset = log_start
         at: dict[int, bytes] = {}
         order: dict[int, list[int]] = {}
@@ -142,7 +142,7 @@ def make(producer: int, number: int, *, pid: int, size: int, timestamp: int = 0)
 
 
 def identity(batch: Batch) -> bytes:
-    """What the batch's one record says of itself."""
+    """Return the identity that the batch's one record contains."""
     data = bytes(batch.data)
     at = data.index(MARK) + len(MARK)
     return data[at : at + ID.size]
@@ -154,7 +154,7 @@ def decode(batch: Batch) -> tuple[int, int]:
 
 
 async def read_log(fs: FileSystem, limit: int, path: PartitionPath = PATH, *, start: int = 0) -> list[Batch]:
-    """The batches of [start, limit), or from the first one left.
+    """Return the batches of [start, limit), or from the first one left.
 
     A reader of its own, written from rule 5 alone (docs/design/rules.md): names, not records, not the code under test.
     """

@@ -36,7 +36,7 @@ REFRESHED = 0.03
 
 
 class Client(Protocol):
-    """A client's connection: found anew when it breaks."""
+    """A client's connection, made again when it breaks."""
 
     async def call(self, request: Any, response: type[Any], version: int, timeout_s: float = 30.0) -> Any:
         """Disconnected when the connection breaks or the answer takes too long."""
@@ -45,7 +45,7 @@ class Client(Protocol):
 
 
 class World(Protocol):
-    """What is to be known of a world to be a client in it."""
+    """The parts of a world that its clients use."""
 
     rng: Random
     told: Told
@@ -83,7 +83,7 @@ def produce_request(topic: str, partition: int, data: bytes, acks: int) -> Any:
 
 
 async def produce(world: World, name: str, topic: str, partition: int, count: int, *, window: int = 5) -> None:
-    """An idempotent producer with ``window`` requests in flight, which resends all that is open, in order."""
+    """Produce idempotently with ``window`` requests in flight; after an error send all open batches again, in order."""
     client, rng, version = world.client(), world.rng, world.rng.choice((3, 7, 9, 12))
     producer_id, first = -1, 0
     while first < count and not world.is_over:
@@ -138,14 +138,14 @@ def note_acked(world: World, topic: str, partition: int, offset: int, value: byt
 
 
 def _is_unknown(outcome: Any) -> bool:
-    """Whether the record may stand in the log or not, now or later: nobody was told."""
+    """Return whether the record may stand in the log or not, now or later: its outcome is unknown to the client."""
     if outcome is None or isinstance(outcome, Disconnected):
         return True
     return bool(outcome.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT)
 
 
 async def produce_plain(world: World, name: str, topic: str, partition: int, count: int, *, window: int = 1) -> None:
-    """A producer without idempotence, with up to ``window`` requests in flight; what is unknown is not sent again.
+    """Produce without idempotence, with up to ``window`` requests in flight; never repeat a batch of unknown outcome.
 
     Its records keep their order up to one of unknown fate, which may arrive late: by then the values say so.
     """
@@ -222,7 +222,10 @@ class Fetcher:
         self._told: dict[int, int] = {}  # offset by partition that the session has
 
     async def poll(self) -> dict[int, list[Record]]:
-        """Records by partition, from the offsets on, which move past them.  Disconnected, Refused."""
+        """Return records by partition from ``offsets`` on, and move these past them.
+
+        Raises Disconnected or Refused if the fetch fails.
+        """
         if self.version >= 13 and self.topic_id is None:
             self.topic_id = await topic_id(self.client, self.topic)
         if self.world.rng.random() < REFRESHED:
@@ -265,7 +268,7 @@ class Fetcher:
         return self._records(answer)
 
     async def close(self) -> None:
-        """End the session, as Java's consumer does: from then on nobody follows its partitions for it."""
+        """End the session, as Java's consumer does: from then on no broker follows its partitions for it."""
         if self._session:
             request = FetchRequest(
                 replica_id=-1,
@@ -325,7 +328,7 @@ async def topic_id(client: Client, topic: str) -> Any:
 
 
 async def observe(world: World, topic: str, partitions: int) -> None:
-    """A reader without a group, from the beginning on."""
+    """Read without a group, from the beginning on, until the world is over."""
     client = world.client()
     fetcher = Fetcher(world, client, topic)
     fetcher.offsets = dict.fromkeys(range(partitions), 0)
@@ -355,7 +358,7 @@ async def end_offset(client: Client, topic: str, partition: int) -> int:
 
 
 async def read_all(world: World, topic: str, partition: int) -> dict[int, bytes]:
-    """The whole partition through the last server: value by offset."""
+    """Read the whole partition through the last server and return the values by offset."""
     client = world.client()
     values: dict[int, bytes] = {}
     fetcher = Fetcher(world, client, topic)
@@ -386,7 +389,7 @@ async def read_all(world: World, topic: str, partition: int) -> dict[int, bytes]
 
 
 async def create_topic(world: World, name: str, partitions: int, copies: int = 1) -> None:
-    """Until the server says that it is there."""
+    """Create a topic, again and again until the server reports that it is there."""
     client = world.client()
     Topic = CreateTopicsRequest.CreatableTopic
     while not world.is_over:
@@ -411,7 +414,7 @@ async def delete_topic(world: World, client: Client, name: str) -> None:
 
 
 async def create_and_delete(world: World, name: str) -> None:
-    """An administrator who makes a topic, writes to it, and deletes it, again and again."""
+    """Create a topic, write to it, and delete it, again and again."""
     client, rounds = world.client(), 0
     while not world.is_over:
         await create_topic(world, name, 1)

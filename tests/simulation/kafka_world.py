@@ -92,7 +92,7 @@ class Server:
             return
 
     def connect(self) -> Link:
-        """Disconnected while nobody listens."""
+        """Connect to the server.  Raises Disconnected while it does not listen."""
         if not (self.is_alive and self.is_ready):
             raise Disconnected(f"{self.name} does not listen")
         connection = self._context.copy().run(ClientConnection, self.listener)
@@ -129,23 +129,23 @@ class Server:
 
 @dataclass
 class Told:
-    """What clients were told; see ``judge``."""
+    """The responses that clients got; see ``judge``."""
 
     acked: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
-    """By topic and partition: which value stands at which offset."""
+    """By topic and partition: the value at each offset."""
     seen: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
     committed: dict[tuple[str, str, int], int] = field(default_factory=dict)
-    """By group, topic, partition: the largest offset whose commit was answered."""
+    """By group, topic, partition: the largest offset whose commit was acknowledged."""
     owned: dict[tuple[str, int, str, int], str] = field(default_factory=dict)
     """By group, generation, topic, partition: the member that was given it."""
     processed: dict[tuple[str, str, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     """By group, topic, partition: offsets that some member processed."""
     errors: list[str] = field(default_factory=list)
-    """What no client should ever be told."""
+    """Responses that no client should ever get."""
     refused: list[str] = field(default_factory=list)
-    """What producers and readers had to try again."""
+    """Refusals after which producers and readers had to try again."""
     progress_s: float = 0.0
-    """How long it took, after the faults, until everything went on."""
+    """The time, after the faults, until everything went on."""
 
 
 class KafkaWorld:
@@ -207,7 +207,7 @@ class KafkaWorld:
 
 
 class Client:
-    """A Kafka client's connection: found anew when it breaks.  Errors are the caller's to retry."""
+    """A Kafka client's connection, made again when it breaks.  The caller handles errors."""
 
     def __init__(self, world: KafkaWorld) -> None:
         self.world = world

@@ -232,7 +232,7 @@ class MetadataProducer:
             await asyncio.sleep(BATCH_S)
 
     async def send_some(self, partition: int) -> None:
-        """Send to the leader, or ask who that is."""
+        """Send to the leader, or ask for metadata if it is not known."""
         try:
             if partition not in self.leaders:
                 await self._refresh()

@@ -15,7 +15,7 @@ from tests.simulation.world import Process, World
 
 
 async def produce(world: World, producer: int, count: int, *, is_idempotent: bool, window: int = 5) -> None:
-    """A client with ``window`` batches in flight; idempotent ones resend all that is open, in order, until acked."""
+    """Produce with ``window`` batches in flight; idempotent ones are all sent again, in order, until acknowledged."""
     rng = world.rng
     if is_idempotent:
         world.idempotent.add(producer)
@@ -73,7 +73,7 @@ async def _send(world: World, process: Process, batches: list[Sent], sizes: list
 
 
 async def trim(world: World) -> None:
-    """An administrator who deletes records now and then."""
+    """Delete records now and then."""
     while not world.is_over:
         await asyncio.sleep(world.rng.uniform(0.5, 5.0))
         process = world.target()
@@ -97,14 +97,14 @@ async def delete_records(world: World, process: Process) -> None:
 
 
 async def ask_copies(world: World) -> None:
-    """An administrator who sets min.insync.replicas to this and that."""
+    """Set min.insync.replicas to one value after the other."""
     while not world.is_over:
         await asyncio.sleep(world.rng.uniform(0.1, 3.0))
         world.ask_copies(world.rng.randint(1, 3))
 
 
 async def observe(world: World) -> None:
-    """A reader that looks again and again at what some process says is visible."""
+    """Read again and again the batches that some process shows as visible."""
     fs = MemoryFileSystem(world.storage, "reader")
     while not world.is_over:
         await asyncio.sleep(world.rng.uniform(0.2, 3.0))
@@ -121,7 +121,7 @@ async def observe(world: World) -> None:
 
 
 async def trickle(world: World, producer: int) -> None:
-    """An idempotent client that sends something now and then, as long as the history lasts."""
+    """Produce a batch now and then with idempotence, as long as the history lasts."""
     world.idempotent.add(producer)
     sent, size = Sent(producer, 0), 40
     while not world.is_over:
@@ -132,7 +132,7 @@ async def trickle(world: World, producer: int) -> None:
 
 
 async def produce_one_ack(world: World, producer: int, count: int) -> None:
-    """A client with acks=1, without idempotence: it is answered before the flush, so nothing of it need stay."""
+    """Produce with acks=1, without idempotence: responses come before the flush, so no batch of it need stay."""
     rng = world.rng
     for number in range(count):
         await asyncio.sleep(rng.uniform(0.0, 0.5))

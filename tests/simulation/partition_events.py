@@ -1,5 +1,4 @@
-"""What befalls the owners of one partition: misfortunes that begin at once and are over by themselves, or with
-``World.settle``."""
+"""Misfortunes of one partition's owners: they begin at once and are over by themselves, or with ``World.settle``."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ HOUR_MS = 3_600_000
 
 
 class Events:
-    """``befall`` draws one of them; ``told`` says which came when."""
+    """Events of a partition's owners, drawn by ``befall``; ``told`` lists which came when."""
 
     def __init__(self, world: World, rng: Random) -> None:
         self.told: list[str] = []
-        self._is_alone = False  # nobody starts beside the last victim
+        self._is_alone = False  # no process starts beside the last victim
         self._world = world
         self._rng = rng
         self._kinds: list[Callable[[Process], str]] = [
@@ -62,7 +61,7 @@ class Events:
         return f"{victim.name} dies at its next {victim.fs.last_step}"
 
     def _leave_idle(self, victim: Process) -> str:
-        """Its last segment is closed before records are deleted: only its journal tells the log start, and goes on."""
+        """Close the last segment before records are deleted: only the journal, which goes on, holds the log start."""
         if not victim.is_serving:
             return "nothing"
         idle_s, after_s = self._rng.uniform(3.0, 8.0), self._rng.uniform(0.0, 15.0)
@@ -100,7 +99,7 @@ class Events:
         return f"{victim.name} loses its lease and comes back"
 
     def _return_while_fencing_hangs(self, victim: Process) -> str:
-        """The datanodes of the open segment stop; journals go on, on the others.  Nobody else starts meanwhile."""
+        """Stop the datanodes of the open segment; journals go on, on the others.  No other process starts meanwhile."""
         nodes = self._open_on(victim)
         if not victim.is_serving or not nodes:
             return "nothing"
@@ -123,7 +122,7 @@ class Events:
     # ------------------------------------------------------------------------------------------------------ storage
 
     def _open_on(self, process: Process) -> tuple[str, ...]:
-        """The datanodes of its open segment."""
+        """Return the datanodes of the process's open segment."""
         partition = process.driver.machine if process.driver is not None else None
         if partition is None or partition.current is None or process.driver is None:
             return ()
@@ -188,7 +187,7 @@ class Events:
 
 
 async def _move_away(process: Process) -> None:
-    """A planned hand-over, which may well be interrupted."""
+    """Hand the partition over as planned, which may well be interrupted."""
     if process.broker.get(KEY) is not None:
         await process.broker.move(KEY)
 

@@ -1,4 +1,4 @@
-"""Small histories told step by step, in virtual time, each closed by the judge of ``world``."""
+"""Small histories step by step, in virtual time, each closed by the judge of ``world``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def story(body: Callable[[World], Coroutine[Any, Any, None]], **options: Any) ->
 
 
 async def owner(world: World, name: str | None = None) -> Process:
-    """A new process that has taken the partition over."""
+    """Start a process and return it once it has taken the partition over."""
     process = world.process(name)
     await until(lambda: process.is_serving)
     return process
@@ -41,7 +41,7 @@ def writer_of(process: Process) -> PartitionDriver:
 
 
 async def write(process: Process, numbers: range, *, producer: int = 1, size: int = 100) -> None:
-    """Append and wait; the judge is told."""
+    """Append batches, wait for their flush, and pass their acknowledgements to the judge."""
     for number in numbers:
         sent = Sent(producer, number)
         batch = make(producer, number, pid=producer, size=size, timestamp=process.world.clock.now_ms())
@@ -63,7 +63,7 @@ def record_of(world: World) -> PartitionRecord:
 
 
 async def names(world: World) -> list[str]:
-    """Of the partition's files."""
+    """Return the names of the partition's files."""
     fs = MemoryFileSystem(world.storage, "lister")
     return [status.path.rsplit("/", 1)[-1] async for status in fs.list(PATH.folder)]
 
@@ -73,7 +73,7 @@ def logs(found: list[str]) -> list[str]:
 
 
 def nodes_of(process: Process) -> tuple[str, ...]:
-    """The datanodes of the open segment."""
+    """Return the datanodes of the open segment."""
     driver = writer_of(process)
     assert driver.machine.current is not None
     return driver.files[driver.machine.current.entry.spare].nodes

@@ -132,7 +132,7 @@ async def _after_topic(world: ClusterWorld, work: Coroutine[Any, Any, None]) -> 
 
 
 async def grow(world: ClusterWorld, name: str) -> None:
-    """An administrator who gives a topic more partitions, one at a time, and writes to each."""
+    """Give a topic more partitions, one at a time, and write to each."""
     client = world.client()
     await create_topic(world, name, 1)
     for count in range(1, 5):
@@ -199,7 +199,7 @@ async def progress(world: ClusterWorld) -> None:
 
 
 async def planned(seed: int) -> ClusterWorld:
-    """A history of moves, drains and polite restarts, one after the other: nothing is refused, no connection breaks."""
+    """Play moves, drains and polite restarts, one after the other: nothing is refused, no connection breaks."""
     rng = Random(seed)
     world = ClusterWorld(seed, latency_s=rng.choice((0.001, 0.02)), are_versions_mixed=rng.random() < 0.4)
     events = Events(world, rng)
@@ -212,7 +212,7 @@ async def planned(seed: int) -> ClusterWorld:
             clients = [asyncio.create_task(each) for each in planned_workload(world)]
             while any(not world.told.acked[TOPIC, partition] for partition in range(PARTITIONS)):
                 await pause(world)
-            world.told.refused.clear()  # proxies hear of a new topic at different times
+            world.told.refused.clear()  # proxies see a new topic at different times
             for _ in range(rng.randint(1, 3)):
                 events.plan()
                 await asyncio.sleep(rng.uniform(2.0, 8.0))
@@ -255,7 +255,7 @@ async def read_again(seed: int) -> ClusterWorld:
 
 
 async def drain_does_not_wait_for_deleted_topics(seed: int) -> ClusterWorld:
-    """A topic is deleted, the leader ends, then each broker in turn: none waits for partitions that are no more."""
+    """Delete a topic, end the leader, then each broker in turn: no broker waits for the topic's partitions."""
     world = ClusterWorld(seed)
     with BugsTold(world):
         for role, count in ROLES_APART:

@@ -76,7 +76,7 @@ class Watched:
 
 
 async def story(at: int, how: str) -> tuple[int, bool]:
-    """Calls made, and whether the point was met."""
+    """Play a history with a fault at call ``at``; return the number of calls, and whether that call was reached."""
     world = World(at)
     point = Point(at, how)
 
@@ -117,7 +117,7 @@ async def _life(world: World, process: Process) -> None:
 
 
 async def _write(world: World, process: Process, first: int, count: int) -> None:
-    """Two in flight at a time; the judge hears of those that a living process answers."""
+    """Append with two batches in flight; the judge gets the acknowledgements of a living process."""
     driver = process.driver
     assert driver is not None
     for number in range(first, first + count, 2):

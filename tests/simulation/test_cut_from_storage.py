@@ -26,9 +26,11 @@ def owned(one: Story, host: str) -> int:
 
 @pytest.mark.seed(0)
 async def test_a_broker_is_given_nothing_before_storage_serves_it_again() -> None:
-    """It has nothing to write once others have its partitions.  Given some, they would stand still until it has
-    stalled again; those that are only read, as a coordinator's log that is being loaded, for as long as it is cut
-    off."""
+    """Cut a broker off from storage until others have its partitions: it has nothing to write then.
+
+    Given partitions, they would stand still until it has stalled again; those that are only read, as a coordinator's
+    log that is being loaded, for as long as it is cut off.
+    """
 
     async with history(0) as one:
         assert owned(one, "broker0")
@@ -43,7 +45,7 @@ async def test_a_broker_is_given_nothing_before_storage_serves_it_again() -> Non
 
 
 def shard_owners(one: Story) -> set[str]:
-    """The hosts of the brokers that own the coordinators' logs."""
+    """Return the hosts of the brokers that own the coordinators' logs."""
     node = one.process("proxy1").node
     assert node is not None
     topic = node.catalog.topics[OFFSETS_TOPIC]

@@ -59,7 +59,7 @@ class Story:
         return process
 
     def owner_of(self, partition: int) -> str:
-        """The host of the broker that a partition is assigned to, as ``proxy1`` sees it."""
+        """Return the host of the broker that a partition is assigned to, as ``proxy1`` sees it."""
         node = self.process("proxy1").node
         assert node is not None
         topic: Topic = node.catalog.topics[TOPIC]
@@ -72,7 +72,7 @@ class Story:
             await asyncio.sleep(0.1)
 
     def through(self, host: str) -> Through:
-        """The world to a client that knows this proxy only, until the story is over."""
+        """Return the world to a client that uses this proxy only, until the story is over."""
         self.throughs.append(Through(self.world, host))
         return self.throughs[-1]
 
@@ -128,7 +128,7 @@ async def history(seed: int) -> AsyncIterator[Story]:
 
 
 async def produce_slowly(world: Through, partition: int) -> None:
-    """A record twice a second, each of another producer."""
+    """Produce a record twice a second, each from another producer."""
     number = 0
     while not world.is_over:
         await produce(world, f"p{partition}-{number}", TOPIC, partition, 1)
@@ -145,7 +145,7 @@ async def demand_progress(one: Story, reader: MetadataConsumer, until: float) ->
 
 
 async def reading_through(one: Story, host: str) -> MetadataConsumer:
-    """A consumer that has read everything, and what Metadata gave to ``host`` there."""
+    """Return a consumer that has read everything, with metadata from ``host``."""
     reader = MetadataConsumer(one.world, host, TOPIC, set(range(PARTITIONS)))
     await reader.refresh()
     one.readers[reader] = asyncio.create_task(reader.run())
@@ -213,7 +213,7 @@ async def test_rule_7_an_outage_of_the_store_takes_nobodys_membership() -> None:
 
 @pytest.mark.seed(1)
 async def test_rule_7_brokers_and_proxies_that_have_all_lost_the_store_go_on() -> None:
-    """A controller reaches it, and finds their leases ended; nobody could be given what they have."""
+    """Cut off all brokers and proxies: a controller sees their leases end, but no other member can take partitions."""
 
     async with history(1) as one:
         reader = await reading_through(one, "proxy0")
@@ -225,7 +225,10 @@ async def test_rule_7_brokers_and_proxies_that_have_all_lost_the_store_go_on() -
 
 @pytest.mark.seed(1)
 async def test_a_coordinator_that_is_cut_off_with_its_broker_acknowledges_no_commit() -> None:
-    """Storage refuses the write, before either hears that it is not a member; later the broker refuses."""
+    """Cut a coordinator off with its broker: storage refuses the write before either sees that it is not a member.
+
+    Later the broker refuses.
+    """
 
     async with history(1) as one:
         world = one.world

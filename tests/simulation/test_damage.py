@@ -55,7 +55,7 @@ def test_rule_4_an_undecodable_journal_record_is_no_checkpoint(kind: bytes) -> N
 
 
 async def _append_to_journal(process: Process, data: bytes) -> None:
-    """What the process itself, or its next version, might have written."""
+    """Append a record that the process itself, or its next version, might have written."""
     appender = process.broker.journal._appender
     assert appender is not None
     appender.write(data)
@@ -101,7 +101,7 @@ async def test_damage_to_the_newest_closed_segment_is_told_at_the_takeover(end: 
 async def test_an_open_segment_that_is_gone_before_its_first_checkpoint_is_told_at_the_takeover(
     is_moved: bool, is_first: bool
 ) -> None:
-    """Its records were acknowledged, and no checkpoint says so: the record that lists it is enough to know."""
+    """Delete an open segment with acked records before its first checkpoint: the record that lists it is enough."""
 
     world = World(7, config=replace(SMALL, checkpoint_bytes=1 << 30, checkpoint_ms=1 << 30))
     process = await owner(world)
@@ -206,7 +206,7 @@ async def test_bytes_that_cannot_be_read_are_asked_for_again_for_a_minute(fault:
 
 
 def test_a_journal_without_a_sound_replica_is_done_without_in_the_end() -> None:
-    """It is a hint: the segments are read from their beginnings, the log starts at the first of them."""
+    """Lose all sound replicas of a journal, which is a hint: segments are read from their beginnings instead."""
 
     async def body(world: World) -> None:
         process = await owner(world)

@@ -69,8 +69,10 @@ def test_rule_10_a_deleted_segment_that_the_record_still_lists_is_not_missing(by
 
 
 def test_a_takeover_that_hung_does_not_take_a_successors_deletions_for_damage() -> None:
-    """It fenced, did not reach storage for a while, and goes on when a later owner has deleted what it is to read.  It
-    is fenced itself by then: an operator would be asked to repair a sound partition."""
+    """Let a takeover fence, lose storage for a while, and go on when a later owner has deleted segments that it reads.
+
+    It is fenced itself by then: an operator would be asked to repair a sound partition.
+    """
 
     async def body(world: World) -> None:
         first = await owner(world)
@@ -120,7 +122,7 @@ async def _roll_journal(process: Process, times: int) -> None:
 
 
 async def _returns_under_its_own_name(process: Process) -> None:
-    """The store declares the process dead; it registers again and takes its partition back."""
+    """Declare the process dead in the store; it registers again and takes its partition back."""
     process.broker.fence_all()
     await until(lambda: process.broker.get(KEY) is None)  # upkeep has let it go
     process.moving = asyncio.create_task(process.open())
@@ -134,7 +136,7 @@ def test_rule_10_a_journal_rolled_while_its_partition_is_taken_back_keeps_the_lo
     async def body(world: World) -> None:
         process = await owner(world)
         await write(process, range(20), size=600)
-        await asyncio.sleep(10)  # the last segment is closed: its index does not tell the log start
+        await asyncio.sleep(10)  # the last segment is closed: its index does not hold the log start
         await delete_records(process, 15)
         await asyncio.sleep(30)
         assert len(logs(await names(world))) < 5, "the story needs deleted files"
@@ -159,7 +161,7 @@ def test_rule_10_a_journal_rolled_while_its_partition_is_taken_back_keeps_the_lo
 
 
 def test_a_partition_taken_back_is_written_to_the_journal_once() -> None:
-    """What it departed with is dropped once its new owner's own checkpoint is durable."""
+    """Take a departed partition back: its departure record is dropped once the owner's new checkpoint is durable."""
 
     async def body(world: World) -> None:
         process = await owner(world)
@@ -179,7 +181,7 @@ def test_rule_10_a_log_start_that_no_journal_tells_is_that_of_the_first_file() -
     async def body(world: World) -> None:
         process = await owner(world)
         await write(process, range(20), size=600)
-        await asyncio.sleep(10)  # the last segment is closed: its index does not tell the log start either
+        await asyncio.sleep(10)  # the last segment is closed: its index does not hold the log start either
         await delete_records(process, 15)
         await asyncio.sleep(30)
         process.crash()
@@ -206,8 +208,10 @@ async def _delete_journals(world: World) -> Sequence[str]:
 
 
 def test_a_segment_that_is_left_open_is_not_as_old_as_its_file() -> None:
-    """Its pipeline failed, and storage does not let its owner close it yet.  HDFS dates an open file by its creation,
-    so its last records would expire with its first."""
+    """Break the pipeline of a segment that storage does not let its owner close yet.
+
+    HDFS dates an open file by its creation, so its last records would expire with its first.
+    """
 
     async def body(world: World) -> None:
         process = await owner(world)
@@ -234,12 +238,12 @@ def test_a_segment_that_is_left_open_is_not_as_old_as_its_file() -> None:
 
 
 def test_rule_10_a_departed_partitions_log_start_survives_its_journals_rolls() -> None:
-    """Its record leads to the journal of the broker that it left, until a successor's own checkpoint is durable."""
+    """Roll the journal after a departure: the record names it until a successor's own checkpoint is durable."""
 
     async def body(world: World) -> None:
         process = await owner(world)
         await write(process, range(6), size=600)
-        await asyncio.sleep(10)  # the last segment is closed: its index does not tell the log start
+        await asyncio.sleep(10)  # the last segment is closed: its index does not hold the log start
         await delete_records(process, 5)
         await process.broker.move(KEY)
         assert not record_of(world).is_settled
@@ -251,7 +255,7 @@ def test_rule_10_a_departed_partitions_log_start_survives_its_journals_rolls() -
 
 @pytest.mark.parametrize("store", ["answers", "is away at first"])
 def test_rule_4_a_takeover_that_was_overtaken_takes_nothing_offline(store: str) -> None:
-    """Its fence takes long, and its successor deletes what has expired: what it finds missing then says nothing."""
+    """Slow a takeover's fence while its successor deletes expired segments: missing files then mean nothing."""
 
     async def body(world: World) -> None:
         first = await owner(world)
@@ -291,7 +295,7 @@ def test_rule_4_a_takeover_that_was_overtaken_takes_nothing_offline(store: str) 
 
 
 def test_a_takeover_that_was_overtaken_reports_no_closed_segment_as_vanished() -> None:
-    """Its predecessor had handed the log over; its successor has deleted the one segment that the record listed."""
+    """Delay a takeover of a log that was handed over, until its successor has deleted the one segment in the record."""
 
     async def body(world: World) -> None:
         first = await owner(world)

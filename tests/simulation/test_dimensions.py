@@ -188,7 +188,7 @@ async def test_who_waits_to_be_accepted_by_a_process_that_ends_is_told() -> None
 
 
 def test_the_judge_counts_copies() -> None:
-    """As many as were asked for when the batch was accepted, or fewer if the setting was lowered since."""
+    """Ask for three copies, then for two: a batch needs the copies of its acceptance, or a lower later setting's."""
 
     judge = Judge()
     batch = Batch(make(1, 7, pid=1, size=5))

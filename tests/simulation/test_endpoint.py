@@ -96,7 +96,7 @@ async def disturb(world: KafkaWorld, rng: Random) -> None:
 
 
 async def verdict(world: KafkaWorld) -> None:
-    """End the faults, read everything back, and hold it against what clients were told."""
+    """End the faults, read everything back, and compare it with the responses that clients got."""
     await world.settle()
     told = world.told
     assert not told.errors, told.errors
@@ -120,7 +120,7 @@ async def verdict(world: KafkaWorld) -> None:
 
 
 async def check_group(world: KafkaWorld) -> None:
-    """The group's coordinator answers, soon: the last server may still be taking over what the others left open."""
+    """Wait until the group's coordinator responds: the last server may still take over logs that others left open."""
     member = Member(world, "g", TOPIC, PARTITIONS)
     async with asyncio.timeout(COORDINATOR_S):
         while True:

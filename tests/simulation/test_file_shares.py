@@ -56,7 +56,7 @@ class Storage:
 
 
 class File:
-    """As much of an Appender as ``OpenFiles`` uses."""
+    """The part of an Appender that ``OpenFiles`` uses."""
 
     def __init__(self, storage: Storage, path: str) -> None:
         self._storage = storage
@@ -138,7 +138,7 @@ class SimBroker:
         self.places.close()
 
     def _make_room(self, wanted: int) -> None:
-        """As ``Broker._make_room`` does with partitions that are never idle."""
+        """Make room as ``Broker._make_room`` does with partitions that are never idle."""
         now = asyncio.get_running_loop().time()
         wanted -= sum(each.wanted.is_set() for each in self.open)
         due = [each for each in self.open if not each.wanted.is_set() and now - each.opened_at >= TURN_S]
@@ -196,7 +196,7 @@ async def write(rooms: int, partitions: Sequence[int], tell: Tell, *, late_s: fl
 
 
 def bound_s(rooms: int, partitions: Sequence[int]) -> float:
-    """As docs/design/places.md states it.  From a refusal on the room is 3/4 of storage's at least."""
+    """Return the bound of docs/design/places.md.  From a refusal on the room is 3/4 of storage's at least."""
     return math.ceil(sum(partitions) / (0.75 * rooms)) * (TURN_S + SWITCH_S) + SETTLED_S
 
 
@@ -246,7 +246,7 @@ def test_beside_brokers_of_an_earlier_version_the_others_share() -> None:
 
 
 def test_shares_that_end_leave_each_broker_its_own_bound() -> None:
-    """The controller is gone for good: what it said last is no law for ever."""
+    """End the controllers for good: the last shares do not hold for ever."""
 
     def tell(shares: FileShares, brokers: Sequence[SimBroker]) -> None:
         if asyncio.get_running_loop().time() < 60.0:

@@ -48,7 +48,7 @@ async def test_a_leader_that_is_cut_off_from_all_members_leaves_them_alone(seed:
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_controllers_that_are_cut_off_together_leave_the_others_alone(seed: int) -> None:
-    """They reach each other.  No other process can lead, and the members' leases go on."""
+    """Cut both controllers off from all others: they reach each other, no other process can lead, leases go on."""
 
     async with history(seed) as one:
         reader = await reading_through(one, "proxy0")

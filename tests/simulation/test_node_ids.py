@@ -61,7 +61,7 @@ async def test_without_one_that_it_was_given_it_ends() -> None:
 
 
 async def _one(*, has_ids: bool) -> tuple[ClusterWorld, Process]:
-    """A cluster of one process."""
+    """Start a cluster of one process and return both."""
     world = ClusterWorld(1, has_ids=has_ids)
     place = world.place("p0", *ROLES)
     await create_topic(world, "t", 1)
@@ -70,7 +70,7 @@ async def _one(*, has_ids: bool) -> tuple[ClusterWorld, Process]:
 
 
 async def _steal(world: ClusterWorld, process: Process, node_id: int) -> None:
-    """Declared dead, and before it joins again another process has taken its id."""
+    """Declare the process dead and give its id to another process before it joins again."""
     kv = MemoryKeyValue(world.store)
     key = member_key(world.config.cluster, process.incarnation)
     await kv.commit([], [Delete(key), Put(node_id_key(world.config.cluster, node_id), b"another")])

@@ -69,7 +69,7 @@ def topic_config(rng: Random) -> LogConfig:
 
 
 def small(rng: Random) -> BrokerConfig:
-    """Some have room for a single open file, so that a place that is never given back is missed."""
+    """Return a configuration; some have room for one open file, so that room that is never given back is missed."""
     return replace(SMALL, open_pipelines_max=rng.choice((1, 2, 1000)), short_hold_ms=rng.choice((300, 5_000)))
 
 

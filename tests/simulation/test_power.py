@@ -37,7 +37,7 @@ async def _leave_unsynced_tail(world: World, process: Process) -> None:
 
 @pytest.mark.parametrize("takeovers", [1, 2])
 def test_rule_1_what_a_takeover_adopts_is_synced_before_it_is_acknowledged(takeovers: int) -> None:
-    """A whole batch behind the last acknowledged one is kept, and acknowledged to who sends it again."""
+    """Keep a whole batch behind the last acknowledged one: a producer that sends it again gets an acknowledgement."""
 
     async def body(world: World) -> None:
         process = await owner(world)
@@ -74,7 +74,7 @@ def test_rule_1_what_a_failed_pipeline_leaves_behind_is_synced_when_it_is_closed
 
 
 def test_rule_10_a_confirmed_log_start_survives_a_loss_of_power() -> None:
-    """It stands in the journal alone, until the next segment is closed."""
+    """Confirm a log start, which stands in the journal alone until the next segment is closed, and lose power."""
 
     async def body(world: World) -> None:
         process = await owner(world)

@@ -1,4 +1,4 @@
-"""The metadata store loses everything, at any moment, and is made anew from storage (``bmq cluster rebuild``).
+"""The loss of the metadata store, at any moment, and its rebuilding from storage (``bmq cluster rebuild``).
 
 Histories as in ``test_endpoint``, whose clients go on all the time and must not see more than an outage: what was
 acknowledged, seen or committed stays.  The rebuilding itself is killed at each of its writes, and run again.
@@ -96,11 +96,11 @@ async def rebuild_once(world: KafkaWorld, name: str, fate: Fate | None = None, *
 
 
 async def lose_store(world: KafkaWorld, rng: Random) -> None:
-    """The server dies with it; then somebody rebuilds, is killed, loses patience, and succeeds in the end."""
+    """Lose the store and the server; then rebuild, with crashes and interruptions, until it succeeds."""
     world.server.crash()
     world.store = MemoryStore()
     if rng.random() < 0.3:
-        world.start()  # in vain: it is told that the store is not storage's
+        world.start()  # in vain: it finds that the store does not belong to storage
         await asyncio.sleep(2.0)
         world.server.crash()
         await asyncio.sleep(20.0)  # its lease ends
@@ -170,7 +170,7 @@ def test_histories(block: int) -> None:
 
 
 async def story(world: KafkaWorld) -> None:
-    """A server that worked for a while, and was killed with everything open; then the store loses everything."""
+    """Run a server for a while, kill it with everything open, then lose the store."""
     world.start()
     await create_topic(world, TOPIC, PARTITIONS)
     await create_topic(world, "gone", 1)
@@ -262,7 +262,7 @@ async def test_nothing_is_given_twice() -> None:
 
 
 async def test_deleted_topics_stay_away() -> None:
-    """Also when the store is lost before their files are gone; and those that remain are told of."""
+    """Lose the store before a deleted topic's files are gone: it stays deleted, the remaining files are reported."""
 
     world = KafkaWorld(3)
     world.start()
@@ -280,7 +280,7 @@ async def test_deleted_topics_stay_away() -> None:
 
 
 async def test_topics_that_storage_was_never_told_of() -> None:
-    """The operator brings his own back by name; that of the groups comes by itself."""
+    """Rebuild without storage's records of topics: the operator adopts one by name, the groups' comes by itself."""
 
     world = KafkaWorld(7)
     await story(world)
@@ -299,7 +299,7 @@ async def test_topics_that_storage_was_never_told_of() -> None:
 
 
 async def test_a_moved_log_start_stays() -> None:
-    """It stands in a journal only: no file of this partition was deleted, and none is closed."""
+    """Move the log start, which then stands in a journal only: no file was deleted, and none is closed."""
 
     world = KafkaWorld(8)
     await story(world)
@@ -325,7 +325,7 @@ async def test_a_moved_log_start_stays() -> None:
 
 
 async def test_a_store_in_use_is_refused() -> None:
-    """Somebody runs, or there is something to lose: nothing is written, not even to storage."""
+    """Rebuild while a process runs, or with data in the store: nothing is written, not even to storage."""
 
     world = KafkaWorld(4)
     await story(world)
@@ -353,7 +353,7 @@ async def test_of_two_at_once_the_later_one_wins() -> None:
 
 
 async def test_a_zombie_of_the_lost_store_is_fenced_by_the_takeover() -> None:
-    """It went on writing into the segment that it had open; what it acknowledged is in the log, and no more comes."""
+    """Let the old server write on into its open segment: what it acknowledged is in the log, and no more comes."""
 
     world = KafkaWorld(6)
     world.start()
@@ -362,7 +362,7 @@ async def test_a_zombie_of_the_lost_store_is_fenced_by_the_takeover() -> None:
     zombie, world.store = world.server, MemoryStore()
     zombie.kv.crash()
     await rebuild_once(world, "rebuild")
-    await produce(world, "b", TOPIC, 0, 10)  # to the zombie, which does not know
+    await produce(world, "b", TOPIC, 0, 10)  # to the zombie, which has not noticed
     stored = await read_topic(MemoryFileSystem(world.storage, "look"), TOPIC)
     assert stored is not None
     key = PartitionKey(stored.topic_id, 0)

@@ -1,4 +1,4 @@
-"""A proxy that does not reach a broker which another one reaches: packets are lost between the two, and nobody is told.
+"""A proxy that does not reach a broker which another one reaches: packets between the two are lost, without an error.
 
 There is one broker, so that nothing can be moved to where it is reached.
 """

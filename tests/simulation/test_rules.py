@@ -47,7 +47,7 @@ def test_rule_1_acked_means_flushed() -> None:
 
 
 def test_rule_1_namenode_restarted_before_the_first_length_was_told() -> None:
-    """A block whose length nobody told may be dropped in lease recovery: the first ack comes after the telling."""
+    """Restart the NameNode: it may drop a block of unknown length in lease recovery, so the first ack waits for it."""
 
     async def body(world: World) -> None:
         process = await owner(world)
@@ -145,7 +145,7 @@ def test_rule_2_visible_means_flushed() -> None:
 
 
 def test_rule_3_registered_before_written() -> None:
-    """When a final name appears, the record already lists it with its lease."""
+    """Watch renames: when a final name appears, the record already lists it with its lease."""
 
     async def body(world: World) -> None:
         seen: list[str] = []
@@ -283,8 +283,10 @@ again."""
 
 
 def test_rule_4_an_idle_brokers_journal_is_read_after_its_datanodes_have_restarted() -> None:
-    """The log start stands in the journal alone.  Nobody writes to it, so nobody else closes it while its broker lives;
-    the broker takes the partition back."""
+    """Restart the datanodes of an idle broker's journal, which alone holds the log start.
+
+    No process writes to it, so none closes it while its broker lives.  The broker takes the partition back.
+    """
 
     async def body(world: World) -> None:
         first = await owner(world)
@@ -468,7 +470,7 @@ def test_rule_6_a_hung_pipeline_rolls() -> None:
 
 
 def test_rule_6_a_slow_node_is_left() -> None:
-    """It answers, 400 ms late: found by the pipelines without it, left with a gentle roll, and not taken again."""
+    """Slow a datanode by 400 ms: pipelines without it reveal it, a gentle roll leaves it, and it is not taken again."""
 
     async def body(world: World) -> None:
         process = await owner(world)
@@ -519,7 +521,7 @@ SMALL_ROOM = 3000 + 1
 
 
 def test_rule_7_a_higher_epoch_stops_the_old_owner_at_its_next_segment() -> None:
-    """A zombie that nobody told is refused when it registers, before anything it wrote could be acknowledged."""
+    """Resume a zombie: it is refused when it registers, before any of its writes could be acknowledged."""
 
     async def body(world: World) -> None:
         zombie = await owner(world)
@@ -579,7 +581,7 @@ def test_rule_9_duplicate_while_its_original_hangs() -> None:
 
 
 def test_rule_9_a_backfill_of_old_records_stays_idempotent() -> None:
-    """Producer state expires by when it was last heard of, not by the records' own (here: 1970's) timestamps."""
+    """Write records of 1970: producer state expires by the time of its last batch, not by the records' timestamps."""
 
     async def body(world: World) -> None:
         process = await owner(world)
@@ -625,7 +627,7 @@ def test_rule_10_the_log_start_moves_in_the_journal_first() -> None:
 
 
 def test_rule_10_a_zombie_may_not_move_the_log_start() -> None:
-    """It is durable in the zombie's journal, but the ownership is asked for before the caller is told."""
+    """Move the log start at a zombie: durable in its journal, but ownership is checked before the caller's response."""
 
     async def body(world: World) -> None:
         zombie = await owner(world)
@@ -678,7 +680,7 @@ async def test_a_deleted_record_fences_its_owner() -> None:
 
 @pytest.mark.seed(7)
 async def test_the_model_itself_a_deleted_open_file_is_still_acknowledged() -> None:
-    """Why nothing open is ever deleted: its writer hears nothing of it."""
+    """Delete an open file: its writer does not notice, which is why no open file is ever deleted."""
 
     world = World(7)
     fs = MemoryFileSystem(world.storage, "writer")

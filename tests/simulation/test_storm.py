@@ -29,11 +29,11 @@ TOPIC, PARTITIONS, COPIES, GROUP = "orders", 6, 3, "group"
 ROLES_APART = (("controller", 2), ("broker", 3), ("coordinator", 2), ("proxy", 3))
 ROUNDS = 3
 GOES_ON_S = 45.0
-"""From the last fault until all go on: a lease (10 s), a stall that is noticed (5 s) and told (5 s), a take-over of
-files behind a dead datanode, a client's own time-out (10 s), and what each waits for the other."""
+"""The time from the last fault until all go on: a lease (10 s), a stall that is noticed (5 s) and reported (5 s), a
+take-over of files behind a dead datanode, a client's own time-out (10 s), and waits for each other."""
 GROUP_GOES_ON_S = 120.0
-"""Until a group's member has read and committed more of each partition: it joins anew with a call of a minute, and may
-meet a proxy that hangs."""
+"""The time until a group's member has read and committed more of each partition: it joins again with a call of a
+minute, and may meet a proxy that hangs."""
 MORE = 5
 """Batches of each partition."""
 STARVED_EVERY_S, STARVED_MAX_S = 0.3, 0.8
@@ -122,7 +122,7 @@ class Storm:
         return f"datanode {name} dies"
 
     def move_some(self) -> None:
-        """An operator gives one broker some partitions more."""
+        """Move some partitions to one broker, as an operator does."""
         processes = [place.process for place in self._world.with_role("broker") if place.process is not None]
         target = self._rng.choice(processes)
         through = self._rng.choice([place.process for place in self._world.with_role("proxy") if place.process])
@@ -132,7 +132,7 @@ class Storm:
         self._tell(f"partitions {moved} are moved to {target.incarnation}")
 
     async def settle(self) -> None:
-        """Until all faults of the last round are over, and every process serves."""
+        """Wait until all faults of the last round are over, and every process serves."""
         self._paused.clear()
         for place in self._world.places:
             place.may_start()
@@ -179,7 +179,7 @@ async def _move(process: Process, partition: int, incarnation: str) -> None:
     try:
         await node.admin.move(TOPIC, partition, incarnation)
     except RequestError:
-        return  # an operator is told what is wrong
+        return  # an operator reads the reason and tries again
 
 
 async def history(seed: int) -> ClusterWorld:
@@ -222,7 +222,7 @@ async def history(seed: int) -> ClusterWorld:
 
 
 async def sent_back(seed: int) -> None:
-    """A producer's batches are refused at one proxy and accepted at another; then it is sent back to the first."""
+    """Refuse a producer's batches at one proxy, accept them at another, then send it back to the first."""
     world = ClusterWorld(seed)
     with BugsTold(world):
         for role, count in ROLES_APART:

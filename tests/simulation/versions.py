@@ -27,7 +27,7 @@ _LATER = b',"of a later version":[{"a":1}]}'
 
 
 class Version(Enum):
-    """Of one process."""
+    """The version of one process."""
 
     EARLIER = "earlier"
     THIS = "this"

@@ -183,13 +183,13 @@ class Process:
             await self.broker.journal.append(other)
 
     async def _write_of_later_version(self) -> None:
-        """Records of an unknown kind."""
+        """Write journal records of an unknown kind."""
         while True:
             await asyncio.sleep(self.world.rng.uniform(0.1, 1.0))
             self._write_journal(frame(LATER_RECORD, b"whatever it may mean"))
 
     def write_undecodable(self) -> None:
-        """A record of the partition in the journal that no version can decode, with a right CRC."""
+        """Write a journal record of the partition that no version can decode, with a right CRC."""
         payload = encode_checkpoint(
             Checkpoint(key=KEY, segment=SegmentName(0, 1, 0), position=1, end_offset=1, log_start=0)
         )
@@ -236,7 +236,7 @@ class Process:
         self.broker.shared.open_files.close()
 
     async def return_under_its_name(self) -> None:
-        """The store declares it dead; it registers again, and may take the partition back before anybody else does."""
+        """Declare the process dead; it registers again, and may take the partition back before another process does."""
         self.broker.fence_all()
         await until(lambda: self.broker.get(KEY) is None, every_s=0.1)
         await self.open()
@@ -282,9 +282,9 @@ class World:
         self.log_config = log_config
         self.processes: list[Process] = []
         self.last: Process
-        """Who opens the log when the faults have ended."""
+        """The process that opens the log when the faults have ended."""
         self.judge = Judge(retention_ms=log_config.retention_ms)
-        self.clock = WallClock()  # of the clients
+        self.clock = WallClock()  # the clients' clock
         self.idempotent: set[int] = set()
         self.is_over = False
         self.log_start = 0  # at the end
@@ -330,11 +330,11 @@ class World:
         return process.fs.pipelines[held.file_id]
 
     def check_repeated(self, process: Process, offset: int, asked: int) -> None:
-        """The batch at ``offset``, which ``process`` acknowledges because it is in the log, is on ``asked`` datanodes.
+        """Check that the batch at ``offset``, acknowledged because it is in the log, is on ``asked`` datanodes.
 
         If this owner has flushed it to so many, that is enough.  The model does not know the nodes of a joined file's
-        parts, nor does the store tell what an owner of the past has seen.  What lies below the log start is deleted,
-        and needs no copies.
+        parts, and the store has no record of what an owner of the past has seen.  Batches below the log start are
+        deleted, and need no copies.
         """
         assert process.driver is not None
         partition = process.driver.machine
@@ -356,7 +356,7 @@ class World:
             assert copies >= asked, f"{process.name} acknowledges offset {offset} again with {copies} copies of {asked}"
 
     def ask_copies(self, copies: int) -> None:
-        """An administrator sets min.insync.replicas."""
+        """Set min.insync.replicas."""
         self.log_config = replace(self.log_config, min_insync=copies)
         self.judge.lower_copies(copies)
         for process in self.processes:
@@ -366,7 +366,7 @@ class World:
                 process.driver.reconfigure(self.log_config)
 
     def confirm_start(self, offset: int) -> None:
-        """An owner has confirmed a DeleteRecords: whoever owns the partition by now goes by it."""
+        """Note that an owner has confirmed a DeleteRecords: the partition's present owner must have that log start."""
         self.judge.start_told = max(self.judge.start_told, offset)
         for process in self.processes:
             partition = process.driver.machine if process.is_serving and process.driver else None
@@ -374,22 +374,22 @@ class World:
                 assert partition.log_start >= offset, f"log start {offset} is confirmed, {process.name} has {partition}"
 
     def producers_target(self) -> Process | None:
-        """Return a process to send to; None while there is none, or nobody sends."""
+        """Return a process to send to; None while there is none, or clients are to be silent."""
         return None if asyncio.get_running_loop().time() < self.quiet_until else self.target()
 
     def target(self) -> Process | None:
-        """A serving process; clients may well talk to a zombie."""
+        """Return a serving process, or None; clients may well use a zombie."""
         serving = [process for process in self.processes if process.is_serving]
         if not serving:
             return None
         return serving[-1] if self.rng.random() < 0.8 else self.rng.choice(serving)
 
     def has_room_again(self) -> None:
-        """Somebody has deleted something else."""
+        """End the lack of room, as when other files are deleted."""
         self.storage.is_full = False
 
     def lose_power(self, *, is_partial: bool = False) -> None:
-        """Every machine of the cluster at once, but for the store's disk (see ``MemoryStorage.lose_power``)."""
+        """Stop every machine of the cluster at once, but not the store's disk (see ``MemoryStorage.lose_power``)."""
         for process in self.processes:
             process.crash()
         self.storage.lose_power(is_partial=is_partial)
