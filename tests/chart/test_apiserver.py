@@ -39,13 +39,13 @@ def apply_dry(server: ApiServer, objects: Sequence[Object]) -> str:
 
 @pytest.mark.parametrize("values", ci_values(), ids=lambda path: path.stem)
 def test_what_is_rendered_is_taken(server: ApiServer, values: Path) -> None:
-    """Without a warning: of fields that are deprecated, or pods that the level `restricted` does not let run."""
+    """Apply all objects (dry) without a warning: no field is deprecated, no pod refused by the level `restricted`."""
     objects = template(values=[values])
     assert len(apply_dry(server, objects).splitlines()) == len(objects)
 
 
 def test_a_field_that_is_not_known_is_refused(server: ApiServer) -> None:
-    """The check before this one would see it."""
+    """Apply an object with an unknown field: it is refused, so the test of what is rendered can fail."""
     (service, *_) = [each for each in template(values=[MINIMAL]) if each["kind"] == "Service"]
     service["spec"]["publishNotReady"] = True
     with pytest.raises(KubectlFailed, match="publishNotReady"):

@@ -24,7 +24,7 @@ MINIMAL = CHART / "ci" / "minimal-values.yaml"
 
 @pytest.fixture(scope="module", autouse=True)
 def schemas_read_once() -> Iterator[None]:
-    """Each check would read the megabytes of its version's definitions again."""
+    """Cache the definitions of each version, whose megabytes every check would read again."""
     with pytest.MonkeyPatch.context() as patch:
         read = functools.cache(kubernetes_validate.utils.schema_contents)
         patch.setattr(kubernetes_validate.utils, "schema_contents", read)
@@ -157,7 +157,7 @@ def test_only_proxies_have_a_kafka_port() -> None:
 
 
 def test_settings_of_zero_and_false_win() -> None:
-    """And a component's over those of all."""
+    """Set 0 and false: they are rendered, and a component's settings win over those of all."""
     flags = "config.auto\\.create\\.topics\\.enable=true,broker.config.auto\\.create\\.topics\\.enable=false"
     objects = template("--set", f"{flags},config.etcd_history_ms=0,config.cache_bytes=268435456", values=[MINIMAL])
     data = find(objects, "ConfigMap", f"{RELEASE}-bmq-config")["data"]

@@ -59,7 +59,7 @@ def held(root: str, topic: str) -> list[int]:
 
 
 def commit(bootstrap: str, offsets: Sequence[int]) -> None:
-    """Have the group go on there."""
+    """Commit these offsets for the group, one for each partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
     try:
         consumer.commit(

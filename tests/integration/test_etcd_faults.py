@@ -242,7 +242,7 @@ def test_a_lease_outlives_its_leader_and_its_end_is_seen(etcd_new: EtcdFactory) 
 
 
 def test_members_that_are_dead_from_the_start_are_passed_over(etcd: EtcdCluster) -> None:
-    """Ten times, since each client begins at a random member."""
+    """Commit with two closed ports among the endpoints, ten times, since each client begins at a random one."""
     refusing = ",".join(f"{HOST}:{port}" for port in free_ports(2))
 
     async def main() -> None:
@@ -308,7 +308,7 @@ def test_a_cancelled_call_leaves_room_for_others(etcd: EtcdCluster) -> None:
 
 
 def test_a_lease_is_renewed_when_others_have_all_the_room(etcd_new: EtcdFactory) -> None:
-    """A member hangs with the call that has the only place: the renewal is answered by another, before that is."""
+    """Pause the member that has the only call in flight: another one renews the lease before that call returns."""
     cluster = etcd_new(members=3)
 
     async def main() -> None:

@@ -135,7 +135,7 @@ def damage(hdfs: HdfsCluster, path: str, replicas: slice, offset: int) -> None:
 
 @pytest.mark.parametrize("size", [100_000, 3 << 20])
 async def test_damaged_replicas_are_read_around(hdfs: HdfsCluster, hdfs_root: str, size: int) -> None:
-    """Two of three: every way to read gives the right bytes, and so does another client."""
+    """Damage two of three replicas: every way to read gives the right bytes, and so does another client."""
 
     async with opened(hdfs_root) as fs:
         data = os.urandom(size)
@@ -193,7 +193,7 @@ async def test_damage_of_an_open_block_is_noticed(hdfs: HdfsCluster, hdfs_root: 
 
 
 async def test_reads_go_on_with_datanodes_dead_and_stopped(hdfs: HdfsCluster, hdfs_root: str) -> None:
-    """One replica is enough, of an open file as of a closed one."""
+    """Kill one datanode and stop another: one replica is enough to read an open and a closed file."""
 
     settings = HdfsSettings(read_timeout_s=1.0)
     async with opened(hdfs_root, settings) as fs:

@@ -152,7 +152,7 @@ async def test_heartbeats_keep_a_quiet_pipeline(hdfs_new: Callable[..., HdfsClus
 
 
 async def test_dead_datanode_before_set_up(hdfs: HdfsCluster, hdfs_root: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The NameNode hands it out for minutes: a block is abandoned until one is elsewhere, and it is remembered."""
+    """Kill a datanode that the NameNode still hands out: each file has three others, and it is blamed once at most."""
 
     with caplog.at_level(logging.INFO):
         async with opened(hdfs_root, replace(PATIENT, suspect_s=TIMEOUT_S)) as fs:
@@ -190,7 +190,7 @@ def blamed(caplog: pytest.LogCaptureFixture, node: str) -> int:
 
 
 async def test_exclusions_are_advice(hdfs: HdfsCluster, hdfs_root: str) -> None:
-    """Respected while that costs no replica, names never heard of among them; dropped rather than fail."""
+    """Exclude datanodes, an unknown one too: they are avoided unless that would cost a replica."""
 
     async with opened(hdfs_root, PATIENT) as fs:
         every = tuple(datanode.xfer_address for datanode in hdfs.datanodes)
@@ -208,7 +208,7 @@ async def test_exclusions_are_advice(hdfs: HdfsCluster, hdfs_root: str) -> None:
 
 
 async def test_two_dead_datanodes_leave_two_replicas(hdfs: HdfsCluster, hdfs_root: str) -> None:
-    """Fewer replicas than asked for rather than none: the caller sees them in ``nodes`` and decides."""
+    """Kill two of four datanodes: the file is created on the other two, as its ``nodes`` shows the caller."""
 
     async with opened(hdfs_root, PATIENT) as fs:
         hdfs.kill_datanode(0)

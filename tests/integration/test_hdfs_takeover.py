@@ -350,7 +350,7 @@ def test_rule_4_zombie_that_recovers_its_pipeline(
 
 
 def test_rule_4_many_fence_at_once(hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path) -> None:
-    """Several new owners, two of them in other processes' shoes: one length."""
+    """Fence a file three times at once, from two clients: all fences return one length."""
 
     async def test() -> None:
         async with opened(hdfs_root) as first, opened(hdfs_root) as second:
@@ -367,7 +367,7 @@ def test_rule_4_many_fence_at_once(hdfs: HdfsCluster, hdfs_root: str, tmp_path: 
 
 
 def test_rule_4_fence_follows_the_file_not_the_name(hdfs_root: str, tmp_path: Path) -> None:
-    """By id wherever it went; by names, whichever it has."""
+    """Fence a renamed file by its id, and without an id by a list of names, of which it has the second."""
 
     async def test() -> None:
         async with opened(hdfs_root) as fs:
@@ -390,7 +390,7 @@ def test_rule_4_fence_follows_the_file_not_the_name(hdfs_root: str, tmp_path: Pa
 
 @pytest.mark.parametrize("state", ["no block", "no pipeline", "replicas closed", "committed", "wrong holder"])
 def test_rule_4_writer_that_died_at_any_step(hdfs_root: str, state: str) -> None:
-    """The file as each step of a writer leaves it behind."""
+    """Fence a file as a writer leaves it that dies after this step."""
 
     async def test() -> None:
         async with opened(hdfs_root) as fs, opened(hdfs_root) as writer:

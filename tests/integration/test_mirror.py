@@ -105,7 +105,7 @@ class Clusters:
         return found
 
     def commit(self, cluster: str, offsets: list[int]) -> None:
-        """Have the group, without members, go on there."""
+        """Commit these offsets for the group, which has no members, one for each partition."""
         consumer = self._consumer(cluster, GROUP)
         at = [TopicPartition(TOPIC, number, offset) for number, offset in enumerate(offsets)]
         consumer.commit(offsets=at, asynchronous=False)

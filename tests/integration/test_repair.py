@@ -190,7 +190,7 @@ DAMAGE: list[tuple[Callable[[Stopped], None], str, set[int] | None, int]] = [
 
 
 def test_one_process_on_sqlite_and_a_folder(tmp_path: Path) -> None:
-    """Each partition is damaged in another way; by the server itself, which goes on with all of them, and without."""
+    """Damage each partition in another way: the command names the reason without a server, and repairs by a server."""
     root, meta = tmp_path / "log", f"sqlite://{tmp_path}/meta.db"
     server = BmqServer(f"file://{root}", meta, environment=SETTINGS, folder=tmp_path)
     try:
@@ -277,7 +277,7 @@ def test_a_cluster_on_etcd_and_hdfs(hdfs: HdfsCluster, hdfs_root: str, etcd_new:
 
 
 def forgetful(record: PartitionRecord) -> bytes:
-    """Without journals."""
+    """Return the record without its journals."""
     return ownership.encode(replace(record, journals=()))
 
 

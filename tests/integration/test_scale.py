@@ -57,7 +57,7 @@ GONE = "gone"
 
 
 def test_start_with_a_thousand_partitions_of_100_mb(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Their last owner was killed: every one is fenced, its tail read, and covered by a new checkpoint."""
+    """Open the partitions of a killed owner: of each only the tail behind its checkpoint is read, and once."""
 
     async def test() -> None:
         root, store, topic_id = (tmp_path / "root").as_uri(), MemoryStore(), uuid.uuid4()
@@ -186,7 +186,7 @@ class Cost(NamedTuple):
 
 
 def test_idle_partitions_cost_little(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Each was written once, by an idempotent producer, and is idle since.  In its own process."""
+    """Measure, in an own process, partitions that an idempotent producer wrote to once and that are idle since."""
     memory = Path("/dev/shm")  # where there is one: some 40,000 syncs to a disk take minutes
     with (
         tempfile.TemporaryDirectory(prefix="bmq-", dir=memory if os.access(memory, os.W_OK) else tmp_path) as folder,

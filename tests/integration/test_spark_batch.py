@@ -326,7 +326,7 @@ def test_large_records_rolls_and_a_deleted_prefix(spark: SparkSession, root: str
 
 
 def test_webhdfs(spark: SparkSession, hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path) -> None:
-    """Closed segments as ever; of an open one what the NameNode shows."""
+    """Read by WebHDFS, after the server has ended: all records of the closed segments are there."""
     with BmqServer(hdfs_root, folder=tmp_path) as server:
         producer = Producer({"bootstrap.servers": server.bootstrap})
         for number in range(1000):
@@ -435,7 +435,7 @@ def test_partitions_of_even_size(spark: SparkSession, topics: str) -> None:
 
 
 def test_columns_by_schema(spark: SparkSession, topics: str) -> None:
-    """Any of them, in any order and case, as Spark's rules for names have it."""
+    """Choose columns by a schema, in any order and case; another type or an unknown column is refused."""
     schema = "Offset bigint, VALUE binary NOT NULL, headers array<struct<key:string,value:binary>>"
     data = frame(spark, topics, topic="other", schema=schema)
     assert [tuple(row)[:1] for row in data.orderBy("offset").collect()] == [(0,), (1,), (2,)]

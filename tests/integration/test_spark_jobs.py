@@ -250,7 +250,7 @@ def test_failfast_commits_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[s
 
 
 def test_a_topic_that_is_created_again_between_two_commits(tmp_path: Path) -> None:
-    """The table holds the old one's records up to there, and none of the new one's."""
+    """Delete and create the topic between two commits: the table keeps the old records and gets none of the new."""
     root, table = stored(tmp_path / "root", [b"old %d" % n for n in range(6)]), tmp_path / "table"
 
     def on_step(step: str) -> None:

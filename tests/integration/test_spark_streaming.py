@@ -73,7 +73,7 @@ class Topic:
         self.told: set[tuple[int, int, bytes]] = set()
 
     def write(self, partition: int, count: int) -> None:
-        """And wait until readers of storage may see it."""
+        """Produce so many records to the partition, and wait until readers of storage see them."""
         producer = Producer({"bootstrap.servers": self._bootstrap, "enable.idempotence": True})
         for number in range(count):
             value = b"%d-%d" % (partition, number)
@@ -129,7 +129,7 @@ def batches(query: StreamingQuery) -> list[int]:
 
 @pytest.mark.smoke
 def test_available_now_ends_and_goes_on_where_it_ended(spark: SparkSession, place: str, tmp_path: Path) -> None:
-    """Also without any server: storage is all that is asked."""
+    """Run the query twice while the server is dead: storage is enough, and the second run goes on after the first."""
     server = BmqServer(f"{place}/root", folder=tmp_path)
     seen: list[tuple[int, int, bytes]] = []
 
@@ -213,7 +213,7 @@ def test_triggers_that_spark_has_for_no_python_source(
 
 
 def test_few_records_wait(spark: SparkSession, server: BmqServer, tmp_path: Path) -> None:
-    """But not when a query begins, nor for longer than was said, nor where all there is shall be read."""
+    """Write few records: they wait, but not when a query begins, nor after maxTriggerDelay, nor with availableNow."""
     root = local_root(server.folder)
     topic = Topic(root, server.bootstrap, "few", 1)
     topic.write(0, 10)
@@ -399,7 +399,7 @@ class Job:
         return max((int(name) for name in self._io.run(names()) if name.isdecimal()), default=-1)
 
     def kill(self) -> None:
-        """-9 to all of it: the driver, the JVM, its Python processes."""
+        """Send SIGKILL to all of it: the driver, the JVM, its Python processes."""
         pid = self.process.pid
         if pid is not None:
             os.killpg(pid, signal.SIGKILL)

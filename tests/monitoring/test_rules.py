@@ -24,7 +24,7 @@ def test_every_alert_fires_and_clears_in_time() -> None:
 
 
 def test_a_rule_that_is_changed_fails_its_case(tmp_path: Path) -> None:
-    """The case before this one would see it: of each rule, with its condition turned round."""
+    """Change the condition of each alert so that it never holds: its case must fail."""
     text = RULES.read_text()
     cases = yaml.safe_load(CASES.read_text())
     changed = tmp_path / "rules.yaml"

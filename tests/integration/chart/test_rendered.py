@@ -71,7 +71,7 @@ def release(site: Site, tmp_path_factory: pytest.TempPathFactory, request: pytes
 
 
 def test_the_pods_of_helm_test_end_well(release: Release) -> None:
-    """Inside, by the bootstrap Service and the Services of the proxies."""
+    """Run helm's test pods inside the cluster: the status lists all members, and a produced record comes back."""
     status = release.pods.run(f"{FULLNAME}-test-status")
     rows = [line.split() for line in status.splitlines() if ZONE in line]
     assert sorted(row[1] for row in rows) == sorted(ROLES * 2)
@@ -111,7 +111,7 @@ class Load:
 
 
 def test_roles_are_scaled_under_load(release: Release, request: pytest.FixtureRequest) -> None:
-    """Up, then down: the pod that leaves drains by what is rendered for its end."""
+    """Scale two roles up, then down, under load: a pod that leaves drains by its rendered hook."""
     with Load(release, "scaled") as load:
         for changed in (("proxy.replicas=3", "broker.replicas=3"), ()):
             done = release.pods.apply(release.render(*changed))

@@ -84,7 +84,7 @@ def java(bootstrap: str, rack: str) -> int:
 
 @pytest.mark.parametrize("client", [librdkafka, java])
 def test_a_consumer_reads_from_the_proxy_of_its_rack(zoned: BmqCluster, client: Callable[[str, str], int]) -> None:
-    """Though it begins with the other one, which leads half of the partitions."""
+    """Begin with a proxy of the other zone: it sends no records, the proxy of the consumer's zone sends all."""
     for begins, reads in (("proxy-0", "proxy-1"), ("proxy-1", "proxy-0")):
         before = {name: bytes_out(zoned, name) for name in ZONES}
         assert client(zoned[begins].bootstrap, ZONES[reads]) == RECORDS

@@ -43,7 +43,7 @@ class Workload:
         self.take_pauses()
 
     def progress(self, records: int = STEADY) -> None:
-        """Wait until each partition has acknowledged more to each writer, and each group has committed as much."""
+        """Wait until each writer has so many more acknowledged, and each group has read and committed as many."""
         for writer in self.writers:
             writer.wait_acked(records)
         for group in self.groups:

@@ -365,7 +365,7 @@ def test_a_hidden_page_asks_nothing_and_asks_at_once_when_it_is_seen(console: Co
 
 
 def test_records_are_read_when_they_are_asked_for_only(console: Console) -> None:
-    """A look at another window reads none again, and leaves the open one open."""
+    """Hide the page and show it again: it sends no request, and the open record stays open."""
     console.open("/topics/orders/records?start=earliest&limit=20")
     console.table("Records").get_by_role("button").first.click()
     asked: list[str] = []
@@ -441,7 +441,7 @@ def test_the_theme_is_kept(console: Console) -> None:
 
 
 def test_what_is_not_served_is_told_with_its_reason(console: Console) -> None:
-    """The worst first, and no more than a few of a kind."""
+    """Report many faults: the worst come first, and no more than a few of a kind."""
     member = "broker-7"
     not_served = [
         {"topic": "orders", "partition": number, "broker": member, "why": f"{EVIL}: shorter than its checkpoint"}
