@@ -20,10 +20,10 @@ _DEFAULT = CreateOptions()
 
 
 class FrailFileSystem(MemoryFileSystem):
-    """``on_last_step`` is called when the step named by ``last_step`` was done, or may have been.
+    """A file system that crashes at a step: ``on_last_step`` is called when ``last_step`` was done, or may have been.
 
-    ``lacks_descriptors``: the process has none left, as the adapters tell it.  A file to be written has no room; every
-    other second call needs a connection, or a file, that cannot be opened.
+    ``lacks_descriptors``: the process has none left, and errors are those of the adapters.  A file to be written has no
+    room; half of the other calls need a connection, or a file, that cannot be opened.
     """
 
     def __init__(self, storage: MemoryStorage, holder: str, on_last_step: Callable[[], None]) -> None:

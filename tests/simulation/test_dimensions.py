@@ -258,7 +258,7 @@ async def test_copies_of_a_repeated_batch_are_those_that_its_owner_has_flushed()
 
 @pytest.mark.seed(1)
 async def test_the_judge_looks_at_the_segment_that_holds_the_batch() -> None:
-    """The next segment, on more nodes, says nothing of it."""
+    """Put the next segment on more datanodes than the one that holds the batch: only the latter's copies count."""
 
     world = World(1, datanodes=1)
     process = await owner(world)

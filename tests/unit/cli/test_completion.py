@@ -112,7 +112,7 @@ def test_bash_completes_behind_an_equals_sign(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["$(touch ran)", "`touch ran`", "a b; touch ran"])
 def test_a_name_in_the_file_is_not_carried_out(name: str, folder: Path) -> None:
-    """bash expands the words that it is to offer, and a file of profiles may be somebody else's."""
+    """Put shell syntax into a profile's name: bash expands offered words, and the file may be another user's."""
     with profiles.path().open("a") as file:
         file.write(f'\n[profiles."{name}"]\n')
     (folder / "script").write_text(bash(COMMANDS))

@@ -57,7 +57,7 @@ def test_a_refusal_lowers_the_room_and_shares_go_by_what_is_wanted() -> None:
 
 
 def test_a_broker_that_has_all_it_wants_gives_to_one_that_has_nothing() -> None:
-    """Nobody waits at the first: it would keep its files for ever, since its own bound is never reached."""
+    """Give one broker all files it wants: without a share it would keep them, as it never reaches its own bound."""
     shares = FileShares()
     round_of(shares, 0.0, a=report(100), b=report(0, 100))
     assert round_of(shares, 1.0, a=report(100), b=report(0, 100, refused=1)) == {"a": 38, "b": 37}

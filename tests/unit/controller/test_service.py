@@ -65,7 +65,7 @@ async def test_a_lease_that_ends_moves_only_what_was_there() -> None:
 
 
 async def test_a_report_is_looked_into_and_the_dead_leave_with_what_they_had() -> None:
-    """The member's key and its partitions go in one transaction: nobody sees one without the other."""
+    """Kill a member: its key and its partitions go in one transaction, no process sees one without the other."""
     async with world("a", "b", "c") as w:
         await w.kill("b")
         assert w.led_by().controller.report("proxy", "b")
@@ -174,7 +174,7 @@ async def reporting(w: World) -> AsyncIterator[None]:
 
 
 async def test_two_isolated_leaders_do_not_resign_in_turn_for_ever() -> None:
-    """The second becomes the last resort, and both declare nobody dead."""
+    """Isolate both controllers: the second becomes the last resort, and neither declares a member dead."""
     async with world("a", "b", "c", "d", controllers=("c1", "c2")) as w:
         w.members.isolated.update(("c1", "c2"))
         leaders: list[str] = []
@@ -256,7 +256,10 @@ async def test_a_member_that_dies_with_the_leader_is_found_by_the_next() -> None
 
 
 async def test_a_bug_makes_room_for_another_and_is_told() -> None:
-    """A process that stands for election no more, and says so to nobody, would be missed when the next one dies."""
+    """Raise an error in the leader: another one leads, and the failure is reported.
+
+    A process that silently stands for election no more would be missed when the next leader dies.
+    """
     async with world("a", controllers=("c1", "c2")) as w:
         first = w.led_by()
         load = w.members.load
@@ -346,7 +349,7 @@ async def test_a_death_whose_answer_is_lost_is_known_for_done() -> None:
 
 
 async def test_rule_7_an_outage_of_the_store_moves_nothing() -> None:
-    """Nobody can lead meanwhile; a probe that fails then kills nobody before it has failed again."""
+    """Stop the store, so that no process can lead: a probe that fails then kills no member until it fails again."""
     async with world("a", "b", "c", controllers=("c1", "c2")) as w:
         before = w.owners(w.standbys[0])
         w.store.stop()

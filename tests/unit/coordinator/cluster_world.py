@@ -170,7 +170,7 @@ class Link:
         return self._lost.add(call)
 
     def cut(self, *, lingers: bool = False) -> None:
-        """Break; what is on its way is lost, or arrives all the same with nobody to be answered (``lingers``)."""
+        """Break the connection: requests under way are lost, or arrive without a response if it ``lingers``."""
         if not self.is_up:
             return
         self.is_up = False

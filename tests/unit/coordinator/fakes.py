@@ -201,7 +201,7 @@ class MemoryCatalog:
 
 
 def topic(name: str, partitions: int = 200, *, incarnation: int = 0) -> Topic:
-    """``incarnation`` tells topics apart that were made again under their name."""
+    """Return a topic.  ``incarnation`` distinguishes topics of one name that were created one after the other."""
     unique = f"{name} {incarnation}" if incarnation else name
     return Topic(name=name, topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, unique), partitions=partitions)
 

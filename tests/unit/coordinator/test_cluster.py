@@ -125,7 +125,7 @@ async def test_a_coordinator_that_has_not_heard_yet_waits_for_the_news() -> None
 
 
 async def test_what_a_coordinator_remembers_of_an_earlier_ownership_is_not_served() -> None:
-    """From a to b and back to a, which has heard of none of it: a proxy that has must not be shown what a recalls."""
+    """Move a shard from a to b and back to a, which sees no move: a proxy that sees both must not get a's old state."""
 
     async with cluster() as world:
         (first, second), (a, b) = world.proxies, world.coordinators.values()
@@ -160,7 +160,7 @@ def test_what_is_served_by_what_is_expected(known: ShardOwner | None, verdict: F
 
 
 async def test_a_number_of_its_own_that_is_higher_is_served() -> None:
-    """The shard was given to the same process anew: it loads again, and a proxy that is behind is served."""
+    """Give the shard to the same process again: it loads again, and a proxy that is behind is served."""
 
     async with cluster() as world:
         proxy, process = world.proxies[0], world.coordinators["a"]
@@ -176,7 +176,7 @@ async def test_a_number_of_its_own_that_is_higher_is_served() -> None:
 
 
 async def test_a_move_is_not_for_clients_to_know() -> None:
-    """Nobody serves the shard for a second: commits, heartbeats and reads wait in the proxy."""
+    """Leave the shard without a coordinator for a second: commits, heartbeats and reads wait in the proxy."""
 
     async with cluster() as world:
         proxy = world.proxies[0]
@@ -306,7 +306,7 @@ async def test_all_groups_are_listed_wherever_they_are_served() -> None:
 
 
 async def test_a_shard_that_is_not_loaded_is_named_and_the_others_groups_are_listed() -> None:
-    """By the console of each process; and a client of Kafka's is told the error beside what there is."""
+    """List groups while a shard is not loaded: consoles name it, a Kafka client gets the error beside the groups."""
 
     async with cluster() as world:
         world.give(1, "b")
@@ -400,7 +400,7 @@ async def test_a_snapshot_moves_the_log_start_at_the_broker() -> None:
 
 
 class Mumbling:
-    """A peer whose answers nobody can read."""
+    """A peer whose responses cannot be decoded."""
 
     incarnation = "b"
     is_up = True
@@ -514,7 +514,7 @@ async def disturb(world: ClusterWorld, rng: Random, until: float) -> None:
 
 
 async def settled_fetch(proxy: ProxyProcess, group: str) -> int:
-    """Once everybody has heard of everything: what backed off tries again in a while."""
+    """Return a committed offset once all views agree; requests that backed off are repeated after a while."""
     for _ in range(100):
         code, offset = await proxy.fetch(group)
         if code == 0:

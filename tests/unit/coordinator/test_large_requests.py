@@ -274,7 +274,7 @@ async def test_all_groups_are_listed_without_a_stop() -> None:
 
 @pytest.mark.parametrize("send", [describe, fetch])
 async def test_a_response_is_full_at_some_size(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest is told when it is asked for alone, and a single group always."""
+    """Fill a response to its bound: a request for the rest alone gets it, and a single group always fits."""
 
     def small() -> ResponseRoom:
         return ResponseRoom(10_000)

@@ -1,4 +1,4 @@
-"""Delays from the data set itself, and what is said of a difference; the Java that Spark needs."""
+"""Delays from the data set itself, and the report of a difference; the Java that Spark needs."""
 
 from __future__ import annotations
 

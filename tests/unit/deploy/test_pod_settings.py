@@ -80,7 +80,7 @@ def test_a_proxy_without_a_host_does_not_start(
 
 
 class _ApiServer(http.server.BaseHTTPRequestHandler):
-    """Answers for one node, those who have the token."""
+    """An API server of two nodes, one with a zone and one without, for requests that have the token."""
 
     def do_GET(self) -> None:
         is_allowed = self.headers["Authorization"] == f"Bearer {TOKEN}"

@@ -71,7 +71,7 @@ def test_what_leads_nowhere_is_found(tmp_path: Path) -> None:
 
 
 def test_every_page_of_the_docs_is_led_to() -> None:
-    """A page without a link to it is read by nobody."""
+    """Look for pages that no page links to: readers would not find them."""
     led_to = {
         (page.parent / target.partition("#")[0]).resolve()
         for page in pages()

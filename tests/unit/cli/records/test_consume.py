@@ -202,7 +202,7 @@ def test_a_commit_that_is_refused_is_told(bmq: Run, consumer: FakeConsumer, caps
 def test_a_commit_that_may_succeed_later_is_tried_again(
     error: KafkaError, bmq: Run, consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
-    """No record comes meanwhile, and the failure is told once."""
+    """Fail several commits without a record between them: the failure is printed once, and the commit repeated."""
     consumer.given = [ONE]
     monkeypatch.setattr(consume_loop, "COMMIT_S", 0.0)
 

@@ -255,7 +255,7 @@ def test_a_folder_is_no_input(bmq: Run, producer: FakeProducer, tmp_path: Path, 
 
 
 def test_a_named_pipe_is_opened_once(bmq: Run, producer: FakeProducer, tmp_path: Path) -> None:
-    """Closing it would lose what its writer has written, and then nobody would open the other end again."""
+    """Read a named pipe: closed once, it would lose its writer's data, and its other end would not be opened again."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = subprocess.Popen(["sh", "-c", 'printf "one\\ntwo\\n" > "$0"', str(pipe)])

@@ -168,7 +168,7 @@ async def test_a_leader_that_does_not_serve_a_request_refuses_it_at_once(w: Worl
 
 @pytest.mark.parametrize("fate", [fate for fate in Fate if fate is not Fate.ANSWERED])
 async def test_an_answer_that_is_lost_is_no_wrong_answer(fate: Fate) -> None:
-    """Created once and told so; deleted and told so; not told that there were as many partitions before."""
+    """Lose responses to create, add partitions, alter and delete: the repeated request has the result of the first."""
 
     async with world("a", "b", controllers=["c1"]) as w, remote(w) as one:
         one.peers.fates = [fate, fate]

@@ -294,7 +294,7 @@ def test_a_broker_that_stalls_is_emptied_and_given_nothing_while_it_rests() -> N
 
 
 def test_the_best_of_those_that_are_not_fit_is_given_what_there_is() -> None:
-    """Resting before out of reach, that before stalled; with nobody better a stalled one keeps what it has."""
+    """Leave unfit brokers only: a resting one goes first, then an unreachable one; a stalled one keeps what it has."""
     view = view_of(brokers=brokers(3), owners=dict.fromkeys(keys(6), ""), proxies=4)
     view = replace(view, resting=frozenset({"b00"}), unreachable={"b01": 1}, stalled=frozenset({"b02"}))
     assert set(settle(view)[0].owners.values()) == {"b00"}

@@ -17,7 +17,7 @@ from bmq.meta.catalog import Catalog, Topic
 
 
 class Files:
-    """Looked at, and written, in the order told."""
+    """Topic files in memory; notes each read with its time."""
 
     def __init__(self, written: Mapping[str, int]) -> None:
         self.written = dict(written)

@@ -31,7 +31,7 @@ def append(world: World, *records: CoordinatorRecord) -> None:
 
 
 async def test_offsets_for_the_new_topic_outlive_the_removal_of_the_old_ones() -> None:
-    """All groups commit anew while the removal of what they had committed is still on its way."""
+    """Let all groups commit to the new topic while the removal of their old offsets is still under way."""
 
     async with running(World()) as world:
         groups = [f"g{n}" for n in range(GROUPS)]
@@ -80,7 +80,7 @@ async def test_a_deletion_while_no_coordinator_lives(is_made_again: bool, retent
 
 
 async def test_a_deletion_while_the_shard_loads() -> None:
-    """With an offset from before ids were kept, which only the deletion itself can tell from one of the new topic."""
+    """Load an offset from before ids were kept: only the deletion itself distinguishes it from one of the new topic."""
 
     world = World()
     append(world, OffsetRecord("g", "orders", 0, Offset(1000)), OffsetRecord("g", "orders", 1, Offset(1)))

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 class Ends:
-    """High watermarks; a partition without one is not told."""
+    """High watermarks, in which a partition may be missing."""
 
     def __init__(self, ends: Mapping[tuple[str, int], int]) -> None:
         self._ends = {PartitionKey(topic(name).topic_id, number): end for (name, number), end in ends.items()}
@@ -73,7 +73,7 @@ def test_lag_by_pair_and_by_partition() -> None:
 
 
 def test_an_offset_past_the_watermark_is_no_lag() -> None:
-    """A commit may overtake the watermark that was told, and a topic may have been made again."""
+    """Commit past the known watermark: it may lag behind the commit, or the topic may have been made again."""
     found = report(Ends({("orders", 0): 5}), committed(("g", "orders", 0, 8)))
     assert found.pairs == [PairLag("g", "orders", 8, 0)]
     assert found.partitions == [PartitionLag("g", "orders", 0, 0)]

@@ -367,7 +367,7 @@ async def test_asking_writes_nothing() -> None:
 
 
 async def test_topics_that_are_gone_are_forgotten() -> None:
-    """Also when nobody ever asks for all of them."""
+    """Delete topics while no client ever asks for all of them: the cache drops them nevertheless."""
 
     async with serving() as w:
         await w.admin.create_topic("kept")

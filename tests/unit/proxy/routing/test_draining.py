@@ -22,7 +22,7 @@ def drained(world: Cluster, name: str) -> None:
 
 
 def without_owner(world: Cluster) -> None:
-    """Both brokers end; nobody is given what they had."""
+    """End both brokers; no broker gets their partitions."""
     for name in ("b1", "b2"):
         world.kill(name)
         world.view.leave(name)

@@ -294,7 +294,7 @@ async def test_a_busy_connection_refuses_all_that_is_behind() -> None:
 
 @pytest.mark.leaves_tasks  # a link that goes on connecting
 async def test_what_waits_for_the_same_moment_is_given_up_in_turns() -> None:
-    """Parts of one request, which names many partitions of a broker that nobody reaches."""
+    """Hold batches of one request, which names many partitions of a broker that no process reaches."""
 
     with senders_without_a_stop(2 * MANY) as senders:
         until = asyncio.get_running_loop().time() + 10

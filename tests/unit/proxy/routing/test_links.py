@@ -257,7 +257,7 @@ async def test_questions_that_never_began_are_not_waited_for() -> None:
 
 
 async def test_what_follows_a_refused_batch_in_the_same_request_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of the two said that all before it is answered; that goes for it alone."""
+    """Refuse the first batch of a request: its mark that all before it have responses holds for it alone."""
 
     async with cluster() as world:
         await world.send(plain())

@@ -529,8 +529,10 @@ async def test_rule_2_a_parked_fetch_hears_in_time_that_it_is_out_of_range() -> 
 
 
 async def test_rule_2_who_was_fenced_and_has_not_heard_of_it_calls_nothing_out_of_range() -> None:
-    """A consumer that has read further through another proxy comes to one that is cut off together with the old owner:
-    it would jump, and read again or skip.  The store knows better, and where it does not answer nobody does."""
+    """Send a consumer that has read further through another proxy to one that is cut off together with the old owner.
+
+    OFFSET_OUT_OF_RANGE would make it jump, and read again or skip.  Only the store knows who owns the partition.
+    """
 
     async with cluster() as world:
         await answers([world.send(plain()) for _ in range(3)])

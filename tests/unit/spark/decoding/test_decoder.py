@@ -202,7 +202,7 @@ def test_a_file_in_parts() -> None:
 
 
 def test_what_a_header_tells_needs_no_records() -> None:
-    """A body that cannot be decompressed shows that nobody tries."""
+    """Spoil the compressed body: fields of the header are returned without decompressing it."""
     spoiled = bytearray(plain(0, 5, codec=4))
     spoiled[61:] = bytes(len(spoiled) - 61)
     append_time = bytearray(spoiled)

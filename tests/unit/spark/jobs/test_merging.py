@@ -24,7 +24,7 @@ def test_a_run_merges_the_most_crowded_folders_first() -> None:
 
 
 def test_merging_ends() -> None:
-    """Merged files grow until they are no small ones: bytes are written again a bounded number of times."""
+    """Merge again and again: files grow until they are not small, so bytes are written a bounded number of times."""
     files: dict[str, int] = {}
     rewritten = 0
     for number in range(2000):

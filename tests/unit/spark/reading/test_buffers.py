@@ -1,4 +1,4 @@
-"""Memory of chunks is used again, and no more of it is kept than said."""
+"""Memory of chunks, which is used again, and kept up to a bound."""
 
 from __future__ import annotations
 
