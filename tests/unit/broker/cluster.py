@@ -1,7 +1,8 @@
 """Several brokers on one storage and one store in memory, each with a view of its own, so that views may differ.
 
 A message from one broker to another is encoded, carried by ``Wire`` and decoded, as ``core.rpc.peers`` would; nothing
-else is faked."""
+else is faked.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class Wire:
 
 
 class Caller:
-    """A connection to a node's internal endpoint: says Hello, then asks."""
+    """A connection to a node's internal endpoint, which sends Hello and then requests."""
 
     peer = "10.0.0.9:1"
     host = "10.0.0.9"

@@ -136,7 +136,7 @@ async def test_reads_that_fail_at_once_are_a_reason_too() -> None:
 
 
 async def test_a_file_whose_datanodes_are_gone_costs_a_few_bytes_now_and_then() -> None:
-    """Only that file is to blame: storage takes what the journal writes."""
+    """Lose all datanodes of one file: only that file is at fault, since storage takes what the journal writes."""
 
     async with cluster("a", "b") as c:
         key = await written(c)

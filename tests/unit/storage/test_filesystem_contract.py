@@ -1,7 +1,8 @@
 """The contract of every ``FileSystem`` (``bmq.storage.filesystem``), written once for all adapters.
 
-Another adapter joins by a module of its own with a fixture ``root`` and ``from
-tests.unit.storage.test_filesystem_contract import *``."""
+Another adapter joins by a module of its own with a fixture ``root`` and
+``from tests.unit.storage.test_filesystem_contract import *``.
+"""
 
 from __future__ import annotations
 

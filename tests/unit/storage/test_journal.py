@@ -170,7 +170,7 @@ def test_garbage_between_records_is_stepped_over(records: list[tuple[int, bytes]
 
 
 def test_magics_inside_payloads_and_garbage_mislead_nobody() -> None:
-    """Both markers, alone and as parts of records cut short at either end."""
+    """Put both markers into payloads and garbage, alone and as parts of records cut short at either end."""
     whole = frame(1, b"x" * 20)
     for junk in (b"1NRJ", b"JRN1", b"1NRJ" * 5, whole[5:], whole[:-5], struct.pack(">II", 0, 1 << 31) + b"1NRJ"):
         records = [(1, b"a" + junk), (2, junk)]
@@ -189,7 +189,7 @@ def test_random_bytes_hold_no_record_and_raise_nothing(data: bytes) -> None:
 
 
 def test_deltas_are_merged_onto_the_full_one_before_them() -> None:
-    """In the order in which they were written, each partition for itself."""
+    """Merge deltas in the order in which they were written, each partition by itself."""
     data = b"".join(map(record, (full(10), full(5, 1), delta(12), delta(6, 1), delta(15))))
     found = parse(data)
     assert set(found) == {key(0), key(1)}
@@ -233,7 +233,7 @@ def test_a_delta_that_overlaps_the_snapshot_adds_nothing_twice() -> None:
 
 
 def test_unknown_types_are_skipped() -> None:
-    """A later version may write them."""
+    """A later version may write such records."""
     data = frame(200, b"?") + record(full(1)) + frame(0, b"") + record(delta(2)) + frame(99, encode(full(50)))
     assert parse(data)[key()].end_offset == 2
     assert check(memoryview(data)) == []
@@ -638,7 +638,7 @@ async def test_numbers_in_use_are_stepped_over() -> None:
 
 
 async def test_storage_that_is_unavailable_for_a_while_only_delays() -> None:
-    """From the beginning, before the first file exists."""
+    """Storage is unavailable from the beginning, before the first file exists."""
 
     world = World()
     world.storage.restart_namenode(10.0, safe_mode_s=5.0)
@@ -924,7 +924,7 @@ async def test_every_answered_checkpoint_survives_any_crash(seed: int) -> None:
 
 
 def test_the_journal_hides_no_other_error() -> None:
-    """Only storage's own errors are taken for a broken pipeline."""
+    """Only storage's own errors count as a broken pipeline."""
     assert not issubclass(FormatError, StorageError)
 
 
@@ -1127,7 +1127,7 @@ def restart_all(storage: MemoryStorage) -> None:
 
 
 async def test_a_pipeline_that_breaks_while_nothing_is_written_is_left() -> None:
-    """A partition may be taken over from the journal of a living broker, which could say nothing for days."""
+    """A partition may be taken over from the journal of a live broker, which might write nothing for days."""
 
     world = World()
     async with world.running():

@@ -43,7 +43,7 @@ def test_segment_names_both_ways(name: SegmentName) -> None:
 
 @given(st.integers(0, 99_999_999), st.integers(0, 1_000_000), HOLDERS)
 def test_spare_names_both_ways(epoch: int, n: int, holder: str) -> None:
-    """And a spare file is no segment: only a final name means registered (rule 3)."""
+    """A spare file is not a segment: only a final name means registered (rule 3)."""
     file_name = layout.base_name(path().spare(epoch, n, holder))
     assert layout.parse_spare(file_name) == (epoch, n, holder)
     assert layout.parse_segment(file_name) is None
@@ -69,7 +69,7 @@ def test_byte_order_is_offset_order_then_registration_order(names: list[SegmentN
 
 @given(NAMES, NAMES)
 def test_registration_order_is_epoch_then_n(one: SegmentName, other: SegmentName) -> None:
-    """Rule 5: whatever the bases are."""
+    """Segments are in order of registration whatever their bases are (rule 5)."""
     assert (one.order < other.order) == ((one.epoch, one.n) < (other.epoch, other.n))
 
 

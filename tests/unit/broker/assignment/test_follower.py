@@ -319,7 +319,8 @@ async def test_a_changed_default_reaches_thousands_of_topics_in_steps() -> None:
 
 
 async def test_a_planned_move() -> None:
-    """The old owner flushes, closes and says so; the new one opens then, without fencing, and knows every producer."""
+    """The old owner flushes, closes and sends its release note; the new one opens then, without fencing, and has every
+    producer's state."""
 
     async with cluster() as c:
         c.topic()

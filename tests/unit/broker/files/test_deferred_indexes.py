@@ -29,7 +29,7 @@ LENGTH = 10
 async def test_an_index_is_written_only_beside_the_file_that_it_describes(
     length: int, is_written: bool, alarms: int
 ) -> None:
-    """One that is longer has an index of its own, or will have: this one would stand in its way."""
+    """A longer file has an index of its own, or will have: this index would stand in its way."""
 
     fs = MemoryFileSystem(MemoryStorage(Random(1)), "b")
     kv = MemoryKeyValue(MemoryStore(), random=Random(1))

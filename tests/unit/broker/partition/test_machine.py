@@ -263,7 +263,8 @@ def test_an_inherited_partition_fences_reads_and_checkpoints_before_it_writes() 
 
 
 def test_a_claim_keeps_what_the_takeover_needs() -> None:
-    """All open segments and the journals of earlier owners; but not that these journals need not be read."""
+    """Keep all open segments and the journals of earlier owners in the record, but not the mark that no journal need be
+    read."""
     entries = tuple(replace(SPARE, name=SegmentName(0, 3, n)) for n in range(2))
     found = PartitionRecord(epoch=3, owner="old", segments=entries, journals=("older", "old"), is_settled=True)
     machine = partition()

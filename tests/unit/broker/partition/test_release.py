@@ -82,7 +82,7 @@ async def later(ms: int) -> None:
     await asyncio.sleep(ms / 1000)
 
 
-# ----------------------------------------------------------------------------------------------------------- the word
+# -------------------------------------------------------------------------------------------------------- release notes
 
 
 async def test_the_successor_asks_neither_storage_nor_the_store_for_what_it_was_told() -> None:

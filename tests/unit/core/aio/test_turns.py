@@ -1,4 +1,4 @@
-"""Work in turns of the loop (core/aio/turns.py), and the loop that measures stops (tests/unit/loop_stops.py)."""
+"""Work in turns of the loop (core/aio/turns.py), and the loop that measures stops (tests/harness/loop_stops.py)."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ def reply(number: int, size: int = 4) -> Response:
 
 
 class Script:
-    """A Dispatch under the test's hands.  ``answers[number]`` says how a request is answered: an Answer, a future, a
-    pending response, an exception; by default at once.  ``begun`` lists the requests in their order."""
+    """A Dispatch that the test controls. ``answers[number]`` says how a request is answered: a Response, a future, a
+    pending response, an exception; by default at once. ``begun`` lists the requests in their order."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []

@@ -126,7 +126,7 @@ class End(asyncio.Transport):
 
 
 class Network:
-    """In the place of the running loop's ``create_connection``, ``create_server`` and ``getaddrinfo``."""
+    """A network in the place of the running loop's ``create_connection``, ``create_server`` and ``getaddrinfo``."""
 
     def __init__(self) -> None:
         self.stopped: set[str] = set()
@@ -204,7 +204,8 @@ class EchoRequest(InternalRequest[EchoResponse]):
 class World:
     """The process ``b``, and the connections of process ``a``.
 
-    Echo responds as ``answers[method]`` says: at once with the method's name, or by a future, or by an error."""
+    Echo responds as ``answers[method]`` says: at once with the method's name, or by a future, or by an error.
+    """
 
     def __init__(self, settings: PeerSettings | None = None, own: str = "b-1", **config: Any) -> None:
         self.network = Network()

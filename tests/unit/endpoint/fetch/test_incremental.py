@@ -450,7 +450,7 @@ ACTIONS: Sequence[str] = ("produce", "produce", "produce", "evict", "close")
 
 @pytest.mark.parametrize("has_busy_one", [False, True])
 async def test_a_process_that_is_not_a_member_sends_its_clients_away(has_busy_one: bool) -> None:
-    """Each partition is refused, soon, also beside one that always has records; afterwards all goes on."""
+    """Refuse each partition soon, also beside one that always has records; afterwards all continue."""
 
     async with serving(3, has_sessions=True) as world:
         client = Client(world, range(3))

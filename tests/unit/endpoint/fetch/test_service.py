@@ -833,7 +833,8 @@ async def test_fetches_wait_for_bytes_in_turn_and_are_answered_without_records_i
 
 
 async def test_readers_that_never_read_leave_room_for_others() -> None:
-    """Ten ask for all that there is; four of them never take their responses, and small ones go on all the while."""
+    """Ten readers ask for all that there is; four of them never take their responses, and small fetches continue all
+    the while."""
 
     async with serving(cache_bytes=16 << 20) as world:
         world.topic("large", 1)

@@ -4,7 +4,8 @@ played.
 A datanode refuses a copy of a block whose replica it has open with the same generation stamp or a later one
 (FsDatasetImpl.createTemporary), and the NameNode tries again only after
 dfs.namenode.reconstruction.pending.timeout-sec, five minutes. So an open replica that a fence leaves behind must be of
-an earlier generation than the closed ones."""
+an earlier generation than the closed ones.
+"""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ async def test_the_fence_is_the_write_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [".spare", "final"])
 async def test_a_fence_finds_the_file_in_a_copied_root(tmp_path: Path, name: str) -> None:
-    """Restored from a backup, say: no file has the inode that it had."""
+    """Restore a root from a backup, for example: no file has the inode that it had."""
 
     async with opened(tmp_path):
         (tmp_path / "original").mkdir()
@@ -380,7 +380,8 @@ async def test_a_failed_write_ends_the_appender(
 async def test_a_file_to_write_without_a_descriptor_left_lacks_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others' segments are closed for it.  A read without one waits for better times."""
+    """A create without a descriptor gets OutOfSpace, for which other segments are closed; a read StorageUnavailable,
+    and may be repeated."""
 
     async with opened(tmp_path) as fs:
         await (await fs.create("/f")).close()
@@ -497,7 +498,7 @@ async def test_a_sync_fence_puts_bytes_and_names_on_disk(
 async def test_a_joined_file_is_on_disk_before_it_replaces_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And its name before the first part is deleted: whatever a loss of power leaves can be read."""
+    """The name, too, is on disk before the first part is deleted: whatever a loss of power leaves can be read."""
 
     async with opened(tmp_path) as fs:
         await put(fs, "/a", b"aa")
