@@ -37,7 +37,7 @@ class Panel:
     title: str
     queries: Sequence[Query]
     unit: str = "short"
-    """As Grafana calls it."""
+    """Unit, by Grafana's name of it."""
     description: str = ""
     most: float | None = None
     """Upper end of the axis."""

@@ -80,7 +80,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(server: Api
     assert scaled[proxies]["spec"]["replicas"] == 5
     assert scaled[proxies]["spec"]["template"] == template_before
 
-    # A setting of brokers starts brokers again, and nobody else.
+    # A setting of brokers restarts brokers, and no other pod.
     helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", "broker.config.block_bytes=67108864")
     changed = kept(server)
     assert "67108864" in changed[config]["data"]["broker.toml"]

@@ -16,9 +16,9 @@ from bmq.proxy.apis import ALL_APIS
 from tests.integration.largest_requests import TOPIC, largest
 
 SHARE = 0.02
-"""Of each API's limit: some hundreds of names, some thousands of partitions."""
+"""Share of each API's limit that is sent: some hundreds of names, some thousands of partitions."""
 PARTITIONS = 2_000
-"""Of a Produce or Fetch.  Most of them do not exist."""
+"""Number of partitions in a Produce or Fetch.  Most of them do not exist."""
 UNKNOWN_KEYS = (-1, 4, 7, 25, 999, 32_767)
 """APIs that clients may not call, or that are none."""
 NO_FRAMES = (

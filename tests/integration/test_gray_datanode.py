@@ -30,10 +30,9 @@ from tests.services.hdfs import HdfsCluster
 
 TIMEOUT_S = 600.0
 WAIT_S = 300.0
-"""For a condition, on a loaded machine."""
+"""Bound of a wait for a condition, on a loaded machine."""
 PAUSE_MS = {1: 5, 8: 20, 1000: 1000}
-"""Of the one producer of each partition, between an acknowledgement and the next record: a thousand are written
-lightly."""
+"""Pause, by the number of partitions, of each one's producer after an acknowledgement: a thousand get a light load."""
 SILENT_S = BrokerConfig().silent_flush_ms / 1000 + HdfsSettings().probe_timeout_s
 OPENINGS = 6
 """So many times the opening of all files is granted: what comes on top is the machine's unevenness.  What this test is

@@ -23,7 +23,7 @@ from tests.services.processes import wait_for
 pytestmark = pytest.mark.loops("uvloop", limit_s=240)
 
 PATIENT = HdfsSettings(call_deadline_s=120.0, complete_timeout_s=120.0)
-"""As long as a busy machine may take to bring a NameNode back, and its datanodes to report."""
+"""Settings with the time that a busy machine may take to bring a NameNode back, and its datanodes to report."""
 
 
 @contextlib.asynccontextmanager

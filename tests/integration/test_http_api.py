@@ -35,7 +35,7 @@ PLACES = {
     "partition": ["0", "1", "9", "-1", "0x", "99999999999999999999"],
     "member": ["node", "none", "0"],
 }
-"""What the parts of paths are drawn from: things that are there, and things that cannot be."""
+"""Values from which the parts of paths are drawn: things that exist, and things that cannot."""
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

@@ -37,7 +37,7 @@ PARTITIONS = 2_000
 PATIENCE_S = 120.0
 WARM = PARTITIONS / elements_max(ApiKey.PRODUCE)
 OLDER = 0.2
-"""Of the limit, in versions before the newest: they differ in how bytes are read, and a whole one takes seconds."""
+"""Share of the limit for versions before the newest: only the reading of bytes differs, a whole one takes seconds."""
 GROUPS = {
     ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT,
     ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP, ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.DELETE_GROUPS,

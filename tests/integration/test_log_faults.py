@@ -31,7 +31,7 @@ TIMEOUT_S = 400.0
 PARTITIONS = 4
 STEADY_ACKS = 1000
 LONG_S = 180.0
-"""For what takes a NameNode's restart, on a loaded machine."""
+"""Bound of a wait that includes a NameNode's restart, on a loaded machine."""
 ROUNDS = 5 if os.environ.get("BMQ_SOAK") else 1
 
 

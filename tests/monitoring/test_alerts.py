@@ -42,12 +42,12 @@ CHECKPOINTS = "bmq_checkpoint_flush_seconds_count"
 CROWD = 600
 """Partitions that share one open file: a place is passed on ten times a second at most, so the last waits a minute."""
 FLOOD_SHARE = 0.01
-"""Of what a request may ask for at most: some thousands of partitions."""
+"""Share of the most that a request may ask for: some thousands of partitions."""
 SEGMENT_BYTES = 1 << 20
 IDLE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent"
 UNDER_REPLICATED = "kafka_server_replicamanager_underreplicatedpartitions"
 BUSY_WITHIN_S = 400.0
-"""Until the idle share is below 0.1: 60 s x ln(10) = 138 s of a loop without a pause."""
+"""Bound of the wait until the idle share is below 0.1: 60 s x ln(10) = 138 s of a loop without a pause."""
 
 
 def impatient() -> dict[str, Any]:

@@ -31,7 +31,7 @@ COMPLAINTS = {
     "kafka_consumergroup_current_offset_sum": 'non-histogram and non-summary metrics should not have "_sum" suffix',
     "kafka_consumergroup_lag_sum": 'non-histogram and non-summary metrics should not have "_sum" suffix',
 }
-"""What `promtool check metrics` objects to, and stays."""
+"""Metrics to which `promtool check metrics` objects, and which stay, with its text."""
 
 
 @pytest.fixture(scope="module")

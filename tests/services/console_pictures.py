@@ -25,7 +25,7 @@ from tests.services.etcd import EtcdCluster
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "console"
 PICTURE_BYTES_MAX = 150_000
 HISTORY_S = 150.0
-"""How long the clients work before the pictures are taken: the charts need samples."""
+"""Time that the clients work before the pictures are taken: the charts need samples."""
 DESK = ViewportSize(width=1280, height=800)
 PHONE = ViewportSize(width=390, height=844)
 TOPICS = {"orders": 6, "payments": 12, "clicks.enriched": 24, "inventory-changes": 3, "audit": 1}
@@ -44,7 +44,7 @@ class Picture(NamedTuple):
     window: ViewportSize = DESK
     theme: Literal["light", "dark"] = "light"
     is_whole: bool = False
-    """Whether all of the page is on it, and not the window only."""
+    """True if the picture has all of the page, and not only the window."""
 
 
 PICTURES = (

@@ -21,7 +21,7 @@ from tests.services.processes import ServiceProcess
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 FOLDERS = ("/src", "/dist", "/opt/bmq", "/var/lib/bmq")
-"""Where the image has something of its own."""
+"""Folders in which the image has files of its own."""
 _FOLDER = re.compile(rf"(?<![\w.])(?:{'|'.join(FOLDERS)})(?![\w-])")
 _IS_RIGHT = "import ensurepip, pip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))"
 _PLAIN = {"FROM", "ARG", "LABEL", "EXPOSE"}

@@ -20,7 +20,7 @@ HELM_MIN = (3, 16)
 """The first that renders for the versions of Kubernetes that the chart is for."""
 KUBERNETES_VERSION = "v1.37.0"
 _STAGED_VERSION = "v0.37.0"
-"""Of Kubernetes' libraries, which its own go.mod names as folders of its repository."""
+"""Version of Kubernetes' libraries, which its own go.mod names as folders of its repository."""
 OPERATOR_MODULE = "github.com/prometheus-operator/prometheus-operator"
 OPERATOR_VERSION = "v0.85.0"
 OPERATOR_CRDS = "example/prometheus-operator-crd"

@@ -25,7 +25,7 @@ IS_SOAK = bool(os.environ.get("BMQ_SOAK"))
 ROUNDS = 5 if IS_SOAK else 1
 OUTAGE_S = 300.0 if IS_SOAK else 30.0
 ROLES = (PROXY, BROKER, CONTROLLER, COORDINATOR)
-# Of one second nobody need notice; after five a broker was declared dead by a probe, though its lease has not ended.
+# A pause of 1 s may go unnoticed; after 5 s a probe has declared a broker dead, though its lease has not ended.
 BLINKS_S = (1.0, 5.0)
 
 

@@ -25,7 +25,7 @@ class Console:
         self.url = url
         self.errors: list[str] = []
         self.expects_errors = False
-        """Whether answers with an error are part of the test: the browser logs each of them."""
+        """True where responses with an error are part of the test: the browser logs each of them."""
         page.set_default_timeout(WAIT_MS)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda message: self._logged(message.type, message.text))

@@ -17,10 +17,10 @@ TOPICS = 1_000
 PARTITIONS = 10
 GROUPS = 60
 REFRESH_BYTES_MAX = 64 << 10
-"""Of all answers that one look at a page takes: docs/console.md promises it."""
+"""Bound of all responses that one refresh of a page takes, as docs/console.md promises."""
 BATCH = 100
 ELEMENTS_MAX = 2_500
-"""Of a page, however many topics there are: what makes a page slow is what is drawn."""
+"""Bound of a page's elements, however many topics there are: drawing them is what makes a page slow."""
 
 
 @pytest.fixture(scope="module")
