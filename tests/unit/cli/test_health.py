@@ -45,7 +45,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def test_it_asks_where_the_server_listens(
     port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By a flag, the environment or the file; an address that means all of the machine's is asked on loopback."""
+    """Give the address by a flag, the environment or the file; one that means all interfaces is asked on loopback."""
     assert main(["health", "--http", f"127.0.0.1:{port}"]) == 0
     monkeypatch.setenv("BMQ_HTTP", f"0.0.0.0:{port}")
     assert main(["health"]) == 0

@@ -74,7 +74,7 @@ def test_java_is_missing(
 def test_a_root_or_a_topic_that_is_not_there_is_told_before_spark_starts(
     job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And a root that was mistyped is not made."""
+    """Run jobs with a missing root or topic: Spark is not started, and a mistyped root is not made."""
 
     def no_session(*_: object) -> None:
         raise AssertionError("Spark was started")

@@ -93,7 +93,7 @@ def test_describe(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
 def test_what_asks_for_compaction_is_told_that_there_is_none(
     admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By BMQ's servers, which have the topic config flush.mode; other Kafka clusters compact."""
+    """Create compacted topics: only BMQ's servers, which have the topic config flush.mode, cause a warning."""
     create = ("topic", "create", "--config", "cleanup.policy=compact")
     assert bmq(*create, "other") == 0
     assert bmq("topic", "describe", "other") == 0

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("text", ["", "-1", "1.0", "+1", "1_000", " 1", "٣", "²", "1" * 20, "1" * 5000])
 def test_what_is_not_a_number(text: str) -> None:
-    """Also so many digits that Python itself refuses them, with another error."""
+    """Read texts that are not numbers, and so many digits that Python itself refuses them, with another error."""
     for read in (whole_number, positive):
         with pytest.raises(argparse.ArgumentTypeError):
             read(text)

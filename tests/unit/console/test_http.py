@@ -197,7 +197,7 @@ async def test_an_address_in_use_says_what_to_do() -> None:
 
 @pytest.mark.loops("asyncio")
 async def test_scrapes_at_once_are_rendered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And each gets a whole answer."""
+    """Scrape several times at once: renderings do not overlap, and each scrape gets a whole response."""
     render = exposition.render
     working = threading.Semaphore(1)
 

@@ -47,7 +47,7 @@ async def get(server: HttpServer, path: str, host: str = "localhost") -> bytes:
 
 
 async def test_half_a_head_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor nothing at all, nor the second request of a connection."""
+    """Send nothing, half a head, or half of a connection's second request: the server closes after HEAD_S."""
     monkeypatch.setattr(http_connection, "HEAD_S", 0.05)
 
     async with serving() as server:

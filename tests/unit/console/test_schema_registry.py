@@ -171,7 +171,7 @@ async def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.leaves_tasks  # the requests that the server does not answer
 async def test_a_registry_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else each id of a page of records would wait, and the page would never come."""
+    """Time out at the registry: if each id of a page of records waited, the page would never come."""
     timeouts: list[asyncio.Timeout] = []
 
     def timeout(delay: float) -> asyncio.Timeout:

@@ -106,7 +106,7 @@ async def test_who_reads_slowly_gets_the_whole_response(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("large_metrics")
 async def test_who_does_not_read_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is gone then, whatever it has not read."""
+    """Fill all connections with clients that do not read: the next ones close them, whatever they have not read."""
     monkeypatch.setattr(http_connection, "CONNECTIONS_MAX", 5)
 
     async with serving() as server:

@@ -122,7 +122,7 @@ async def test_a_leader_that_stood_still_does_not_act_when_it_goes_on() -> None:
     store = MemoryStore()
     a, b = Candidate(store, "a"), Candidate(store, "b")
     first = await a.elected()
-    await asyncio.sleep(TTL_S - MARGIN_S - 0.01)  # nobody renews: as if the process were stopped
+    await asyncio.sleep(TTL_S - MARGIN_S - 0.01)  # no renewal: as if the process were stopped
     assert first.may_act
     await asyncio.sleep(0.02)
     assert not first.may_act

@@ -161,7 +161,7 @@ def test_only_the_leader_writes_and_numbers_only_grow(seed: int) -> None:
 
 
 def test_the_runs_change_leaders_and_owners() -> None:
-    """Else the property would show nothing."""
+    """Count leaders and owners in four runs: without changes the property would show nothing."""
     runs = [run(_live(seed), seed) for seed in range(4)]
     assert any(len({name for name, _ in w.writes}) == 2 for w in runs)
     assert max(owner.number for w in runs for owner in w.given.values()) >= 5

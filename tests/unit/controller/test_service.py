@@ -291,7 +291,7 @@ async def test_a_leader_that_stood_still_does_nothing_when_it_goes_on() -> None:
 
 
 async def test_a_write_that_arrives_after_its_leader_is_refused() -> None:
-    """Nothing else is in its way: the chunk is as it was, and the next leader has no reason to touch it."""
+    """Delay a write past its leader's end: the chunk is as it was, so only the leader's key refuses it."""
     async with world("a", "b", controllers=("c1", "c2")) as w:
         first = w.led_by()
         before = w.owners(first)
@@ -310,7 +310,7 @@ async def test_a_write_that_arrives_after_its_leader_is_refused() -> None:
 
 
 async def test_a_write_whose_answer_is_lost_is_known_for_done() -> None:
-    """Else what was moved is not watched, and is moved again as soon as balance likes."""
+    """Lose the response to a move's write: unless recognised as done, balancing would move the partition again."""
     async with world("a", "b") as w:
         one = w.led_by()
         key = next(key for key, owner in w.owners(one).items() if owner == "a")

@@ -47,7 +47,7 @@ class FakeMembers:
         self.left: list[str] = []
         self.measured: dict[str, list[Measured]] = {}
         self.open_file_reports: dict[str, OpenFileReport] = {}
-        self.shares: dict[str, int | None] = {}  # as each was last told
+        self.shares: dict[str, int | None] = {}  # the share last sent to each
         self.broken: list[Callable[[str, str], None]] = []
 
     async def probe(self, member: Member) -> Evidence:
@@ -180,7 +180,7 @@ class World:
         self.store = MemoryStore()
         self.storage = MemoryStorage()
         self.members = FakeMembers()
-        self.writes: list[tuple[str, list[str]]] = []  # who wrote which keys of the assignment
+        self.writes: list[tuple[str, list[str]]] = []  # each writer and its keys of the assignment
         self.standbys: list[Standby] = []
         self._leases: dict[str, int] = {}
         self._kv = MemoryKeyValue(self.store)

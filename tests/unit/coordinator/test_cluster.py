@@ -232,7 +232,7 @@ async def test_a_parked_join_goes_on_at_the_next_coordinator_when_the_shard_is_g
         await asyncio.sleep(0.1)
         world.give(0, "b")
         world.tell()
-        assert (await parked).error_code == ErrorCode.UNKNOWN_MEMBER_ID  # of no stored generation: it joins anew
+        assert (await parked).error_code == ErrorCode.UNKNOWN_MEMBER_ID  # of no stored generation: it joins again
         assert await proxy.heartbeat(GROUP, member, generation) == 0  # and the stored one goes on
 
 
@@ -258,7 +258,7 @@ async def test_a_request_of_several_groups_is_split_and_joined_in_its_order() ->
         for number, group in enumerate(groups):
             assert await proxy.commit(group, number) == 0
         group_class = m.OffsetFetchRequest.OffsetFetchRequestGroup
-        names = [*groups, groups[0]]  # the last is told once
+        names = [*groups, groups[0]]  # a repeated name is listed once
         request = m.OffsetFetchRequest(
             version=9,
             groups=[group_class(group_id=each, member_id=None, member_epoch=-1, topics=None) for each in names],

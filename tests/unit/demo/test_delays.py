@@ -66,7 +66,7 @@ def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_java_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By the first package that apt-get has."""
+    """Install Java by the first package that apt-get has."""
     versions = iter([None, 21])
     monkeypatch.setattr(java, "java_version", lambda: next(versions))
     monkeypatch.setattr("os.geteuid", lambda: 0)

@@ -107,7 +107,7 @@ def test_the_unit_gives_a_server_time_to_end(service: configparser.SectionProxy)
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")
 def test_systemd_takes_the_unit_and_finds_it_safe(tmp_path: Path) -> None:
-    """Nothing is unknown to systemd, and its own rating, of 10 for what may do anything, is under 2."""
+    """Verify the unit with systemd: no setting is unknown, and its security rating, 10 being the worst, is under 2."""
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/bmq/bin/bmq", "/bin/true"))
     verified = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
@@ -138,7 +138,7 @@ def of_bmq(services: dict[str, Any]) -> dict[str, NodeConfig]:
 
 
 def test_the_compose_file_is_one() -> None:
-    """By the compose specification: nothing is unknown to it, and what a service names is there."""
+    """Validate by the compose specification: no unknown keys, and whatever a service names exists."""
     compose_spec.PyCompose.from_json(json.dumps(yaml.safe_load(COMPOSE.read_text()))).validate()
 
 
@@ -153,7 +153,7 @@ def test_every_role_is_there_and_nothing_is_misspelt(services: dict[str, Any]) -
 
 
 def test_clients_reach_each_proxy_where_they_are_told(services: dict[str, Any]) -> None:
-    """From this machine by the published port, from other containers by the service's name."""
+    """Reach proxies from this machine by the published port, from other containers by the service's name."""
     outside = []
     for name, config in of_bmq(services).items():
         published = dict(port.removeprefix("127.0.0.1:").split(":") for port in services[name].get("ports", ()))

@@ -39,7 +39,7 @@ def test_paths_below_mounts_are_rewritten_once(text: str, found: str) -> None:
 
 
 def test_a_container_has_the_images_environment_and_its_own(tmp_path: Path) -> None:
-    """And a command, prefixed with what runs it in its machine."""
+    """Build a container's environment and its command, prefixed with the command that enters its machine."""
     env = [
         {"name": "INDEX", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}},
         {"name": "ZONE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['topology.kubernetes.io/zone']"}}},

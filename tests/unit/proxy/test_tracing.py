@@ -231,7 +231,7 @@ def test_of_two_clients_only_the_one_that_is_drawn_is_traced_to_the_broker() -> 
 
 
 def test_a_broker_that_does_not_trace_serves_what_carries_a_trace() -> None:
-    """And one of an earlier version: both skip the header's tagged fields."""
+    """Send traced requests to a broker that, like one of an earlier version, skips the header's tagged fields."""
 
     async def main(w: World) -> None:
         broker = w.cluster.broker("b1")

@@ -38,7 +38,7 @@ def folders_with_init() -> set[str]:
 
 
 def test_every_folder_with_an_init_is_a_listed_package() -> None:
-    """And the other way round; each once."""
+    """Compare the listed packages with the folders that have an ``__init__.py``: each is listed once."""
     assert set(PACKAGES) == folders_with_init()
     assert len(PACKAGES) == len(set(PACKAGES))
 
@@ -103,12 +103,12 @@ def test_every_package_can_be_imported(package: str) -> None:
 
 
 def test_bmq_itself_is_only_a_namespace() -> None:
-    """So that it may be spread over folders (PEP 420)."""
+    """Check that ``bmq`` has no file, so that it may be spread over folders (PEP 420)."""
     assert importlib.import_module("bmq").__file__ is None
 
 
 def test_importing_a_folder_by_its_bare_name_is_banned() -> None:
-    """With the repository on the path it would load every module a second time."""
+    """Check the ban: with the repository on the path, such an import would load every module a second time."""
     banned = PROJECT["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]
     assert set(banned) == {folder.name for folder in product_folders()}
 

@@ -168,7 +168,7 @@ async def test_fetches_are_refused_only_while_metadata_names_others() -> None:
 
         node._set_member(False)
         assert await told() == ([0], ErrorCode.NONE), "nobody else is there"
-        await node.controller.close()  # which would find that nobody is there
+        await node.controller.close()  # which would find no member
         await show(Put(member_key("bmq", "m"), encode_member(other)))
         assert await told() == ([5], ErrorCode.NOT_LEADER_OR_FOLLOWER)
         await show(Delete(member_key("bmq", "m")))

@@ -185,7 +185,7 @@ async def test_members_that_start_at_once_with_one_root_all_serve(is_new: bool) 
 
 @pytest.mark.parametrize("is_new", [False, True])
 async def test_of_members_that_start_at_once_with_several_roots_those_of_one_serve(is_new: bool) -> None:
-    """Also when an older version has written its file to each of the roots."""
+    """Start members with three roots at once, new or with an older version's file in each: those of one root serve."""
 
     kv, storages = new_store(), [MemoryStorage() for _ in range(3)]
     members = [MemoryFileSystem(storages[number % 3], f"m{number}") for number in range(6)]

@@ -91,7 +91,7 @@ while True:
 async def _until(folder: Path, name: str, starts: int) -> None:
     async with asyncio.timeout(30):
         while not (folder / name).exists() or len((folder / name).read_text().split()) < starts:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # what another process writes announces itself to nobody here
+            await asyncio.sleep(0.01)  # another process's writes notify no watcher here
 
 
 @pytest.mark.parametrize("kind", ["once", "steady"])

@@ -57,7 +57,7 @@ def imported(code: str, **environment: str) -> str:
     ],
 )
 def test_workers_run_the_interpreter_that_imports_it(environment: dict[str, str], expected: str) -> None:
-    """Also where its environment is not activated; unless the user, or spark-submit, has chosen."""
+    """Import without an activated environment: workers run this interpreter, unless the user or spark-submit chose."""
     code = "from bmq.spark import BmqDataSource; print(os.environ.get('PYSPARK_PYTHON'))"
     assert imported(code, **environment) == expected
 
@@ -76,7 +76,7 @@ except ModuleNotFoundError as error:
 
 
 def test_the_schema_is_that_of_sparks_kafka_source() -> None:
-    """And what the decoder builds fits it to the letter: Spark takes nothing else."""
+    """Compare with the decoder's schema, which must fit to the letter: Spark takes nothing else."""
     assert BmqDataSource.name() == "bmq"
     assert tuple(source().schema().names) == KAFKA
     whole = source(INCLUDEHEADERS="true").schema()

@@ -249,7 +249,7 @@ def test_a_link_to_a_folder_of_dot_files_stays_one(file: Path, tmp_path: Path, m
     assert "file:///r" in real.read_text()
 
 
-# --------------------------------------------------------------------------------------------- who takes from one
+# ------------------------------------------------------------------------------------ commands that use a profile
 
 
 def test_commands_over_kafka(
@@ -311,7 +311,7 @@ def test_who_reads_none(words: list[str], capsys: Told) -> None:
 
 
 def test_every_command_that_asks_a_cluster_takes_a_profile() -> None:
-    """Also a command that is added later."""
+    """Look at every command of the parser, so that one that is added later cannot lack ``--profile``."""
     for command in walk(build_parser()):
         names = {name for option in command.options for name in option.names}
         if names & {"--bootstrap-server", "--http", "--root"} and command.path[1] not in ("serve", "health", "profile"):

@@ -77,7 +77,7 @@ async def test_what_is_read_ahead_ends_with_the_one_that_reads() -> None:
 
 
 async def test_the_rebuilt_store_knows_its_root() -> None:
-    """Also one of an older version, which has no id yet."""
+    """Rebuild from a root of an older version, which has no id yet: it gets one."""
 
     storage, kv = MemoryStorage(), MemoryKeyValue(MemoryStore())
     fs = MemoryFileSystem(storage, "rebuild")

@@ -517,7 +517,7 @@ def test_cat_tells_of_holes_and_goes_on(root: Root) -> None:
 
 
 def test_cat_knows_the_offset_due_where_an_index_has_it_begin(root: Root) -> None:
-    """Else a damaged length field there looks like any damage."""
+    """Damage the length field where an index has a batch begin: without that offset it would look like any damage."""
     root.idx(described(FIRST, *THREE))
     spoil(root.log(0, *THREE), SIZE + 11)
     status, out, err = root.run("cat", "--topic", "orders", "--offset", "4")
@@ -681,7 +681,7 @@ def test_standard_streams_that_are_closed(closed: str, root: Root) -> None:
 
 
 def test_verify_tells_how_far_it_is(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By bytes over all files, and by files."""
+    """Verify two files: progress is reported by bytes over all files, and by files."""
     monkeypatch.setattr(progress, "LOG_S", 0.0)
     first, second = batch(0), batch(3)
     root.log(0, first, second)

@@ -322,7 +322,7 @@ def test_a_plan_that_moves_nothing_looks_at_no_partition() -> None:
 
 
 def test_a_plan_comes_in_steps_of_bounded_work() -> None:
-    """From nothing, after a death, and for a new broker: no step looks at more than a few thousand partitions."""
+    """Plan from nothing, after a death, and for a new broker: no step covers more than a few thousand partitions."""
     everything = keys(*[3 * CHUNK] * 20, *[1] * 3000)
     fresh = view_of(brokers=brokers(10), owners=dict.fromkeys(everything, ""))
     assigned = list(plan_in_steps(fresh, 0.0))

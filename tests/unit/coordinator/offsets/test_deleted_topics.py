@@ -191,7 +191,7 @@ async def test_fetches_by_name_by_id_and_of_everything_show_the_same() -> None:
         assert await world.commit("g", 3, topic="events") == 0
         old = world.catalog.topics["orders"]
         assert await _by_id(world, "g", old) == (0, 7)
-        world.catalog.topics["orders"] = AGAIN  # before anybody has heard of it
+        world.catalog.topics["orders"] = AGAIN  # before any process sees it
         assert await world.fetch("g") == -1
         assert await _by_id(world, "g", AGAIN) == (0, -1)
         assert await _by_id(world, "g", old) == (ErrorCode.UNKNOWN_TOPIC_ID, -1)

@@ -83,7 +83,7 @@ async def test_a_record_that_the_log_does_not_take_is_refused_alone() -> None:
 
 @pytest.mark.parametrize("is_flushed", [False, True])
 async def test_a_failed_append_is_answered_retriable_and_the_shard_loads_again(is_flushed: bool) -> None:
-    """Also when the batch did become durable: a crash between append and answer."""
+    """Fail an append, also one whose batch became durable: a crash between append and response."""
 
     async with running(World()) as world:
         assert await world.commit("g", 1) == 0

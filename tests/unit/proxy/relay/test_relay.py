@@ -53,7 +53,7 @@ def relays_of(world: Cluster) -> RelayPool:
 
 
 async def test_produces_go_on_in_order_through_another_proxy() -> None:
-    """Nothing of it is an error: what was under way when the connection broke is kept, as on any broken connection."""
+    """Cut the proxy off with batches in flight: they are kept, as on any broken connection, and none fails."""
 
     async with relayed() as world:
         sent = [world.send(idempotent(number)) for number in range(10)]
@@ -120,7 +120,7 @@ async def test_a_way_that_nobody_wants_for_a_while_is_given_up_and_the_next_is_d
         world.isolate("b1")
         assert await answers([world.send(plain())]) == [("NONE", 1)]
         assert len(relays_of(world)) > 0
-        await asyncio.sleep(60)  # long past the sweep that forgets what nobody writes to
+        await asyncio.sleep(60)  # long past the sweep that forgets unused relays
         assert len(relays_of(world)) == 0
         assert len(world.proxies["p2"].relay) == 0
         world.network.unreachable.clear()
@@ -365,7 +365,7 @@ async def test_a_broker_that_does_not_respond_there_is_said_to_be_silent(monkeyp
 
 @pytest.mark.parametrize("to", ["p2", "p3", "nobody", ""])
 async def test_only_brokers_are_relayed_to(to: str) -> None:
-    """Neither this process nor another proxy, so that nothing goes two steps round."""
+    """Relay to this process or to another proxy: refused, so that no request takes two steps."""
 
     async with relayed(proxies=("p2", "p3")) as world:
         response = await Caller(world).ping(to)

@@ -53,7 +53,7 @@ async def test_a_partition_that_is_not_open_is_left_out_and_is_not_opened_for_it
         keys = await written(c)
         c.topic(1, "events")
         (unassigned,) = c.keys("events")
-        c["a"].view.assign("b", unassigned)  # b has not heard of it
+        c["a"].view.assign("b", unassigned)  # b does not see it yet
         assert await finder(c).find([*keys, unassigned]) == {key: key.partition for key in keys}
 
 

@@ -201,7 +201,7 @@ async def test_a_connection_that_comes_and_goes_reaches_all() -> None:
         senders.peers.connect()
         await settled(senders, RouteState.OPEN)
         senders.peers.cut()
-        senders.peers.connect()  # before all have heard of the first
+        senders.peers.connect()  # before all partitions see the first
         await asyncio.sleep(1)
         assert senders.states == {RouteState.OPEN}
         senders.peers.cut()

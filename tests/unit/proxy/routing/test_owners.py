@@ -614,7 +614,7 @@ async def test_rule_2_an_owner_that_cannot_be_asked_says_nothing() -> None:
 
 
 async def test_a_reader_goes_on_with_the_next_owner() -> None:
-    """Also one that was behind the tail; and nothing comes twice or out of order."""
+    """Move a partition, then kill its owner, under a reader: nothing comes twice or out of order."""
 
     async with cluster() as world:
         offset = 0

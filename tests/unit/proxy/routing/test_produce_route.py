@@ -159,7 +159,7 @@ UNASSIGNED, UNREACHED, OPEN, REFUSED, SETTLING = (
     RouteState.SETTLING,
 )
 ROWS: list[tuple[RouteState, str, RouteState, list[str]]] = [
-    # Nobody is assigned.
+    # No broker is assigned.
     (UNASSIGNED, "assigned to b, which is up", OPEN, []),
     (UNASSIGNED, "assigned to b", UNREACHED, []),
     (UNASSIGNED, "assigned to nobody", UNASSIGNED, []),
@@ -305,7 +305,7 @@ def test_a_refused_part_does_not_come_after_what_followed_it() -> None:
 
 
 def test_a_producers_later_batches_are_given_up_with_an_earlier_one() -> None:
-    """Also when the later one is still under way when the earlier one is given up, and is refused then."""
+    """Give up a producer's batch while its later one is in flight, which is then refused: it is given up too."""
     story = Story()
     story.tell(Assigned("a", is_up=True))
     story.hand(7, 8, 7)

@@ -244,7 +244,7 @@ def test_times_and_names_that_arrow_cannot_tell() -> None:
 @given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["data", "data", "commit", "abort"])), max_size=25))
 @settings(max_examples=60)
 def test_aborted_transactions_of_producers_that_interleave(steps: list[tuple[int, str]]) -> None:
-    """And records of no transaction in between; every transaction is decided."""
+    """Interleave transactions of three producers with plain records; every transaction is decided in the end."""
     data, offset = b"", 0
     seen: set[int] = set()
     open_offsets: dict[int, list[int]] = {}

@@ -181,7 +181,7 @@ async def test_a_slow_run_is_stopped_by_the_next(
     await write(fs, folder, {"0": [0, 1, 2]})
     files = tuple(await slow.staged(folder))
     await job(fs)
-    await write(fs, folder, {"0": [0, 1, 2]})  # a task that nobody stopped writes on
+    await write(fs, folder, {"0": [0, 1, 2]})  # a task that was not stopped writes on
     with pytest.raises(RunFenced):
         await slow.commit(Append(ranges={0: (0, 3)}, files=files, rows=3))
     assert [child.path async for child in fs.list(STAGING)] == [], "nor does it leave anything behind"

@@ -290,7 +290,7 @@ async def test_aborted_transactions_are_told_and_open_ones_end_the_log() -> None
 
 
 async def test_an_abort_in_a_later_segment_than_what_is_read() -> None:
-    """And no more indexes than lead to it."""
+    """Put an abort into a later segment than those read: no more indexes are read than lead to it."""
 
     fs = MemoryFileSystem(MemoryStorage(), "test")
     store = await Store(fs).create()

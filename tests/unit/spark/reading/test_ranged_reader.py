@@ -90,7 +90,7 @@ def test_slices_in_order_across_chunks_and_files(io: StorageLoop, fs: Watched) -
 
 
 def test_read_ahead_is_bounded(io: StorageLoop, fs: Watched) -> None:
-    """Also across files; and what was read ahead is dropped with its reader."""
+    """Read across two files: read-ahead keeps its bound, and is dropped with its reader."""
     write(io, fs, series(0, 100), series(100, 100))
     pieces = plan(io, fs)
     fs.paths.clear()

@@ -181,7 +181,7 @@ async def test_a_target_is_kept_to_and_reached() -> None:
     assert not await again.batch()
 
 
-# -------------------------------------------------------------------------------------------- new, gone, made anew
+# ------------------------------------------------------------------------------------------- new, gone, made again
 
 
 async def test_new_partitions_are_read_from_their_beginning() -> None:

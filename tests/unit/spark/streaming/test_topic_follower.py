@@ -162,7 +162,7 @@ async def test_partitions_wanted_later_are_told_of_too() -> None:
 
 
 async def test_a_checkpoint_that_cannot_be_decoded_is_none() -> None:
-    """Nor are the deltas behind it, until the next full one."""
+    """Write a checkpoint that cannot be decoded: it is skipped, with the deltas behind it, until the next full one."""
 
     fs = MemoryFileSystem(MemoryStorage(), "test")
     store, journal = Store(fs), Journal(fs)
