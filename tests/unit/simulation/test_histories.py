@@ -1,4 +1,4 @@
-"""How random histories are dealt to tests, and what a failed one says (tests/simulation/histories.py)."""
+"""The deal of random histories to tests, and the output for a failed one (tests/simulation/histories.py)."""
 
 from __future__ import annotations
 
