@@ -69,6 +69,7 @@ async def move_shards(one: Story, host: str) -> None:
     )
 
 
+@pytest.mark.leaves_tasks  # broker1's, whose storage never responds again
 @pytest.mark.seed(0)
 async def test_a_broker_from_which_coordinators_load_gives_their_logs_to_another() -> None:
     """Nothing is written there, and a coordinator reads through it what it has to know before it serves."""

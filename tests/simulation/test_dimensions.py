@@ -53,13 +53,13 @@ def speaker(store: MemoryStore, version: Version, faults: KvFaults | None = None
 @pytest.mark.parametrize("writer", Version)
 @pytest.mark.parametrize("reader", Version)
 @pytest.mark.seed(1)
-async def test_a_record_passes_from_each_version_to_each(driver: Version, reader: Version) -> None:
+async def test_a_record_passes_from_each_version_to_each(writer: Version, reader: Version) -> None:
     """Only ``settled`` is lost on the way, where either does not know it."""
 
     store = MemoryStore()
-    assert isinstance(await ownership.store(speaker(store, driver), RECORD, LEFT, 0), ownership.Stored)
+    assert isinstance(await ownership.store(speaker(store, writer), RECORD, LEFT, 0), ownership.Stored)
     found, _ = await ownership.read(speaker(store, reader), RECORD)
-    knows = Version.EARLIER not in (driver, reader)
+    knows = Version.EARLIER not in (writer, reader)
     assert found == (LEFT if knows else replace(LEFT, is_settled=False))
 
 
