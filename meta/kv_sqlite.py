@@ -3,13 +3,11 @@
 One thread does all SQLite work.  All calls queued when it wakes become **one** SQLite transaction (group commit), so
 that a thousand concurrent commits cost a few disk syncs.  Each is still decided on its own, in order, from what those
 before it wrote, and is answered after the sync.  Nothing of a call is written before it is decided, so no savepoints
-are needed: a call either writes all it has or nothing.
+are needed: a call either writes all it has or nothing.  The tables are in ``sqlite_tables``.
 
 Invariants:
 
 * Only the process that holds the flock on ``<path>.lock`` touches the file.  The kernel drops it with the process.
-* ``state.revision`` is written in the transaction of the changes that it numbers: a kill loses both or neither.
-* ``history`` has the changes of each revision in (``compacted``, ``revision``], at most ``history`` revisions.
 * A lease lasts as long as the process: no other one can hold it, and the lock shows that the process lives.  So leases
   live in memory, to renew one writes nothing, and entries with a lease are deleted when the store is opened.
 * A COMMIT that fails may or may not be on the disk, and a second sync proves nothing about the first.  Unless the disk
@@ -31,7 +29,6 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, TypeVar
 
 from bmq.core.aio.waiters import Waiters
@@ -39,11 +36,8 @@ from bmq.core.logging.fields import fields
 from bmq.meta.kv import (
     Changes,
     Commit,
-    Compacted,
     Compare,
-    Delete,
     Entry,
-    Event,
     KvError,
     KvUnavailable,
     KvUnknown,
@@ -54,26 +48,14 @@ from bmq.meta.kv import (
     holds,
     prefix_range,
 )
-from bmq.meta.kv_memory import HISTORY_REVISIONS, WATCH_BATCH
+from bmq.meta.kv_memory import HISTORY_REVISIONS
+from bmq.meta.sqlite_tables import SqliteTables
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 QUEUE_CALLS = 1024
 """Calls handed to the thread and not yet answered; further callers wait.  Also bounds one SQLite transaction."""
-
-_FORMAT = 1
-_SCHEMA = (
-    "CREATE TABLE entries (key BLOB PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL,"
-    " lease INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE INDEX entries_leased ON entries (lease) WHERE lease != 0",
-    # A NULL value is a deletion.
-    "CREATE TABLE history (revision INTEGER NOT NULL, key BLOB NOT NULL, value BLOB, lease INTEGER NOT NULL,"
-    " PRIMARY KEY (revision, key)) WITHOUT ROWID",
-    "CREATE TABLE state (revision INTEGER NOT NULL, compacted INTEGER NOT NULL)",
-    "INSERT INTO state VALUES (1, 1)",
-    f"PRAGMA user_version = {_FORMAT}",
-)
 
 
 class StoreLocked(KvError):
@@ -87,7 +69,7 @@ class _Job:
     ``is_write``: after a failed COMMIT the call's outcome is unknown.
     """
 
-    act: Callable[[_Tables], Any]
+    act: Callable[[_Transactions], Any]
     is_write: bool
     future: asyncio.Future[Any]
 
@@ -140,7 +122,7 @@ class SqliteKeyValue:
 
     async def get(self, key: str) -> Entry | None:
         raw = key.encode()
-        return await self._call(lambda tables: tables.get(raw))
+        return await self._call(lambda calls: calls.tables.get(raw))
 
     async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> AsyncIterator[Entry]:
         (low, high), last = prefix_range(prefix), after.encode()
@@ -153,20 +135,20 @@ class SqliteKeyValue:
             last = page[-1].key.encode()
 
     async def revision(self) -> int:
-        return await self._call(lambda tables: tables.revision)
+        return await self._call(lambda calls: calls.tables.revision)
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
         check_commit(compares, writes)
-        return await self._call(lambda tables: tables.commit(compares, writes), is_write=True)
+        return await self._call(lambda calls: calls.commit(compares, writes), is_write=True)
 
     async def grant(self, ttl_s: float) -> int:
-        return await self._call(lambda tables: tables.grant())
+        return await self._call(lambda calls: calls.grant())
 
     async def keep_alive(self, lease: int) -> float:
-        return await self._call(lambda tables: tables.keep_alive(lease))
+        return await self._call(lambda calls: calls.keep_alive(lease))
 
     async def revoke(self, lease: int) -> None:
-        await self._call(lambda tables: tables.revoke(lease), is_write=True)
+        await self._call(lambda calls: calls.revoke(lease), is_write=True)
 
     async def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[Changes, None]:
         (low, high), seen = prefix_range(prefix), after_revision
@@ -186,12 +168,12 @@ class SqliteKeyValue:
         self._thread.join()  # nothing is left in it that could block
 
     async def _page(self, low: bytes, high: bytes, after: bytes, limit: int) -> Sequence[Entry]:
-        return await self._call(lambda tables: tables.page(low, high, after, limit))
+        return await self._call(lambda calls: calls.tables.page(low, high, after, limit))
 
     async def _changes(self, low: bytes, high: bytes, after_revision: int) -> tuple[Sequence[Changes], int]:
-        return await self._call(lambda tables: tables.changes(low, high, after_revision))
+        return await self._call(lambda calls: calls.tables.changes(low, high, after_revision))
 
-    async def _call(self, act: Callable[[_Tables], T], *, is_write: bool = False) -> T:
+    async def _call(self, act: Callable[[_Transactions], T], *, is_write: bool = False) -> T:
         await self._room.acquire()
         job = _Job(act, is_write, self._loop.create_future())
         if not self._submit(job):
@@ -255,20 +237,20 @@ class SqliteKeyValue:
         with contextlib.ExitStack() as held:
             try:
                 held.enter_context(_flock(self._path))
-                tables = held.enter_context(contextlib.closing(_Tables(self._path, self._history)))
+                transactions = held.enter_context(contextlib.closing(_Transactions(self._path, self._history)))
             except (OSError, sqlite3.Error, KvError) as error:
                 known = error if isinstance(error, KvError) else KvError(f"cannot open {self._path}: {error}")
                 self._post(self._refuse, known)
                 return
-            self._post(self._accept, tables.revision)
-            self._serve(tables)
+            self._post(self._accept, transactions.tables.revision)
+            self._serve(transactions)
 
-    def _serve(self, tables: _Tables) -> None:
+    def _serve(self, transactions: _Transactions) -> None:
         while (jobs := self._take()) is not None:
             self._taken = jobs
-            outcomes = tables.group(jobs)
+            outcomes = transactions.group(jobs)
             self._taken = ()
-            self._post(self._deliver, outcomes, tables.revision)
+            self._post(self._deliver, outcomes, transactions.tables.revision)
 
     def _take(self) -> Sequence[_Job] | None:
         """Return all queued jobs, once there are any; None if the store is closed and all jobs are done."""
@@ -290,67 +272,44 @@ class SqliteKeyValue:
                 self._closing = True
 
 
-class _Tables:
-    """The file's content.  Created, used and closed by one thread."""
+class _Transactions:
+    """The calls of one opened file, decided and written in groups, and its leases.  Used by one thread."""
 
     def __init__(self, path: str, history: int) -> None:
         self._path = path
-        self._history = history
         self._failure = ""  # why the file is to be opened again first
-        self._connect()
+        self._leases: set[int] = set()
+        self.tables = SqliteTables(path, history)
         try:
             # The first id is above all that an earlier process can have put into the history.
-            self._last_lease: int = self.revision << 20
-            self._leases: set[int] = set()
+            self._last_lease: int = self.tables.revision << 20
             self._drop_stale_leases()
         except BaseException:
-            self._db.close()
-            raise
-
-    def _connect(self) -> None:
-        self._db = sqlite3.connect(self._path, isolation_level=None, timeout=1.0)
-        try:
-            self._prepare()
-            self.revision, self._compacted = self._saved = self._db.execute("SELECT * FROM state").fetchone()
-        except BaseException:
-            self._db.close()
+            self.tables.close()
             raise
 
     def close(self) -> None:
-        self._db.close()
-
-    def _open_again(self) -> None:
-        """Open the file again after a failed COMMIT.
-
-        Raises sqlite3.Error or KvError if the file cannot be used yet; then this may be repeated.  What the failed
-        COMMIT has left in the write-ahead log may be in the kernel's cache alone: the checkpoint writes it to the file,
-        and syncs that, before anything is committed after it.
-        """
-        self._db.close()
-        self._connect()
-        is_busy, *_ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if is_busy:
-            raise KvError(f"{self._path}: the write-ahead log cannot be written back")
-        _log.warning("the metadata store was opened again", extra=fields(path=self._path, revision=self.revision))
-        self._failure = ""
+        self.tables.close()
 
     def group(self, jobs: Sequence[_Job]) -> list[_Outcome]:
         """Do all jobs in order, in one SQLite transaction."""
         if self._failure:
             try:
-                self._open_again()
+                self.tables.open_again()
             except (sqlite3.Error, KvError) as error:
                 text = f"{self._failure}, which fails: {error}"
                 return [_Outcome(job, error=KvUnavailable(text)) for job in jobs]
+            self._failure = ""
         leases, committing = set(self._leases), False
         try:
-            self._db.execute("BEGIN")
+            self.tables.begin()
             outcomes = [self._outcome(job) for job in jobs]
-            self._save()
+            self.tables.save()
             committing = True
-            self._db.execute("COMMIT")
+            self.tables.commit()
         except sqlite3.Error as error:
-            self._undo(leases)
+            self.tables.rollback()
+            self._leases = leases
             if committing and error.sqlite_errorcode != sqlite3.SQLITE_FULL:
                 self._failure = f"{self._path} failed to commit ({error}) and must be opened again"
                 _log.error(
@@ -358,47 +317,17 @@ class _Tables:
                     extra=fields(path=self._path, error=error),
                 )
             return [self._failed(job, error, committing) for job in jobs]
-        self._saved = (self.revision, self._compacted)
         return outcomes
 
-    def get(self, key: bytes) -> Entry | None:
-        row = self._db.execute("SELECT key, value, revision, lease FROM entries WHERE key = ?", (key,)).fetchone()
-        return _entry(*row) if row else None
-
-    def page(self, low: bytes, high: bytes, after: bytes, limit: int) -> list[Entry]:
-        rows = self._db.execute(
-            "SELECT key, value, revision, lease FROM entries WHERE key >= ? AND key < ? AND key > ?"
-            " ORDER BY key LIMIT ?",
-            (low, high, after, limit),
-        )
-        return [_entry(*row) for row in rows]
-
-    def changes(self, low: bytes, high: bytes, after_revision: int) -> tuple[list[Changes], int]:
-        """Return the next changes of keys in [low, high), and the revision up to which they are complete.
-
-        Raises Compacted if they are no longer kept.
-        """
-        if after_revision < self._compacted:
-            raise Compacted(self._compacted)
-        if after_revision >= self.revision:
-            return [], after_revision
-        upto = min(self.revision, after_revision + WATCH_BATCH)
-        rows = self._db.execute(
-            "SELECT revision, key, value, lease FROM history"
-            " WHERE revision > ? AND revision <= ? AND key >= ? AND key < ? ORDER BY revision",
-            (after_revision, upto, low, high),
-        )
-        return [[_event(*row) for row in group] for _, group in groupby(rows, lambda row: row[0])], upto
-
     def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
-        current = {compare.key: self.get(compare.key.encode()) for compare in compares}
+        current = {compare.key: self.tables.get(compare.key.encode()) for compare in compares}
         if not all(holds(compare, current[compare.key]) for compare in compares):
-            return Commit(False, self.revision, current)
+            return Commit(False, self.tables.revision, current)
         for write in writes:
             if isinstance(write, Put) and write.lease:
                 self._check(write.lease)
-        self._apply(writes)
-        return Commit(True, self.revision, {})
+        self.tables.apply(writes)
+        return Commit(True, self.tables.revision, {})
 
     def grant(self) -> int:
         self._last_lease += 1
@@ -412,7 +341,7 @@ class _Tables:
     def revoke(self, lease: int) -> None:
         self._check(lease)
         self._leases.remove(lease)
-        self._delete_leased(lease)
+        self.tables.delete_leased(lease)
 
     def _check(self, lease: int) -> None:
         if lease not in self._leases:
@@ -428,69 +357,12 @@ class _Tables:
         kind = KvUnknown if committing and job.is_write else KvUnavailable
         return _Outcome(job, error=kind(f"{self._path}: {error}"))
 
-    def _undo(self, leases: set[int]) -> None:
-        if self._db.in_transaction:  # some errors have rolled back already
-            self._db.execute("ROLLBACK")
-        self._leases = leases
-        self.revision, self._compacted = self._saved
-
-    def _delete_leased(self, lease: int) -> None:
-        rows = self._db.execute("SELECT key FROM entries WHERE lease = ? AND lease != 0", (lease,)).fetchall()
-        self._apply([Delete(key.decode()) for (key,) in rows])
-
-    def _apply(self, writes: Sequence[Write]) -> None:
-        """Write under the next revision; deleting an absent key changes nothing."""
-        revision = self.revision + 1
-        changed = [self._write(write, revision) for write in writes]
-        if any(changed):
-            self.revision = revision
-
-    def _write(self, write: Write, revision: int) -> bool:
-        key = write.key.encode()
-        if isinstance(write, Delete):
-            if not self._db.execute("DELETE FROM entries WHERE key = ?", (key,)).rowcount:
-                return False
-            self._db.execute("INSERT INTO history VALUES (?, ?, NULL, 0)", (revision, key))
-            return True
-        self._db.execute(
-            "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", (key, write.value, revision, write.lease)
-        )
-        self._db.execute("INSERT INTO history VALUES (?, ?, ?, ?)", (revision, key, write.value, write.lease))
-        return True
-
-    def _save(self) -> None:
-        """Write the revision, and delete the history that is too old.  Once a transaction."""
-        if self.revision == self._saved[0]:
-            return
-        self._compacted = max(self._compacted, self.revision - self._history)
-        self._db.execute("DELETE FROM history WHERE revision <= ?", (self._compacted,))
-        self._db.execute("UPDATE state SET revision = ?, compacted = ?", (self.revision, self._compacted))
-
-    def _prepare(self) -> None:
-        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")  # before WAL: then there is no shared-memory file
-        mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        if mode != "wal":
-            raise KvError(f"{self._path}: SQLite cannot use its write-ahead log here (it chose {mode!r})")
-        self._db.execute("PRAGMA synchronous = FULL")
-        found = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if found == 0 and not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            self._create()
-        elif found != _FORMAT:
-            raise KvError(f"{self._path} has format {found}, this version reads format {_FORMAT} only")
-
-    def _create(self) -> None:
-        self._db.execute("BEGIN")
-        for statement in _SCHEMA:
-            self._db.execute(statement)
-        self._db.execute("COMMIT")
-
     def _drop_stale_leases(self) -> None:
-        self._db.execute("BEGIN")
-        for (lease,) in self._db.execute("SELECT DISTINCT lease FROM entries WHERE lease != 0").fetchall():
-            self._delete_leased(lease)
-        self._save()
-        self._db.execute("COMMIT")
-        self._saved = (self.revision, self._compacted)
+        self.tables.begin()
+        for lease in self.tables.leases():
+            self.tables.delete_leased(lease)
+        self.tables.save()
+        self.tables.commit()
 
 
 @contextlib.contextmanager
@@ -512,11 +384,3 @@ def _flock(path: str) -> Iterator[None]:
         yield
     finally:
         os.close(file)
-
-
-def _entry(key: bytes, value: bytes, revision: int, lease: int) -> Entry:
-    return Entry(key.decode(), value, revision, lease)
-
-
-def _event(revision: int, key: bytes, value: bytes | None, lease: int) -> Event:
-    return Event(key.decode(), None if value is None else _entry(key, value, revision, lease), revision)
