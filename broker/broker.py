@@ -29,7 +29,7 @@ from bmq.broker.store_waits import StoreWaits
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import cancel_and_wait
-from bmq.core.aio.timers import Alarms
+from bmq.core.aio.timers import TimerHeap
 from bmq.core.clock import Clock, SystemClock
 from bmq.core.logging.fields import Fields, fields, in_text
 from bmq.core.model import PartitionKey
@@ -101,13 +101,13 @@ class Broker:
         self._partitions: dict[PartitionKey, PartitionDriver] = {}
         self._departed: dict[PartitionKey, Checkpoint] = {}  # no more than there are partitions in the cluster
         self._opening = asyncio.Semaphore(self.config.open_parallel)
-        self.alarms_raised: list[str] = []  # the last hundred
-        self.alarms_total = 0
+        self.reports: list[str] = []  # the last hundred
+        self.reports_total = 0
         self.moved_total = 0
         """Partitions handed over to other processes, or given up because their topic was deleted."""
         self._file_check = FileCheck(self.config.file_check_ms, self._report)
         self._journals = JournalCache(fs, incarnation, is_alive)
-        alarms = Alarms(now_ms := lambda: int(clock.monotonic() * 1000))
+        timers = TimerHeap(now_ms := lambda: int(clock.monotonic() * 1000))
         open_files = OpenFileLimit(
             self.config.open_pipelines_max, self.config.open_parallel, self._make_room, self._report
         )
@@ -123,19 +123,19 @@ class Broker:
             scheduler=FlushScheduler(
                 self.config.flushes_total, self.config.flushes_per_partition, self.config.gather_bytes
             ),
-            alarms=alarms,
+            timers=timers,
             health=NodeHealth(),
             budget=ByteBudget(self.config.buffer_bytes_total),
             open_files=open_files,
             precreated=PrecreatedSegments(
                 fs,
                 open_files,
-                alarms,
+                timers,
                 now_ms,
                 most=self.config.open_parallel,
                 keep_ms=self.config.handover_wait_ms + FIRST_FILE_MS,
             ),
-            deferred_indexes=DeferredIndexes(alarms, now_ms, self._report),
+            deferred_indexes=DeferredIndexes(timers, now_ms, self._report),
             store_waits=StoreWaits(self.config.stalled_ms),
             reads=reads or ReadProgress(),
             report=self._report,
@@ -355,7 +355,7 @@ class Broker:
             await asyncio.gather(*(driver.abandon() for driver in left))
         await self._end_files(deadline)
         self.shared.open_files.close()
-        self.shared.alarms.close()
+        self.shared.timers.close()
         self.journal.close()
         if journal is not None:
             await self._end_journal(journal)
@@ -473,6 +473,6 @@ class Broker:
 
     def _report(self, text: str, /, *arguments: object, **about: Unpack[Fields]) -> None:
         _log.error(text, *arguments, extra=fields(**about))
-        self.alarms_total += 1
-        self.alarms_raised.append((text % arguments if arguments else text) + in_text(about))
-        del self.alarms_raised[:-100]
+        self.reports_total += 1
+        self.reports.append((text % arguments if arguments else text) + in_text(about))
+        del self.reports[:-100]

@@ -13,7 +13,7 @@ from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.store_waits import StoreWaits
 from bmq.broker.traffic import TrafficCounters
 from bmq.core.aio.byte_budget import ByteBudget
-from bmq.core.aio.timers import Alarms
+from bmq.core.aio.timers import TimerHeap
 from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
 from bmq.endpoint.partitions import FlushListener
@@ -82,7 +82,7 @@ class BrokerContext(FileContext):
     journal: JournalWriter
     journals: CheckpointSource
     scheduler: FlushScheduler
-    alarms: Alarms
+    timers: TimerHeap
     budget: ByteBudget
     busy: set[OpenPartition] = field(default_factory=set)
     """Partitions that may have a file open; the cost of upkeep grows with their number, not with that of all."""

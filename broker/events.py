@@ -492,7 +492,7 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
+class ReportOffline:
     """Error report to the operator: the partition is OFFLINE, for ``reason``."""
 
     reason: str
@@ -526,6 +526,6 @@ Effect = (
     | CountCopies
     | RunAgain
     | Abort
-    | Alarm
+    | ReportOffline
     | StateChanged
 )

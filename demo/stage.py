@@ -27,7 +27,7 @@ class DemoFailed(Exception):
 
 
 class Interrupted(BaseException):
-    """A signal asks for an end: Ctrl-C, a closed terminal, a service manager, or the demo's own alarm."""
+    """A signal asks for an end: Ctrl-C, a closed terminal, a service manager, or the demo's own time limit."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

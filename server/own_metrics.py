@@ -54,7 +54,7 @@ class OwnMetrics:
             return ()
         broker = role.broker
         return (
-            OwnMetric("alarms", "Conditions reported to the operator, see the log", broker.alarms_total, True),
+            OwnMetric("alarms", "Conditions reported to the operator, see the log", broker.reports_total, True),
             OwnMetric(
                 "partitions_not_served",
                 "Partitions assigned here that cannot be served: OFFLINE, or opening them failed",

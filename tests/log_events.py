@@ -33,7 +33,7 @@ REPORTS: dict[str, tuple[str, frozenset[str]]] = {
     "_lost": ("ERROR", PARTITION | {"path"}),
     "_failed": ("WARNING", frozenset({"path", "error"})),
 }
-"""Methods that write the text that they are given: the broker's alarms and its janitor's warnings."""
+"""Methods that write the text that they are given: the broker's reports and its janitor's warnings."""
 OF_A_SEGMENT = {"broker/partition/recovery.py": PARTITION | {"path", "error"}, "broker/files/closing.py": PARTITION}
 """Fields that these files' ``_report`` adds."""
 _ABOUT = {"log_fields": PARTITION, "_about": CONNECTION}

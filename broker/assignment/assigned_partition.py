@@ -3,7 +3,7 @@
 Events in, effects out. ``broker.assignment.assigned_partitions`` reads, opens and waits, and reports; the decisions are
 here. ``TABLE`` has a function for each (state, event) pair (``core.transitions``).
 
-Alarms are numbered: one that was set in an earlier state, or earlier in the same state, is late.
+Timers are numbered: one that was set in an earlier state, or earlier in the same state, is late.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ class AssignedPartition:
     """A partition that this broker is to own, whether it is open or not."""
 
     __slots__ = (
-        "_alarm",
         "_config",
         "_failures",
         "_is_released",
@@ -39,6 +38,7 @@ class AssignedPartition:
         "_offline_epoch",
         "_offline_looks",
         "_present_owner",
+        "_timer_number",
         "reason",
         "state",
         "waiters",
@@ -54,7 +54,7 @@ class AssignedPartition:
         """The reason why it is not open, as far as it is known; "" if it only takes time."""
         self.was_open = False
         """True if its record may name this broker as the owner."""
-        self._alarm = 0  # number of the last alarm
+        self._timer_number = 0  # of the timer set last
         self._failures = 0
         self._is_released = False  # the next takeover waits for no other owner
         self._note: ReleaseNote | None = None
@@ -103,7 +103,7 @@ class AssignedPartition:
         if event.is_lost:
             self.state = OpenState.DELAYED
             self.reason = "this process is not a member of the cluster now"
-            return [ev.AwaitMembership(self._next_alarm())]
+            return [ev.AwaitMembership(self._next_timer())]
         self.state = OpenState.OPENING
         return [ev.TakeOver()]
 
@@ -116,7 +116,7 @@ class AssignedPartition:
             return []
         self.state = OpenState.WAITING
         self._present_owner, self._next_epoch = event.live_owner, event.epoch + 1
-        effects: list[Effect] = [ev.AwaitOwner(event.live_owner), self._set_alarm(self._config.handover_wait_ms)]
+        effects: list[Effect] = [ev.AwaitOwner(event.live_owner), self._set_timer(self._config.handover_wait_ms)]
         return [*effects, ev.PrecreateSegment(self._next_epoch)] if self.waiters else effects
 
     def _on_awaited_in_hand_over(self, event: ev.Awaited) -> list[Effect]:
@@ -142,9 +142,9 @@ class AssignedPartition:
         """Open it at full width, by fencing: its owner releases nothing any more."""
         return self._release()
 
-    def _on_waited(self, event: ev.AlarmRang) -> list[Effect]:
+    def _on_waited(self, event: ev.TimerExpired) -> list[Effect]:
         """Open it at full width, by fencing: its owner has not released it in time."""
-        return self._release() if event.number == self._alarm else []
+        return self._release() if event.number == self._timer_number else []
 
     def _release(self) -> list[Effect]:
         effects: list[Effect] = [ev.ForgetOwner(self._present_owner)] if self.state is OpenState.WAITING else []
@@ -170,11 +170,11 @@ class AssignedPartition:
         self.state = OpenState.DELAYED
         self.reason = event.reason
         self._failures += 1
-        return [self._set_alarm(self._config.retry_ms.pause(self._failures))]
+        return [self._set_timer(self._config.retry_ms.pause(self._failures))]
 
-    def _on_retry(self, event: ev.AlarmRang) -> list[Effect]:
+    def _on_retry(self, event: ev.TimerExpired) -> list[Effect]:
         """Open it again, in its turn."""
-        if event.number != self._alarm:
+        if event.number != self._timer_number:
             return []
         if self.waiters:
             self.state = OpenState.AWAITED
@@ -189,11 +189,11 @@ class AssignedPartition:
         self.state = OpenState.OFFLINE
         self.reason = f"partition is offline: {event.reason}"
         self._offline_epoch = event.epoch
-        return [ev.WakeRequests(), self._set_alarm(OFFLINE_LOOK_MS)]
+        return [ev.WakeRequests(), self._set_timer(OFFLINE_LOOK_MS)]
 
-    def _on_look(self, event: ev.AlarmRang) -> list[Effect]:
+    def _on_look(self, event: ev.TimerExpired) -> list[Effect]:
         """Read its record."""
-        if event.number != self._alarm:
+        if event.number != self._timer_number:
             return []
         self._offline_looks += 1
         return [ev.CheckRecord()]
@@ -206,13 +206,13 @@ class AssignedPartition:
             is_due = is_due and not record.owner.startswith(REPAIR_OWNER)
             is_due = is_due or (record.epoch > self._offline_epoch and not record.owner)
         if not is_due:
-            return [self._set_alarm(OFFLINE_LOOK_MS)]
+            return [self._set_timer(OFFLINE_LOOK_MS)]
         self.state = OpenState.QUEUED
         return [ev.Enqueue()]
 
     def _on_check_failed(self, event: ev.CheckFailed) -> list[Effect]:
         """Look again later."""
-        return [self._set_alarm(OFFLINE_LOOK_MS)]
+        return [self._set_timer(OFFLINE_LOOK_MS)]
 
     # ----------------------------------------------------------------------------------------------------- the end
 
@@ -226,12 +226,12 @@ class AssignedPartition:
         self.state = OpenState.WITHDRAWN
         return [ev.ForgetOwner(self._present_owner), ev.DropPrecreated()]
 
-    def _set_alarm(self, delay_ms: int) -> ev.SetAlarm:
-        return ev.SetAlarm(delay_ms, self._next_alarm())
+    def _set_timer(self, delay_ms: int) -> ev.SetTimer:
+        return ev.SetTimer(delay_ms, self._next_timer())
 
-    def _next_alarm(self) -> int:
-        self._alarm += 1
-        return self._alarm
+    def _next_timer(self) -> int:
+        self._timer_number += 1
+        return self._timer_number
 
 
 E = TypeVar("E", bound=Event)
@@ -274,7 +274,7 @@ TABLE: Mapping[tuple[OpenState, type[Any]], Handler[Any] | Cell] = {
     ),
     **_on(ev.MemberGone, {_S.WAITING: _P._on_owner_gone}, otherwise=Cell.NEVER),
     **_on(
-        ev.AlarmRang,
+        ev.TimerExpired,
         {_S.WAITING: _P._on_waited, _S.DELAYED: _P._on_retry, _S.OFFLINE: _P._on_look},
         otherwise=Cell.LATE,
     ),

@@ -118,7 +118,7 @@ class AssignedPartitions:
         }
         self._opening: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, dict[_Slot, None]] = {}  # by the member that is to hand them over
-        self._kept_out: dict[_Slot, int] = {}  # until this process is a member again: the number of the alarm
+        self._kept_out: dict[_Slot, int] = {}  # until this process is a member again: its timer
         self._leaving: dict[PartitionKey, asyncio.Task[ReleaseNote | None]] = {}
         self._leave_turns = asyncio.Semaphore(broker.config.open_parallel)
         self._is_closed = False
@@ -349,19 +349,19 @@ class AssignedPartitions:
             while queue and len(self._opening) < width:
                 self._handle(queue.popleft(), ev.TurnCame(state, self._broker.is_lost))
 
-    def _set_alarm(self, slot: _Slot, effect: ev.SetAlarm) -> None:
+    def _set_timer(self, slot: _Slot, effect: ev.SetTimer) -> None:
         shared = self._broker.shared
-        shared.alarms.at(shared.now_ms() + effect.delay_ms, lambda: self._handle(slot, ev.AlarmRang(effect.number)))
+        shared.timers.at(shared.now_ms() + effect.delay_ms, lambda: self._handle(slot, ev.TimerExpired(effect.number)))
 
     def _await_membership(self, slot: _Slot, effect: ev.AwaitMembership) -> None:
-        """Let one alarm check for all such partitions: it may take as long as the process is cut off from the store."""
+        """Let one timer serve all such partitions: it may take as long as the process is cut off from the store."""
         if not self._kept_out:
             self._check_membership_later()
         self._kept_out[slot] = effect.number
 
     def _check_membership_later(self) -> None:
         shared = self._broker.shared
-        shared.alarms.at(shared.now_ms() + MEMBERSHIP_LOOK_MS, self._check_membership)
+        shared.timers.at(shared.now_ms() + MEMBERSHIP_LOOK_MS, self._check_membership)
 
     def _check_membership(self) -> None:
         if self._is_closed:
@@ -371,7 +371,7 @@ class AssignedPartitions:
             return
         kept_out, self._kept_out = self._kept_out, {}
         for slot, number in kept_out.items():
-            self._handle(slot, ev.AlarmRang(number))
+            self._handle(slot, ev.TimerExpired(number))
 
     def _await_owner(self, slot: _Slot, effect: ev.AwaitOwner) -> None:
         self._waiting.setdefault(effect.owner, {})[slot] = None
@@ -495,7 +495,7 @@ PERFORM = dict(
     (
         _perform(ev.Enqueue, AssignedPartitions._enqueue),
         _perform(ev.TakeOver, AssignedPartitions._take_over),
-        _perform(ev.SetAlarm, AssignedPartitions._set_alarm),
+        _perform(ev.SetTimer, AssignedPartitions._set_timer),
         _perform(ev.AwaitMembership, AssignedPartitions._await_membership),
         _perform(ev.AwaitOwner, AssignedPartitions._await_owner),
         _perform(ev.ForgetOwner, AssignedPartitions._forget_owner),

@@ -76,8 +76,8 @@ class MemberGone:
 
 
 @dataclass(frozen=True, slots=True)
-class AlarmRang:
-    """The time of the alarm with this number has come."""
+class TimerExpired:
+    """The timer with this number has expired."""
 
     number: int
 
@@ -109,7 +109,7 @@ Event = (
     | WentOffline
     | HandedOver
     | MemberGone
-    | AlarmRang
+    | TimerExpired
     | RecordChecked
     | CheckFailed
     | Withdrawn
@@ -133,8 +133,8 @@ class TakeOver:
 
 
 @dataclass(frozen=True, slots=True)
-class SetAlarm:
-    """Request for an alarm. -> AlarmRang."""
+class SetTimer:
+    """Request for a timer. -> TimerExpired."""
 
     delay_ms: int
     number: int
@@ -142,7 +142,7 @@ class SetAlarm:
 
 @dataclass(frozen=True, slots=True)
 class AwaitMembership:
-    """Request for an alarm once this process is a member again. -> AlarmRang."""
+    """Request for a timer that expires once this process is a member again. -> TimerExpired."""
 
     number: int
 
@@ -191,7 +191,7 @@ class ReportServedAgain:
 Effect = (
     Enqueue
     | TakeOver
-    | SetAlarm
+    | SetTimer
     | AwaitMembership
     | AwaitOwner
     | ForgetOwner

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.tasks import OwnedTasks
-from bmq.core.aio.timers import Alarms
+from bmq.core.aio.timers import TimerHeap
 from bmq.core.logging.fields import Report
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import NoSuchFile, StorageError
@@ -50,8 +50,8 @@ class _Late:
 class DeferredIndexes:
     """Deferred indexes of one broker. While none waits there is neither a task nor a timer."""
 
-    def __init__(self, alarms: Alarms, now_ms: Callable[[], int], report: Report) -> None:
-        self._alarms = alarms
+    def __init__(self, timers: TimerHeap, now_ms: Callable[[], int], report: Report) -> None:
+        self._timers = timers
         self._now_ms = now_ms
         self._report = report
         self._waiting: dict[_Late, None] = {}
@@ -79,7 +79,7 @@ class DeferredIndexes:
         late = _Late(files, name, length, data, self._now_ms() + after_ms)
         self._budget.take(len(data))
         self._waiting[late] = None
-        self._alarms.at(late.due_ms, lambda: self._begin(late))
+        self._timers.at(late.due_ms, lambda: self._begin(late))
 
     def _begin(self, late: _Late) -> None:
         if late not in self._waiting:

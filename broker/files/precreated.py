@@ -16,7 +16,7 @@ from bmq.broker import events as ev
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.unused_files import remove_unused
 from bmq.core.aio.tasks import OwnedTasks
-from bmq.core.aio.timers import Alarms
+from bmq.core.aio.timers import TimerHeap
 from bmq.storage.filesystem import Appender, FileSystem, OutOfSpace, StorageError
 from bmq.storage.layout import PartitionPath
 
@@ -44,7 +44,7 @@ class PrecreatedSegments:
         self,
         fs: FileSystem,
         open_files: OpenFileLimit,
-        alarms: Alarms,
+        timers: TimerHeap,
         now_ms: Callable[[], int],
         *,
         most: int,
@@ -52,7 +52,7 @@ class PrecreatedSegments:
     ) -> None:
         self._fs = fs
         self._open_files = open_files
-        self._alarms = alarms
+        self._timers = timers
         self._now_ms = now_ms
         self._most = most
         self._keep_ms = keep_ms
@@ -76,7 +76,7 @@ class PrecreatedSegments:
         now_ms = self._now_ms()
         task = asyncio.get_running_loop().create_task(self._create(create(asked)))
         made = self._made[path] = _Made(asked, now_ms, task)
-        self._alarms.at(now_ms + self._keep_ms, lambda: self._expire(path, made))
+        self._timers.at(now_ms + self._keep_ms, lambda: self._expire(path, made))
 
     async def take(self, path: PartitionPath, wanted: ev.CreateSpare) -> Appender | None:
         """Return the file that was made ahead, with its place, if it has the right epoch and a block at least as large.

@@ -42,7 +42,7 @@ from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.filesystem import PipelineFailed, StorageError
 from bmq.storage.layout import PartitionPath
 
-ALARM_MS_MAX = 60_000
+TIMER_MS_MAX = 60_000
 """Longest time to a timer: a deadline that is farther away is checked again then, so that an outdated one is dropped
 soon.
 """
@@ -90,7 +90,7 @@ class PartitionDriver:
         self.copy_counter: CopyCounter | None = None
         self.tasks = OwnedTasks(self._on_bug)
         self._waiters = Waiters()
-        self._alarm_ms = -1
+        self._timer_ms = -1
         self.durable_start = 0
         """The highest log start that a durable checkpoint holds."""
         self._is_abandoned = False
@@ -318,15 +318,15 @@ class PartitionDriver:
         if deadline is None:
             return
         # Bounded, so that the timer of a deadline that does not exist any more does not stay for a week (segment.ms).
-        self._ring_by(min(deadline, now_ms + ALARM_MS_MAX))
+        self._set_timer(min(deadline, now_ms + TIMER_MS_MAX))
 
-    def _ring_by(self, deadline_ms: int) -> None:
-        if self._alarm_ms < 0 or deadline_ms < self._alarm_ms:
-            self._alarm_ms = deadline_ms
-            self.shared.alarms.at(deadline_ms, self._ring)
+    def _set_timer(self, deadline_ms: int) -> None:
+        if self._timer_ms < 0 or deadline_ms < self._timer_ms:
+            self._timer_ms = deadline_ms
+            self.shared.timers.at(deadline_ms, self._on_timer)
 
-    def _ring(self) -> None:
-        self._alarm_ms = -1
+    def _on_timer(self) -> None:
+        self._timer_ms = -1
         self.post(ev.Tick(self.shared.clock.now_ms()))
 
     def apply(self, effects: list[Effect]) -> None:
@@ -390,7 +390,7 @@ class PartitionDriver:
                 self.shared.queue_ms.observe(now_ms - self.queued_ms)
                 self.queued_ms = -1
             self.flushes.send(segment.entry.name, appender, taken, now_ms, sync=is_synced)
-            self._ring_by(now_ms + self.shared.config.silent_flush_ms)  # a flush that hangs causes no event
+            self._set_timer(now_ms + self.shared.config.silent_flush_ms)  # a flush that hangs causes no event
         self.apply(effects)
         return bool(taken)
 

@@ -10,9 +10,9 @@ from bmq.broker.events import Effect, Event
 from bmq.broker.partition.immediate_effects import (
     abort,
     acknowledge,
-    alarm,
     leave_unacknowledged,
     reject,
+    report_offline,
     run_again,
     seal_segment,
     state_changed,
@@ -68,7 +68,7 @@ PERFORM = dict[type, Callable[["PartitionDriver", Any], None]](
         _awaited(ev.CountCopies, count_copies),
         _at_once(ev.RunAgain, run_again),
         _at_once(ev.Abort, abort),
-        _at_once(ev.Alarm, alarm),
+        _at_once(ev.ReportOffline, report_offline),
         _at_once(ev.StateChanged, state_changed),
     )
 )

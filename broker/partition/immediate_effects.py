@@ -60,7 +60,7 @@ def abort(driver: PartitionDriver, effect: ev.Abort) -> None:
     driver.tasks.cancel()
 
 
-def alarm(driver: PartitionDriver, effect: ev.Alarm) -> None:
+def report_offline(driver: PartitionDriver, effect: ev.ReportOffline) -> None:
     """Report that the partition is OFFLINE."""
     text = "a partition is OFFLINE; `bmq segment repair TOPIC PARTITION` shows what is damaged, and the ways on"
     epoch = driver.machine.epoch

@@ -48,4 +48,4 @@ def on_unreadable(machine: PartitionMachine, event: ev.RecordUnreadable, now_ms:
     machine.final_checkpoint = machine.full_checkpoint()
     machine.state = PartitionState.OFFLINE
     machine.offline_reason = event.reason
-    return [*machine.refuse_all(event.reason), ev.Alarm(event.reason)]
+    return [*machine.refuse_all(event.reason), ev.ReportOffline(event.reason)]

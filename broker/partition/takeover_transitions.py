@@ -93,14 +93,14 @@ def on_log_unreadable(machine: PartitionMachine, event: ev.LogUnreadable, now_ms
         return [ev.RunAgain(machine.delay(), ev.FenceSegments(machine.record.segments))]
     machine.state = PartitionState.OFFLINE
     machine.offline_reason = event.reason
-    return [ev.Alarm(event.reason)]
+    return [ev.ReportOffline(event.reason)]
 
 
 def on_log_damaged(machine: PartitionMachine, event: ev.RecoveryRefused, now_ms: int) -> list[Effect]:
     """Go OFFLINE, for an operator: acknowledged data is missing or damaged."""
     machine.state = PartitionState.OFFLINE
     machine.offline_reason = event.reason
-    return [ev.Alarm(event.reason)]
+    return [ev.ReportOffline(event.reason)]
 
 
 def on_recovered(machine: PartitionMachine, event: ev.LogRecovered, now_ms: int) -> list[Effect]:

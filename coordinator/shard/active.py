@@ -33,7 +33,7 @@ A = TypeVar("A", JoinResponse, SyncResponse)
 T = TypeVar("T")
 EXPIRED_A_TURN = 500
 """Timers handled in one turn of the event loop: requests must still be served when very many members time out."""
-_ALARM_MIN_S = 0.001  # the loop's clock and the shard's may differ by a tick
+_TIMER_MIN_S = 0.001  # the loop's clock and the shard's may differ by a tick
 
 
 class _Parked(NamedTuple):
@@ -63,8 +63,8 @@ class ActiveShard:
         self.writer = writer
         self._clock = clock
         self._settings = settings
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_ms = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
         self._is_closed = False
         self._parked: dict[asyncio.Future[Any], _Parked] = {}
         self._answers = answers
@@ -85,8 +85,8 @@ class ActiveShard:
         self._is_closed = True
         self.account.close()
         self.freshness.close()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for token, parked in self._parked.items():  # not by group: there may be very many groups, and few requests
             self._answers.give(token, parked.refusal(error))
 
@@ -327,7 +327,7 @@ class ActiveShard:
         return group
 
     def _settle(self, group: Group, now: Now) -> None:
-        """Perform the group's effects, and set the alarm earlier if a deadline of it comes before."""
+        """Perform the group's effects, and set the timer earlier if a deadline of it comes before."""
         while effects := group.take_effects():
             for effect in effects:
                 if isinstance(effect, Respond):
@@ -405,22 +405,22 @@ class ActiveShard:
             message = f"a write to __consumer_offsets is not durable after {self._settings.commit_timeout_s} s"
             raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message) from None
 
-    # ------------------------------------------------------------------------------------------------- alarm
+    # ------------------------------------------------------------------------------------------------- timer
 
     def _arm(self) -> None:
         """Set the shard's one timer of the event loop to the next deadline; none is set while no group has members."""
         next_ms = self.state.deadlines.next()
         if self._is_closed or not len(self.state.deadlines):
             return
-        if self._alarm is None or next_ms < self._alarm_ms:
-            if self._alarm is not None:
-                self._alarm.cancel()
-            delay_s = max(next_ms / 1000 - self._clock.monotonic(), _ALARM_MIN_S)
-            self._alarm_ms = next_ms
-            self._alarm = asyncio.get_running_loop().call_later(delay_s, self._ring)
+        if self._timer is None or next_ms < self._timer_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            delay_s = max(next_ms / 1000 - self._clock.monotonic(), _TIMER_MIN_S)
+            self._timer_ms = next_ms
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
-    def _ring(self) -> None:
-        self._alarm = None
+    def _on_timer(self) -> None:
+        self._timer = None
         now = self.now()
         for _ in range(EXPIRED_A_TURN):
             timer = self.state.deadlines.pop(now.ms)

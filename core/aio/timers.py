@@ -3,7 +3,7 @@
 ==================  ==================================================================================================
 `Deadlines`         what clients wait for: most are removed before their time, and a tenth of a second is exact enough;
                     those of one tenth share a timer, as a slot of Kafka's ``TimingWheel``
-`Alarms`            what partitions and their files do later: to the millisecond, never removed; a heap with one timer
+`TimerHeap`         what partitions and their files do later: to the millisecond, never removed; a heap with one timer
                     (for 10,000 of them a quarter of the memory, and a sixth of the time, that slots of 1 ms cost)
 ==================  ==================================================================================================
 
@@ -65,7 +65,7 @@ class Deadlines:
         bucket = self._buckets.get(number)
         if bucket is None:
             bucket = self._buckets[number] = {}
-            loop.call_at(number * self._grain_s, self._ring, number)
+            loop.call_at(number * self._grain_s, self._expire, number)
         bucket[item] = None
         return number
 
@@ -75,7 +75,7 @@ class Deadlines:
         if bucket is not None:
             bucket.pop(item, None)
 
-    def _ring(self, number: int) -> None:
+    def _expire(self, number: int) -> None:
         """Expire some of the bucket's waiters, and the rest in the next turns: until then they may be removed."""
         bucket = self._buckets[number]
         try:
@@ -85,12 +85,12 @@ class Deadlines:
                     item.expire()
         finally:  # a bug in one of them does not keep the others waiting
             if bucket:
-                asyncio.get_running_loop().call_soon(self._ring, number)
+                asyncio.get_running_loop().call_soon(self._expire, number)
             else:
                 del self._buckets[number]
 
 
-class Alarms:
+class TimerHeap:
     """Deadlines of many users, to the millisecond and never removed, for the price of one timer of the loop.
 
     ``now_ms`` is the clock of the deadlines, in milliseconds; it need not be the loop's.

@@ -465,7 +465,7 @@ class FetchOperation:
         self._on_park()
         loop, reading, watch = asyncio.get_running_loop(), self._reading, self._watch
         future: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_at(until, _ring, future)
+        timer = loop.call_at(until, _wake, future)
         watch.token = future
         began = loop.time()
         watch.park(1 if self._time.is_up(began) else self._params.min_bytes - self._size)
@@ -604,6 +604,6 @@ def _cost(result: PartitionRead) -> int:
     return READ_COPIES * max(READ_BYTES_MIN, result.limit)
 
 
-def _ring(future: asyncio.Future[None]) -> None:
+def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -121,7 +121,7 @@ class Driver:
                 load.result()  # a bug in here ends the process, seen
             load.cancel()
             await asyncio.gather(load, return_exceptions=True)
-        self.tell({"event": "closed", "alarms": broker.alarms_raised})
+        self.tell({"event": "closed", "reports": broker.reports})
         await kv.close()
         await fs.close()
 

@@ -126,7 +126,7 @@ def test_an_open_segment_that_is_deleted(hdfs: HdfsCluster, hdfs_root: str, tmp_
             send(server.bootstrap, 1)
             return b"was deleted or moved while" in server.log.read_bytes()
 
-        wait_for(is_told, "the alarm", timeout_s=TIMEOUT_S)
+        wait_for(is_told, "the report in the log", timeout_s=TIMEOUT_S)
         kept = send(server.bootstrap, 10) - 9
         assert first_answer(server.bootstrap, kept) == kept
         server.kill()  # its caches have the records yet

@@ -81,7 +81,7 @@ async def kill_again_and_again(
                     ]
                     end = writer.machine.high_watermark
                     stored = await check_partition(root, path, end, seen.acks)
-                    assert not broker.alarms_raised
+                    assert not broker.reports
             finally:
                 await kv.close()
     finally:

@@ -75,7 +75,7 @@ async def write_and_close(root: str, folder: Path, topic_id: uuid.UUID) -> Trans
     finally:
         driver.kill()
     (closed,) = driver.transcript.of("closed")
-    assert not closed["alarms"]
+    assert not closed["reports"]
     return driver.transcript
 
 

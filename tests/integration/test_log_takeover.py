@@ -32,7 +32,7 @@ from tests.services.hdfs import HdfsCluster
 from tests.simulation.world import make
 
 PATIENT = BrokerConfig(stalled_ms=60_000)
-"""Settings without the alarm for slow flushes, which a busy machine causes: all other alarms mean damage."""
+"""Settings without the report for slow flushes, which a busy machine causes: all other reports mean damage."""
 ROUNDS = 50 if os.environ.get("BMQ_SOAK") else 3
 ROUND_TIMEOUT_S = 300.0
 PRODUCERS = 4
@@ -141,7 +141,7 @@ async def take_over(hdfs: HdfsCluster, root: str, folder: Path, how: Break, time
                 )
                 assert len(stored) >= ACKS_BEFORE
                 assert not zombie.transcript.of("error"), "a produce failed before the partition was lost"
-                assert not broker.alarms_raised
+                assert not broker.reports
         finally:
             zombie.kill()
 

@@ -54,8 +54,8 @@ def test_many_partitions_share_a_small_disk(
             took = [await write_round(broker, topic_id, number) for number in range(ROUNDS)]
             seconds = ", ".join(f"{each:.1f}" for each in took)
             report(request, f"{PARTITIONS} partitions, {broker.open_pipelines} open: rounds of {seconds} s")
-            alarms = [alarm for alarm in broker.alarms_raised if "no room for another file" in alarm]
-            assert len(alarms) == 1
+            reports = [text for text in broker.reports if "no room for another file" in text]
+            assert len(reports) == 1
         fs = await open_filesystem(root, holder="reader")
         for partition in range(PARTITIONS):
             batches = await read_log(fs, ROUNDS, partition_of(topic_id, partition)[0])

@@ -10,7 +10,7 @@ A transcript is blocks of commands, ``----``, and what came of them.  To write t
     beat name [generation=n]
     leave name... | leave instance=i
     commit name
-    wait 5                            seconds pass, deadlines ring
+    wait 5                            seconds pass, deadlines expire
     hold | flush                      writes stay in flight; they become durable
     fail                              the shard is lost: everybody is answered, the last durable record is loaded
 """

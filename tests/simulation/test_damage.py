@@ -90,9 +90,9 @@ async def test_damage_to_the_newest_closed_segment_is_told_at_the_takeover(end: 
         file.length -= 1
     heir = await owner(world)
     assert writer_of(heir).machine.high_watermark == (5 if end == "moved" else 6)
-    (alarm,) = heir.broker.alarms_raised
-    assert name in alarm
-    assert ("vanished" if is_gone else "lost 1 of the") in alarm
+    (report,) = heir.broker.reports
+    assert name in report
+    assert ("vanished" if is_gone else "lost 1 of the") in report
 
 
 @pytest.mark.parametrize("is_moved", [False, True])
@@ -120,9 +120,9 @@ async def test_an_open_segment_that_is_gone_before_its_first_checkpoint_is_told_
         await fs.delete(path)
     heir = world.process()
     await until(lambda: heir.driver is not None and heir.driver.machine.state is PartitionState.OFFLINE)
-    (alarm,) = heir.broker.alarms_raised
-    assert path in alarm
-    assert ("renamed or moved" if is_moved else "vanished before its first checkpoint") in alarm
+    (report,) = heir.broker.reports
+    assert path in report
+    assert ("renamed or moved" if is_moved else "vanished before its first checkpoint") in report
     if is_moved:  # and put back
         await fs.rename("/trash", path)
     else:  # from a snapshot: a copy, with an id of its own
@@ -202,7 +202,7 @@ async def test_bytes_that_cannot_be_read_are_asked_for_again_for_a_minute(fault:
     else:
         assert heir.is_serving
         assert took_s < 25
-        assert (partition.high_watermark, heir.broker.alarms_raised) == (3, [])
+        assert (partition.high_watermark, heir.broker.reports) == (3, [])
 
 
 def test_a_journal_without_a_sound_replica_is_done_without_in_the_end() -> None:

@@ -97,7 +97,7 @@ def test_a_takeover_that_hung_does_not_take_a_successors_deletions_for_damage() 
         hung.fs.resume()
         await until(lambda: hung.driver is not None or hung.broker.get(KEY) is None)
         await asyncio.sleep(30)
-        assert [alarm for alarm in hung.broker.alarms_raised if "OFFLINE" in alarm or "vanished" in alarm] == []
+        assert [report for report in hung.broker.reports if "OFFLINE" in report or "vanished" in report] == []
         assert hung.broker.get(KEY) is None, "fenced, and forgotten"
 
     story(body, log_config=DELETING)
@@ -191,7 +191,7 @@ def test_rule_10_a_log_start_that_no_journal_tells_is_that_of_the_first_file() -
         world.judge.start_told = first  # the rest of what was confirmed is lost with the journal
         heir = await owner(world)
         assert writer_of(heir).machine.log_start == first
-        assert any("log start" in alarm for alarm in heir.broker.alarms_raised)
+        assert any("log start" in report for report in heir.broker.reports)
 
     story(body, log_config=DELETING)
 

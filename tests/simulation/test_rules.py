@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bmq.broker import events as ev
-from bmq.broker.partition.driver import ALARM_MS_MAX
+from bmq.broker.partition.driver import TIMER_MS_MAX
 from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership
@@ -317,7 +317,7 @@ def _record(target: Any, name: str, calls: list[str]) -> None:
 
 @pytest.mark.seed(7)
 async def test_rule_4_a_file_shorter_than_its_checkpoint_is_offline() -> None:
-    """Storage lost flushed bytes: the partition goes OFFLINE with an alarm; nothing is cut, nothing accepted."""
+    """Storage lost flushed bytes: the partition goes OFFLINE with an report; nothing is cut, nothing accepted."""
 
     world = World(7)
     process = await owner(world)
@@ -332,7 +332,7 @@ async def test_rule_4_a_file_shorter_than_its_checkpoint_is_offline() -> None:
     heir = world.process()
     await until(lambda: heir.driver is not None)
     assert writer_of(heir).machine.state is PartitionState.OFFLINE
-    assert "shorter than its checkpoint" in heir.broker.alarms_raised[0]
+    assert "shorter than its checkpoint" in heir.broker.reports[0]
     with pytest.raises(RequestError) as refused:
         writer_of(heir).append(make(1, 4, pid=1, size=10))
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -352,7 +352,7 @@ async def test_rule_4_a_bad_batch_before_a_good_one_is_offline() -> None:
     heir = world.process()
     await until(lambda: heir.driver is not None)
     assert writer_of(heir).machine.state is PartitionState.OFFLINE
-    assert "damaged in the middle" in heir.broker.alarms_raised[0]
+    assert "damaged in the middle" in heir.broker.reports[0]
 
 
 def test_rule_4_a_torn_last_batch_ends_the_log_logically() -> None:
@@ -547,12 +547,12 @@ def test_rule_8_an_idle_partition_has_no_task_and_no_timer() -> None:
     async def body(world: World) -> None:
         process = await owner(world)
         await write(process, range(2))
-        await asyncio.sleep(SMALL.idle_close_ms / 1000 + ALARM_MS_MAX / 1000)
+        await asyncio.sleep(SMALL.idle_close_ms / 1000 + TIMER_MS_MAX / 1000)
         driver = writer_of(process)
         assert not driver.tasks
         assert driver.machine.deadline_ms() is None
         assert not driver.files
-        assert process.broker.shared.alarms._heap == []
+        assert process.broker.shared.timers._heap == []
 
     story(body)
 

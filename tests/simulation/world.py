@@ -232,7 +232,7 @@ class Process:
         for task in tasks:
             if task is not None:
                 task.cancel()
-        self.broker.shared.alarms.close()
+        self.broker.shared.timers.close()
         self.broker.shared.open_files.close()
 
     async def return_under_its_name(self) -> None:

@@ -148,7 +148,7 @@ class Node:
         await self.broker.close()
 
     def kill(self) -> None:
-        self.broker.shared.alarms.close()
+        self.broker.shared.timers.close()
         self.follower.close()
         self.fs.crash()
         self.kv.crash()

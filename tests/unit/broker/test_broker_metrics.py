@@ -42,9 +42,9 @@ async def test_a_segment_with_fewer_copies_than_asked_is_counted_until_there_are
         assert w.broker.moved_total == 1
 
 
-async def test_alarms_are_counted_past_those_that_are_remembered() -> None:
+async def test_reports_are_counted_past_those_that_are_remembered() -> None:
     async with world() as w:
         for number in range(150):
             w.broker.shared.report(f"condition {number}")
-        assert w.broker.alarms_total == 150
-        assert len(w.broker.alarms_raised) == 100
+        assert w.broker.reports_total == 150
+        assert len(w.broker.reports) == 100

@@ -53,11 +53,11 @@ async def test_it_is_noticed_within_the_bound_and_left(is_moved: bool) -> None:
         else:
             await w.fs.delete(path)
         await write_for(w, BOUND_S)
-        (told,) = [line for line in w.broker.alarms_raised if "was deleted or moved while" in line]
+        (told,) = [line for line in w.broker.reports if "was deleted or moved while" in line]
         assert path in told
         await write_for(w, 3 * BOUND_S)
         assert open_path(w) != path
-        assert sum("deleted or moved" in line for line in w.broker.alarms_raised) == 1, "the new one stands"
+        assert sum("deleted or moved" in line for line in w.broker.reports) == 1, "the new one stands"
 
 
 async def test_another_file_under_its_name_is_not_it() -> None:
@@ -66,7 +66,7 @@ async def test_another_file_under_its_name_is_not_it() -> None:
         await w.fs.rename(path, "/elsewhere.log")
         await (await w.fs.create(path)).close()
         await write_for(w, BOUND_S)
-        assert any("was deleted or moved while" in line for line in w.broker.alarms_raised)
+        assert any("was deleted or moved while" in line for line in w.broker.reports)
 
 
 async def test_an_idle_segment_costs_nothing_and_a_written_one_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +96,8 @@ async def test_trouble_of_storage_or_store_is_no_sign_of_it() -> None:
         await w.fs.delete(path)
         w.kv.faults = KvFaults(unavailable=1.0)
         await write_for(w, 4.0)
-        assert not any("deleted or moved" in line for line in w.broker.alarms_raised), "it may be a successor's doing"
+        assert not any("deleted or moved" in line for line in w.broker.reports), "it may be a successor's doing"
         w.kv.faults = KvFaults()
-        await until(lambda: any("deleted or moved" in line for line in w.broker.alarms_raised))
+        await until(lambda: any("deleted or moved" in line for line in w.broker.reports))
         answer = await w.produce_one(batch())
         assert answer.error_code == ErrorCode.NONE

@@ -45,7 +45,9 @@ def test_every_combination_is_drawn() -> None:
 
 def test_changes_of_state_are_read_from_the_handlers() -> None:
     assert "RECOVER --> WRITE: LogRecovered, CheckpointWritten" in machine_tables.diagram(machine_tables.PARTITION)
-    assert "WAITING --> AWAITED: HandedOver, MemberGone, AlarmRang" in machine_tables.diagram(machine_tables.ASSIGNED)
+    assert "WAITING --> AWAITED: HandedOver, MemberGone, TimerExpired" in machine_tables.diagram(
+        machine_tables.ASSIGNED
+    )
     for machine in (machine_tables.PARTITION, machine_tables.ASSIGNED):
         drawn = machine_tables.diagram(machine)
         assert all(f" {state.name}" in drawn for state in machine.states), "a state that nothing leads to"

@@ -46,8 +46,8 @@ ENQUEUE, FORGET, TAKE_OVER, WAKE = ev.Enqueue(), ev.ForgetOwner("other"), ev.Tak
 BUG = "bug"
 LATE: dict[OpenState, tuple[OpenState, list[Effect]]] = {state: (state, []) for state in OpenState}
 NEVER: dict[OpenState, Any] = {**dict.fromkeys(OpenState, BUG), X: (X, [])}
-FAILED = (D, [ev.SetAlarm(RETRY_MS, 1)])
-WENT_OFFLINE = (OFF, [WAKE, ev.SetAlarm(OFFLINE_LOOK_MS, 1)])
+FAILED = (D, [ev.SetTimer(RETRY_MS, 1)])
+WENT_OFFLINE = (OFF, [WAKE, ev.SetTimer(OFFLINE_LOOK_MS, 1)])
 OUTCOMES: dict[Event, dict[OpenState, Any]] = {
     ev.Asked(): {**LATE, Q: (A, [ENQUEUE])},
     ev.Awaited(): {**LATE, Q: (AW, [ENQUEUE]), A: (AW, [ENQUEUE]), W: (W, [ev.PrecreateSegment(5)])},
@@ -56,7 +56,7 @@ OUTCOMES: dict[Event, dict[OpenState, Any]] = {
     ev.TurnCame(AW, is_lost=False): {**LATE, AW: (OG, [TAKE_OVER])},
     ev.TurnCame(Q, is_lost=True): {**LATE, Q: (D, [ev.AwaitMembership(1)])},
     ev.RecordRead("", 0): {**NEVER, OG: (OG, [])},
-    ev.RecordRead("other", 4): {**NEVER, OG: (W, [ev.AwaitOwner("other"), ev.SetAlarm(WAIT_MS, 1)])},
+    ev.RecordRead("other", 4): {**NEVER, OG: (W, [ev.AwaitOwner("other"), ev.SetTimer(WAIT_MS, 1)])},
     ev.Opened(): {**NEVER, OG: (OP, [WAKE])},
     ev.Failed("y"): {**LATE, OG: FAILED, OP: FAILED},
     ev.WentOffline("y", 5): {**LATE, OG: WENT_OFFLINE, OP: WENT_OFFLINE},
@@ -64,10 +64,10 @@ OUTCOMES: dict[Event, dict[OpenState, Any]] = {
         **LATE, Q: (A, [ENQUEUE]), A: (A, [ENQUEUE]), AW: (A, [ENQUEUE]), W: (A, [FORGET, ENQUEUE]), D: (A, [ENQUEUE])
     },
     ev.MemberGone(): {**NEVER, W: (A, [FORGET, ENQUEUE])},
-    ev.AlarmRang(1): {**LATE, W: (A, [FORGET, ENQUEUE]), D: (Q, [ENQUEUE]), OFF: (OFF, [ev.CheckRecord()])},
-    ev.AlarmRang(0): LATE,
+    ev.TimerExpired(1): {**LATE, W: (A, [FORGET, ENQUEUE]), D: (Q, [ENQUEUE]), OFF: (OFF, [ev.CheckRecord()])},
+    ev.TimerExpired(0): LATE,
     ev.RecordChecked(PartitionRecord(epoch=5)): {**NEVER, OFF: (Q, [ENQUEUE])},
-    ev.CheckFailed(): {**NEVER, OFF: (OFF, [ev.SetAlarm(OFFLINE_LOOK_MS, 2)])},
+    ev.CheckFailed(): {**NEVER, OFF: (OFF, [ev.SetTimer(OFFLINE_LOOK_MS, 2)])},
     ev.Withdrawn(): {**{state: (X, []) for state in OpenState}, W: (X, [FORGET, ev.DropPrecreated()])},
 }  # fmt: skip
 """Written down a second time; no request waits, the record was last read by the takeover."""
@@ -88,9 +88,9 @@ def state_of(partition: AssignedPartition) -> OpenState:
     return partition.state
 
 
-def alarm_of(effects: list[Effect]) -> ev.SetAlarm:
-    (alarm,) = (effect for effect in effects if isinstance(effect, ev.SetAlarm))
-    return alarm
+def timer_of(effects: list[Effect]) -> ev.SetTimer:
+    (timer,) = (effect for effect in effects if isinstance(effect, ev.SetTimer))
+    return timer
 
 
 # ------------------------------------------------------------------------------------------------------ the table
@@ -128,8 +128,8 @@ def test_every_effect_is_performed() -> None:
         (Q, ev.HandedOver(NOTE)),
         (W, ev.HandedOver(NOTE)),
         (W, ev.MemberGone()),
-        (W, ev.AlarmRang(1)),
-        (D, ev.AlarmRang(1)),
+        (W, ev.TimerExpired(1)),
+        (D, ev.TimerExpired(1)),
     ],
 )
 def test_a_partition_that_a_request_waits_for_goes_to_the_first_queue(state: OpenState, event: Event) -> None:
@@ -185,30 +185,30 @@ def test_a_note_for_an_open_partition_is_dropped() -> None:
     assert partition.take_note() is None
 
 
-def test_the_alarm_of_an_earlier_wait_is_late() -> None:
+def test_the_timer_of_an_earlier_wait_is_late() -> None:
     partition = brought_to(W)
     partition.handle(ev.HandedOver(NOTE))
     partition.handle(ev.TurnCame(A, is_lost=False))
     partition.handle(ev.RecordRead("", 0))
-    again = alarm_of(partition.handle(ev.Failed("x")))
-    assert partition.handle(ev.AlarmRang(1)) == []
-    assert partition.handle(ev.AlarmRang(again.number)) == [ENQUEUE]
+    again = timer_of(partition.handle(ev.Failed("x")))
+    assert partition.handle(ev.TimerExpired(1)) == []
+    assert partition.handle(ev.TimerExpired(again.number)) == [ENQUEUE]
 
 
 def test_failures_in_a_row_are_tried_again_ever_more_slowly() -> None:
     partition = brought_to(OG)
     delays = []
     for _ in range(8):
-        alarm = alarm_of(partition.handle(ev.Failed("storage is away")))
-        delays.append(alarm.delay_ms)
+        timer = timer_of(partition.handle(ev.Failed("storage is away")))
+        delays.append(timer.delay_ms)
         assert partition.reason == "storage is away"
-        partition.handle(ev.AlarmRang(alarm.number))
+        partition.handle(ev.TimerExpired(timer.number))
         partition.handle(ev.TurnCame(Q, is_lost=False))
     assert delays[:3] == [100, 200, 400]
     assert max(delays) == CONFIG.retry_ms.most
     partition.handle(ev.Opened())
     assert (partition.reason, partition.was_open) == ("", True)
-    assert alarm_of(partition.handle(ev.Failed("x"))).delay_ms == 100
+    assert timer_of(partition.handle(ev.Failed("x"))).delay_ms == 100
 
 
 @pytest.mark.parametrize("record", [PartitionRecord(epoch=4, owner="me"), None])
@@ -217,7 +217,7 @@ def test_an_offline_partition_is_taken_over_again_more_and_more_rarely(record: P
     assert partition.reason == "partition is offline: x"
     tried = []
     for look in range(1, 3 * OFFLINE_LOOKS_MAX + 1):
-        partition.handle(ev.AlarmRang(partition._alarm))
+        partition.handle(ev.TimerExpired(partition._timer_number))
         if partition.handle(ev.RecordChecked(record)) == [ENQUEUE]:
             tried.append(look)
             partition.handle(ev.TurnCame(Q, is_lost=False))
@@ -228,21 +228,21 @@ def test_an_offline_partition_is_taken_over_again_more_and_more_rarely(record: P
 def test_an_offline_partition_under_repair_is_left_alone_until_it_is_released() -> None:
     partition = brought_to(OFF)
     for epoch in (4, 5):
-        partition.handle(ev.AlarmRang(partition._alarm))
+        partition.handle(ev.TimerExpired(partition._timer_number))
         repair = PartitionRecord(epoch=epoch, owner=f"{REPAIR_OWNER}1")
-        assert partition.handle(ev.RecordChecked(repair)) == [ev.SetAlarm(OFFLINE_LOOK_MS, partition._alarm)]
-    partition.handle(ev.AlarmRang(partition._alarm))
+        assert partition.handle(ev.RecordChecked(repair)) == [ev.SetTimer(OFFLINE_LOOK_MS, partition._timer_number)]
+    partition.handle(ev.TimerExpired(partition._timer_number))
     assert partition.handle(ev.RecordChecked(PartitionRecord(epoch=5))) == [ENQUEUE]
 
 
 def test_the_end_of_offline_is_reported_once() -> None:
     partition = brought_to(OFF)
-    partition.handle(ev.AlarmRang(partition._alarm))
+    partition.handle(ev.TimerExpired(partition._timer_number))
     partition.handle(ev.RecordChecked(PartitionRecord(epoch=9)))
     partition.handle(ev.TurnCame(Q, is_lost=False))
     assert partition.handle(ev.Opened()) == [WAKE, ev.ReportServedAgain()]
     partition.handle(ev.Failed("its ownership ended"))
-    partition.handle(ev.AlarmRang(partition._alarm))
+    partition.handle(ev.TimerExpired(partition._timer_number))
     partition.handle(ev.TurnCame(Q, is_lost=False))
     assert partition.handle(ev.Opened()) == [WAKE]
 
@@ -252,4 +252,4 @@ def test_a_partition_that_is_not_a_members_says_so() -> None:
     (effect,) = partition.handle(ev.TurnCame(Q, is_lost=True))
     assert partition.reason == "this process is not a member of the cluster now"
     assert isinstance(effect, ev.AwaitMembership)
-    assert partition.handle(ev.AlarmRang(effect.number)) == [ENQUEUE]
+    assert partition.handle(ev.TimerExpired(effect.number)) == [ENQUEUE]

@@ -137,7 +137,7 @@ async def test_storage_that_is_throttled_at_start_is_no_reason_to_give_up() -> N
         w.topic("orders", 4)
         for number in range(4):
             await w.produce_one(batch(), number)
-        w.broker.shared.alarms.close()  # kill -9
+        w.broker.shared.timers.close()  # kill -9
         w.fs.crash()
         w.kv.crash()
         await w.start()
@@ -220,7 +220,7 @@ async def test_offline_waits_for_an_operator() -> None:
         owner = await w.owner()
         live = owner.live
         assert live is not None
-        w.broker.shared.alarms.close()  # kill -9
+        w.broker.shared.timers.close()  # kill -9
         w.fs.crash()
         w.kv.crash()
         await w.start()
@@ -420,7 +420,7 @@ async def test_an_idle_partition_has_no_task_and_no_timer() -> None:
             await w.owner("orders", number)
         await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) == before
-        assert not w.broker.shared.alarms._heap
+        assert not w.broker.shared.timers._heap
 
 
 # ------------------------------------------------------------------------------------------------------------ OFFLINE

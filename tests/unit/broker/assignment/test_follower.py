@@ -475,7 +475,7 @@ async def test_withdrawn_while_it_waits() -> None:
         c["a"].view.assign("c", key)
         assert await c.write("c", key, batch()) == 1
         assert (await record_of(c)).epoch == 2
-        await asyncio.sleep(5)  # the alarm of the wait that is over rings
+        await asyncio.sleep(5)  # the timer of the wait that is over expires
         assert len(c["b"].broker) == 0
 
 
@@ -899,7 +899,7 @@ async def test_a_broker_that_cannot_flush_says_so() -> None:
         assert c["a"].broker.is_serving
         await asyncio.sleep(2.5)
         assert not c["a"].broker.is_serving
-        assert any("storage has acknowledged nothing" in alarm for alarm in c["a"].broker.alarms_raised)
+        assert any("storage has acknowledged nothing" in report for report in c["a"].broker.reports)
         c.storage.faults = Faults()
         assert await writing == 1
         await asyncio.sleep(2)
@@ -992,7 +992,7 @@ async def test_a_partition_that_waits_for_the_store_to_register_a_segment_is_no_
         assert broker.unflushed_bytes > 0
         assert broker.waiting_for_store == 1
         assert broker.is_serving
-        (told,) = broker.alarms_raised
+        (told,) = broker.reports
         assert "the metadata store has not answered for over 5000 ms: 1 partitions wait for it" in told
         c["a"].kv.faults = KvFaults()
         assert await writing == 1

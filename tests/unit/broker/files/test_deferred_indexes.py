@@ -22,12 +22,12 @@ LENGTH = 10
 
 
 @pytest.mark.parametrize(
-    ("length", "is_written", "alarms"),
+    ("length", "is_written", "reports"),
     [(LENGTH, True, 0), (LENGTH + 5, False, 0), (LENGTH - 1, False, 1), (-1, False, 0)],
     ids=["as it was", "joined with its neighbour", "shorter", "gone"],
 )
 async def test_an_index_is_written_only_beside_the_file_that_it_describes(
-    length: int, is_written: bool, alarms: int
+    length: int, is_written: bool, reports: int
 ) -> None:
     """A longer file has an index of its own, or will have: this index would stand in its way."""
 
@@ -48,7 +48,7 @@ async def test_an_index_is_written_only_beside_the_file_that_it_describes(
     assert bool(found) is is_written
     if is_written:
         assert await fs.read(PATH.idx(NAME), 0, 99) == b"index"
-    assert len(broker.alarms_raised) == alarms
+    assert len(broker.reports) == reports
 
 
 async def test_storage_that_is_away_is_asked_a_few_times_and_the_operator_hears_of_it() -> None:
@@ -60,5 +60,5 @@ async def test_storage_that_is_away_is_asked_a_few_times_and_the_operator_hears_
     storage.faults = Faults(unavailable=1.0)
     broker.shared.deferred_indexes.add(files, NAME, LENGTH, b"index", after_ms=BEHIND_MS)
     await asyncio.sleep(ATTEMPTS)
-    (alarm,) = broker.alarms_raised
-    assert "could not write the index" in alarm
+    (report,) = broker.reports
+    assert "could not write the index" in report

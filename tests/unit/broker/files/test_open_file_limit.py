@@ -207,8 +207,8 @@ async def test_full_storage_is_asked_seldom_and_the_operator_told_once() -> None
         await until(lambda: w.broker.waiting_for_place >= 49)
         await asyncio.sleep(60)
         assert crowded.refused <= 50 + 60, "those that were on their way when it filled up, then about one a second"
-        (alarm,) = [alarm for alarm in w.broker.alarms_raised if "no room for another file" in alarm]
-        assert "add datanodes" in alarm
+        (report,) = [report for report in w.broker.reports if "no room for another file" in report]
+        assert "add datanodes" in report
         crowded.files_max = 1000
         answers = [answer for (answer,) in await asyncio.gather(*sent)]
         assert [answer.error_code for answer in answers] == [0] * 50
@@ -292,7 +292,7 @@ async def test_a_journal_that_finds_no_room_gets_that_of_segments() -> None:
         assert (await w.produce_one(batch(), 0)).error_code == 0  # has its checkpoint in a second
         await until(lambda: any("/journals/" in path and path != journal for path in w.storage.open_files()))
         assert names(w, 6).count("") > 0
-        assert any("no room" in alarm for alarm in w.broker.alarms_raised)
+        assert any("no room" in report for report in w.broker.reports)
 
 
 async def test_a_broker_whose_journal_is_never_written_leaves_all_the_same() -> None:

@@ -58,7 +58,7 @@ async def test_segments_of_idle_partitions_are_closed_and_can_be_read() -> None:
         assert [await reader.visible_length(path) for path in paths] == lengths
         await asyncio.sleep(120)
         assert segments(w) == [], "nobody writes: no segment is opened"
-        assert w.broker.alarms_raised == []
+        assert w.broker.reports == []
         assert (await w.produce_one(batch())).base_offset == 1
 
 

@@ -335,16 +335,16 @@ def test_an_unreadable_log_is_tried_again_for_a_while_then_offline() -> None:
     recover = only(machine.handle(ev.SegmentsFenced(()), 65_000), ev.RecoverLog)
     assert isinstance(recover, ev.RecoverLog)
     assert recover.passes_damaged
-    assert kinds(machine.handle(ev.LogUnreadable("x is short"), 65_000)) == ["Alarm", "StateChanged"]
+    assert kinds(machine.handle(ev.LogUnreadable("x is short"), 65_000)) == ["ReportOffline", "StateChanged"]
     assert (state_of(machine), machine.offline_reason) == (PartitionState.OFFLINE, "x is short")
 
 
-def test_refused_recovery_is_offline_with_an_alarm() -> None:
+def test_refused_recovery_is_offline_and_reported() -> None:
     entry = replace(SPARE, name=SegmentName(0, 1, 0))
     machine, _ = claimed(PartitionRecord(epoch=1, owner="old", segments=(entry,)))
     machine.handle(ev.SegmentsFenced(()), 0)
     effects = machine.handle(ev.RecoveryRefused("file x is short"), 0)
-    assert kinds(effects) == ["Alarm", "StateChanged"]
+    assert kinds(effects) == ["ReportOffline", "StateChanged"]
     with pytest.raises(RequestError, match="file x is short"):
         offer(machine, batch(), 1)
 
@@ -538,7 +538,7 @@ def test_an_unreadable_record_stops_everything_and_is_offline() -> None:
     machine = opened()
     append(machine)
     effects = machine.handle(ev.RecordUnreadable("key /k: not a record"), 0)
-    assert kinds(effects) == ["Reject", "Reject", "Abort", "Alarm", "StateChanged"]
+    assert kinds(effects) == ["Reject", "Reject", "Abort", "ReportOffline", "StateChanged"]
     codes = [effect.code for effect in effects if isinstance(effect, ev.Reject)]
     assert codes == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert (machine.state, machine.offline_reason) == (PartitionState.OFFLINE, "key /k: not a record")

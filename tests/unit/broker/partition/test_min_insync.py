@@ -67,7 +67,7 @@ async def test_rule_1_no_acks_all_with_fewer_copies_than_asked_for() -> None:
         assert (unbound.error_code, unbound.base_offset) == (0, 0), "the refused ones have taken no offset"
         owner = await w.owner()
         await until(lambda: owner.high_watermark == 1)
-        (told,) = w.broker.alarms_raised
+        (told,) = w.broker.reports
         assert told.startswith("storage has too few datanodes for min.insync.replicas of 1 partitions")
         assert told.endswith(" topic=orders partition=0")
         assert w.broker.under_min_isr == 1

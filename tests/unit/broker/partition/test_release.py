@@ -20,7 +20,7 @@ from bmq.broker.files.deferred_indexes import BEHIND_MS, LOOK_MS
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.precreated import PrecreatedSegments
 from bmq.broker.partition.release import NOTHING, ReleaseNote
-from bmq.core.aio.timers import Alarms
+from bmq.core.aio.timers import TimerHeap
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.messages.broker import HandedOverRequest, Release
@@ -116,8 +116,8 @@ async def test_the_index_is_written_once_and_by_the_old_owner_when_the_new_one_i
         assert decode_idx(data).end_offset == 2
         await later(2 * LOOK_MS)
         assert (await kinds(c)).count("idx") == 1
-        assert not c["a"].broker.alarms_raised
-        assert not c["b"].broker.alarms_raised
+        assert not c["a"].broker.reports
+        assert not c["b"].broker.reports
 
 
 async def test_a_process_that_ends_writes_its_indexes_first() -> None:
@@ -177,7 +177,7 @@ async def test_an_index_is_whole_after_two_moves_before_it_was_written(dies: boo
         assert found is not None
         assert found.end_offset == 20
         assert len(found.index) // ENTRY == found.position // (3 * 30_000)
-        assert not c["c"].broker.alarms_raised
+        assert not c["c"].broker.reports
 
 
 @pytest.mark.leaves_tasks
@@ -200,7 +200,7 @@ async def test_no_index_is_made_again_of_what_is_deleted_meanwhile() -> None:
             await c["c"].fs.delete(status.path)
         await later(2 * LOOK_MS)
         assert await index_of(c, "c") is None
-        assert not c["c"].broker.alarms_raised
+        assert not c["c"].broker.reports
 
 
 @pytest.mark.leaves_tasks
@@ -255,7 +255,7 @@ async def test_an_index_of_what_is_deleted_meanwhile_is_not_written() -> None:
             await c["a"].fs.delete(f"{path_of(c).folder}/{name}")
         await later(2 * LOOK_MS)
         assert await names(c) == []
-        assert not c["a"].broker.alarms_raised
+        assert not c["a"].broker.reports
 
 
 @pytest.mark.parametrize("spoil", ["damaged", "of another segment", "stale", "no record", "an empty record"])
@@ -478,13 +478,13 @@ async def precreated() -> AsyncIterator[tuple[PrecreatedSegments, Storage]]:
     def now_ms() -> int:
         return int(loop.time() * 1000)
 
-    alarms = Alarms(now_ms)
-    made = PrecreatedSegments(storage, storage.places, alarms, now_ms, most=2, keep_ms=1000)  # type: ignore[arg-type]
+    timers = TimerHeap(now_ms)
+    made = PrecreatedSegments(storage, storage.places, timers, now_ms, most=2, keep_ms=1000)  # type: ignore[arg-type]
     yield made, storage
     await made.close()
     places = storage.places
     assert (places.opening, places.held - storage.taken, places.closing) == (0, 0, 0), "every place is given back"
-    alarms.close()
+    timers.close()
     places.close()
 
 
