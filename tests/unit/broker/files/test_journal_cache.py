@@ -14,11 +14,11 @@ from bmq.storage import layout
 from bmq.storage.filesystem import Appender, CorruptData, Lease, StorageError, StorageUnavailable, write_once
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from tests.harness.journals import full, key, snapshot
 from tests.harness.log_text import lines
 from tests.harness.waiting import until
 from tests.unit.broker.cluster import cluster
 from tests.unit.broker.world import batch, world
-from tests.unit.storage.test_journal import full, key, snapshot
 
 DEAD = "3-0123456789abcdef"
 
