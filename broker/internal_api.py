@@ -1,6 +1,6 @@
 """Internal requests that a broker serves to its cluster, beside Kafka's Produce and Fetch and the shards' logs.
 
-Questions about a partition (Ask, AskPartitions, Producers, LiveSegment) are for its owner.  A partition that is being
+Questions about a partition (Ask, AskPartitions, Producers, ActiveSegment) are for its owner.  A partition that is being
 opened is waited for, as a produce would.  One that is not assigned here is refused at once with
 NOT_LEADER_OR_FOLLOWER, and the caller waits for its view to catch up.  A RequestError that a handler raises is sent as
 its response (``core.rpc.server``).
@@ -23,6 +23,8 @@ from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages.broker import (
     QUESTIONS_MAX,
+    ActiveSegmentRequest,
+    ActiveSegmentResponse,
     AskPartitionsRequest,
     AskPartitionsResponse,
     AskRequest,
@@ -31,8 +33,6 @@ from bmq.core.rpc.messages.broker import (
     HandedOverResponse,
     HighWatermarksRequest,
     HighWatermarksResponse,
-    LiveSegmentRequest,
-    LiveSegmentResponse,
     LoadRequest,
     LoadResponse,
     OpenFilesRequest,
@@ -66,7 +66,7 @@ class BrokerApi:
         endpoint.register(AskRequest, self.ask)
         endpoint.register(AskPartitionsRequest, self.ask_partitions)
         endpoint.register(ProducersRequest, self.producers)
-        endpoint.register(LiveSegmentRequest, self.live_segment)
+        endpoint.register(ActiveSegmentRequest, self.active_segment)
         endpoint.register(HighWatermarksRequest, self.high_watermarks)
         endpoint.register(HandedOverRequest, self.handed_over, role=BROKER)
         endpoint.register(LoadRequest, self.report_load, role=CONTROLLER)
@@ -95,22 +95,22 @@ class BrokerApi:
         states = await run_in_turns(encode_producers(await owner.producers()))
         return ProducersResponse(ErrorCode.NONE, "", states).encode()
 
-    async def live_segment(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Return the open segment's name, its end and its index; only the epoch if no segment is open.
+    async def active_segment(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Return the active segment's name, its end and its index; only the epoch if there is none.
 
         An index grows at its end only: for a segment that the caller knows, only the new entries are sent.  Raises
         RequestError, FormatError.
         """
-        asked = LiveSegmentRequest.decode(body)
+        asked = ActiveSegmentRequest.decode(body)
         owner = await self._owner(asked.topic_id, asked.partition)
-        live = owner.live
-        if live is None:
-            return LiveSegmentResponse(ErrorCode.NONE, epoch=owner.epoch).encode()
-        is_known = live.name == SegmentName(asked.base, asked.segment_epoch, asked.n)
-        first = max(0, min(asked.entries_known, len(live.index))) if is_known else 0
-        entries = big_endian(live.index.entries[first * ENTRY :])
-        return LiveSegmentResponse(
-            ErrorCode.NONE, "", owner.epoch, *live.name, live.position, live.end_offset, first, entries
+        active = owner.active_segment
+        if active is None:
+            return ActiveSegmentResponse(ErrorCode.NONE, epoch=owner.epoch).encode()
+        is_known = active.name == SegmentName(asked.base, asked.segment_epoch, asked.n)
+        first = max(0, min(asked.entries_known, len(active.index))) if is_known else 0
+        entries = big_endian(active.index.entries[first * ENTRY :])
+        return ActiveSegmentResponse(
+            ErrorCode.NONE, "", owner.epoch, *active.name, active.position, active.end_offset, first, entries
         ).encode()
 
     async def high_watermarks(self, body: memoryview, call: InternalCall) -> list[Buffer]:

@@ -14,7 +14,7 @@ from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Appended, Batch, Ends
 from bmq.storage.checkpoint import ProducerState
-from bmq.storage.log_reader import LiveSegment
+from bmq.storage.log_reader import ActiveSegment
 
 __all__ = ["AppendCallback", "Appended", "Ends", "PartitionView", "Owner", "Owners", "FlushListener"]
 
@@ -48,15 +48,18 @@ class PartitionView(Protocol):
         """
 
     @property
-    def live(self) -> LiveSegment | None:
-        """The open segment, for ``LogReader``, flushed up to ``high_watermark`` at least; None if there is none."""
+    def active_segment(self) -> ActiveSegment | None:
+        """The active segment, for ``LogReader``, flushed up to ``high_watermark`` at least; None if there is none."""
 
     @property
-    def knows_live(self) -> bool:
-        """True if ``live`` is up to date; otherwise use ``ask_live``."""
+    def knows_active_segment(self) -> bool:
+        """True if ``active_segment`` is up to date; otherwise use ``ask_active_segment``."""
 
-    async def ask_live(self) -> LiveSegment | None:
-        """Return ``live`` as the owner has it now.  Raises RequestError if the owner does not respond in time."""
+    async def ask_active_segment(self) -> ActiveSegment | None:
+        """Return ``active_segment`` as the owner has it now.
+
+        Raises RequestError if the owner does not respond in time.
+        """
 
 
 class AppendCallback(Protocol):

@@ -59,7 +59,7 @@ class LocalShardLog:
         if offset >= end:
             return b""
         try:
-            return await self._reader.read(offset, max_bytes, end, live=self._owner.live)
+            return await self._reader.read(offset, max_bytes, end, active=self._owner.active_segment)
         except (StorageError, OffsetNotFound, FormatError) as error:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 

@@ -57,8 +57,8 @@ class MissingRecords(CorruptData):
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSegment:
-    """The state of a segment without ``.idx``, from its owner or from a checkpoint.
+class ActiveSegment:
+    """The active segment, Kafka's word for the one being written: from its owner, or from a checkpoint.
 
     Its bytes are flushed up to ``position``, where the batch of ``end_offset`` will begin.  ``index`` is only read.
     """
@@ -217,12 +217,12 @@ class LogReader:
     def __repr__(self) -> str:
         return f"<LogReader {self.segments!r} streams={len(self._streams)}>"
 
-    async def read(self, offset: int, max_bytes: int, end_offset: int, *, live: LiveSegment | None = None) -> bytes:
+    async def read(self, offset: int, max_bytes: int, end_offset: int, *, active: ActiveSegment | None = None) -> bytes:
         """Return whole batches of one segment, the first of which holds ``offset``.
 
         They are at most ``max_bytes`` long, but at least one batch.  None reaches ``end_offset``, a high watermark that
         the caller got from the owner before this call; the result is empty if the batch at ``offset`` is not wholly
-        below it.  ``live`` saves the listing and the scan of the owner's newest segment.
+        below it.  ``active_segment`` saves the listing and the scan of the owner's newest segment.
 
         Raises OffsetNotFound if no segment holds the offset, CorruptData if the batch is damaged or missing, NoSuchFile
         if files are gone in each of several listings, and other StorageErrors as storage does.
@@ -230,12 +230,12 @@ class LogReader:
         if offset >= end_offset:
             return b""
         for attempt in range(REFRESHES_MAX + 1):
-            await self.segments.cover(end_offset, live.name if live is not None else None)
+            await self.segments.cover(end_offset, active.name if active is not None else None)
             extent = self.segments.find(offset)
             if extent is None:
                 break
             try:
-                return await self._read_extent(extent, offset, max_bytes, end_offset, live)
+                return await self._read_extent(extent, offset, max_bytes, end_offset, active)
             except NoSuchFile:
                 if attempt == REFRESHES_MAX:
                     raise
@@ -246,9 +246,9 @@ class LogReader:
         raise OffsetNotFound(self.path, offset, self.segments.first_offset)
 
     async def _read_extent(
-        self, extent: Extent, offset: int, max_bytes: int, end_offset: int, live: LiveSegment | None
+        self, extent: Extent, offset: int, max_bytes: int, end_offset: int, active: ActiveSegment | None
     ) -> bytes:
-        facts = await self._facts(extent, offset, live)
+        facts = await self._facts(extent, offset, active)
         walk = self._walk(extent, facts, facts.start_for(offset, extent.name.base), end_offset)
         try:
             while await walk.step():
@@ -286,14 +286,14 @@ class LogReader:
         stop = end_offset if extent.end is None else min(end_offset, extent.end)
         return SegmentCursor(self.pool, self.path.log(extent.name), facts, start, stop, end_offset)
 
-    async def _facts(self, extent: Extent, offset: int, live: LiveSegment | None) -> SegmentKnowledge:
+    async def _facts(self, extent: Extent, offset: int, active: ActiveSegment | None) -> SegmentKnowledge:
         """Return what is known of the segment, from its ``.idx`` too if that may reach further, to ``offset``.
 
         The ``.idx`` is read again when the segment's end has changed (it was closed, or joined with its neighbour).
         That of a closed segment is read again for as long as it is missing: the owner may be about to write it.
         """
-        if live is not None and live.name == extent.name:
-            return SegmentKnowledge(live.index, live.end_offset, live.position, is_ours=False)
+        if active is not None and active.name == extent.name:
+            return SegmentKnowledge(active.index, active.end_offset, active.position, is_ours=False)
         path = self.path.log(extent.name)
         facts = self.pool.facts(path) or SegmentKnowledge(SegmentIndex(), extent.name.base, 0, is_ours=True)
         if offset < facts.known_offset or facts.asked_end == extent.end:
@@ -311,7 +311,7 @@ class LogReader:
     # By timestamp
 
     async def offset_for_timestamp(
-        self, timestamp: int, end_offset: int, *, start_offset: int = 0, live: LiveSegment | None = None
+        self, timestamp: int, end_offset: int, *, start_offset: int = 0, active: ActiveSegment | None = None
     ) -> TimestampAndOffset | None:
         """Return the first record in [start_offset, end_offset) whose timestamp is at least ``timestamp``, or None.
 
@@ -322,12 +322,12 @@ class LogReader:
         segment.  Raises what ``read`` raises, except OffsetNotFound.
         """
         for attempt in range(REFRESHES_MAX + 1):
-            await self.segments.cover(end_offset, live.name if live is not None else None)
+            await self.segments.cover(end_offset, active.name if active is not None else None)
             missing = None
             async for extent in self._candidates(timestamp, start_offset, end_offset):
                 missing = extent.name
                 try:
-                    found = await self._search(extent, timestamp, start_offset, end_offset, live)
+                    found = await self._search(extent, timestamp, start_offset, end_offset, active)
                 except NoSuchFile:
                     if attempt == REFRESHES_MAX:
                         raise
@@ -365,9 +365,9 @@ class LogReader:
         return checkpoint.max_timestamp
 
     async def _search(
-        self, extent: Extent, timestamp: int, start_offset: int, end_offset: int, live: LiveSegment | None
+        self, extent: Extent, timestamp: int, start_offset: int, end_offset: int, active: ActiveSegment | None
     ) -> TimestampAndOffset | None:
-        facts = await self._facts(extent, max(extent.name.base, start_offset), live)
+        facts = await self._facts(extent, max(extent.name.base, start_offset), active)
         start = facts.start_for_timestamp(timestamp, extent.name.base)
         if start_offset > start[0]:
             start = max(start, facts.start_for(start_offset, extent.name.base))

@@ -16,7 +16,7 @@ from bmq.storage.block_cache import BlockCache, SegmentKnowledge
 from bmq.storage.filesystem import NoSuchFile
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import REFRESHES_MAX, LiveSegment, LogReader, SegmentCursor
+from bmq.storage.log_reader import REFRESHES_MAX, ActiveSegment, LogReader, SegmentCursor
 from bmq.storage.log_segments import Extent
 
 LOGS_MAX = 1_000
@@ -27,7 +27,7 @@ class SearchedLog:
     """One partition's log as searches see it.
 
     In every call ``end`` is a high watermark that the caller has just read from the owner, ``start`` the log start, and
-    ``live`` the open segment, None without one. Calls raise StorageError.
+    ``active`` the active segment, None without one. Calls raise StorageError.
     """
 
     def __init__(self, pool: BlockCache, path: PartitionPath) -> None:
@@ -36,7 +36,7 @@ class SearchedLog:
         self.reader = LogReader(pool, path)
         self._largest: dict[tuple[Extent, int], int] = {}  # timestamps of closed segments, each from an offset on
 
-    async def end_of_epoch(self, epoch: int, end: int, live: LiveSegment | None) -> tuple[int, int] | None:
+    async def end_of_epoch(self, epoch: int, end: int, active: ActiveSegment | None) -> tuple[int, int] | None:
         """Return (largest epoch at or below ``epoch``, first offset of the next one); None if no later epoch has one.
 
         A segment's name carries its epoch, and only segments of one epoch are merged: the names are the history. Below
@@ -44,7 +44,7 @@ class SearchedLog:
         ``LeaderEpochFileCache.endOffsetFor``.
         """
         segments = self.reader.segments
-        await segments.cover(end, live.name if live is not None else None)
+        await segments.cover(end, active.name if active is not None else None)
         found = epoch
         for extent in segments.between(0, end):
             if extent.name.epoch > epoch:
@@ -53,13 +53,13 @@ class SearchedLog:
         return None
 
     async def offset_of_max_timestamp(
-        self, start: int, end: int, live: LiveSegment | None
+        self, start: int, end: int, active: ActiveSegment | None
     ) -> TimestampAndOffset | None:
         """Return the first record with the largest timestamp; None if there is none."""
         for attempt in range(REFRESHES_MAX + 1):
-            await self.reader.segments.cover(end, live.name if live is not None else None)
+            await self.reader.segments.cover(end, active.name if active is not None else None)
             try:
-                largest = await self._largest_in(start, end, live)
+                largest = await self._largest_in(start, end, active)
             except NoSuchFile:  # merged or deleted meanwhile: read the names again
                 if attempt == REFRESHES_MAX:
                     raise
@@ -67,16 +67,16 @@ class SearchedLog:
                 break
         if largest < 0:
             return None
-        return await self.reader.offset_for_timestamp(largest, end, start_offset=start, live=live)
+        return await self.reader.offset_for_timestamp(largest, end, start_offset=start, active=active)
 
-    async def _largest_in(self, start: int, end: int, live: LiveSegment | None) -> int:
+    async def _largest_in(self, start: int, end: int, active: ActiveSegment | None) -> int:
         if len(self._largest) > 2 * len(self.reader.segments) + 16:
             self._largest.clear()  # most of it is of segments that were deleted or merged since
         largest = -1
         extents = self.reader.segments.between(start, end)
         while window := list(islice(extents, self._pool.config.parallel_indexes)):
             found = await asyncio.gather(
-                *(self._largest_of(extent, start, end, live) for extent in window), return_exceptions=True
+                *(self._largest_of(extent, start, end, active) for extent in window), return_exceptions=True
             )
             for extent, outcome in zip(window, found, strict=True):
                 if isinstance(outcome, NoSuchFile):
@@ -86,18 +86,18 @@ class SearchedLog:
                 largest = max(largest, outcome)
         return largest
 
-    async def _largest_of(self, extent: Extent, start: int, end: int, live: LiveSegment | None) -> int:
+    async def _largest_of(self, extent: Extent, start: int, end: int, active: ActiveSegment | None) -> int:
         """Return the largest timestamp in the segment between ``start`` and ``end``.
 
         Read from the segment's index if that covers exactly these records, else from the batch headers.
         """
         start = max(start, extent.name.base)
         is_whole = start == extent.name.base
-        if live is not None and live.name == extent.name:
+        if active is not None and active.name == extent.name:
             if is_whole:
-                return live.index.max_timestamp
+                return active.index.max_timestamp
             return await self._walk(
-                extent, SegmentKnowledge(live.index, live.end_offset, live.position, is_ours=False), start, end
+                extent, SegmentKnowledge(active.index, active.end_offset, active.position, is_ours=False), start, end
             )
         known = self._largest.get((extent, start))
         if known is not None:

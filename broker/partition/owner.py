@@ -29,7 +29,7 @@ from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.filesystem import FileSystem, StorageError
-from bmq.storage.log_reader import LiveSegment
+from bmq.storage.log_reader import ActiveSegment
 from bmq.storage.log_segments import walk
 
 T = TypeVar("T")
@@ -121,13 +121,13 @@ class PartitionOwner:
         return self._driver.machine.config.rules.max_message_bytes
 
     @property
-    def live(self) -> LiveSegment | None:
-        """The open segment as far as it is flushed; None without one."""
+    def active_segment(self) -> ActiveSegment | None:
+        """The active segment as far as it is flushed; None without one."""
         segment = self._driver.machine.current
         if segment is None:
             return None
         # Flush by flush the three move together: the watermark is the end of the segment's last flushed batch.
-        return LiveSegment(segment.entry.name, segment.flushed, self._driver.machine.high_watermark, segment.index)
+        return ActiveSegment(segment.entry.name, segment.flushed, self._driver.machine.high_watermark, segment.index)
 
     @property
     def has_seen_end(self) -> bool:
@@ -163,13 +163,13 @@ class PartitionOwner:
         return asyncio.get_running_loop().time()
 
     @property
-    def knows_live(self) -> bool:
-        """True: ``live`` is the owner's own."""
+    def knows_active_segment(self) -> bool:
+        """True: ``active_segment`` is the owner's own."""
         return True
 
-    async def ask_live(self) -> LiveSegment | None:
-        """Return ``live``."""
-        return self.live
+    async def ask_active_segment(self) -> ActiveSegment | None:
+        """Return ``active_segment``."""
+        return self.active_segment
 
     # ------------------------------------------------------------------------------------------------------ writing
 
@@ -302,7 +302,7 @@ class PartitionOwner:
             return -1, -1
         end = self.high_watermark
         if epoch < self.epoch:
-            found = await self._search(lambda log: log.end_of_epoch(epoch, end, self.live))
+            found = await self._search(lambda log: log.end_of_epoch(epoch, end, self.active_segment))
             if found is not None:
                 return found
         return epoch, end
@@ -312,10 +312,10 @@ class PartitionOwner:
 
         Raises RequestError KAFKA_STORAGE_ERROR.
         """
-        start, end, live = self.log_start, self.high_watermark, self.live
+        start, end, active = self.log_start, self.high_watermark, self.active_segment
         if start == end:
             return -1, -1
-        found = await self._search(lambda log: log.offset_of_max_timestamp(start, end, live))
+        found = await self._search(lambda log: log.offset_of_max_timestamp(start, end, active))
         return (-1, -1) if found is None else (found.offset, found.timestamp)
 
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
@@ -323,11 +323,11 @@ class PartitionOwner:
 
         Raises RequestError KAFKA_STORAGE_ERROR.
         """
-        start, end, live = self.log_start, self.high_watermark, self.live
+        start, end, active = self.log_start, self.high_watermark, self.active_segment
         if start == end:
             return None
         found = await self._search(
-            lambda log: log.reader.offset_for_timestamp(timestamp, end, start_offset=start, live=live)
+            lambda log: log.reader.offset_for_timestamp(timestamp, end, start_offset=start, active=active)
         )
         return None if found is None else (found.offset, found.timestamp)
 

@@ -28,7 +28,7 @@ from bmq.endpoint.fetch.tail_cache import TailCache
 from bmq.endpoint.leader_epochs import epoch_error
 from bmq.endpoint.partitions import PartitionView
 from bmq.meta.catalog import Topic
-from bmq.storage.log_reader import LiveSegment
+from bmq.storage.log_reader import ActiveSegment
 
 
 class PartitionRead:
@@ -38,7 +38,7 @@ class PartitionRead:
     buffers    whole batches of ``size`` bytes, from memory
     reads      there are records below ``end``, but on storage: at most ``limit`` bytes are wanted
     has_more   there are records, but none was taken, as they did not fit
-    asks       view to ask for the open segment before the read; None: use ``live``
+    asks       view to ask for the active segment before the read; None: use ``active_segment``
     is_stored  the buffers came from storage
     is_gone    the catalog had this partition at the last check, and does not have it now
     preferred  node id of the proxy that the client is to read the partition from (KIP-392), without records
@@ -47,6 +47,7 @@ class PartitionRead:
     """
 
     __slots__ = (
+        "active_segment",
         "asks",
         "buffers",
         "end",
@@ -56,7 +57,6 @@ class PartitionRead:
         "is_stored",
         "key",
         "limit",
-        "live",
         "marks",
         "offset",
         "preferred",
@@ -78,7 +78,7 @@ class PartitionRead:
         self.buffers: Sequence[Buffer] = ()
         self.size = 0
         self.end = 0
-        self.live: LiveSegment | None = None
+        self.active_segment: ActiveSegment | None = None
         self.asks: PartitionView | None = None
         self.preferred = -1
         self.reads = self.waits = self.has_more = self.is_stored = self.is_gone = False
@@ -154,8 +154,8 @@ def read_partition(
     found = tails.read(result.key, offset, limit, result.end, at_least_one=at_least_one)
     if found is None:
         result.reads = True
-        result.live = followed.live
-        if not followed.knows_live:
+        result.active_segment = followed.active_segment
+        if not followed.knows_active_segment:
             result.asks = followed
     else:
         result.buffers, result.size = found

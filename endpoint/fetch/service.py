@@ -315,8 +315,8 @@ class FetchService:
     async def _read_from(self, reader: LogReader, result: PartitionRead, gate: asyncio.Semaphore) -> bytes:
         async with gate:
             began = self._clock.monotonic()
-            live = result.live if result.asks is None else await result.asks.ask_live()
-            records = await reader.read(result.offset, result.limit, result.end, live=live)
+            active = result.active_segment if result.asks is None else await result.asks.ask_active_segment()
+            records = await reader.read(result.offset, result.limit, result.end, active=active)
             took_s = self._clock.monotonic() - began
             self.read_ms.observe(took_s * 1000)
             if self.tracer is not None:

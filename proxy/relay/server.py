@@ -42,7 +42,7 @@ PASSED_ON = frozenset(
         (InternalKey.ASK, 0),
         (InternalKey.ASK_PARTITIONS, 0),
         (InternalKey.PRODUCERS, 0),
-        (InternalKey.LIVE_SEGMENT, 0),
+        (InternalKey.ACTIVE_SEGMENT, 0),
     }
 )
 """APIs and versions that are passed on: none that ends or moves anything."""

@@ -16,10 +16,10 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Ends
 from bmq.core.rpc.message import InternalRequest, R
-from bmq.core.rpc.messages.broker import AskRequest, AskResponse, LiveSegmentRequest, LiveSegmentResponse, Question
+from bmq.core.rpc.messages.broker import ActiveSegmentRequest, ActiveSegmentResponse, AskRequest, AskResponse, Question
 from bmq.storage.checkpoint import INDEX_ENTRY_BYTES, from_big_endian
 from bmq.storage.index import SegmentIndex
-from bmq.storage.log_reader import LiveSegment
+from bmq.storage.log_reader import ActiveSegment
 
 SURE_S = 2.0
 """Time within which a reader must come again to use the end of the log that the owner has confirmed.  Only one reader
@@ -48,20 +48,20 @@ class RemoteTail:
     """One partition's view.  The link calls ``open`` and ``close`` alternately, and ``advance`` in between."""
 
     __slots__ = (
+        "_active_query",
+        "_active_upto",
         "_confirmed_at",
         "_is_confirming",
         "_link",
-        "_live_query",
-        "_live_upto",
         "_sure_end",
         "_sure_until",
+        "active_segment",
         "epoch",
         "failures",
         "high_watermark",
         "is_open",
         "key",
         "last_stable_offset",
-        "live",
         "log_start",
         "looked_at",
         "opened_at",
@@ -72,13 +72,13 @@ class RemoteTail:
         self.is_open = False
         self.epoch = -1
         self.log_start = self.high_watermark = self.last_stable_offset = -1
-        self.live: LiveSegment | None = None
+        self.active_segment: ActiveSegment | None = None
         self.looked_at = now
         self.failures = 0  # to be followed, one after another
         self.opened_at = 0.0
         self._link: OwnerLink | None = None
-        self._live_query: asyncio.Future[None] | None = None
-        self._live_upto = -1
+        self._active_query: asyncio.Future[None] | None = None
+        self._active_upto = -1
         self._is_confirming = False
         self._confirmed_at = -math.inf
         self._sure_end, self._sure_until = -1, 0.0
@@ -92,7 +92,7 @@ class RemoteTail:
     def open(self, ends: Ends, link: OwnerLink) -> None:
         """Open the view with the owner's epoch and offsets, before the first fetch."""
         if ends.epoch != self.epoch:
-            self.live, self._live_upto = None, -1
+            self.active_segment, self._active_upto = None, -1
         self.epoch, self.log_start, self.last_stable_offset, self.high_watermark = ends
         self._link = link
         self._sure_until = 0.0
@@ -104,14 +104,14 @@ class RemoteTail:
         self.last_stable_offset = min(last_stable_offset, high_watermark)
 
     def close(self) -> None:
-        """Close the view, and fail the waiting ``ask_live`` calls.
+        """Close the view, and fail the waiting ``ask_active_segment`` calls.
 
         Their query may be cancelled before it began, so they must not wait for its end.
         """
         self.is_open = False
         self._link = None
         self._is_confirming = False
-        waiting, self._live_query = self._live_query, None
+        waiting, self._active_query = self._active_query, None
         if waiting is not None:
             self._give_up(waiting, RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the owner of {self.key} was lost"))
 
@@ -153,48 +153,48 @@ class RemoteTail:
                 self._sure_until = loop.time() + SURE_S
             link.wake_readers(self)  # the readers check again, which repeats the query if it failed
 
-    # ------------------------------------------------------------------------------------------------- the open segment
+    # ---------------------------------------------------------------------------------------------- the active segment
 
     @property
-    def knows_live(self) -> bool:
-        """True if ``live`` is flushed up to the watermark at least; otherwise use ``ask_live``."""
-        return self._live_upto >= self.high_watermark
+    def knows_active_segment(self) -> bool:
+        """True if ``active_segment`` is flushed up to the watermark at least; otherwise use ``ask_active_segment``."""
+        return self._active_upto >= self.high_watermark
 
-    async def ask_live(self) -> LiveSegment | None:
-        """Return the open segment, flushed at least up to the present watermark; None if there is none.
+    async def ask_active_segment(self) -> ActiveSegment | None:
+        """Return the active segment, flushed at least up to the present watermark; None if there is none.
 
         Raises RequestError if the owner does not respond in time.
         """
         watermark = self.high_watermark
-        while self._live_upto < watermark:
+        while self._active_upto < watermark:
             link = self._link
             if link is None:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the owner of {self.key} is not reached")
-            if self._live_query is None:
-                self._live_query = asyncio.get_running_loop().create_future()
-                link.spawn(self._ask_live(link, self._live_query))
-            await asyncio.shield(self._live_query)
-        return self.live
+            if self._active_query is None:
+                self._active_query = asyncio.get_running_loop().create_future()
+                link.spawn(self._ask_active_segment(link, self._active_query))
+            await asyncio.shield(self._active_query)
+        return self.active_segment
 
-    async def _ask_live(self, link: OwnerLink, waiting: asyncio.Future[None]) -> None:
-        upto, live = self.high_watermark, self.live
-        base, epoch, n = live.name if live is not None else (-1, -1, -1)
-        known = len(live.index) if live is not None else 0
-        query = LiveSegmentRequest(self.key.topic_id, self.key.partition, base, epoch, n, known)
+    async def _ask_active_segment(self, link: OwnerLink, waiting: asyncio.Future[None]) -> None:
+        upto, active = self.high_watermark, self.active_segment
+        base, epoch, n = active.name if active is not None else (-1, -1, -1)
+        known = len(active.index) if active is not None else 0
+        query = ActiveSegmentRequest(self.key.topic_id, self.key.partition, base, epoch, n, known)
         error = RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the owner of {self.key} was lost")
         try:
             answer = await link.ask(self.key, query)
             if answer.epoch != self.epoch:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is in epoch {answer.epoch} by now")
-            self.live = _live_of(answer, live)
-            self._live_upto = max(upto, answer.end_offset)
+            self.active_segment = _active_segment_of(answer, active)
+            self._active_upto = max(upto, answer.end_offset)
             if not waiting.done():
                 waiting.set_result(None)
         except RequestError as refusal:
             error = refusal
         finally:
-            if self._live_query is waiting:
-                self._live_query = None
+            if self._active_query is waiting:
+                self._active_query = None
             self._give_up(waiting, error)
 
     @staticmethod
@@ -211,8 +211,8 @@ def ends_of(answer: AskResponse) -> Ends:
     return Ends(*answer.values)
 
 
-def _live_of(answer: LiveSegmentResponse, known: LiveSegment | None) -> LiveSegment | None:
-    """Return the segment that is open now; None if there is none.
+def _active_segment_of(answer: ActiveSegmentResponse, known: ActiveSegment | None) -> ActiveSegment | None:
+    """Return the segment that is active now; None if there is none.
 
     If it is the segment that is ``known``, its index is extended by the entries in the response.  Raises RequestError
     if the entries are malformed, or do not continue that index.
@@ -231,4 +231,4 @@ def _live_of(answer: LiveSegmentResponse, known: LiveSegment | None) -> LiveSegm
     else:
         text = f"the owner sent index entries from {answer.first_entry} on, which do not continue the known ones"
         raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
-    return LiveSegment(name, answer.position, answer.end_offset, index)
+    return ActiveSegment(name, answer.position, answer.end_offset, index)

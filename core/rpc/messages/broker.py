@@ -153,8 +153,8 @@ class ProducersRequest(InternalRequest[ProducersResponse]):
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSegmentResponse(InternalResponse):
-    """``base`` -1: no segment is open.  ``entries`` are those of its index from ``first_entry`` on.
+class ActiveSegmentResponse(InternalResponse):
+    """``base`` -1: no segment is active.  ``entries`` are those of its index from ``first_entry`` on.
 
     ``position`` and ``end_offset`` are where its flushed bytes end.
     """
@@ -171,13 +171,13 @@ class LiveSegmentResponse(InternalResponse):
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSegmentRequest(InternalRequest[LiveSegmentResponse]):
-    """A request for the open segment and its index.
+class ActiveSegmentRequest(InternalRequest[ActiveSegmentResponse]):
+    """A request for the active segment and its index.
 
     The caller already has the first ``entries_known`` index entries of the segment named; base -1: it has none.
     """
 
-    KEY = InternalKey.LIVE_SEGMENT
+    KEY = InternalKey.ACTIVE_SEGMENT
 
     topic_id: Id
     partition: Int32

@@ -23,13 +23,13 @@ from bmq.core.rpc.message import InternalRequest
 from bmq.core.rpc.messages.broker import (
     ENDS_SETTLED,
     QUESTIONS_MAX,
+    ActiveSegmentRequest,
+    ActiveSegmentResponse,
     AskPartitionsRequest,
     AskRequest,
     AskResponse,
     HighWatermarksRequest,
     HighWatermarksResponse,
-    LiveSegmentRequest,
-    LiveSegmentResponse,
     LoadRequest,
     OpenFilesRequest,
     OpenFilesResponse,
@@ -124,7 +124,7 @@ async def test_a_question_to_the_wrong_broker_is_refused_at_once() -> None:
         assert (await ask(caller, key, Question.ENDS)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         requests: tuple[InternalRequest[Any], ...] = (
             ProducersRequest(key.topic_id, 0),
-            LiveSegmentRequest(key.topic_id, 0),
+            ActiveSegmentRequest(key.topic_id, 0),
             ShardOpenRequest(key.topic_id, 0, 1),
             ShardAppendRequest(key.topic_id, 0, 1, 1, batch()),
         )
@@ -269,26 +269,26 @@ async def test_many_producers_are_encoded_in_turns_of_the_loop(monkeypatch: pyte
         ]
 
 
-async def test_a_live_segments_index_comes_piece_by_piece() -> None:
+async def test_the_active_segments_index_comes_piece_by_piece() -> None:
     """Entries that the caller has of the same segment are not sent again; of another segment it gets all of them."""
 
     async with cluster() as c:
         key = await owned(c)
         caller = Caller(c["a"])
 
-        async def live(*known: int) -> LiveSegmentResponse:
-            request = LiveSegmentRequest(key.topic_id, key.partition, *known)
+        async def active(*known: int) -> ActiveSegmentResponse:
+            request = ActiveSegmentRequest(key.topic_id, key.partition, *known)
             answer = await caller.ask(request)
-            assert isinstance(answer, LiveSegmentResponse)
+            assert isinstance(answer, ActiveSegmentResponse)
             return answer
 
-        none = await live()
+        none = await active()
         assert (none.error, none.base, none.epoch) == (ErrorCode.NONE, -1, 1)
         for _ in range(10):
             await c.write("a", key, batch(b"x" * 40_000))
-        first = await live()
+        first = await active()
         owner = await c["a"].assigned.wait(key, 1.0)
-        segment = owner.live
+        segment = owner.active_segment
         assert segment is not None
         entries = from_big_endian(memoryview(first.entries))
         assert entries == segment.index.entries
@@ -298,11 +298,11 @@ async def test_a_live_segments_index_comes_piece_by_piece() -> None:
             await c.write("a", key, batch(b"x" * 40_000))
         known = len(entries) // 3
         name = (first.base, first.segment_epoch, first.n)
-        more = await live(*name, known)
+        more = await active(*name, known)
         assert more.first_entry == known
         assert entries + from_big_endian(memoryview(more.entries)) == segment.index.entries
-        assert (await live(*name, 1_000_000)).entries == b""
-        assert (await live(first.base, first.segment_epoch, first.n + 1, known)).first_entry == 0
+        assert (await active(*name, 1_000_000)).entries == b""
+        assert (await active(first.base, first.segment_epoch, first.n + 1, known)).first_entry == 0
 
 
 async def test_ping_says_whether_the_broker_serves() -> None:

@@ -282,7 +282,7 @@ class _Fetches:
         else:
             reader = LogReader(self._pool, PartitionPath(OFFSETS_TOPIC, str(key.topic_id), key.partition))
             end = owner.high_watermark
-            data = await reader.read(wanted.fetch_offset, wanted.max_bytes, end, live=owner.live)
+            data = await reader.read(wanted.fetch_offset, wanted.max_bytes, end, active=owner.active_segment)
             part = FetchedPartition(wanted.partition, 0, end, end, owner.log_start, [data])
         return encode_fetch(header.api_version, header.correlation_id, [FetchedTopic(None, key.topic_id, [part])])
 

@@ -26,7 +26,7 @@ from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.filesystem import write_once
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import LiveSegment
+from bmq.storage.log_reader import ActiveSegment
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeCatalog
 
@@ -42,8 +42,8 @@ class FakeOwner:
         self.is_open = True
         self.log_start = self.high_watermark = 0
         self.stable: int | None = None
-        self.live: LiveSegment | None = None
-        self.has_seen_end = self.knows_live = True
+        self.active_segment: ActiveSegment | None = None
+        self.has_seen_end = self.knows_active_segment = True
         self.has_room = True
         self.segments = 0
 
@@ -72,8 +72,8 @@ class FakeOwner:
     async def ends(self) -> Ends:
         return Ends(self.epoch, self.log_start, self.last_stable_offset, self.high_watermark)
 
-    async def ask_live(self) -> LiveSegment | None:
-        return self.live
+    async def ask_active_segment(self) -> ActiveSegment | None:
+        return self.active_segment
 
     async def producers(self) -> Sequence[ProducerState]:
         raise NotImplementedError

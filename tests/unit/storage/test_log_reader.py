@@ -20,7 +20,7 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageUnavailable, write_once
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import LiveSegment, LogReader, OffsetNotFound
+from bmq.storage.log_reader import ActiveSegment, LogReader, OffsetNotFound
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import encode_idx
 
@@ -68,7 +68,7 @@ def batches(first: int, last: int, **options: int) -> list[bytes]:
     return [batch(offset, **options) for offset in range(first, last)]
 
 
-async def put(fs: MemoryFileSystem, name: SegmentName, content: Sequence[bytes], *, idx: bool = False) -> LiveSegment:
+async def put(fs: MemoryFileSystem, name: SegmentName, content: Sequence[bytes], *, idx: bool = False) -> ActiveSegment:
     """Write a closed segment file, with its index if ``idx``, and return the segment with its index."""
     index, position, end = SegmentIndex(256), 0, name.base
     for data in content:
@@ -78,7 +78,7 @@ async def put(fs: MemoryFileSystem, name: SegmentName, content: Sequence[bytes],
     await write_once(fs, PATH.log(name), b"".join(content))
     if idx:
         await put_idx(fs, name, position, end, index)
-    return LiveSegment(name, position, end, index)
+    return ActiveSegment(name, position, end, index)
 
 
 async def put_idx(fs: MemoryFileSystem, name: SegmentName, position: int, end: int, index: SegmentIndex) -> None:
@@ -379,14 +379,14 @@ async def test_indexes_are_kept_under_their_budget() -> None:
     assert 0 < log.pool.facts_bytes <= 3_000
 
 
-async def test_a_live_segment_needs_neither_listing_nor_scan() -> None:
+async def test_the_active_segment_needs_neither_listing_nor_scan() -> None:
     fs = SlowFileSystem()
-    live = await put(fs, S(0, 1, 0), batches(0, 60))
+    active = await put(fs, S(0, 1, 0), batches(0, 60))
     log = reader(fs, ahead_max=0)
-    assert offsets(await log.read(50, 1, 60, live=live)) == [50]
+    assert offsets(await log.read(50, 1, 60, active=active)) == [50]
     assert len(fs.log_reads) <= 2
     assert fs.idx_reads == 0
-    await log.read(59, 1, 60, live=live)
+    await log.read(59, 1, 60, active=active)
     assert log.segments.listings == 1
 
 

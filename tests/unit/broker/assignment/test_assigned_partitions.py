@@ -218,13 +218,13 @@ async def test_offline_waits_for_an_operator() -> None:
             await w.produce_one(batch(b"%d" % number * 100))
         await asyncio.sleep(5)
         owner = await w.owner()
-        live = owner.live
-        assert live is not None
+        active = owner.active_segment
+        assert active is not None
         w.broker.shared.timers.close()  # kill -9
         w.fs.crash()
         w.kv.crash()
         await w.start()
-        await w.fs.delete(w.path().log(live.name))
+        await w.fs.delete(w.path().log(active.name))
         w.assign()
         for _ in range(2):
             with pytest.raises(RequestError) as offline:

@@ -596,7 +596,7 @@ async def test_a_settled_log_is_opened_without_reading_journals() -> None:
         # A log start that moved after the last segment was closed stands in the journal alone.
         owner = await c["a"].assigned.wait(keys[1], 5.0)
         await asyncio.sleep(c.broker_config.idle_close_ms / 1000 + 1)
-        assert owner.live is None
+        assert owner.active_segment is None
         assert await owner.delete_before(1) == 1
         c.give("b", keys[1])
         heir = await c["b"].assigned.wait(keys[1], 5.0)
@@ -802,7 +802,7 @@ async def values(c: Cluster, key: Any) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     at, end = 0, owner.high_watermark
     while at < end:
-        data = await reader.read(at, 1 << 20, end, live=owner.live)
+        data = await reader.read(at, 1 << 20, end, active=owner.active_segment)
         for one in read_batches(memoryview(data)):
             assert one.base_offset == at
             for record in read_records(one):

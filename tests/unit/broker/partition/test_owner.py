@@ -72,19 +72,19 @@ async def test_properties_follow_the_partition() -> None:
         owner = await w.owner()
         assert (owner.epoch, owner.log_start, owner.high_watermark, owner.last_stable_offset) == (1, 0, 0, 0)
         assert (owner.is_open, owner.has_room, owner.max_message_bytes) == (True, True, 5000)
-        assert owner.live is None
+        assert owner.active_segment is None
         await w.produce_one(batch(count=3))
         assert (owner.high_watermark, owner.last_stable_offset) == (3, 3)
-        live = owner.live
-        assert live is not None
-        assert (live.end_offset, live.position) == (3, len(batch(count=3)))
+        active = owner.active_segment
+        assert active is not None
+        assert (active.end_offset, active.position) == (3, len(batch(count=3)))
         w.storage.faults = Faults(ack_s=(1.0, 1.0))
         later = w.produce({("orders", 0): batch()})
         await asyncio.sleep(0.5)
-        assert owner.live == live, "position and end offset are those of one flush"
+        assert owner.active_segment == active, "position and end offset are those of one flush"
         await later
-        assert owner.live is not None
-        assert owner.live.end_offset == 4
+        assert owner.active_segment is not None
+        assert owner.active_segment.end_offset == 4
         w.broker.fence_all()
         assert not owner.is_open
 
@@ -541,13 +541,13 @@ async def test_a_config_reaches_the_open_partition() -> None:
         w.topic()
         owner = await w.owner()
         await w.produce_one(batch(b"x" * 500))
-        segment = owner.live
+        segment = owner.active_segment
         assert segment is not None
         w.assigned.assign(w.path(), w.key(), LogConfig(segment_ms=5000))
         assert w.assigned.get(w.key()) is owner
-        assert owner.live is not None
+        assert owner.active_segment is not None
         await asyncio.sleep(6)
-        assert owner.live is None, "a nearer deadline is kept"
+        assert owner.active_segment is None, "a nearer deadline is kept"
         driver = w.broker.get(w.key())
         assert driver is not None
         assert not driver.segments.is_synced

@@ -324,8 +324,8 @@ async def test_a_read_whose_owner_goes_is_repeated_with_the_next_owner(max_wait_
         async def ask() -> Any:
             return await asked
 
-        owner.knows_live = False
-        owner.ask_live = ask  # type: ignore[method-assign]
+        owner.knows_active_segment = False
+        owner.ask_active_segment = ask  # type: ignore[method-assign]
         fetch = asyncio.create_task(world.fetch([want("t")], max_wait_s=max_wait_s))
         await settle()
         if hears_first:
@@ -352,8 +352,8 @@ async def test_an_owner_that_cannot_be_asked_is_asked_a_few_times_then_told_of()
             asked.append(now())
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not mine")
 
-        owner.knows_live = False
-        owner.ask_live = refuse  # type: ignore[method-assign]
+        owner.knows_active_segment = False
+        owner.ask_active_segment = refuse  # type: ignore[method-assign]
         assert errors(await world.fetch([want("t")])) == {T0: "NOT_LEADER_OR_FOLLOWER"}
         assert now() == pytest.approx(OWNER_PATIENCE_S)
         assert 2 < len(asked) <= OWNER_PATIENCE_S / READ_AGAIN_S + 2
@@ -382,8 +382,8 @@ async def test_one_read_whose_owner_goes_holds_up_no_records_of_others() -> None
         async def refuse() -> Any:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not mine")
 
-        world.owner("t").knows_live = False
-        world.owner("t").ask_live = refuse  # type: ignore[method-assign]
+        world.owner("t").knows_active_segment = False
+        world.owner("t").ask_active_segment = refuse  # type: ignore[method-assign]
         fetched = await world.fetch([want("t", 0), want("t", 1)], max_wait_s=100)
         assert (now(), offsets(fetched)) == (0, {T0: [], ("t", 1): [0]})
         assert errors(fetched) == {}

@@ -246,8 +246,8 @@ async def test_questions_that_never_began_are_not_waited_for() -> None:
         assert isinstance(tail, RemoteTail)
         (link,) = world.remote._tail_links.values()
         assert not tail.has_seen_end
-        tail._live_upto = -1
-        asking = asyncio.ensure_future(tail.ask_live())
+        tail._active_upto = -1
+        asking = asyncio.ensure_future(tail.ask_active_segment())
         await asyncio.sleep(0)
         link.shut()
         with pytest.raises(RequestError) as error:

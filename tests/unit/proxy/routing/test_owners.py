@@ -475,15 +475,15 @@ async def test_old_records_are_read_from_storage_with_one_question_for_all() -> 
     async with cluster() as world:
         await answers([world.send(plain(b"%d" % number, 3000)) for number in range(50)])
         await world.fetch(world.want(50))
-        asked = world.network.asked[InternalKey.LIVE_SEGMENT]
+        asked = world.network.asked[InternalKey.ACTIVE_SEGMENT]
         found = await asyncio.gather(*[world.fetch(world.want(0), max_wait_s=5) for _ in range(8)])
         assert min(len(batches_of(each)) for each in found) >= 40, "all at once share the room for responses"
-        assert world.network.asked[InternalKey.LIVE_SEGMENT] - asked == 1
+        assert world.network.asked[InternalKey.ACTIVE_SEGMENT] - asked == 1
         for each in found:
             assert each.release is not None
             each.release()
         again = await world.fetch(world.want(7))
-        assert world.network.asked[InternalKey.LIVE_SEGMENT] - asked == 1
+        assert world.network.asked[InternalKey.ACTIVE_SEGMENT] - asked == 1
         assert len(batches_of(again)) == 43
 
 
@@ -495,14 +495,14 @@ async def test_the_open_segments_index_is_told_piece_by_piece() -> None:
             await answers([world.send(plain(b"x", 50_000)) for _ in range(8)])
             followed = world.owners.follow(world.key())
             assert followed is not None
-            live = await followed.ask_live()
+            active = await followed.ask_active_segment()
             own = world.broker("b1").assigned.get(world.key())
-            assert live is not None
+            assert active is not None
             assert own is not None
-            assert own.live is not None
-            assert live.index.entries == own.live.index.entries
-            assert live.end_offset >= followed.high_watermark
-            known.append(live.index)
+            assert own.active_segment is not None
+            assert active.index.entries == own.active_segment.index.entries
+            assert active.end_offset >= followed.high_watermark
+            known.append(active.index)
         assert len(known[-1]) > 8
         assert all(each is known[0] for each in known)
 
