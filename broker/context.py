@@ -106,5 +106,5 @@ class BrokerContext(FileContext):
     """Returns whether an incarnation is a member of the cluster, as far as this process knows."""
     reads: ReadProgress = field(default_factory=ReadProgress)
     """Progress of this process's reads from storage."""
-    tails: FlushListener | None = None
+    flush_listener: FlushListener | None = None
     """Set before the first partition is opened."""

@@ -345,7 +345,7 @@ class Node:
         local = None
         if self.broker is not None:
             local = LocalShardLogs(self.broker.assigned, self.catalog, self.pool, self.broker.fence)
-            self.broker.broker.shared.tails = _Listeners(self.reading, local)
+            self.broker.broker.shared.flush_listener = _Listeners(self.reading, local)
         if COORDINATOR not in self.config.roles:
             return None
         remote = RemoteShardLogs(self.view, self.catalog, self.joined.peers)

@@ -226,8 +226,8 @@ class PartitionDriver:
             )
         before = partition.log_start
         self.post(ev.LogStartRaised(offset))
-        if partition.log_start != before and self.shared.tails is not None:
-            self.shared.tails.log_start_moved(partition.key, partition.log_start)
+        if partition.log_start != before and self.shared.flush_listener is not None:
+            self.shared.flush_listener.log_start_moved(partition.key, partition.log_start)
         await self.wait(lambda: self.durable_start >= offset or partition.state is not PartitionState.WRITE)
         await self.prove()
 

@@ -27,9 +27,9 @@ def acknowledge(driver: PartitionDriver, effect: ev.Acknowledge) -> None:
     for pending in effect.batches:
         budget.give_back(pending.batch.size)
     if driver.is_announced:
-        assert driver.shared.tails is not None
+        assert driver.shared.flush_listener is not None
         batches = [pending.batch for pending in effect.batches]
-        driver.shared.tails.flushed(driver.machine.key, batches, driver.machine.high_watermark)
+        driver.shared.flush_listener.flushed(driver.machine.key, batches, driver.machine.high_watermark)
     driver.notify()
     for pending in effect.batches:
         batch = pending.batch
@@ -69,15 +69,15 @@ def report_offline(driver: PartitionDriver, effect: ev.ReportOffline) -> None:
 
 def state_changed(driver: PartitionDriver, effect: ev.StateChanged) -> None:
     """Notify those who follow the partition of its state."""
-    partition, tails = driver.machine, driver.shared.tails
+    partition, listener = driver.machine, driver.shared.flush_listener
     if partition.state is PartitionState.WRITE:
         driver.takeover = None
-    if partition.state is PartitionState.WRITE and tails is not None:
+    if partition.state is PartitionState.WRITE and listener is not None:
         driver.is_announced = True
-        tails.opened(partition.key, partition.epoch, partition.log_start, partition.high_watermark)
-    elif driver.is_announced and tails is not None:
+        listener.opened(partition.key, partition.epoch, partition.log_start, partition.high_watermark)
+    elif driver.is_announced and listener is not None:
         driver.is_announced = False
-        tails.closed(partition.key)
+        listener.closed(partition.key)
     if partition.state in TERMINAL:
         driver.shared.store_waits.forget([driver])
     if partition.state is PartitionState.FENCED:

@@ -155,8 +155,10 @@ class PartitionOwner:
         finally:
             self._is_confirming = False
             self._confirmed_at = self._loop_time()
-        if self._shared.tails is not None:  # wakes the readers that wait; they ask for another proof if this one failed
-            self._shared.tails.log_start_moved(self.key, self.log_start)
+        if (
+            self._shared.flush_listener is not None
+        ):  # wakes the readers that wait; they ask for another proof if this one failed
+            self._shared.flush_listener.log_start_moved(self.key, self.log_start)
 
     @staticmethod
     def _loop_time() -> float:

@@ -32,9 +32,9 @@ class OneOwner:
         self._tell = tell
         self._last: dict[PartitionKey, _Last] = {}
 
-    def watched(self, tails: FlushListener, owner: str) -> FlushListener:
-        """Return a listener that notes each flush before ``tails`` gets it."""
-        return _Watched(self, tails, owner)
+    def watched(self, listener: FlushListener, owner: str) -> FlushListener:
+        """Return a listener that notes each flush before ``listener`` gets it."""
+        return _Watched(self, listener, owner)
 
     def acknowledged(self, key: PartitionKey, batches: Sequence[Batch], owner: str) -> None:
         last = self._last.get(key, _Last())
@@ -51,12 +51,12 @@ class OneOwner:
 class _Watched:
     """One process's flush listener."""
 
-    def __init__(self, acks: OneOwner, tails: FlushListener, owner: str) -> None:
+    def __init__(self, acks: OneOwner, listener: FlushListener, owner: str) -> None:
         self._acks = acks
-        self._tails = tails
+        self._listener = listener
         self._owner = owner
-        self.opened, self.closed, self.log_start_moved = tails.opened, tails.closed, tails.log_start_moved
+        self.opened, self.closed, self.log_start_moved = listener.opened, listener.closed, listener.log_start_moved
 
     def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
         self._acks.acknowledged(key, batches, self._owner)
-        self._tails.flushed(key, batches, high_watermark)
+        self._listener.flushed(key, batches, high_watermark)

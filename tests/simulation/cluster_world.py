@@ -101,8 +101,8 @@ class Process:
             node = self.node = Node(config, self.fs, self.kv, LoopClock(), joined, broker_config=SMALL, upkeep=BUSY)
             if node.broker is not None:
                 shared = node.broker.broker.shared
-                assert shared.tails is not None
-                shared.tails = self.world.acks.watched(shared.tails, self.incarnation)
+                assert shared.flush_listener is not None
+                shared.flush_listener = self.world.acks.watched(shared.flush_listener, self.incarnation)
             node.on_leave, node.on_failed = self.ask, self._failed
             speak(self)
             sockets = self.sockets = Sockets(node, cast(HttpServer, SimpleNamespace(port=HTTP_PORT)))

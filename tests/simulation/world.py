@@ -137,7 +137,7 @@ class Process:
             fs, kv, incarnation=name, membership=Registered(), is_alive=world.is_running, clock=self.clock,
             config=world.config, upkeep=BUSY,
         )  # fmt: skip
-        self.broker.shared.tails = Told(self)
+        self.broker.shared.flush_listener = Told(self)
         self.died = asyncio.Event()
         self.driver: PartitionDriver | None = None
         self.moving: asyncio.Task[None] | None = None

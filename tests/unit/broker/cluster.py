@@ -38,7 +38,7 @@ from bmq.meta.cluster.member import Member
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeCatalog, FakeView
-from tests.unit.broker.world import RecordingTails
+from tests.unit.broker.world import RecordingFlushListener
 from tests.unit.endpoint.serving import append
 
 _HEADER = struct.Struct(">hhihb")  # key, version, correlation id, no client id, no tagged fields
@@ -125,8 +125,8 @@ class Node:
             membership=self.membership,
             is_alive=lambda incarnation: incarnation in self.view.members,
         )
-        self.tails = RecordingTails()
-        self.broker.shared.tails = self.tails
+        self.flush_listener = RecordingFlushListener()
+        self.broker.shared.flush_listener = self.flush_listener
         self.assigned = AssignedPartitions(self.broker)
         self.wire = Wire(cluster, name)
         self.handovers = HandoverNotifier(self.view, self.wire, timeout_s=3.0)

@@ -274,7 +274,7 @@ async def test_rule_9_not_even_in_the_moment_of_opening() -> None:
             assert w.assigned.get(w.key()) is not None
             sent.append(w.produce({("orders", 0): idempotent(1)}))
 
-        w.tails.opened = arrive  # type: ignore[method-assign, assignment]
+        w.flush_listener.opened = arrive  # type: ignore[method-assign, assignment]
         await asyncio.gather(*sent)
         assert [(await each)[0].base_offset for each in sent] == [0, 1]
 

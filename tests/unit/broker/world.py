@@ -49,7 +49,7 @@ Parts = dict[tuple[str, int], bytes | bytearray | None]
 FIELDS = ("error_code", "base_offset", "log_append_time_ms", "log_start_offset")
 
 
-class RecordingTails:
+class RecordingFlushListener:
     """A FlushListener that records its notifications."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class World:
         self.catalog = FakeCatalog()
         self.metrics = Metrics(traffic=TrafficMeter())
         self.client = FakeClient()
-        self.tails = RecordingTails()
+        self.flush_listener = RecordingFlushListener()
         self._correlation = 0
         self._starts = 0
 
@@ -108,7 +108,7 @@ class World:
             clock=LoopClock(),
             config=self.broker_config,
         )
-        self.broker.shared.tails = self.tails
+        self.broker.shared.flush_listener = self.flush_listener
         self.assigned = AssignedPartitions(self.broker, offload=self.offload)
         self.services = ProxyServices(
             config=self.config,

@@ -247,7 +247,7 @@ class BrokerProcess:
         self.assigned = AssignedPartitions(self.broker, self.pool)
         fence = ShardFence()
         self.logs = LocalShardLogs(self.assigned, world.catalog, self.pool, fence)
-        self.broker.shared.tails = _Ended(self.logs)
+        self.broker.shared.flush_listener = _Ended(self.logs)
         endpoint = world.network.join(name)
         BrokerApi(self.assigned, TrafficCounters(), self.broker.shared.open_files).register(endpoint)
         ShardLogApi(self.assigned, fence).register(endpoint)

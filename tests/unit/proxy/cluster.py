@@ -246,7 +246,7 @@ class BrokerProcess:
         self.services = internal_services(
             world.config, LoopClock(), world.catalog, self.assigned, load, pool=self.pool, beside=None
         )
-        self.broker.shared.tails = self.services.reading
+        self.broker.shared.flush_listener = self.services.reading
         self.endpoint = InternalEndpoint(name, CLUSTER, LoopClock(), is_serving=lambda: True)
         register_broker(self.endpoint, self.assigned, load, self.broker.shared.open_files, ShardFence())
         inside = internal_dispatch(self.services)

@@ -34,7 +34,7 @@ class Process(World):
         self.pool = BlockCache(self.fs, ReadConfig())
         clock = LoopClock()
         self.reading = FetchService(self.config, self.catalog, self.assigned, self.pool, clock, self.metrics)
-        self.broker.shared.tails = self.reading
+        self.broker.shared.flush_listener = self.reading
         self.internal = internal_services(
             self.config,
             clock,
@@ -191,7 +191,7 @@ async def test_without_clients_of_its_own_it_stands_alone() -> None:
         services = internal_services(
             w.config, LoopClock(), w.catalog, w.assigned, w.broker.shared.load, pool=pool, beside=None
         )
-        w.broker.shared.tails = services.reading
+        w.broker.shared.flush_listener = services.reading
         w.endpoint = internal_dispatch(services)
         w.topic()
         await w.produce({("orders", 0): batch()}, version=13)

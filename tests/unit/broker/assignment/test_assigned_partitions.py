@@ -37,11 +37,11 @@ async def test_all_are_opened_in_the_background() -> None:
         w.kv.faults = KvFaults(latency_s=0.01)
         w.topic("orders", 50)
         most = 0
-        while sum(event[0] == "opened" for event in w.tails.told) < 50:
+        while sum(event[0] == "opened" for event in w.flush_listener.told) < 50:
             most = max(most, len(w.assigned._opening))
             await asyncio.sleep(0.001)
         assert most == BACKGROUND_PARALLEL
-        order = [event[1] for event in w.tails.told]
+        order = [event[1] for event in w.flush_listener.told]
         assert all(abs(at - number) <= BACKGROUND_PARALLEL for at, number in enumerate(order)), "as they were assigned"
 
 
@@ -72,7 +72,7 @@ async def test_whoever_asks_goes_first(ask: str) -> None:
             assert w.assigned.get(key) is None
             await asyncio.sleep(0.1)
         assert w.assigned.get(key) is not None
-        assert len(w.tails.told) < 30
+        assert len(w.flush_listener.told) < 30
 
 
 async def test_a_request_goes_before_a_flood_of_looks() -> None:
@@ -84,7 +84,7 @@ async def test_a_request_goes_before_a_flood_of_looks() -> None:
         for number in range(1000):
             w.assigned.get(w.key("orders", number))
         await w.assigned.wait(w.key("orders", 999), 5.0)
-        assert len(w.tails.told) < 50
+        assert len(w.flush_listener.told) < 50
 
 
 async def test_many_that_are_wanted_open_at_full_width() -> None:
@@ -102,7 +102,7 @@ async def test_who_is_told_finds_it_at_once() -> None:
     found: list[bool] = []
 
     async with world() as w:
-        w.tails.opened = lambda key, *_: found.append(w.assigned.get(key) is not None)  # type: ignore[method-assign]
+        w.flush_listener.opened = lambda key, *_: found.append(w.assigned.get(key) is not None)  # type: ignore[method-assign]
         w.topic("orders", 3)
         for number in range(3):
             await w.owner("orders", number)
@@ -163,7 +163,7 @@ async def test_a_lost_partition_is_opened_again() -> None:
         assert (second.epoch, second.high_watermark, first.is_open) == (2, 1, False)
         await asyncio.sleep(5)  # the broker forgets the old one, not the new
         assert w.assigned.get(w.key()) is second
-        assert [event[0] for event in w.tails.told] == ["opened", "flushed", "closed", "opened"]
+        assert [event[0] for event in w.flush_listener.told] == ["opened", "flushed", "closed", "opened"]
 
 
 async def test_a_lost_membership_is_followed_by_another() -> None:
@@ -176,7 +176,7 @@ async def test_a_lost_membership_is_followed_by_another() -> None:
         w.membership.is_member = False
         w.broker.fence_all()
         await asyncio.sleep(30)
-        assert [event[0] for event in w.tails.told].count("closed") == 3
+        assert [event[0] for event in w.flush_listener.told].count("closed") == 3
         assert not w.assigned.open_owners()
         w.membership.is_member = True
         for number in range(3):
@@ -289,7 +289,7 @@ async def test_assign_is_idempotent_and_reconfigures() -> None:
         assert (await w.produce_one(batch(b"x" * 500))).error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert w.assigned.get(w.key()) is owner
         assert len(w.assigned) == 1
-        assert [event[0] for event in w.tails.told] == ["opened", "flushed"]
+        assert [event[0] for event in w.flush_listener.told] == ["opened", "flushed"]
 
 
 async def test_a_config_that_changes_while_it_opens() -> None:

@@ -120,7 +120,7 @@ async def test_tails_are_told_in_order() -> None:
         await asyncio.sleep(0.01)
         await w.assigned.withdraw(w.key())
         assert (await late)[0].base_offset == 5
-        assert w.tails.told == [
+        assert w.flush_listener.told == [
             ("opened", 0, 1, 0, 0),
             ("flushed", 0, [0], 2),
             ("flushed", 0, [2, 3, 4], 5),
@@ -129,16 +129,16 @@ async def test_tails_are_told_in_order() -> None:
         ]
         w.assign()
         await w.owner()
-        assert w.tails.told[-1] == ("opened", 0, 2, 3, 6)
+        assert w.flush_listener.told[-1] == ("opened", 0, 2, 3, 6)
 
 
 async def test_without_tails() -> None:
     async with world() as w:
-        w.broker.shared.tails = None
+        w.broker.shared.flush_listener = None
         w.topic()
         assert (await w.produce_one(batch())).base_offset == 0
         await (await w.owner()).delete_before(1)
-        assert not w.tails.told
+        assert not w.flush_listener.told
 
 
 # ------------------------------------------------------------------------------------------------------ ListOffsets

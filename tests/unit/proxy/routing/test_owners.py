@@ -784,7 +784,7 @@ async def test_what_this_process_owns_it_takes_the_short_way() -> None:
         world.view.own = "b2"
         world.services.owners = routed
         world.reading._owners = routed
-        own.broker.shared.tails = world.reading
+        own.broker.shared.flush_listener = world.reading
         sent = []
         for number in range(60):
             sent.append(world.send(idempotent(number)))
