@@ -406,8 +406,8 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
-    """A flush that has hung for ``age_ms``.
+class CheckSlowPipeline:
+    """Check of the pipeline of a flush that has hung for ``age_ms``.
 
     The pipeline is given up if one of its datanodes does not respond or, where ``is_slow``, if a node is an outlier or
     nothing is flushed for twice ``slow_flush_ms``. -> SegmentFailed.
@@ -516,7 +516,7 @@ Effect = (
     | NameSegment
     | DropSpare
     | Wake
-    | Suspect
+    | CheckSlowPipeline
     | Acknowledge
     | Reject
     | LeaveUnacknowledged

@@ -61,7 +61,7 @@ PERFORM = dict[type, Callable[["PartitionDriver", Any], None]](
         _awaited(ev.CreateSpare, create_spare),
         _awaited(ev.NameSegment, name_segment),
         _awaited(ev.DropSpare, drop_spare),
-        _awaited(ev.Suspect, check_slow_pipeline),
+        _awaited(ev.CheckSlowPipeline, check_slow_pipeline),
         _awaited(ev.CloseSegment, close_segment),
         _at_once(ev.SealSegment, seal_segment),
         _awaited(ev.DeleteEmpty, delete_empty),

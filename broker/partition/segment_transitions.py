@@ -210,7 +210,7 @@ def on_log_start(machine: PartitionMachine, event: ev.LogStartRaised, now_ms: in
 
 
 def on_tick(machine: PartitionMachine, event: ev.Tick, now_ms: int) -> list[Effect]:
-    """Checkpoint by time, suspect a hung flush, close an old or idle segment."""
+    """Checkpoint by time, check a pipeline whose flush hangs, close an old or idle segment."""
     segment = machine.current
     if segment is None:
         return []
@@ -227,7 +227,7 @@ def on_tick(machine: PartitionMachine, event: ev.Tick, now_ms: int) -> list[Effe
             machine.last_slow_ms = now_ms
         if is_slow or (age >= machine.broker.silent_flush_ms and now_ms >= machine.probe_due_ms):
             machine.probe_due_ms = now_ms + machine.broker.slow_flush_ms
-            effects.append(ev.Suspect(segment.entry.name, age, is_slow))
+            effects.append(ev.CheckSlowPipeline(segment.entry.name, age, is_slow))
     if machine.is_draining:
         return effects
     is_old = now_ms - segment.opened_ms >= machine.config.segment_ms

@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from bmq.broker.partition.driver import PartitionDriver
 
 
-async def check_slow_pipeline(driver: PartitionDriver, suspect: ev.Suspect) -> ev.SegmentFailed | None:
+async def check_slow_pipeline(driver: PartitionDriver, effect: ev.CheckSlowPipeline) -> ev.SegmentFailed | None:
     """Return the event that gives the pipeline up; None if it is kept, or nothing waits for it any more.
 
     | finding                                                                  | the pipeline is given up |
     | ------------------------------------------------------------------------ | ------------------------ |
     | some nodes do not respond to a probe                                     | at once                  |
     | none of its nodes respond (perhaps this broker's own network)            | at once, for a token     |
-    | ``suspect.is_slow``, and a node is an outlier                            | at once, for a token     |
-    | ``suspect.is_slow``, and nothing was flushed for twice ``slow_flush_ms`` | then, for a token        |
+    | ``effect.is_slow``, and a node is an outlier                            | at once, for a token     |
+    | ``effect.is_slow``, and nothing was flushed for twice ``slow_flush_ms`` | then, for a token        |
 
     A token (``broker.files.datanode_health``) bounds the new files that a disturbance of the whole cluster causes. A
     silent node stops every pipeline through it: it needs no token, and every pipeline that waits for it is given up.
     """
     shared, nodes = driver.shared, driver.nodes
     silent = await _silent(shared, nodes)
-    age = _age_ms(driver, suspect)
+    age = _age_ms(driver, effect)
     if age is None:
         return None
     if silent:
@@ -37,14 +37,14 @@ async def check_slow_pipeline(driver: PartitionDriver, suspect: ev.Suspect) -> e
         shared.health.silenced(silent, shared.now_ms())
         for each in list(shared.busy):
             _leave_nodes(each, silent)
-        return ev.SegmentFailed(suspect.name, f"no flush for {age} ms; silent: {', '.join(silent)}")
-    return await _check_slowness(driver, suspect, nodes) if suspect.is_slow else None
+        return ev.SegmentFailed(effect.name, f"no flush for {age} ms; silent: {', '.join(silent)}")
+    return await _check_slowness(driver, effect, nodes) if effect.is_slow else None
 
 
-def _age_ms(driver: PartitionDriver, suspect: ev.Suspect) -> int | None:
+def _age_ms(driver: PartitionDriver, effect: ev.CheckSlowPipeline) -> int | None:
     """Return the age of the pipeline's oldest flush in flight; None if there is none any more."""
     current, inflight = driver.machine.current, driver.machine.batches.inflight
-    if current is None or current.entry.name != suspect.name or not inflight:
+    if current is None or current.entry.name != effect.name or not inflight:
         return None
     return driver.shared.now_ms() - inflight[0].sent_ms
 
@@ -67,20 +67,20 @@ def _leave_nodes(partition: OpenPartition, silent: Sequence[str]) -> None:
 
 
 async def _check_slowness(
-    driver: PartitionDriver, suspect: ev.Suspect, nodes: Sequence[str]
+    driver: PartitionDriver, effect: ev.CheckSlowPipeline, nodes: Sequence[str]
 ) -> ev.SegmentFailed | None:
     """Decide about a pipeline whose nodes all respond to a probe."""
     shared = driver.shared
     slow_ms = shared.config.slow_flush_ms
     outliers = shared.health.outliers(nodes)
-    age = suspect.age_ms
+    age = effect.age_ms
     while not outliers and age < 2 * slow_ms:
         await asyncio.sleep((2 * slow_ms - age) / 1000)
-        now_old = _age_ms(driver, suspect)
+        now_old = _age_ms(driver, effect)
         if now_old is None or now_old < slow_ms:
             return None
         age = now_old
     if not shared.health.take_roll_token(shared.now_ms()):
         return None
     shared.health.slow(outliers, shared.now_ms())
-    return ev.SegmentFailed(suspect.name, f"no flush for {age} ms; slow: {', '.join(outliers) or 'all'}")
+    return ev.SegmentFailed(effect.name, f"no flush for {age} ms; slow: {', '.join(outliers) or 'all'}")

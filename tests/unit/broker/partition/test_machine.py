@@ -639,9 +639,9 @@ def test_an_old_or_idle_segment_is_closed() -> None:
 def test_a_hung_flush_is_suspected_once_in_a_while() -> None:
     machine = opened(slow_flush_ms=100, slow_roll_interval_ms=1000)
     assert machine.handle(ev.Tick(1), 50) == []
-    assert kinds(machine.handle(ev.Tick(1), 100)) == ["Suspect"]
+    assert kinds(machine.handle(ev.Tick(1), 100)) == ["CheckSlowPipeline"]
     assert machine.handle(ev.Tick(1), 200) == []
-    assert kinds(machine.handle(ev.Tick(1), 1100)) == ["Suspect"]
+    assert kinds(machine.handle(ev.Tick(1), 1100)) == ["CheckSlowPipeline"]
 
 
 def test_a_move_flushes_closes_and_releases() -> None:

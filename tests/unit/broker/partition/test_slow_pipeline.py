@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bmq.broker.config import BrokerConfig
-from bmq.broker.events import SegmentFailed, Suspect
+from bmq.broker.events import CheckSlowPipeline, SegmentFailed
 from bmq.broker.files.datanode_health import NodeHealth
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.slow_pipeline import check_slow_pipeline
@@ -44,7 +44,7 @@ class Partition:
         self.posted.append(event)
 
     async def check(self, age_ms: int = SLOW_MS, *, is_slow: bool = True) -> SegmentFailed | None:
-        return await check_slow_pipeline(cast(PartitionDriver, self), Suspect(NAME, age_ms, is_slow))
+        return await check_slow_pipeline(cast(PartitionDriver, self), CheckSlowPipeline(NAME, age_ms, is_slow))
 
 
 class Shared:
