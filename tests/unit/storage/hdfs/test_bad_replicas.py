@@ -11,8 +11,7 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.bad_replicas import REPORTS_MAX, BadReplicas
 from bmq.storage.hdfs.block_reader import BadChecksum, ReplicaFailed, _from_any_replica
 from bmq.storage.hdfs.datanode import node_name
-from tests.unit.storage.hdfs.test_namenode import FakeNameNode, namenode
-from tests.unit.storage.hdfs.test_open_block import datanodes
+from tests.unit.storage.hdfs.fakes import FakeNameNode, datanodes, namenode
 
 pytestmark = pytest.mark.loops("asyncio")
 

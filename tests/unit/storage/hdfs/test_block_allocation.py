@@ -1,29 +1,25 @@
-"""The reasons why no pipeline opens: datanodes without room, slow ones, and silent ones are told apart."""
+"""The allocation of a block: nodes without room, slow and silent ones are told apart; copies are kept if possible."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bmq.storage.filesystem import OutOfSpace, PipelineFailed, StorageError, StorageUnavailable
-from bmq.storage.hdfs import block_allocation, pipeline_setup
+from bmq.storage.hdfs import block_allocation
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.auth import SimpleAuthenticator
+from bmq.storage.hdfs.block_allocation import Exclusions, _drop_responding
 from bmq.storage.hdfs.context import HdfsClient
-from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS
-from bmq.storage.hdfs.datanode import Datanodes, NodeUnreachable, SuspectNodes, node_name
+from bmq.storage.hdfs.datanode import NodeUnreachable, node_name
 from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
-from bmq.storage.hdfs.pipeline_timer import PipelineClock
+from bmq.storage.hdfs.refusing_nodes import RefusingNodes
 from bmq.storage.hdfs.settings import HdfsSettings
-from tests.harness.loop import run
+from tests.unit.storage.hdfs.fakes import datanodes, played_hdfs
 
 pytestmark = pytest.mark.loops("asyncio")
-
-SETTINGS = HdfsSettings()
 
 
 @pytest.mark.parametrize(
@@ -35,7 +31,7 @@ SETTINGS = HdfsSettings()
         (SetupTimedOut("no answer in 5 s", ["a"]), ["a"], StorageUnavailable),
     ],
 )
-async def test_why_no_pipeline_opens(
+async def test_a_pipeline_that_does_not_open_is_no_room_only_if_its_datanodes_respond_in_time(
     failure: PipelineFailed, silent: list[str], error: type[StorageError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def located(*_: Any) -> pb.LocatedBlock:
@@ -62,94 +58,123 @@ async def test_why_no_pipeline_opens(
     assert type(caught.value) is error
 
 
-async def test_a_datanode_that_takes_the_connection_and_says_nothing_is_slow() -> None:
-    gone = asyncio.Event()
+async def test_exclusions_that_cost_a_replica_are_dropped_except_of_silent_nodes() -> None:
+    """A pipeline through a silent node would not open: fewer replicas are better."""
 
-    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            await reader.read()
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-        gone.set()
-
-    server = await asyncio.start_server(ignore, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    settings = HdfsSettings()
-    pipeline = Pipeline(
-        members=[pb.NodeId(ip=host, host="dn", uuid="1", data_port=port, info_port=1, ipc_port=1)],
-        block=pb.Block(),
-        base=0,
-        length=0,
-        chunk_bytes=512,
-        settings=settings,
-        watch=PipelineClock(settings, lambda _: None),
-    )
-    with pytest.raises(SetupTimedOut):
-        await pipeline.open(host, port, b"request", 0.05)
-    await gone.wait()
-    server.close()
-    await server.wait_closed()
+    async with datanodes(0, 0, None, 0, None) as (client, located):
+        client.suspects.learn(located.nodes)
+        names = [node_name(node.id) for node in located.nodes]
+        client.suspect(names[2:])
+        exclusions = Exclusions(advised=set(names[:2]), suspected=set(names[2:]))
+        assert await _drop_responding(client, exclusions, located)
+        assert (exclusions.advised, exclusions.suspected) == ({names[1]}, {names[3]})
+        assert client.suspected() == {names[3]}
+        assert not await _drop_responding(client, exclusions, located), "nothing more to drop: taken as it is"
 
 
-KNOWN = [
-    pb.Node(id=pb.NodeId(ip="127.0.0.1", host="dn", uuid=str(port), data_port=port, info_port=1, ipc_port=1))
-    for port in range(1, 6)
-]
+def _cut(client: HdfsClient, cut: set[str]) -> Callable[[], int]:
+    """Let no probe reach the nodes in ``cut``.  Returns a function that gives the number of probes so far."""
+    visible_length, asked = client.datanodes.visible_length, 0
+
+    async def ask(node: Any, *arguments: Any) -> int:
+        nonlocal asked
+        asked += 1
+        if node_name(node) in cut:
+            raise NodeUnreachable(f"{node_name(node)}: cut off")
+        return await visible_length(node, *arguments)
+
+    client.datanodes.visible_length = ask  # type: ignore[method-assign, assignment]
+    return lambda: asked
 
 
-@pytest.mark.parametrize(
-    ("known", "silent", "is_blamed"),
-    [
-        (5, [1], True),
-        (3, [1], True),
-        (2, [1], True),
-        (5, [1, 2], True),
-        (5, [1, 2, 3], False),  # rather the own network, or they have just been started
-        (3, [1, 2], False),
-        (1, [1], False),
-    ],
-)
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_slow_setup_blames_silent_datanodes_unless_most_are(
-    known: int, silent: list[int], is_blamed: bool, fails: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("all_copies", [True, False])
+async def test_a_file_opened_right_after_a_cut_has_all_its_copies(
+    all_copies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pipeline of three that opens after a second, or fails while its datanodes are asked."""
+    """Three of four nodes were found silent a moment ago: it was this process that was cut off.  The fourth had just
+    been started, and was never suspected: it alone would have the file."""
 
-    async def open_slowly(self: Pipeline, *_: object) -> pb.BlockOpResponse:
-        await asyncio.sleep(SETTINGS.probe_timeout_s * (1.5 if fails else 2.5))
-        if fails:
-            raise SetupTimedOut("no answer")
-        return pb.BlockOpResponse(status=STATUS_SUCCESS)
+    async with played_hdfs(monkeypatch, 0, 0, 0, 0) as hdfs:
+        client, cut = hdfs._client, set(hdfs.names[:3])
+        client.suspects.learn(hdfs._nodes)
+        _cut(client, cut)
+        nodes = [node.id for node in hdfs._nodes]
+        assert await client.datanodes.silent(nodes, hdfs._block) == hdfs.names[:3]
+        client.suspect(hdfs.names[:3])
+        assert await hdfs.open(all_copies=all_copies) == [3], "as long as they are silent"
+        cut.clear()
+        assert await hdfs.open(all_copies=all_copies) == [0, 1, 2]
+        assert hdfs.blocks_held == 2, "what was asked for in vain is given back"
 
-    async def ask(self: Datanodes, node: pb.NodeId, block: pb.Block, timeout_s: float) -> int:
-        if node.data_port not in silent:
-            return 0
-        await asyncio.sleep(timeout_s)
-        raise NodeUnreachable(node_name(node))
 
-    async def main() -> Pipeline:
-        suspects = SuspectNodes(SETTINGS.suspect_s)
-        suspects.learn(KNOWN[:known])
-        client: Any = HdfsClient.__new__(HdfsClient)  # connected to nothing
-        client.settings, client.suspects = SETTINGS, suspects
-        client.datanodes = Datanodes(SETTINGS, SimpleAuthenticator("tester"))
-        client.clock = PipelineClock(SETTINGS, lambda _: None)
-        members = [pipeline_setup.PipelineNode(node, 1, "") for node in KNOWN[: min(3, known)]]
-        request = pipeline_setup.Setup(
-            stage=pb.WriteBlock.SETUP_CREATE,
-            block=pb.Block(pool="p", id=1, generation=1),
-            token=pb.Token(identifier=b"", password=b"", kind="", service=""),
-            client_name="me",
-        )
-        return await pipeline_setup.open_pipeline(client, request, members, base=0, length=0, chunk_bytes=512)
+async def test_a_dead_node_is_not_probed_again_for_each_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, 0) as hdfs:
+        client = hdfs._client
+        client.suspects.learn(hdfs._nodes)
+        asked = _cut(client, {hdfs.names[0]})
+        client.suspect(hdfs.names[:1])
+        for _ in range(4):
+            assert await hdfs.open() == [1, 2]
+        assert asked() == 1
 
-    monkeypatch.setattr(Pipeline, "open", open_slowly)
-    monkeypatch.setattr(Datanodes, "visible_length", ask)
-    if not is_blamed and not fails:
-        run(main())
-        return
-    with pytest.raises(PipelineFailed) as caught:
-        run(main())
-    assert {int(name.rpartition(":")[2]) for name in caught.value.suspects} == set(silent) & {1, 2, 3}
-    assert isinstance(caught.value, SetupTimedOut) is not is_blamed
+
+async def test_a_segment_is_refused_and_not_opened_with_fewer_copies_while_nodes_are_merely_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, 0) as hdfs:
+        hdfs.full = {2}
+        with pytest.raises(OutOfSpace, match=f"2 of 3 datanodes take a block; {hdfs.names[2]} live"):
+            await hdfs.open()
+        assert hdfs.blocks_held == 0, "what was asked for is given back"
+        assert await hdfs.open(all_copies=False) == [0, 1]
+        hdfs.full = {1, 2}
+        with pytest.raises(OutOfSpace):
+            await hdfs.open()
+        hdfs.full = set()
+        assert await hdfs.open() == [0, 1, 2]
+
+
+async def test_a_file_finds_its_copies_on_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, 0, 0, 0) as hdfs:
+        hdfs.full = {0, 2}
+        assert await hdfs.open() == [1, 3, 4]
+
+
+async def test_nodes_that_the_namenode_knows_to_be_full_count_as_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, 0) as hdfs:
+        hdfs.known_full = {2}
+        assert await hdfs.open() == [0, 1], "a node that was never seen is none that could be asked"
+        hdfs.known_full = set()
+        assert await hdfs.open() == [0, 1, 2]
+        hdfs.known_full = {2}
+        with pytest.raises(OutOfSpace):
+            await hdfs.open()
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+async def test_where_fewer_nodes_live_files_have_fewer_copies(is_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one of three datanodes die: files get two copies, whether or not the NameNode still offers the dead node."""
+
+    async with played_hdfs(monkeypatch, 0, 0, None) as hdfs:
+        assert await hdfs.open() == [0, 1, 2]
+        (hdfs.full if is_given else hdfs.known_full).add(2)
+        assert await hdfs.open() == [0, 1]
+
+
+async def test_a_slow_node_is_not_a_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, 0) as hdfs:
+        hdfs.slow = {2}
+        assert await hdfs.open() == [0, 1]
+
+
+async def test_a_node_that_stays_full_is_left_out_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Something else has filled it.  When it takes a block again, it is waited for again."""
+
+    async with played_hdfs(monkeypatch, 0, 0, 0) as hdfs:
+        hdfs.full = {2}
+        with pytest.raises(OutOfSpace):
+            await hdfs.open()
+        hdfs._client.refusing = RefusingNodes(hope_s=0.0)
+        assert await hdfs.open() == [0, 1]

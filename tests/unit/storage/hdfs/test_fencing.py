@@ -25,7 +25,7 @@ from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS
 from bmq.storage.hdfs.datanode import NodeUnreachable
 from bmq.storage.hdfs.pipeline import SetupTimedOut
 from bmq.storage.hdfs.settings import HdfsSettings
-from tests.harness.loop import run
+from tests.harness.waiting import now
 
 NEVER = 1e6
 SOON_S = HdfsSettings().takeover_node_timeout_s
@@ -187,57 +187,54 @@ class Pipe:
         self.is_aborted = True
 
 
-def fence(monkeypatch: pytest.MonkeyPatch, *nodes: Node, sync: bool = False) -> tuple[Hdfs, float]:
+async def fence(monkeypatch: pytest.MonkeyPatch, *nodes: Node, sync: bool = False) -> tuple[Hdfs, float]:
     """Fence a file whose block is on copies of these; return what is left, and the seconds that it took."""
     hdfs = Hdfs([Node(**vars(node)) for node in nodes])
     monkeypatch.setattr(fencing, "Pipeline", hdfs.pipeline)
     monkeypatch.setattr(fencing, "read_replica", hdfs.read)
-
-    async def main() -> float:
-        began = asyncio.get_running_loop().time()
-        client: Any = hdfs
-        fenced = await fencing.fence(client, (), "old holder", 9, sync=sync)
-        assert fenced == (LENGTH, True)
-        return asyncio.get_running_loop().time() - began
-
-    return hdfs, run(main())
+    client: Any = hdfs
+    began = now()
+    assert await fencing.fence(client, (), "old holder", 9, sync=sync) == (LENGTH, True)
+    return hdfs, now() - began
 
 
-def test_three_datanodes_that_answer_have_three_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    hdfs, took_s = fence(monkeypatch, ON_TIME, ON_TIME, ON_TIME)
+async def test_three_datanodes_that_answer_have_three_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs, took_s = await fence(monkeypatch, ON_TIME, ON_TIME, ON_TIME)
     assert (hdfs.copies, hdfs.refusing, hdfs.generation) == (3, [], 2)
     assert took_s < SOON_S
 
 
 @pytest.mark.parametrize("dead", [1, 2])
-def test_dead_datanodes_are_not_waited_for(dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    hdfs, took_s = fence(monkeypatch, *[DEAD] * dead, *[ON_TIME] * (3 - dead))
+async def test_dead_datanodes_are_not_waited_for(dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs, took_s = await fence(monkeypatch, *[DEAD] * dead, *[ON_TIME] * (3 - dead))
     assert (hdfs.copies, hdfs.refusing, hdfs.generation) == (3 - dead, [], 2), "they need no later generation"
     assert took_s < SOON_S
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_silent_datanode_takes_a_copy_again_when_it_comes_back(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_datanode_takes_a_copy_again_when_it_comes_back(
+    sync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The datanode carries out the pending request as soon as it runs again: the generation that it takes is not the
     closed replicas'."""
-    hdfs, took_s = fence(monkeypatch, ON_TIME, Node(stop_s=NEVER), ON_TIME, sync=sync)
+    hdfs, took_s = await fence(monkeypatch, ON_TIME, Node(stop_s=NEVER), ON_TIME, sync=sync)
     assert (hdfs.copies, hdfs.refusing) == (2, [])
     assert SOON_S <= took_s < 2 * SOON_S, "two copies are enough to go on"
     assert hdfs.suspects == {"dn:2"}
 
 
-def test_an_unreadable_replica_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreadable_replica_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt a writer between data and checksum: the unreadable replica stays open and is left out."""
-    hdfs, _ = fence(monkeypatch, ON_TIME, Node(is_unreadable=True), ON_TIME)
+    hdfs, _ = await fence(monkeypatch, ON_TIME, Node(is_unreadable=True), ON_TIME)
     assert (hdfs.copies, hdfs.refusing) == (2, [])
 
 
-def test_a_replica_that_cannot_be_filled_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replica_that_cannot_be_filled_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(self: Pipe, *, sync: bool) -> int:
         raise PipelineFailed("connection reset")
 
     monkeypatch.setattr(Pipe, "flush", fails)
-    hdfs, _ = fence(monkeypatch, ON_TIME, Node(length=LENGTH - 10), ON_TIME)
+    hdfs, _ = await fence(monkeypatch, ON_TIME, Node(length=LENGTH - 10), ON_TIME)
     assert (hdfs.copies, hdfs.refusing) == (2, [])
 
 
@@ -253,25 +250,25 @@ def test_a_replica_that_cannot_be_filled_is_replaced(monkeypatch: pytest.MonkeyP
         (ON_TIME, Node(close_s=LATE_S), DEAD),
     ],
 )
-def test_a_single_copy_is_waited_for_no_longer_than_it_takes_to_have_two(
+async def test_a_single_copy_is_waited_for_no_longer_than_it_takes_to_have_two(
     nodes: tuple[Node, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Datanodes, or this process, are busy for a moment: no reason to leave what was acknowledged on one disk."""
-    hdfs, took_s = fence(monkeypatch, *nodes)
+    hdfs, took_s = await fence(monkeypatch, *nodes)
     assert hdfs.copies >= 2
     assert hdfs.refusing == []
     assert took_s < 3 * LATE_S
 
 
 @pytest.mark.parametrize("others", [(Node(stop_s=NEVER),) * 2, (Node(stop_s=NEVER), DEAD), (Node(close_s=NEVER),)])
-def test_one_copy_is_better_than_none(others: tuple[Node, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    hdfs, took_s = fence(monkeypatch, ON_TIME, *others)
+async def test_one_copy_is_better_than_none(others: tuple[Node, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs, took_s = await fence(monkeypatch, ON_TIME, *others)
     assert hdfs.copies == 1
     assert took_s < 2 * hdfs.settings.takeover_copies_timeout_s
 
 
-def test_a_file_with_one_replica_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    hdfs, took_s = fence(monkeypatch, Node(stop_s=LATE_S))
+async def test_a_file_with_one_replica_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs, took_s = await fence(monkeypatch, Node(stop_s=LATE_S))
     assert (hdfs.copies, hdfs.generation) == (1, 2), "not in another round"
     assert took_s < 2 * LATE_S
 

@@ -12,7 +12,7 @@ from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
 from bmq.storage.hdfs import filesystem
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.filesystem import HdfsFileSystem
-from tests.unit.storage.hdfs.test_namenode import SETTINGS, Call, FakeNameNode, namenode
+from tests.unit.storage.hdfs.fakes import SETTINGS, Call, FakeNameNode, namenode
 
 pytestmark = pytest.mark.loops("asyncio")
 

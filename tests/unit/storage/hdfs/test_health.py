@@ -8,7 +8,7 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.health import ask_namenodes, read_health
 from bmq.storage.health import NameNodeState, StorageHealth
-from tests.unit.storage.hdfs.test_namenode import STANDBY, Answer, Call, namenode
+from tests.unit.storage.hdfs.fakes import STANDBY, Answer, Call, namenode
 
 pytestmark = pytest.mark.loops("asyncio")
 
