@@ -111,7 +111,7 @@ def measure(cluster: BmqCluster, etcd: EtcdCluster, plan: Plan) -> Iterator[tupl
     """Yield the name and the figures of each case, in the order of the page."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(WATCHED, WATCHED_PARTITIONS, 3)], operation_timeout=60)[WATCHED].result(90)
-    cluster.wait_settled()
+    cluster.wait_stable()
     yield "idle, no partitions", _idle(cluster, etcd, plan.idle_s)
 
     began = time.monotonic()
@@ -120,7 +120,7 @@ def measure(cluster: BmqCluster, etcd: EtcdCluster, plan: Plan) -> Iterator[tupl
     for made in admin.create_topics(topics, operation_timeout=300, request_timeout=300).values():
         made.result(600)
     created_s = time.monotonic() - began
-    wait_for(lambda: not cluster.unsettled(), "all with their owners", timeout_s=600, interval_s=CHECK_S)
+    wait_for(lambda: not cluster.unstable(), "all with their owners", timeout_s=600, interval_s=CHECK_S)
     yield "from scratch", {"created_s": created_s, "owned_s": time.monotonic() - began}
 
     yield "idle", _idle(cluster, etcd, plan.idle_s)

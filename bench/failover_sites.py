@@ -89,7 +89,7 @@ class BmqSite:
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
         topic = NewTopic(name, partitions, 3, config=dict(configs or {}))
         self._admin.create_topics([topic], operation_timeout=60)[name].result(90)
-        self._cluster.wait_settled()
+        self._cluster.wait_stable()
 
     def victim(self, topic: str) -> str:
         return self._cluster.busiest(BROKER)
@@ -108,7 +108,7 @@ class BmqSite:
 
     def come_back(self, victim: str) -> None:
         self._cluster.start_again(victim)
-        self._cluster.wait_settled()
+        self._cluster.wait_stable()
 
     def spread(self, victim: str) -> None:
         self._cluster.balance()
@@ -121,7 +121,7 @@ class BmqSite:
 
     def remove_added(self) -> None:
         self._cluster.remove(self._added)
-        self._cluster.wait_settled()
+        self._cluster.wait_stable()
 
     def delete_topic(self, name: str) -> None:
         self._admin.delete_topics([name], operation_timeout=60)[name].result(90)

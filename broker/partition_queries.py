@@ -11,7 +11,7 @@ from bmq.core.aio.eager import start
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc.messages.broker import ASKED_TOGETHER, ENDS_SETTLED, OwnerAnswer, PartitionQuestion, Question
+from bmq.core.rpc.messages.broker import ASKED_TOGETHER, ENDS_FLUSHED, OwnerAnswer, PartitionQuestion, Question
 
 ANSWERED_A_TURN = 200
 """Questions begun in one turn of the event loop, at 10 to 20 us for one that needs no storage."""
@@ -62,7 +62,7 @@ async def _answer(owner_of: FindOwner, asked: PartitionQuestion) -> OwnerAnswer:
 
 
 async def _ends(owner: PartitionOwner, argument: int) -> tuple[int, ...]:
-    return tuple(await (owner.settled_ends() if argument == ENDS_SETTLED else owner.ends()))
+    return tuple(await (owner.flushed_ends() if argument == ENDS_FLUSHED else owner.ends()))
 
 
 async def _confirm_end(owner: PartitionOwner, argument: int) -> tuple[int, ...]:

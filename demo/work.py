@@ -150,7 +150,7 @@ class Consuming(Worker):
         self._ledger = ledger
         self._expected = expected
         self._lock = threading.Lock()  # one ledger, two members
-        self._is_settled = [True] * self.MEMBERS
+        self._is_committed = [True] * self.MEMBERS
         self.taken = [0] * self.MEMBERS
         self._config = {
             **_QUIET,
@@ -172,7 +172,7 @@ class Consuming(Worker):
     @property
     def is_finished(self) -> bool:
         """True if every record is booked and every offset committed."""
-        return self._ledger.records >= self._expected and all(self._is_settled)
+        return self._ledger.records >= self._expected and all(self._is_committed)
 
     def _consume(self, member: int) -> None:
         consumer = Consumer({**self._config, "client.id": f"demo-{member}"})
@@ -181,9 +181,9 @@ class Consuming(Worker):
             while not (self.stopping.is_set() or self.is_finished):
                 messages = consumer.consume(_FETCH, timeout=_POLL_S)
                 if messages:
-                    self._is_settled[member] = False
+                    self._is_committed[member] = False
                     self._book(member, messages)
-                if not self._is_settled[member]:
+                if not self._is_committed[member]:
                     self._commit(member, consumer)
         finally:
             consumer.close()
@@ -213,10 +213,10 @@ class Consuming(Worker):
             if error.fatal():
                 raise
             # Nothing to commit: the partitions went to the other member, which continues from the last commit.
-            self._is_settled[member] = error.code() == KafkaError._NO_OFFSET
+            self._is_committed[member] = error.code() == KafkaError._NO_OFFSET
             time.sleep(_POLL_S / 4)  # a refusal comes at once: do not try in a tight loop
         else:
-            self._is_settled[member] = True
+            self._is_committed[member] = True
             self.responses += 1
 
 

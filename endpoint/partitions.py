@@ -121,7 +121,7 @@ class Owner(Protocol):
     async def ends(self) -> Ends:
         """Return the owner's epoch and offsets as they are now."""
 
-    async def settled_ends(self) -> Ends:
+    async def flushed_ends(self) -> Ends:
         """Return the owner's epoch and offsets, once all that was acknowledged before the call is flushed."""
 
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:

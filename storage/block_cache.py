@@ -204,14 +204,14 @@ class BlockCache:
             return None
         return data
 
-    async def settled(self, path: str, number: int, length: int) -> bytes:
+    async def certain_block(self, path: str, number: int, length: int) -> bytes:
         """Return at least the first ``length`` bytes of a block, all certain; fewer only if storage has no more."""
         data = self.cached(path, number, length)
         if data is not None:
             self.hits += 1
             self.hit_bytes += len(data)
             return data
-        return await self.once((path, number, length), lambda: self._read_settled(path, number, length))
+        return await self.once((path, number, length), lambda: self._read_certain(path, number, length))
 
     async def open(self, path: str, number: int, end_offset: int) -> bytes:
         """Read what is visible of a block now; the read is shared only with callers of the same watermark."""
@@ -219,7 +219,7 @@ class BlockCache:
         key = (path, number, "open", end_offset)
         return await self.once(key, lambda: self._read(path, position, self.config.block_bytes))
 
-    async def _read_settled(self, path: str, number: int, length: int) -> bytes:
+    async def _read_certain(self, path: str, number: int, length: int) -> bytes:
         data = await self._read(path, number * self.config.block_bytes, length)
         self.keep(path, number, data)
         return data
@@ -245,7 +245,7 @@ class BlockCache:
         if self.ahead >= self.config.ahead_max or key in self._shared or self.cached(path, number, length) is not None:
             return
         self.ahead += 1
-        shared = self._start(key, lambda: self._read_settled(path, number, length))
+        shared = self._start(key, lambda: self._read_certain(path, number, length))
         shared.waiters += 1  # the cache itself: the read goes on when a reader that joined it is cancelled
         shared.task.add_done_callback(self._ahead_ended)
 

@@ -195,7 +195,7 @@ class SegmentCursor:
     async def _block(self, number: int, reached: int) -> bytes:
         block, known = self._pool.config.block_bytes, self.facts.known_position
         if reached < known:
-            return await self._pool.settled(self._path, number, min(block, known - number * block))
+            return await self._pool.certain_block(self._path, number, min(block, known - number * block))
         data = await self._pool.open(self._path, number, self._watermark)
         self._opened[number] = data
         return data

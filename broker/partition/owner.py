@@ -41,7 +41,7 @@ CONFIRM_EVERY_S = 0.1
 """Least seconds between two proofs for one partition: a client may read again as soon as it has its response."""
 CONFIRM_AGAIN_S = 1.0
 """Seconds from a proof that failed to the next one, while a reader waits for it."""
-SETTLE_S = 30.0
+FLUSH_WAIT_S = 30.0
 """Longest wait of a request for a flush: Kafka's request.timeout.ms, after which its client gives it up."""
 
 
@@ -255,21 +255,21 @@ class PartitionOwner:
         """Return epoch, log start, last stable offset and high watermark as they are now."""
         return Ends(self.epoch, self.log_start, self.last_stable_offset, self.high_watermark)
 
-    async def settled_ends(self) -> Ends:
+    async def flushed_ends(self) -> Ends:
         """Return ``ends`` once everything that was acknowledged before the call is flushed.
 
-        Raises RequestError if that is not flushed within `SETTLE_S`, or the partition has left this broker.
+        Raises RequestError if that is not flushed within `FLUSH_WAIT_S`, or the partition has left this broker.
         """
-        await self._settle()
+        await self._await_flush()
         return await self.ends()
 
-    async def _settle(self) -> None:
-        """Wait until everything that was acknowledged is flushed. Raises RequestError as `settled_ends` does."""
+    async def _await_flush(self) -> None:
+        """Wait until everything that was acknowledged is flushed. Raises RequestError as `flushed_ends` does."""
         partition, end = self._driver.machine, self._acknowledged_to
         if partition.high_watermark >= end:
             return
         try:
-            async with asyncio.timeout(SETTLE_S):
+            async with asyncio.timeout(FLUSH_WAIT_S):
                 await self._driver.wait(lambda: partition.high_watermark >= end or not self.is_open)
         except TimeoutError:
             raise RequestError(ErrorCode.REQUEST_TIMED_OUT, f"offset {end - 1} is not flushed yet") from None
@@ -277,11 +277,11 @@ class PartitionOwner:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is not open here any more")
 
     async def confirmed_ends(self) -> Ends:
-        """Return ``settled_ends``, after a proof that this broker was the owner since the call: a read of the store.
+        """Return ``flushed_ends``, after a proof that this broker was the owner since the call: a read of the store.
 
         Raises RequestError NOT_LEADER_OR_FOLLOWER if it is not the owner, or the store does not respond.
         """
-        await self._settle()
+        await self._await_flush()
         try:
             await self._driver.prove()
         except KvError as error:
@@ -346,7 +346,7 @@ class PartitionOwner:
         retriable code if storage or store do not respond.
         """
         if offset == TO_WATERMARK or offset > self.high_watermark:
-            await self._settle()
+            await self._await_flush()
         wanted = self.high_watermark if offset == TO_WATERMARK else offset
         if wanted < 0:
             raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is negative")
@@ -390,7 +390,7 @@ class LogSize:
     The folder is listed only if a segment was registered or closed since, and only from the last closed segment on.
     """
 
-    __slots__ = ("_closed", "_counted_to", "_is_settled", "_last", "_open", "_record", "log_start")
+    __slots__ = ("_closed", "_counted_to", "_last", "_newest_is_closed", "_open", "_record", "log_start")
 
     def __init__(self, log_start: int, last: int | None = None) -> None:
         """Begin a count from ``log_start``. ``last``: the size known under an earlier log start."""
@@ -400,7 +400,7 @@ class LogSize:
         self._counted_to: SegmentName | None = None
         self._closed = 0  # bytes up to and including that segment
         self._open = 0  # bytes behind it, by the folder's listing
-        self._is_settled = False  # whether the newest segment is closed
+        self._newest_is_closed = False
 
     async def count(self, fs: FileSystem, driver: PartitionDriver) -> int:
         """Return the size, listing what is new. Raises StorageError."""
@@ -419,7 +419,7 @@ class LogSize:
 
     def _is_counted(self, driver: PartitionDriver) -> bool:
         partition = driver.machine
-        return partition.record is self._record and (partition.current is not None or self._is_settled)
+        return partition.record is self._record and (partition.current is not None or self._newest_is_closed)
 
     def _sum(self, driver: PartitionDriver) -> int:
         current = driver.machine.current
@@ -431,16 +431,16 @@ class LogSize:
         One that may still be open is counted again the next time: the namespace may not have its length yet.
         """
         unclosed = {entry.name for entry in record.segments if not entry.is_closed}
-        counted_to, closed, opened, is_settled = self._counted_to, self._closed, 0, True
+        counted_to, closed, opened, newest_is_closed = self._counted_to, self._closed, 0, True
         async with aclosing(walk(fs, driver.path, counted_to)) as listing:
             async for listed in listing:
                 is_below = listed.end is not None and listed.end <= self.log_start
                 if not listed.is_live or is_below or listed.name == self._counted_to:
                     continue
-                is_settled = listed.has_idx
+                newest_is_closed = listed.has_idx
                 if listed.end is None or listed.name in unclosed or opened:
                     opened += listed.length
                 else:
                     counted_to, closed = listed.name, closed + listed.length
         self._counted_to, self._closed, self._open = counted_to, closed, opened
-        self._record, self._is_settled = record, is_settled
+        self._record, self._newest_is_closed = record, newest_is_closed

@@ -159,8 +159,8 @@ def consume(admin: AdminClient, arguments: argparse.Namespace) -> int:
         metrics_enabled=False,
     )
     with stop_signals() as stopped:
-        settled = partial(_is_settled, admin, arguments, frozenset(keys), consumer) if is_group else _always
-        reading = ConsumeLoop(consumer, arguments, writer, sys.stdout.buffer, plan, stopped, settled)
+        has_readers = partial(_has_readers, admin, arguments, frozenset(keys), consumer) if is_group else _always
+        reading = ConsumeLoop(consumer, arguments, writer, sys.stdout.buffer, plan, stopped, has_readers)
         try:
             if is_group:
                 consumer.subscribe(sorted(set(arguments.topics)), listener=reading)
@@ -278,7 +278,7 @@ def _offset(found: Any) -> int | None:
     return None if found is None or found.offset < 0 else int(found.offset)
 
 
-def _is_settled(
+def _has_readers(
     admin: AdminClient, arguments: argparse.Namespace, keys: frozenset[TopicPartition], consumer: Consumer
 ) -> bool:
     """Return whether `consumer` and the group's other members have all of `keys` among them.

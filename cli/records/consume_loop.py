@@ -88,9 +88,9 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
         output: BinaryIO,
         plan: Plan,
         stopped: StopFlag,
-        is_settled: Callable[[], bool],
+        has_readers: Callable[[], bool],
     ) -> None:
-        """Take `is_settled`, which returns whether every partition has a reader: if one has none, this member may get
+        """Take `has_readers`, which returns whether every partition has a reader: if one has none, this member may get
         it."""
         self._consumer = consumer
         self._servers: str = arguments.bootstrap_server
@@ -102,7 +102,7 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
         self._ends = plan.ends
         self._present = plan.present
         self._stopped = stopped
-        self._is_settled = is_settled
+        self._has_readers = has_readers
         self._written: dict[TopicPartition, int] = {}
         self._ended: set[TopicPartition] = set()
         self._positions: dict[TopicPartition, int | None] = {}
@@ -181,7 +181,7 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
             if position is not None and position >= self._ends.get(key, 0):
                 self._consumer.pause(key)
                 self._ended.add(key)
-        return mine <= self._ended and self._is_settled()
+        return mine <= self._ended and self._has_readers()
 
     def _check_moving(self, has_found: bool) -> None:
         """Check the servers if no records have come for ``--timeout``.

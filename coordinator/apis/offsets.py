@@ -215,7 +215,7 @@ async def _fetch_group(
             raise serving
         if serving.is_closed:
             raise RequestError(ErrorCode.NOT_COORDINATOR, SHARD_LOST)
-        await serving.settled(wanted.group_id)
+        await serving.offsets_durable(wanted.group_id)
     except RequestError as error:
         # Consumers before 3.9 handle COORDINATOR_NOT_AVAILABLE in commits only (Kafka: handleOffsetFetchException).
         is_unavailable = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE

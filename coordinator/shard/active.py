@@ -224,7 +224,7 @@ class ActiveShard:
         """True once the shard is lost: the state is as of that moment."""
         return self._is_closed
 
-    async def settled(self, group_id: str) -> None:
+    async def offsets_durable(self, group_id: str) -> None:
         """Wait until the group's offsets, as they are now, are durable.  Raises RequestError if that takes too long."""
         if self.writer.has_open_writes(group_id):
             await self.durable()

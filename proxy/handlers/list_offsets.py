@@ -115,7 +115,7 @@ async def _find(services: ProxyServices, wanted: OffsetQuery, version: int, *, c
         raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"version {version} does not have timestamp {timestamp}")
     owner = await owner_of(services, wanted.topic, wanted.partition)
     is_start = timestamp in (EARLIEST, EARLIEST_LOCAL)
-    ends = await (owner.ends() if is_start else owner.settled_ends())
+    ends = await (owner.ends() if is_start else owner.flushed_ends())
     check_epoch(ends.epoch, wanted.epoch)
     match timestamp:
         case -1:

@@ -152,16 +152,16 @@ class RemoteOwners:
             await owner.changed(deadline)
         return owner
 
-    def is_settled(self, key: PartitionKey) -> bool:
+    def has_all_results(self, key: PartitionKey) -> bool:
         """Return whether no batch for the partition is under way to another process."""
         owner = self._owners.get(key)
-        return owner is None or owner.is_settled
+        return owner is None or owner.has_all_results
 
-    async def settle(self, key: PartitionKey, timeout_s: float) -> None:
-        """Wait until the partition ``is_settled``.  Raises a retriable RequestError if that takes longer."""
+    async def wait_for_results(self, key: PartitionKey, timeout_s: float) -> None:
+        """Wait until the partition ``has_all_results``.  Raises a retriable RequestError if that takes longer."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        while (owner := self._owners.get(key)) is not None and not owner.is_settled:
+        while (owner := self._owners.get(key)) is not None and not owner.has_all_results:
             if loop.time() >= deadline:
                 message = f"batches that were sent to the former owner of {key} have no result yet"
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
@@ -322,7 +322,7 @@ class RoutedOwners:
         local = self._local_of(key)
         if local is None:
             return self._remote.get(key)
-        return local.get(key) if self._remote.is_settled(key) else None
+        return local.get(key) if self._remote.has_all_results(key) else None
 
     async def wait(self, key: PartitionKey, timeout_s: float) -> Owner:
         """Return the partition's owner, once it accepts appends.  See ``Owners.wait``.
@@ -336,9 +336,9 @@ class RoutedOwners:
             try:
                 if local is None:
                     return await self._remote.wait(key, max(0.0, deadline - loop.time()))
-                await self._remote.settle(key, max(0.0, deadline - loop.time()))
+                await self._remote.wait_for_results(key, max(0.0, deadline - loop.time()))
                 owner = await local.wait(key, max(0.0, deadline - loop.time()))
-                if self._remote.is_settled(key):
+                if self._remote.has_all_results(key):
                     return owner
             except RequestError:
                 if self._local_of(key) is local or loop.time() >= deadline:

@@ -15,7 +15,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import HEADER_BYTES, NO_PRODUCER_ID, Ends
 from bmq.core.rpc.messages.broker import (
-    ENDS_SETTLED,
+    ENDS_FLUSHED,
     AskRequest,
     AskResponse,
     ProducersRequest,
@@ -103,10 +103,10 @@ class RemoteOwner:
     @property
     def is_idle(self) -> bool:
         """True if no part has yet to get its result, and nothing waits for a change."""
-        return self.is_settled and not self._waiters
+        return self.has_all_results and not self._waiters
 
     @property
-    def is_settled(self) -> bool:
+    def has_all_results(self) -> bool:
         """True if every part has its result: a batch that is appended elsewhere now comes behind all of them."""
         return self.route.is_idle
 
@@ -214,8 +214,8 @@ class RemoteOwner:
     async def ends(self) -> Ends:
         return Ends(*await self._ask(Question.ENDS, len(Ends._fields)))
 
-    async def settled_ends(self) -> Ends:
-        return Ends(*await self._ask(Question.ENDS, len(Ends._fields), ENDS_SETTLED))
+    async def flushed_ends(self) -> Ends:
+        return Ends(*await self._ask(Question.ENDS, len(Ends._fields), ENDS_FLUSHED))
 
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         found, end = await self._ask(Question.END_OF_EPOCH, 2, epoch)
@@ -244,7 +244,7 @@ class RemoteOwner:
         later records are not deleted.
         """
         if offset == TO_WATERMARK:
-            offset = (await self.settled_ends()).high_watermark
+            offset = (await self.flushed_ends()).high_watermark
         (log_start,) = await self._ask(Question.DELETE_BEFORE, 1, offset)
         return log_start
 

@@ -97,7 +97,7 @@ def restore(hdfs: HdfsCluster, folder: str, etcd: EtcdCluster, cluster: BmqClust
     _, end = rebuild(cluster.root, etcd.url)
     assert end["is_written"]
     cluster.start_again(*cluster.members)
-    cluster.wait_settled()
+    cluster.wait_stable()
 
 
 def check_restored(bootstrap: str, writer: Writer, least: Sequence[int]) -> list[int]:

@@ -99,7 +99,7 @@ def test_a_cluster_on_etcd_and_hdfs(hdfs_root: str, etcd_new: EtcdFactory, reque
     etcd = etcd_new()
     cluster = BmqCluster(hdfs_root, etcd, proxies=1, brokers=2, controllers=1, coordinators=1, environment=SETTINGS)
     with cluster, workload(cluster, PARTITIONS) as load:
-        cluster.wait_settled()
+        cluster.wait_stable()
         load.progress()
         load.take_pauses()
         cluster.kill(*cluster.members)

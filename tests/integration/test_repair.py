@@ -251,7 +251,7 @@ def test_a_cluster_on_etcd_and_hdfs(hdfs: HdfsCluster, hdfs_root: str, etcd_new:
     etcd = etcd_new()
     cluster = BmqCluster(hdfs_root, etcd, proxies=1, brokers=1, controllers=1, coordinators=1, environment=SETTINGS)
     with cluster:
-        cluster.wait_settled()
+        cluster.wait_stable()
         create_topic(cluster.bootstrap, "orders", 2)
         for partition in (0, 1):
             assert produce(cluster.bootstrap, 0, COUNT, partition) == list(range(COUNT))

@@ -270,18 +270,18 @@ class BmqCluster:
         return {} if value is None else decode_shards(value)
 
     def is_gone(self, name: str) -> bool:
-        """Return whether the member is not registered any more, and the whole cluster has settled without it."""
-        return name not in self.registered().values() and not self.unsettled()
+        """Return whether the member is not registered any more, and the whole cluster is stable without it."""
+        return name not in self.registered().values() and not self.unstable()
 
     def has_share(self, name: str) -> bool:
         """Return whether this broker owns at least an even share less one partition, and nothing is moving."""
         owners = self.owners()
         owned = Counter(owners[key] for key in self.partitions() if key in owners)
-        return owned[name] >= owned.total() // len(self.names(BROKER)) - 1 and not self.unsettled()
+        return owned[name] >= owned.total() // len(self.names(BROKER)) - 1 and not self.unstable()
 
     def has_some(self, name: str) -> bool:
         """Return whether this broker owns partitions, and nothing is moving."""
-        return name in self.owners().values() and not self.unsettled()
+        return name in self.owners().values() and not self.unstable()
 
     def balance(self) -> None:
         """Request a balance by the HTTP API, as an operator does who does not want to wait for the next one."""
@@ -299,20 +299,20 @@ class BmqCluster:
         owned = list((self.owners() if role == BROKER else self.shards()).values())
         return max(self.names(role), key=owned.count)
 
-    def wait_settled(self) -> None:
+    def wait_stable(self) -> None:
         """Wait until each partition has the owner that it was given, each shard a coordinator, no member two lives."""
         found: list[str] = []
 
-        def is_settled() -> bool:
-            found[:] = self.unsettled()
+        def is_stable() -> bool:
+            found[:] = self.unstable()
             return not found
 
         try:
-            wait_for(is_settled, "a cluster as its leader wants it", timeout_s=SETTLE_TIMEOUT_S)
+            wait_for(is_stable, "a cluster as its leader wants it", timeout_s=SETTLE_TIMEOUT_S)
         except NotReady as error:
             raise NotReady(f"{error}: {'; '.join(found)}; logs in {self.folder}") from None
 
-    def unsettled(self) -> list[str]:
+    def unstable(self) -> list[str]:
         """Return one line for each partition, shard and member that is not as the leader assigned it."""
         assigned, owners, records = self.assigned(), self.owners(), self.records()
         partitions = [

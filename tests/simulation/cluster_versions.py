@@ -20,7 +20,7 @@ from bmq.core.errors import FormatError
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import Message
-from bmq.core.rpc.messages.broker import ENDS_SETTLED, AskRequest, HandedOverRequest, Question
+from bmq.core.rpc.messages.broker import ENDS_FLUSHED, AskRequest, HandedOverRequest, Question
 from bmq.core.rpc.messages.member import HelloResponse
 from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.primitives import uvarint
@@ -91,7 +91,7 @@ def _earlier_ask(ask: Any) -> Any:
         asked = AskRequest.decode(body)
         if asked.question is Question.CONFIRM_END:
             raise FormatError("AskRequest: 6 is not a valid Question")
-        if asked.question is Question.ENDS and asked.argument == ENDS_SETTLED:
+        if asked.question is Question.ENDS and asked.argument == ENDS_FLUSHED:
             body = memoryview(b"".join(map(bytes, replace(asked, argument=0).encode())))
         return ask(body, call)
 

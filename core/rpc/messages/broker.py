@@ -32,7 +32,7 @@ from bmq.core.rpc.message_fields import (
 class Question(IntEnum):
     """A question to a partition's owner; the methods of ``endpoint.partitions.Owner`` say what the answers are.
 
-    ``ENDS`` with the argument ``ENDS_SETTLED`` is answered once everything that was acknowledged before is flushed; an
+    ``ENDS`` with the argument ``ENDS_FLUSHED`` is answered once everything that was acknowledged before is flushed; an
     earlier version does not wait.  ``CONFIRM_END`` is answered like that, once the owner has read its ownership in the
     store after the question arrived: an owner that was fenced, and has not been notified, has a wrong end.
     """
@@ -46,7 +46,7 @@ class Question(IntEnum):
     CONFIRM_END = 6
 
 
-ENDS_SETTLED = 1
+ENDS_FLUSHED = 1
 ASKED_TOGETHER = frozenset(
     {Question.ENDS, Question.END_OF_EPOCH, Question.MAX_TIMESTAMP, Question.TIMESTAMP, Question.LOG_BYTES}
 )

@@ -72,7 +72,7 @@ def ride(
     """Cause the fault under load, require progress in spite of it, undo it, and require progress again."""
     with workload(cluster, burst_s=burst_s) as load:
         for _ in range(rounds):
-            cluster.wait_settled()
+            cluster.wait_stable()
             name = victim(cluster, role)
             load.take_pauses()
             fault(load, name)

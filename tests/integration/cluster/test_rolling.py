@@ -23,7 +23,7 @@ def restart(cluster: BmqCluster, load: Workload, names: list[str]) -> tuple[floa
     began = time.monotonic()
     cluster.restart(*names)
     took = time.monotonic() - began
-    cluster.wait_settled()
+    cluster.wait_stable()
     load.progress()
     return took, load.take_pauses()
 

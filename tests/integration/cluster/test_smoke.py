@@ -61,7 +61,7 @@ def test_every_proxy_serves_every_partition(small: BmqCluster) -> None:
 
 def test_kill_9_of_a_broker_under_load(small: BmqCluster, request: pytest.FixtureRequest) -> None:
     with workload(small, PARTITIONS) as load:
-        small.wait_settled()
+        small.wait_stable()
         name = small.busiest(BROKER)
         load.take_pauses()
         small.kill(name)

@@ -61,7 +61,7 @@ def test_storm(cluster: BmqCluster, site: Site, request: pytest.FixtureRequest) 
     rng = random.Random(SEED)
     with workload(cluster) as load:
         for number in range(ROUNDS):
-            cluster.wait_settled()
+            cluster.wait_stable()
             load.take_pauses()
             drawn = draw(rng, cluster, site)
             report(request, f"seed {SEED}, round {number}: {', '.join(what for what, _ in drawn)}")

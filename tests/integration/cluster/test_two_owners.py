@@ -50,7 +50,7 @@ def test_a_former_owner_writes_nothing_more(
     KafScale's two brokers of one partition both wrote and acknowledged overlapping offsets.
     """
     with workload(cluster) as load:
-        cluster.wait_settled()
+        cluster.wait_stable()
         name = cluster.busiest(BROKER)
         incarnation, before = incarnation_of(cluster, name), cluster.records()
         lost = [key for key, record in before.items() if record.owner == incarnation]
@@ -95,7 +95,7 @@ def test_a_former_coordinator_answers_for_no_group(
     KafScale's two coordinators of one group did not see each other's commits.
     """
     with workload(cluster) as load:
-        cluster.wait_settled()
+        cluster.wait_stable()
         name = cluster.busiest(COORDINATOR)
         hears = loses(name)
         cluster.wait(lambda: name not in cluster.shards().values(), f"no shard of {name} left")
@@ -115,7 +115,7 @@ def test_a_former_coordinator_answers_for_no_group(
 def test_a_former_leader_takes_nothing_back(cluster: BmqCluster, loses: Loses, request: pytest.FixtureRequest) -> None:
     """Let a former leader go on in a term that is over: what the next leader did since stands."""
     with workload(cluster) as load:
-        cluster.wait_settled()
+        cluster.wait_stable()
         name, shards = cluster.leader(), cluster.shard_owners()
         assert name is not None
         hears = loses(name)
@@ -129,7 +129,7 @@ def test_a_former_leader_takes_nothing_back(cluster: BmqCluster, loses: Loses, r
         hears()
         cluster.wait_ready([name])
         load.progress()
-        cluster.wait_settled()
+        cluster.wait_stable()
         records, numbers = cluster.records(), cluster.shard_owners()
         assert created == set(cluster.partitions()), "the topics are not those of the next leader"
         assert all(records[key].epoch >= epoch for key, epoch in epochs.items()), "an epoch was taken back"

@@ -34,7 +34,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             for number in range(12):
                 api.produce("orders", str(number), partition=number % 6)
             api.commit("billing", "orders")
-            cluster.wait_settled()
+            cluster.wait_stable()
             yield cluster
     finally:
         etcd.stop(keep_logs=request.session.testsfailed > 0)

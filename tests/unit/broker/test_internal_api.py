@@ -21,7 +21,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.rpc.message import InternalRequest
 from bmq.core.rpc.messages.broker import (
-    ENDS_SETTLED,
+    ENDS_FLUSHED,
     QUESTIONS_MAX,
     ActiveSegmentRequest,
     ActiveSegmentResponse,
@@ -167,7 +167,7 @@ async def test_questions_about_many_partitions() -> None:
         ask = partial(PartitionQuestion, topic.topic_id)
         assert await ask_together(
             caller,
-            ask(1, Question.ENDS, ENDS_SETTLED),
+            ask(1, Question.ENDS, ENDS_FLUSHED),
             ask(0, Question.ENDS, 0),
             ask(2, Question.ENDS, 0),
             ask(9, Question.ENDS, 0),
@@ -229,7 +229,7 @@ async def test_too_many_questions_are_refused() -> None:
 async def test_many_questions_are_answered_in_turns() -> None:
     async with cluster() as c:
         key = await owned(c)
-        questions = QUESTIONS_MAX * [PartitionQuestion(key.topic_id, 0, Question.ENDS, ENDS_SETTLED)]
+        questions = QUESTIONS_MAX * [PartitionQuestion(key.topic_id, 0, Question.ENDS, ENDS_FLUSHED)]
         with loop_stops() as stops:
             found = await ask_together(Caller(c["a"]), *questions)
         assert found == QUESTIONS_MAX * [(0, (1, 0, 0, 0))]

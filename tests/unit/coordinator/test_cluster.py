@@ -513,7 +513,7 @@ async def disturb(world: ClusterWorld, rng: Random, until: float) -> None:
                         view.show(world.truth)
 
 
-async def settled_fetch(proxy: ProxyProcess, group: str) -> int:
+async def fetch_until_served(proxy: ProxyProcess, group: str) -> int:
     """Return a committed offset once all views agree; requests that backed off are repeated after a while."""
     for _ in range(100):
         code, offset = await proxy.fetch(group)
@@ -537,6 +537,6 @@ async def test_no_commit_that_was_answered_is_lost(seed: int) -> None:
                     world.give(shard, rng.choice("ab"))
                 world.tell()
                 for driver in drivers:
-                    offset = await settled_fetch(rng.choice(world.proxies), driver.group)
+                    offset = await fetch_until_served(rng.choice(world.proxies), driver.group)
                     assert driver.acked <= max(0, offset) <= driver.acked + 1, (driver, is_replayed)
         assert all(driver.acked for driver in drivers)

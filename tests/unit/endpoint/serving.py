@@ -66,7 +66,7 @@ class FakeOwner:
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         raise NotImplementedError
 
-    async def settled_ends(self) -> Ends:
+    async def flushed_ends(self) -> Ends:
         return await self.ends()
 
     async def ends(self) -> Ends:

@@ -247,7 +247,7 @@ def test_starting_at_a_checkpoint_reads_only_what_is_behind_it() -> None:
 
 
 def test_bytes_past_the_length_are_not_looked_at() -> None:
-    """The length is what the fence settled, or what a checkpoint allows: the file may show more."""
+    """The length is what the fence made final, or what a checkpoint allows: the file may show more."""
     parts = log(4)
     good = sum(map(len, parts[:2]))
     found = Scanned(b"".join(parts), length=good)

@@ -155,19 +155,19 @@ def test_a_member_without_partitions_has_nothing_to_wait_for(bmq: Run, consumer:
         FakeGroup("Stable", members=[holder(0), holder(1, member_id=OWN_ID)]),
     ],
 )
-def test_a_group_that_has_not_settled_is_waited_for(
+def test_a_group_without_a_reader_for_each_partition_is_waited_for(
     group: FakeGroup, admin: FakeAdmin, bmq: Run, consumer: FakeConsumer, capsys: Told
 ) -> None:
     """Read as a member that has no partition at first, as when the group's leader lacked the topic's metadata.
 
     The leader will assign again, or has done so and the coordinator's response is on its way: the command waits.
     """
-    settled = admin.groups["g"]
+    stable = admin.groups["g"]
     admin.groups["g"] = group
 
     def rebalance(poll: int) -> None:
         if poll == 5:
-            admin.groups["g"] = settled
+            admin.groups["g"] = stable
             consumer.positions = {ONE: 0}
             consumer.listener.on_partitions_assigned([ONE])
 

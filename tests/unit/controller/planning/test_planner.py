@@ -69,7 +69,7 @@ def applied(view: PlannerView, moves: list[Move]) -> PlannerView:
     return with_owners(view, owners)
 
 
-def settle(view: PlannerView) -> tuple[PlannerView, list[Move]]:
+def converge(view: PlannerView) -> tuple[PlannerView, list[Move]]:
     """Plan and apply until nothing is left to do, in bounded rounds."""
     done: list[Move] = []
     for number in range(ROUNDS_MAX):
@@ -120,8 +120,8 @@ def test_everything_is_given_to_one_who_lives_and_stays(view: PlannerView) -> No
     assert all(move.target in able for move in first.moves)
     homeless = {key for key, owner in view.owners.items() if owner in ("", "dead")}
     assert homeless <= {move.key for move in first.moves}
-    settled, moves = settle(view)
-    assert set(settled.owners.values()) <= able
+    converged, moves = converge(view)
+    assert set(converged.owners.values()) <= able
     assert all(move.target in able and move.target != move.source for move in moves)
 
 
@@ -135,7 +135,7 @@ def test_it_comes_to_an_end_and_says_the_same_of_the_same(view: PlannerView) -> 
         idle=IdlePartitions(),  # a plan takes from it
     )
     assert plan(view, 0.0) == plan(turned, 0.0)
-    settle(view)
+    converge(view)
 
 
 @given(clusters())
@@ -148,11 +148,11 @@ def test_with_nobody_to_give_to_nothing_moves(view: PlannerView) -> None:
 @given(clusters(min_able=2), st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_death_moves_only_what_the_dead_one_had(view: PlannerView, data: st.DataObject) -> None:
-    settled, _ = settle(replace(view, unreachable={}, stalled=frozenset(), resting=frozenset()))
-    dead = data.draw(st.sampled_from([b for b in settled.brokers if not b.is_draining]))
-    after = replace(settled, brokers=[broker for broker in settled.brokers if broker != dead])
+    converged, _ = converge(replace(view, unreachable={}, stalled=frozenset(), resting=frozenset()))
+    dead = data.draw(st.sampled_from([b for b in converged.brokers if not b.is_draining]))
+    after = replace(converged, brokers=[broker for broker in converged.brokers if broker != dead])
     moves = plan(after, 0.0).moves
-    assert {move.key for move in moves} == {key for key, owner in settled.owners.items() if owner == dead.incarnation}
+    assert {move.key for move in moves} == {key for key, owner in converged.owners.items() if owner == dead.incarnation}
     assert all(move.why is Why.DEAD for move in moves)
 
 
@@ -160,16 +160,16 @@ def test_a_death_moves_only_what_the_dead_one_had(view: PlannerView, data: st.Da
 @settings(max_examples=60, deadline=None)
 def test_from_scratch_each_broker_and_each_zone_has_its_share(n: int, partitions: list[int], zones: int) -> None:
     everything = keys(*partitions)
-    settled, moves = settle(view_of(brokers=brokers(n, zones), owners=dict.fromkeys(everything, "")))
+    converged, moves = converge(view_of(brokers=brokers(n, zones), owners=dict.fromkeys(everything, "")))
     assert len(moves) == len(everything)
-    had = Counter(settled.owners.values())
-    assert max(had.values()) - min(had[b.incarnation] for b in settled.brokers) <= 1
+    had = Counter(converged.owners.values())
+    assert max(had.values()) - min(had[b.incarnation] for b in converged.brokers) <= 1
     for topic, count in enumerate(partitions):
-        of_topic = Counter(o for key, o in settled.owners.items() if key.topic_id == uuid.UUID(int=topic + 1))
+        of_topic = Counter(o for key, o in converged.owners.items() if key.topic_id == uuid.UUID(int=topic + 1))
         assert max(of_topic.values()) <= -(-count // n) + 1
     if n % zones == 0:
-        zone_of = {broker.incarnation: broker.zone for broker in settled.brokers}
-        in_zone = Counter(zone_of[owner] for owner in settled.owners.values())
+        zone_of = {broker.incarnation: broker.zone for broker in converged.brokers}
+        in_zone = Counter(zone_of[owner] for owner in converged.owners.values())
         assert max(in_zone.values()) - min(in_zone[f"z{zone}"] for zone in range(zones)) <= n // zones
 
 
@@ -178,11 +178,11 @@ def test_from_scratch_each_broker_and_each_zone_has_its_share(n: int, partitions
 def test_a_new_broker_takes_its_share_and_nothing_else_moves(n: int, each: int) -> None:
     everything = keys(n * each)
     owners = {key: f"b{index % n:02d}" for index, key in enumerate(everything)}
-    settled, moves = settle(view_of(brokers=brokers(n + 1), owners=owners))
+    converged, moves = converge(view_of(brokers=brokers(n + 1), owners=owners))
     assert all(move.target == f"b{n:02d}" for move in moves)
     fair = n * each / (n + 1)
     assert (1 - STOP) * fair - 1 <= len(moves) <= fair + 1
-    assert spread(settled) <= max(STOP, 1.5 / fair) + 1e-9
+    assert spread(converged) <= max(STOP, 1.5 / fair) + 1e-9
 
 
 @given(st.integers(2, 6), st.integers(20, 40), st.integers(0, 1000))
@@ -192,8 +192,8 @@ def test_ten_times_the_load_on_one_partition_is_evened_out(n: int, each: int, ho
     owners = {key: f"b{index % n:02d}" for index, key in enumerate(everything)}
     rates = dict.fromkeys(everything, Rate(1e6, 100.0))
     rates[everything[hot % len(everything)]] = Rate(1e7, 1000.0)
-    settled, _ = settle(view_of(brokers=brokers(n), owners=owners, rates=rates))
-    carried = _bytes(settled.owners, rates)
+    converged, _ = converge(view_of(brokers=brokers(n), owners=owners, rates=rates))
+    carried = _bytes(converged.owners, rates)
     mean = sum(carried.values()) / n
     assert all(abs(bytes_s - mean) <= 0.20 * mean for bytes_s in carried.values())
 
@@ -224,9 +224,9 @@ def test_one_partition_that_is_the_load_stays_and_the_others_are_balanced() -> N
     everything = keys(40)
     owners = {key: "b00" if index == 0 else f"b0{1 + index % 2}" for index, key in enumerate(everything)}
     rates = {everything[0]: Rate(1e9, 1e5)}
-    settled, moves = settle(view_of(brokers=brokers(3), owners=owners, rates=rates))
+    converged, moves = converge(view_of(brokers=brokers(3), owners=owners, rates=rates))
     assert moves == []
-    assert settled.owners[everything[0]] == "b00"
+    assert converged.owners[everything[0]] == "b00"
 
 
 def test_the_move_that_helps_most_comes_first() -> None:
@@ -253,8 +253,8 @@ def test_a_drain_rolls() -> None:
     assert len(plan(view, 0.0).moves) == PENDING_MOVES_MAX
     assert len(plan(replace(view, pending_moves=60), 0.0).moves) == PENDING_MOVES_MAX - 60
     assert plan(replace(view, pending_moves=PENDING_MOVES_MAX), 0.0).moves == []
-    settled, _ = settle(view)
-    assert Counter(settled.owners.values()) == {"a": 250, "b": 250}
+    converged, _ = converge(view)
+    assert Counter(converged.owners.values()) == {"a": 250, "b": 250}
 
 
 @pytest.mark.parametrize("is_draining", [True, False])
@@ -283,27 +283,27 @@ def test_a_broker_that_a_proxy_cannot_reach_is_given_nothing_and_one_that_most_c
 
 def test_a_broker_that_stalls_is_emptied_and_given_nothing_while_it_rests() -> None:
     view = view_of(brokers=brokers(3), owners=dict.fromkeys(keys(6), "b00"))
-    view, _ = settle(view)
+    view, _ = converge(view)
     assert set(Counter(view.owners.values()).values()) == {2}
     stalled = plan(replace(view, stalled=frozenset({"b01"})), 0.0).moves
     assert {(move.source, move.why) for move in stalled} == {("b01", Why.STALLED)}
     assert len(stalled) == 2
     resting = replace(applied(view, list(stalled)), resting=frozenset({"b01"}))
-    assert settle(resting)[1] == []
-    assert Counter(settle(replace(resting, resting=frozenset()))[0].owners.values()) == {"b00": 2, "b01": 2, "b02": 2}
+    assert converge(resting)[1] == []
+    assert Counter(converge(replace(resting, resting=frozenset()))[0].owners.values()) == {"b00": 2, "b01": 2, "b02": 2}
 
 
 def test_the_best_of_those_that_are_not_fit_is_given_what_there_is() -> None:
     """Leave unfit brokers only: a resting one goes first, then an unreachable one; a stalled one keeps what it has."""
     view = view_of(brokers=brokers(3), owners=dict.fromkeys(keys(6), ""), proxies=4)
     view = replace(view, resting=frozenset({"b00"}), unreachable={"b01": 1}, stalled=frozenset({"b02"}))
-    assert set(settle(view)[0].owners.values()) == {"b00"}
+    assert set(converge(view)[0].owners.values()) == {"b00"}
     view = replace(view, brokers=view.brokers[1:])
-    assert set(settle(view)[0].owners.values()) == {"b01"}
+    assert set(converge(view)[0].owners.values()) == {"b01"}
     view = replace(view, brokers=view.brokers[1:])
-    settled = settle(view)[0]
-    assert set(settled.owners.values()) == {"b02"}
-    assert plan(settled, 0.0).moves == []
+    converged = converge(view)[0]
+    assert set(converged.owners.values()) == {"b02"}
+    assert plan(converged, 0.0).moves == []
 
 
 def test_with_all_out_of_reach_somebody_owns_it_all_the_same() -> None:
@@ -315,10 +315,10 @@ def test_a_plan_that_moves_nothing_looks_at_no_partition() -> None:
     everything = keys(*[1000] * 10)
     rates = {key: Rate(1e5 * (1 + key.partition % 7), 10.0) for key in everything}
     owners = {key: f"b{index % 10:02d}" for index, key in enumerate(everything)}
-    settled, _ = settle(view_of(brokers=brokers(10), owners=owners, rates=rates))
-    for topic in settled.owners.topics.values():
+    converged, _ = converge(view_of(brokers=brokers(10), owners=owners, rates=rates))
+    for topic in converged.owners.topics.values():
         topic.chunks = []  # nothing is there to be looked at
-    assert list(plan_in_steps(settled, 0.0)) == []
+    assert list(plan_in_steps(converged, 0.0)) == []
 
 
 def test_a_plan_comes_in_steps_of_bounded_work() -> None:

@@ -36,19 +36,19 @@ def group_in(state: GroupState) -> Group:
     group.join(replace(JOIN, instance_id="i", new_member_id="m"), "m", NOW)
     group._finish_join(NOW)
     if state is COMPLETING:
-        return settled(group)
+        return store_all(group)
     group.sync(Sync(member_id="m", instance_id="i", generation=1, assignments={"m": b"a"}), "m", NOW)
-    settled(group)
+    store_all(group)
     if state is PREPARING:
         group.join(replace(JOIN, new_member_id="other", requires_known_id=False), "other", NOW)
     elif state is EMPTY:
         group.leave([("m", "i")], NOW)
-    settled(group)
+    store_all(group)
     assert group.state is state
     return group
 
 
-def settled(group: Group) -> Group:
+def store_all(group: Group) -> Group:
     while effects := group.take_effects():
         for effect in effects:
             if isinstance(effect, Store):
@@ -177,7 +177,7 @@ def test_a_pending_member_may_join_and_leave_in_every_state(state: GroupState) -
 def test_closing_answers_all_who_wait(state: GroupState) -> None:
     group = group_in(state)
     group.join(replace(JOIN, new_member_id="w", requires_known_id=False), "w", NOW)
-    settled(group)
+    store_all(group)
     group.close(ErrorCode.NOT_COORDINATOR)
     waiting = {"w", "other"} if state is PREPARING else {"w"}
     told = {e.token: e.response.error for e in group.take_effects() if isinstance(e, Respond)}

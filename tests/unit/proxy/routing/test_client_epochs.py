@@ -30,7 +30,7 @@ from tests.unit.proxy.handlers.admin_serving import decode
 
 METADATA_VERSION, LIST_VERSION, EPOCH_VERSION = 12, 7, 4
 LATEST = -1
-SETTLED_S = 1.0
+MOVED_S = 1.0
 """Longer than a planned move takes here."""
 
 
@@ -113,7 +113,7 @@ async def test_metadata_gives_no_epoch_whatever_the_proxy_has_heard_from_owners(
             seen.add(await client.epochs())
             client.world.move(0, broker)
             seen.add(await client.epochs())
-            await asyncio.sleep(SETTLED_S)
+            await asyncio.sleep(MOVED_S)
             seen.add(await client.epochs())
         assert seen == {(-1, -1)}
 
@@ -125,7 +125,7 @@ async def test_an_epoch_that_a_client_sends_is_compared_with_the_owners() -> Non
         await client.world.send(plain())
         _, old = await client.latest(-1)
         client.world.move(0, "b2")
-        await asyncio.sleep(SETTLED_S)
+        await asyncio.sleep(MOVED_S)
         error, new = await client.latest(-1)
         assert (error, new > old) == (ErrorCode.NONE, True)
         for epoch, expected in (

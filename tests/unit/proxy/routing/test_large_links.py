@@ -186,7 +186,7 @@ def senders_without_a_stop(count: int = MANY) -> Iterator[Senders]:
     assert stops.longest_s < STOP_MAX_S
 
 
-async def settled(senders: Senders, state: RouteState) -> None:
+async def until_all_are(senders: Senders, state: RouteState) -> None:
     while senders.states != {state}:  # noqa: ASYNC110 - turns of the loop are what is waited for
         await asyncio.sleep(0)
 
@@ -197,9 +197,9 @@ async def test_a_connection_that_comes_and_goes_reaches_all() -> None:
         assert senders.states == {RouteState.OPEN}
         senders.peers.cut()
         assert not senders.link.is_up
-        await settled(senders, RouteState.UNREACHED)
+        await until_all_are(senders, RouteState.UNREACHED)
         senders.peers.connect()
-        await settled(senders, RouteState.OPEN)
+        await until_all_are(senders, RouteState.OPEN)
         senders.peers.cut()
         senders.peers.connect()  # before all partitions see the first
         await asyncio.sleep(1)
@@ -307,7 +307,7 @@ async def test_what_waits_for_the_same_moment_is_given_up_in_turns() -> None:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)  # all are sent
         senders.peers.cut()
-        await settled(senders, RouteState.UNREACHED)
+        await until_all_are(senders, RouteState.UNREACHED)
         await asyncio.sleep(11)
         assert senders.unsure == len(sent)
         assert all(isinstance(future.exception(), RequestError) for future in sent)
@@ -321,7 +321,7 @@ async def test_who_waits_for_an_owner_until_the_same_moment_gives_up_in_turns() 
 
     with senders_without_a_stop(2 * MANY) as senders:
         senders.peers.cut()
-        await settled(senders, RouteState.UNREACHED)
+        await until_all_are(senders, RouteState.UNREACHED)
         loop = asyncio.get_running_loop()
         until, late = loop.time() + 10, list[float]()
 

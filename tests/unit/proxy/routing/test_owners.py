@@ -592,7 +592,7 @@ async def test_the_end_of_what_was_acknowledged_is_told_through_the_proxy() -> N
         assert await answers([world.send(plain(), acks=1) for _ in range(2)]) == [("NONE", 0), ("NONE", 1)]
         remote = await world.owners.wait(world.key(), 5)
         assert (await remote.ends()).high_watermark == 0
-        assert (await remote.settled_ends()).high_watermark == 2
+        assert (await remote.flushed_ends()).high_watermark == 2
         assert await answers([world.send(plain(), acks=1)]) == [("NONE", 2)]
         assert await remote.delete_before(-1) == 3
         assert await answers([world.send(plain(), acks=1)]) == [("NONE", 3)]

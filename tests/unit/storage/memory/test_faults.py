@@ -51,7 +51,7 @@ def opened(storage: MemoryStorage, holder: str = "a", path: str = "/f") -> Await
     return MemoryFileSystem(storage, holder).create(path)
 
 
-async def settled(awaitable: Awaitable[T], after_s: float) -> T | None:
+async def result_within(awaitable: Awaitable[T], after_s: float) -> T | None:
     """Return the result within ``after_s`` virtual seconds, None if there is none."""
     task = asyncio.ensure_future(awaitable)
     await asyncio.wait([task], timeout=after_s)
@@ -218,9 +218,9 @@ async def test_a_slow_datanode_slows_its_pipelines() -> None:
     storage = MemoryStorage(Random(1))
     appender = await opened(storage)
     storage.slow_datanode(appender.nodes[2], 2.0)
-    assert await settled(appender.flush(), 1.9) is None
+    assert await result_within(appender.flush(), 1.9) is None
     storage.slow_datanode(appender.nodes[2], 0.0)
-    assert await settled(appender.flush(), 0.2) == 0
+    assert await result_within(appender.flush(), 0.2) == 0
 
 
 async def test_a_file_without_a_living_replica_can_be_neither_read_nor_fenced_until_one_returns() -> None:
@@ -280,12 +280,12 @@ async def test_pipelines_go_on_while_the_namenode_is_down_and_calls_fail_or_wait
     await appender.flush()
     storage.restart_namenode(30.0, safe_mode_s=10.0)
     appender.write(b"y")
-    assert await settled(appender.flush(), 1) == 2
+    assert await result_within(appender.flush(), 1) == 2
     for call in (fs.create("/g"), fs.status("/f"), fs.fence(appender.lease), appender.close()):
         with pytest.raises(StorageUnavailable):
             await call
     storage.faults = Faults(waits_for_namenode=1.0)
-    assert await settled(fs.create("/g"), 25) is None
+    assert await result_within(fs.create("/g"), 25) is None
     await asyncio.sleep(6)
     storage.faults = Faults()
     assert (await fs.status("/f")).length == 1, "read in safe mode"
