@@ -263,7 +263,7 @@ def _addresses(servers: str) -> list[tuple[str, int]]:
 
 
 def knock(servers: str, timeout_s: float) -> None:
-    """Raise Unreachable if none of `servers` listens, or if one that does speaks HTTP.
+    """Raise ServerUnreachable if none of `servers` listens, or if one that does speaks HTTP.
 
     It does so at once, in plain words; a Kafka client tries for long.
     """
@@ -311,7 +311,7 @@ def of_coordinator(arguments: argparse.Namespace, call: Callable[..., Result], *
 
 
 def check(code: int, message: str | None, what: str) -> None:
-    """Raise Refused, with ``what`` before the reason, unless ``code`` is NONE."""
+    """Raise RequestRefused, with ``what`` before the reason, unless ``code`` is NONE."""
     if code != ErrorCode.NONE:
         raise RequestRefused(f"{what}: {describe_code(code, message)}")
 

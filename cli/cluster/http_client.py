@@ -81,7 +81,7 @@ class Console:
         return f"{self._urls[0]}/api/v1/members/{urllib.parse.quote(member, safe='')}/log-level"
 
     def _check(self, url: str, status: Mapping[str, Any]) -> None:
-        """Raise Unreachable unless this is a status of the same cluster.
+        """Raise ServerUnreachable unless this is a status of the same cluster.
 
         An address may by now be another machine's or another cluster's.
         """
@@ -125,7 +125,7 @@ def _call(url: str, body: Mapping[str, Any] | None, timeout_s: float, method: st
 
 
 def _refusal(url: str, error: urllib.error.HTTPError) -> RequestRefused | ServerUnreachable:
-    """Return Refused for a console's own error; Unreachable for any other body, which is not a cluster's response."""
+    """Return RequestRefused for a console's own error; ServerUnreachable for any other body: no console sends that."""
     try:
         with error:
             content = json.loads(error.read(ANSWER_BYTES_MAX))

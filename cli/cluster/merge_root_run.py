@@ -124,7 +124,7 @@ def _is_same_topic(*files: tuple[str, bytes]) -> bool:
 async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Sequence[FileSystem]) -> ClusterFile:
     """Return the content of the right root's `cluster.json`, or the content to write if it is missing.
 
-    Raises NotLost if a process runs, Refused if a root or the store is not this cluster's.
+    Raises NotLost if a process runs, RequestRefused if a root or the store is not this cluster's.
     """
     await check_nobody(kv, cluster)
     if await kv.get(mark_key(cluster)) is not None:
@@ -152,8 +152,10 @@ async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Seq
 
 
 async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile) -> RootRecord:
-    """Make `right` the cluster's root.  Raises NotLost if a process has started meanwhile, Refused if another one wrote
-    the root."""
+    """Make `right` the cluster's root.
+
+    Raises NotLost if a process has started meanwhile, RequestRefused if another one wrote the root.
+    """
     await check_cluster(right, file.cluster_id, incarnation=file.incarnation)
     record = RootRecord(root_id=await make_root_id(right), url=without_userinfo(right.url))
     await check_nobody(kv, cluster)

@@ -187,7 +187,7 @@ def _meant(named: str, members: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _check_others(name: str, members: Sequence[Mapping[str, Any]]) -> None:
-    """Raise Refused if no other member that stays has a role of this one."""
+    """Raise RequestRefused if no other member that stays has a role of this one."""
     (leaving,) = (member for member in members if member["incarnation"] == name)
     stay = {
         role for member in members if member is not leaving and not member["is_draining"] for role in member["roles"]

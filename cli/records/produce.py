@@ -215,7 +215,7 @@ def _print_place(place: Any) -> None:
 
 
 def _check_topic(admin: AdminClient, topic: str) -> None:
-    """Raise Refused if there is no such topic: a producer would ask for it again and again."""
+    """Raise RequestRefused if there is no such topic: a producer would ask for it again and again."""
     (found,) = admin.describe_topics([topic])
     if found["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise RequestRefused(
