@@ -24,6 +24,10 @@ ANSWER_BYTES_MAX = 16 << 20
 CONSOLES_MAX = 100
 
 
+class ConsoleGone(ServerUnreachable):
+    """Nothing listens at a console's address."""
+
+
 class Console:
     """The consoles of one cluster.  Every call takes at most ``timeout_s``."""
 
@@ -118,7 +122,9 @@ def _call(url: str, body: Mapping[str, Any] | None, timeout_s: float, method: st
         if isinstance(getattr(error, "reason", error), TimeoutError):
             text = f"{url} did not answer within {timeout_s:.3g} s"
             raise ServerUnreachable(f"{text}; try again, or give it longer with --timeout") from error
-        raise ServerUnreachable(f"{url}: {_cause(error)}: is it the HTTP address of `bmq serve`?") from error
+        is_gone = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
+        unreachable = ConsoleGone if is_gone else ServerUnreachable
+        raise unreachable(f"{url}: {_cause(error)}: is it the HTTP address of `bmq serve`?") from error
     if not isinstance(content, dict):
         raise ServerUnreachable(f"{url} answers, but not as `bmq serve`")
     return content

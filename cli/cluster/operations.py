@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bmq.cli.admin_client import RequestRefused, ServerUnreachable, add_bare_command, exit_status_of
-from bmq.cli.cluster.http_client import Console
+from bmq.cli.cluster.http_client import Console, ConsoleGone
 from bmq.cli.cluster.status import add_http, http_url
 from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.cli.profile import profiles
@@ -166,7 +166,11 @@ def drain(console: Console, arguments: argparse.Namespace) -> int:
     had = console.act("drain", {"member": name})
     total = had["partitions"] + had["shards"]
     with Progress(printable(f"drain {name}"), total=total, unit="partitions and shards handed over") as progress:
-        unassigned = _wait_gone(console, name, deadline, lambda left: progress.show(max(total - left, 0)))
+        unassigned = _wait_gone(
+            console, name, deadline, lambda left: progress.show(max(total - left, 0)), len(status["members"]) == 1
+        )
+    if unassigned is None:
+        unassigned = had["partitions"]
     took_s = time.monotonic() - began
     if arguments.json:
         moved = {"partitions": had["partitions"], "shards": had["shards"], "unassigned": unassigned}
@@ -197,9 +201,12 @@ def _check_others(name: str, members: Sequence[Mapping[str, Any]]) -> None:
         raise RequestRefused(f"{name} is the last {', '.join(last)}: start another one first, or say --force")
 
 
-def _wait_gone(console: Console, name: str, deadline: float, on_left: Callable[[int], None]) -> int:
+def _wait_gone(
+    console: Console, name: str, deadline: float, on_left: Callable[[int], None], is_only: bool
+) -> int | None:
     """Wait until it is not a member, and return how many partitions have no owner then.
 
+    Of the only member, as of a process over SQLite, no other can show the end: returns None when its console is gone.
     `on_left` is called with the number of partitions and shards that it still has.  Raises RequestRefused if it is a
     member when the time is over, ServerUnreachable if no console responds then.
     """
@@ -209,6 +216,8 @@ def _wait_gone(console: Console, name: str, deadline: float, on_left: Callable[[
         try:
             status = console.status(min(left_s, ANSWER_S))
         except ServerUnreachable as error:
+            if is_only and isinstance(error, ConsoleGone):
+                return None
             # The console may be of the process that ends, and the others not reachable from here.
             lost = error
         else:

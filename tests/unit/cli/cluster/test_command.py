@@ -373,6 +373,16 @@ def test_the_process_that_was_asked_may_be_the_one_that_goes(cluster: FakeCluste
     assert "broker-1a has left" in capsys.readouterr().out
 
 
+def test_of_the_only_process_the_end_of_its_console_is_the_end(capsys: Told) -> None:
+    """Drain a single process, as over SQLite: its partitions have no owner until it is started again."""
+    single = FakeCluster(member("0-1f", "broker", "controller", "coordinator", "proxy", partitions=3, shards=50))
+    with single.console("0-1f", ends_with_drain=True) as own:
+        assert ask("drain", "0-1f", "--http", own, "--force") == 1
+    out, err = capsys.readouterr()
+    assert "0-1f has left after" in out
+    assert "3 partitions have no owner; start a broker" in err
+
+
 def test_nobody_may_be_left_to_tell(cluster: FakeCluster, capsys: Told) -> None:
     stranger = FakeCluster(member("broker-1b", "broker"))
     stranger.cluster_id = "another"
