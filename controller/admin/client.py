@@ -247,7 +247,8 @@ class RemoteAdmin:
 
             def changed(change: ViewChange) -> None:
                 now = self._view.controller
-                if change.is_controller and now is not None and now.incarnation != leader.incarnation:
+                is_other = change.is_controller and now is not None and now.incarnation != leader.incarnation
+                if is_other and not limit.expired():  # an expired one refuses it, in the middle of the view's change
                     limit.reschedule(asyncio.get_running_loop().time())
 
             forget = self._view.subscribe(changed)

@@ -16,6 +16,7 @@ from bmq.controller.admin.client import RemoteAdmin
 from bmq.controller.admin.cluster import LeaderAdmin
 from bmq.controller.admin.messages import AlterBrokerConfigsRequest, AlterTopicConfigsRequest, ClusterStatusRequest
 from bmq.controller.admin.server import AdminService
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Client
@@ -25,9 +26,12 @@ from bmq.core.rpc.server import InternalCall
 from bmq.meta.catalog import KvCatalog
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Member, decode_member
+from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.config_changes import ConfigChange, Operation
 from bmq.meta.kv_memory import MemoryKeyValue
+from tests.harness.fakes import FakeCatalog, FakeView
 from tests.harness.loop import run
+from tests.harness.waiting import until
 from tests.unit.controller.world import Standby, World, world
 
 
@@ -216,6 +220,35 @@ async def test_a_leader_that_never_answers_is_left_when_another_leads(w: World, 
     assert asyncio.get_running_loop().time() - started < 5
     assert one.catalog.topics["u"] == made
     first.kv.resume()
+
+
+async def test_a_leader_that_changes_twice_is_left_once() -> None:
+    """Elect two others, in two turns of the loop: the second finds a request that is being given up already."""
+    view = FakeView("proxy")
+    view.join("c1", "c2", "c3", role="controller")
+    view.controller = view.members["c1"]
+    peers = SilentPeers()
+    admin = RemoteAdmin(cast(ClusterView, view), FakeCatalog(), cast(Peers, peers), LoopClock())
+    act = asyncio.ensure_future(admin.balance())
+    await until(lambda: bool(peers.asked))
+    for name in ("c2", "c3"):
+        view.controller = view.members[name]
+        view.notify(ViewChange(is_controller=True))
+        await asyncio.sleep(0)
+    await until(lambda: peers.asked == ["c1", "c3"])
+    await cancel_and_wait(act)
+
+
+class SilentPeers:
+    """Members that never respond; ``asked`` has their names."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def ask(self, member: Member, message: Any, timeout_s: float) -> Any:
+        self.asked.append(member.incarnation)
+        await asyncio.sleep(timeout_s)
+        raise TimeoutError
 
 
 @story("c1", "c2")
