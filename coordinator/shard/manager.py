@@ -16,7 +16,6 @@ Requests for a group whose shard is elsewhere get NOT_COORDINATOR.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from typing import Any
@@ -38,8 +37,6 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic, TopicChange
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.group_placement import shard_of
-
-logger = logging.getLogger(__name__)
 
 
 class Shards:
@@ -66,7 +63,7 @@ class Shards:
         self._count = 0  # partitions of the topic; 0 until the topic is known
         self._shards: dict[int, Shard] = {}
         self._unsubscribe: Callable[[], None] = no_op
-        self._tasks = OwnedTasks(self._on_bug)
+        self._tasks = OwnedTasks()
         self._is_closed = False
         self.is_draining = False
 
@@ -283,7 +280,4 @@ class Shards:
                 await shard.expire()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.start(work, "coordinator")
-
-    def _on_bug(self, error: BaseException) -> None:
-        logger.error("a task of the coordinator failed", exc_info=error)
+        self._tasks.start(work, "of the coordinator")

@@ -16,7 +16,6 @@ PROCESS_WIDE = {
     "%s %s failed",
     "%d connections did not end in %g s and are closed",
     "etcd's database takes writes again",
-    "a task of the coordinator failed",
     "%s could not be refreshed",
     "bug: unused routes are kept, the next sweep is in %g s",
 }
