@@ -289,8 +289,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.is_closed:
             if isinstance(outcome, Response):
                 _release(outcome)
-            elif not isinstance(outcome, CloseConnection | asyncio.CancelledError):
-                self._listener.bug(self, outcome)
+            elif not isinstance(outcome, asyncio.CancelledError):
+                self._close_failed(outcome)
             return
         exchange.work = None
         if not isinstance(outcome, Response):
@@ -515,13 +515,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.close()
 
     def _close_failed(self, error: BaseException) -> None:
-        if self.is_closed:
-            return  # by an earlier failure of this turn
-        if isinstance(error, CloseConnection):
+        """Close the connection because of a request's exception: a bug is logged, also if it is closed already."""
+        if not isinstance(error, CloseConnection):
+            self._listener.bug(self, error)
+            self.close()
+        elif not self.is_closed:
             self._close_malformed(str(error))
-            return
-        self._listener.bug(self, error)
-        self.close()
 
     def _leave(self) -> None:
         """Give back everything that the connection holds.  Idempotent."""

@@ -103,10 +103,12 @@ async def test_pending_responses_of_one_turn_share_a_write() -> None:
     assert (peer.answers(), peer.writes) == ([1, 2, 3, 4], 2)
 
 
-@pytest.mark.parametrize("error", [CloseConnection("failed"), ValueError("a bug")])
+@pytest.mark.parametrize(("error", "lines"), [(CloseConnection("failed"), 1), (ValueError("a bug"), 2)])
 async def test_a_pending_response_that_fails_closes_the_connection_behind_the_call(
-    error: Exception, caplog: pytest.LogCaptureFixture
+    error: Exception, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A reason to close is logged once, each bug of its own."""
+
     world = World()
     world.script.pending(1, 2)
     peer = world.peer()
@@ -117,7 +119,19 @@ async def test_a_pending_response_that_fails_closes_the_connection_behind_the_ca
     await turn()
     assert peer.is_gone
     assert not world.listener.connections
-    assert len(caplog.records) == 1
+    assert len(caplog.records) == lines
+
+
+async def test_a_bug_is_logged_though_its_client_leaves_in_the_same_turn(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.script.pending(1)
+    peer = world.peer()
+    peer.send(frames(1, key=PRODUCE))
+    world.script.answers[1].resolve(ValueError("a bug"))
+    peer.leave()
+    await turn()
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "ValueError: a bug" in caplog.text
 
 
 async def test_a_pending_response_is_cancelled_with_its_connection() -> None:
