@@ -201,7 +201,7 @@ class InternalEndpoint:
     def _hello(self, body: memoryview, version: int, client: Client) -> Body | Awaitable[Body]:
         if version != 0:
             error = f"Hello of version {version}: this process speaks 0"
-            return HelloResponse(ErrorCode.UNSUPPORTED_VERSION, error).encode()
+            return HelloResponse(ErrorCode.UNSUPPORTED_VERSION, error, -1, self.incarnation).encode()
         try:
             request = HelloRequest.decode(body)
         except FormatError as error:

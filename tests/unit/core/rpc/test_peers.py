@@ -16,7 +16,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest
 from bmq.core.rpc.messages.controller import ReportRequest
-from bmq.core.rpc.messages.member import PingResponse, Unregistered
+from bmq.core.rpc.messages.member import HelloRequest, HelloResponse, PingResponse, Unregistered
 from bmq.core.rpc.peer import PeerSettings
 from bmq.core.rpc.peers import PAUSE_S, WANTED_S, ConnectionKind, Evidence, Peer, PeerBusy, PeerLost, Peers
 from bmq.core.rpc.server import Admission
@@ -406,6 +406,17 @@ async def test_a_refusal_is_a_sign_of_life_of_the_process_that_refuses(
             await peers.probe(FakeMember(incarnation), 1)
         assert caught.value.evidence is evidence
         await peers.close()
+
+
+async def test_a_process_that_does_not_know_the_version_of_hello_is_not_taken_for_another_one() -> None:
+    """A later caller may say Hello in another version: without a name in the refusal it would presume the process
+    dead."""
+
+    async with World(PeerSettings()) as world:
+        peer = await world.peers.open(B, 1)
+        hello = HelloRequest((1, 1), "test", "a-1", B.incarnation)
+        response = HelloResponse.decode(await peer.call(InternalKey.HELLO, 1, hello.encode()))
+        assert (response.error, response.incarnation) == (ErrorCode.UNSUPPORTED_VERSION, B.incarnation)
 
 
 @pytest.mark.parametrize("asks", [False, True])
