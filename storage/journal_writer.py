@@ -266,9 +266,11 @@ class JournalWriter:
                 self._renewal.cancel()
             self._queue.clear()
             self._budget.give_back(self._budget.used)
-            if self._opening is not None:
-                await _give_up(self._opening)
-            await self.former.close()
+            try:
+                if self._opening is not None:
+                    await _give_up(self._opening)
+            finally:
+                await self.former.close()
 
     def close(self) -> None:
         """Have ``run`` write the queue and end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 
 import pytest
@@ -10,13 +11,12 @@ import pytest
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import (
-    Lease,
-    StorageUnavailable,
-)
+from bmq.storage.filesystem import CreateOptions, Lease, StorageUnavailable
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.memory.appender import MemoryAppender
 from tests.harness.journals import JournalWorld, full, key, restart_all
+from tests.harness.waiting import until
 
 
 async def test_a_file_that_was_left_is_closed_in_the_end() -> None:
@@ -129,3 +129,37 @@ async def test_a_file_that_was_left_stays_while_the_next_one_has_fewer_copies() 
         assert [len(each.nodes) for each in world.storage.appenders] == [3]
         assert len(await world.files()) == 1
         assert (await world.read())[key()].end_offset == 6
+
+
+async def test_a_second_cancellation_leaves_no_deletion_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancel while old files are deleted and the next file is created, and again while that creation is given up."""
+
+    world = JournalWorld()
+    create = world.fs.create
+
+    async def create_stubbornly(path: str, options: CreateOptions) -> MemoryAppender:
+        try:
+            await asyncio.sleep(math.inf)
+        except asyncio.CancelledError:
+            await asyncio.sleep(60)
+        return await create(path, options)
+
+    async def delete_never(path: str, *, recursive: bool = False) -> bool:
+        await asyncio.sleep(math.inf)
+        return False
+
+    monkeypatch.setattr(world.fs, "delete", delete_never)
+    task = asyncio.create_task(world.journal.run())
+    for n in range(1, 4):
+        await world.append(full(n))
+        await world.journal.renew()
+    monkeypatch.setattr(world.fs, "create", create_stubbornly)
+    world.journal.renew()
+    await asyncio.sleep(1)
+    deletions = [each for each in asyncio.all_tasks() if each.get_name() == "deletion of old journal files"]
+    assert [each.done() for each in deletions] == [False]
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(1)
+    assert (task.cancelled(), deletions[0].cancelled()) == (True, True)
+    await until(lambda: list(world.storage.appenders) == [], 100)
