@@ -27,7 +27,7 @@ class DescriptorFailures:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<Failures {self.total} {self.last}>"
+        return f"<DescriptorFailures {self.total} {self.last}>"
 
     def note(self, error: BaseException) -> bool:
         """Count `error` if its reason is that no descriptor was left.  Return whether it is."""

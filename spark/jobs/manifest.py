@@ -13,7 +13,7 @@ An entry is one of three:
   only slow: there is no lock, and no time limit.
 * **Append**: a range of offsets of each partition, and the files that hold it.  The entry is the commit: before it
   nothing counts, after it everything does.
-* **Merge**: files that replace others, with the same records.
+* **FileRewrite**, of kind "merge" in the log: files that replace others, with the same records.
 
 Files are renamed from staging into place after the entry that names them, and always before the next one: whatever a
 crash leaves undone belongs to the last entry, and doing it again changes nothing.

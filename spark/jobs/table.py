@@ -122,7 +122,7 @@ class JobRun:
     async def begin(cls, fs: FileSystem, identity: Identity, on_step: Step = no_op) -> JobRun:
         """Stop all earlier runs, finish the last commit, and remove files that were never committed.
 
-        Raises ManifestError if the table is of another topic or form, Fenced if other runs begin all the time.
+        Raises ManifestError if the table is of another topic or form, RunFenced if other runs begin all the time.
         """
         for _ in range(ATTEMPTS_MAX):
             state = await read_state(fs)
@@ -155,9 +155,9 @@ class JobRun:
     async def commit(self, entry: Append | FileRewrite) -> None:
         """Commit ``entry`` and put its files in place.
 
-        Raises ManifestError if ``entry`` contradicts the table, Fenced if another run has begun: then nothing is
+        Raises ManifestError if ``entry`` contradicts the table, RunFenced if another run has begun: then nothing is
         committed.  Only if the other run begins after the commit, and replaces its files while they are put in place,
-        is Fenced raised for a commit that stays.
+        is RunFenced raised for a commit that stays.
         """
         state = advance(self.state, self.state.number + 1, entry)
         if not await _take(self._fs, state.number, entry):

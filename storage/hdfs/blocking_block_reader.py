@@ -73,9 +73,9 @@ class BulkRead:
     def run(self) -> None:
         """Fill ``out``.
 
-        Raises OSError if the connection breaks or was stopped (TimeoutError if a packet is late), Refused if the
-        datanode does not serve the read, WrongChecksum if the bytes are damaged, and WireError or DecodeError if the
-        datanode breaks the protocol.
+        Raises OSError if the connection breaks or was stopped (TimeoutError if a packet is late), ReadRefused if
+        the datanode does not serve the read, WrongChecksum if the bytes are damaged, and WireError or DecodeError if
+        the datanode breaks the protocol.
         """
         with socket.create_connection(self._wanted.address, timeout=self._step_s) as connection:
             self._socket = connection

@@ -99,8 +99,8 @@ class RpcConnection(asyncio.Protocol):
     ) -> Response:
         """Send a call, and return its response.
 
-        Raises RemoteError if the response is an exception, ConnectionLost if the connection ends first, TimeoutError
-        after ``timeout_s``; a response that comes later is dropped.
+        Raises RemoteError if the response is an exception, RpcConnectionLost if the connection ends first,
+        TimeoutError after ``timeout_s``; a response that comes later is dropped.
         """
         if self._lost is not None or self._transport is None:
             raise RpcConnectionLost(str(self._lost or f"{self.name} is closed"))
