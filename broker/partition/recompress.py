@@ -88,6 +88,7 @@ class RecompressQueue:
         self._spawn = spawn
         self._process = process
         self._jobs: deque[_Job] = deque()
+        self._task: asyncio.Task[None] | None = None
         self.budget = ByteBudget(bytes_max)
 
     def __bool__(self) -> bool:
@@ -98,8 +99,9 @@ class RecompressQueue:
         self._jobs.append(_Job(batch, work, callback, acks_all=acks_all))
         self.budget.take(batch.size)
         self._process.take(batch.size)
-        if len(self._jobs) == 1:
-            self._spawn(self._run()).add_done_callback(self._ended)
+        if self._task is None:
+            self._task = self._spawn(self._run())
+            self._task.add_done_callback(self._ended)
 
     async def _run(self) -> None:
         while self._jobs:
@@ -111,6 +113,7 @@ class RecompressQueue:
                 else:
                     self._hand_on(done, job)
             self._leave()
+        self._task = None  # not later: the next batch may come in this turn of the loop, and begins a task of its own
 
     def _hand_on(self, batch: Batch, job: _Job) -> None:
         try:
@@ -120,6 +123,9 @@ class RecompressQueue:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Refuse the batches that are left if the task was cancelled: the partition is leaving this broker."""
+        if task is not self._task:
+            return
+        self._task = None
         while self._jobs:
             error = RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is moving")
             self._leave().callback.on_failed(error)
