@@ -161,6 +161,7 @@ class AssignedPartition:
         """Serve the requests that wait."""
         self.state = OpenState.OPEN
         self.reason, self.was_open = "", True
+        self._note, self._is_released = None, False  # those that came too late: they say nothing of a later owner
         was_offline = self._offline_looks > 0
         self._failures = self._offline_looks = 0
         return [ev.WakeRequests(), ev.ReportServedAgain()] if was_offline else [ev.WakeRequests()]

@@ -247,6 +247,20 @@ def test_the_end_of_offline_is_reported_once() -> None:
     assert partition.handle(ev.Opened()) == [WAKE]
 
 
+def test_a_note_that_comes_too_late_is_not_kept_for_the_next_takeover() -> None:
+    partition = brought_to(OG)
+    partition.handle(ev.RecordRead("", 0))
+    partition.handle(ev.HandedOver(NOTE))
+    partition.handle(ev.Opened())
+    assert partition.take_note() is None
+    partition.handle(ev.Failed("its ownership ended"))
+    partition.handle(ev.TimerExpired(partition._timer_number))
+    partition.handle(ev.TurnCame(Q, is_lost=False))
+    assert partition.needs_record
+    partition.handle(ev.RecordRead("other", 6))
+    assert state_of(partition) is W
+
+
 def test_a_partition_that_is_not_a_members_says_so() -> None:
     partition = brought_to(Q)
     (effect,) = partition.handle(ev.TurnCame(Q, is_lost=True))
