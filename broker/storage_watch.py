@@ -186,7 +186,7 @@ class StorageWatch:
 
         A datanode that restarts breaks every pipeline through it, and its copies cannot be read before the file is
         closed. A topic without produces would lose one copy after another while the datanodes are restarted in turn,
-        and then be unreadable. The takeovers are limited by turns (``broker.files.closing``).
+        and then be unreadable. The seals are limited by turns (``broker.files.closing``).
         """
         turns = Turns(_LEFT_A_TURN)
         broken: list[StorageError] = []

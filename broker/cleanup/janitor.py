@@ -184,7 +184,7 @@ class Janitor:
 
     @property
     def files_swept(self) -> int:
-        """Scaffolding files and journals that were deleted."""
+        """Temporary files of earlier owners, and journals, that were deleted."""
         return self._sweeper.files_swept
 
     @property

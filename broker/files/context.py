@@ -15,8 +15,8 @@ from bmq.core.logging.fields import Report
 from bmq.storage.filesystem import FileSystem
 
 SEALS_AT_ONCE = 16
-"""Broken segments of this broker's own that are taken over at once.  Half as many as files are opened at once by
-default (`open_parallel`): a takeover costs the NameNode more, and nothing waits for it."""
+"""Broken segments of this broker's own that are sealed at once.  Half as many as files are opened at once by default
+(`open_parallel`): a seal costs the NameNode more, and nothing waits for it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class FileContext:
     open_files: OpenFileLimit
     precreated: PrecreatedSegments
     seals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEALS_AT_ONCE))
-    """Bounds the partitions that take their own broken segments over at once."""
+    """Bounds the partitions that seal their own broken segments at once."""
     deferred_indexes: DeferredIndexes
     report: Report
     """Reports what an operator should know, and bugs; never called per request."""

@@ -2,7 +2,7 @@
 
 It decides nothing. Every task that it starts is in ``tasks`` and ends with the partition; an idle partition has none.
 A produce goes this way: ``append`` (check, number, queue) -> a turn of the scheduler -> ``send`` (one write and one
-flush for all that is queued) -> one ``Flushed`` event -> the futures of its batches.
+flush for all that is queued) -> one ``Flushed`` event -> the callbacks of its batches.
 """
 
 from __future__ import annotations
@@ -399,7 +399,7 @@ class PartitionDriver:
         self.flushes.give_up()
         self.files.abort_all()
 
-    # -------------------------------------------------------------------------------------- effects performed at once
+    # --------------------------------------------------------------------------------------------------------- files
 
     @property
     def nodes(self) -> Sequence[str]:
@@ -445,5 +445,3 @@ class PartitionDriver:
     def has_files(self) -> bool:
         """True while the partition has an open file."""
         return bool(self.files)
-
-    # --------------------------------------------------------------------------------------------------- checkpoints

@@ -70,7 +70,6 @@ class RemoteOwners:
         self._relays = relays
         self._listener = listener
         self._credit_bytes = credit_bytes
-        self._held_s = held_s
         self._batched_queries = BatchedQueries(relays if relays is not None else peers)
         self._owner_queries = OwnerQueries(self._batched_queries, self._member_of, held_s)
         self._deadlines = Deadlines(GRAIN_S)
