@@ -72,5 +72,5 @@ def test_a_name_service_becomes_the_addresses_that_the_configuration_gives(tmp_p
     )
     (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{text}</configuration>")
     assert resolved_url("hdfs://cluster/a", hadoop_conf_dir=str(tmp_path)) == "hdfs://nn.example.org:9000/a"
-    with pytest.raises(ValueError, match="has no fs.defaultFS"):
+    with pytest.raises(ValueError, match=r"has no fs\.defaultFS"):
         resolved_url("hdfs:///a", hadoop_conf_dir=str(tmp_path))
