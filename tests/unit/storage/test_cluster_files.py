@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,18 +20,18 @@ from bmq.storage.cluster_files import (
     read_cluster,
     read_topic,
 )
-from bmq.storage.filesystem import CreateOptions, FileSystem, OutOfSpace, StorageError, write_once
+from bmq.storage.filesystem import FileSystem, write_once
 from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from bmq.storage.memory.appender import MemoryAppender
-from bmq.storage.root_id import make_root_id
 
 ID = uuid.UUID(int=1)
 Connect = Callable[[str], FileSystem]
 
+pytestmark = pytest.mark.loops("asyncio")
+
 
 @pytest.fixture(params=["memory", "local"])
-def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
     """Return a function that opens the root for a process, by its holder."""
     storage = MemoryStorage()
     if request.param == "memory":
@@ -39,29 +39,25 @@ def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
     return lambda holder: LocalFileSystem(tmp_path, holder)
 
 
-def story(body: Callable[[Connect], Coroutine[Any, Any, None]], connect: Connect) -> None:
-    clients: list[FileSystem] = []
+@asynccontextmanager
+async def root_clients(root: Connect) -> AsyncIterator[Connect]:
+    """Yield ``root``; the clients that it opens are closed at the end."""
+    async with AsyncExitStack() as stack:
 
-    def remembered(holder: str) -> FileSystem:
-        clients.append(connect(holder))
-        return clients[-1]
+        def connect(holder: str) -> FileSystem:
+            client = root(holder)
+            stack.push_async_callback(client.close)
+            return client
 
-    async def tell() -> None:
-        try:
-            await body(remembered)
-        finally:
-            for client in clients:
-                await client.close()
-
-    asyncio.run(tell())
+        yield connect
 
 
 async def names(fs: FileSystem, path: str) -> list[str]:
     return [each.path.rpartition("/")[2] async for each in fs.list(path)]
 
 
-def test_a_root_becomes_the_first_clusters_and_refuses_others(connect: Connect) -> None:
-    async def body(connect: Connect) -> None:
+async def test_a_root_becomes_the_first_clusters_and_refuses_others(root: Connect) -> None:
+    async with root_clients(root) as connect:
         fs = connect("a")
         assert await read_cluster(fs) is None
         assert await check_cluster(fs, "one", incarnation=4) == ClusterFile(cluster_id="one", incarnation=4)
@@ -72,11 +68,9 @@ def test_a_root_becomes_the_first_clusters_and_refuses_others(connect: Connect) 
         assert "two" in str(caught.value)
         assert await names(fs, "/") == ["cluster.json"]
 
-    story(body, connect)
 
-
-def test_of_several_clusters_at_once_one_wins(connect: Connect) -> None:
-    async def body(connect: Connect) -> None:
+async def test_of_several_clusters_at_once_one_wins(root: Connect) -> None:
+    async with root_clients(root) as connect:
         clients = [connect(f"h{n}") for n in range(4)]
         outcomes = await asyncio.gather(
             *(check_cluster(fs, f"c{n}") for n, fs in enumerate(clients)), return_exceptions=True
@@ -86,14 +80,12 @@ def test_of_several_clusters_at_once_one_wins(connect: Connect) -> None:
         assert all(isinstance(outcome, ClusterFile | WrongCluster) for outcome in outcomes)
         assert await read_cluster(clients[0]) == winners[0]
 
-    story(body, connect)
 
-
-def test_another_life_of_a_cluster(connect: Connect) -> None:
+async def test_topics_of_a_later_incarnation_win_over_those_of_an_earlier_one(root: Connect) -> None:
     """Raise the incarnation: one file is replaced by one with a number higher by 1, and topics written under it win
     over all that were written before."""
 
-    async def body(connect: Connect) -> None:
+    async with root_clients(root) as connect:
         fs = connect("a")
         first = await check_cluster(fs, "one")
         await StoredTopics(fs).write("t", 5000, ID, 2, {}, 3)
@@ -117,8 +109,6 @@ def test_another_life_of_a_cluster(connect: Connect) -> None:
         await topics.withdraw("t", 7)
         assert await read_topic(fs, "t") is None
 
-    story(body, connect)
-
 
 @pytest.mark.parametrize(
     "data",
@@ -130,8 +120,8 @@ def test_another_life_of_a_cluster(connect: Connect) -> None:
         b'{"format":1,"topic_id":"00000000-0000-0000-0000-000000000001","partitions":100001,"configs":{}}',
     ],
 )  # fmt: skip
-def test_a_file_that_is_not_ours_is_refused(connect: Connect, data: bytes) -> None:
-    async def body(connect: Connect) -> None:
+async def test_a_file_of_another_format_is_refused(root: Connect, data: bytes) -> None:
+    async with root_clients(root) as connect:
         fs = connect("a")
         await write_once(fs, "/cluster.json", data)
         with pytest.raises(FormatError):
@@ -140,11 +130,9 @@ def test_a_file_that_is_not_ours_is_refused(connect: Connect, data: bytes) -> No
         with pytest.raises(FormatError):
             await read_topic(fs, "t")
 
-    story(body, connect)
 
-
-def test_the_highest_revision_wins_and_older_ones_go(connect: Connect) -> None:
-    async def body(connect: Connect) -> None:
+async def test_the_highest_revision_wins_and_older_ones_are_deleted(root: Connect) -> None:
+    async with root_clients(root) as connect:
         fs = connect("a")
         topics = StoredTopics(fs)
         assert await topics.highest("t") == 0
@@ -159,22 +147,18 @@ def test_the_highest_revision_wins_and_older_ones_go(connect: Connect) -> None:
         await topics.write("t", 11, ID, 3, {})
         assert await names(fs, "/topics/t") == ["topic-11.json"]
 
-    story(body, connect)
 
-
-def test_writing_again_changes_nothing(connect: Connect) -> None:
-    async def body(connect: Connect) -> None:
+async def test_writing_again_changes_nothing(root: Connect) -> None:
+    async with root_clients(root) as connect:
         first, second = StoredTopics(connect("a")), StoredTopics(connect("b"))
         await asyncio.gather(*(topics.write("t", 9, ID, 2, {}) for topics in (first, second, first)))
         assert await names(connect("c"), "/topics/t") == ["topic-9.json"]
 
-    story(body, connect)
 
-
-def test_a_revision_has_one_content_in_every_root(connect: Connect) -> None:
+async def test_a_revision_has_one_content_in_every_root(root: Connect) -> None:
     """The process that creates the topic has its configs in the client's order, the store returns them by name."""
 
-    async def body(connect: Connect) -> None:
+    async with root_clients(root) as connect:
         fs = connect("a")
         configs = {"segment.bytes": "1048576", "cleanup.policy": "compact"}
         contents = []
@@ -185,11 +169,9 @@ def test_a_revision_has_one_content_in_every_root(connect: Connect) -> None:
             await topics.withdraw("t", 9)
         assert contents[0] == contents[1]
 
-    story(body, connect)
 
-
-def test_a_torn_write_is_never_seen_and_goes_with_the_next(connect: Connect) -> None:
-    async def body(connect: Connect) -> None:
+async def test_a_torn_write_is_never_read_and_is_deleted_by_the_next_write(root: Connect) -> None:
+    async with root_clients(root) as connect:
         fs = connect("a")
         torn = await fs.create("/topics/t/.topic-9.json-dead-1234")
         torn.write(b'{"for')
@@ -200,11 +182,9 @@ def test_a_torn_write_is_never_seen_and_goes_with_the_next(connect: Connect) -> 
         await StoredTopics(fs).write("t", 10, ID, 2, {})
         assert await names(fs, "/topics/t") == ["topic-10.json"]
 
-    story(body, connect)
 
-
-def test_a_deleted_topics_files_go_and_anothers_stay(connect: Connect) -> None:
-    async def body(connect: Connect) -> None:
+async def test_a_deleted_topics_files_are_removed_and_those_of_another_stay(root: Connect) -> None:
+    async with root_clients(root) as connect:
         fs = connect("a")
         topics, other = StoredTopics(fs), uuid.UUID(int=2)
         for topic_id in (ID, other):
@@ -223,10 +203,7 @@ def test_a_deleted_topics_files_go_and_anothers_stay(connect: Connect) -> None:
         assert await topics.remove_some("t", other, 100)
         assert await names(fs, "/topics") == []
 
-    story(body, connect)
 
-
-@pytest.mark.loops("asyncio")
 async def test_a_reader_that_misses_a_file_looks_once_more() -> None:
     """Rule 10: a newer file took its place between the listing and the read."""
 
@@ -246,7 +223,6 @@ async def test_a_reader_that_misses_a_file_looks_once_more() -> None:
     assert stored.revision == 10
 
 
-@pytest.mark.loops("asyncio")
 async def test_storages_failures_are_request_errors() -> None:
     storage = MemoryStorage()
     topics = StoredTopics(MemoryFileSystem(storage, "a"))
@@ -254,39 +230,3 @@ async def test_storages_failures_are_request_errors() -> None:
     with pytest.raises(RequestError) as caught:
         await topics.write("t", 9, ID, 1, {})
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-
-
-OPTIONS = CreateOptions(block_bytes=1 << 20)
-
-
-class FullDisk(MemoryFileSystem):
-    """Makes files and can write nothing into them; or (``refuses_renames``) write, and not rename."""
-
-    refuses_renames = False
-
-    async def create(self, path: str, options: CreateOptions = OPTIONS) -> MemoryAppender:
-        appender = await super().create(path, options)
-        self.storage.is_full = not self.refuses_renames
-        return appender
-
-    async def rename(self, source: str, target: str) -> None:
-        if self.refuses_renames:
-            raise OutOfSpace(f"{target}: the quota of names is used up")
-        await super().rename(source, target)
-
-
-@pytest.mark.loops("asyncio")
-@pytest.mark.parametrize("refuses_renames", [False, True])
-async def test_a_root_that_is_full_is_not_filled_with_what_failed(refuses_renames: bool) -> None:
-    """A server tries again and again to give a full root its id."""
-
-    fs = FullDisk(MemoryStorage(), "one")
-    fs.refuses_renames = refuses_renames
-    try:
-        for _ in range(3):
-            fs.storage.is_full = False
-            with pytest.raises(StorageError):
-                await make_root_id(fs)
-        assert await names(fs, "/") == []
-    finally:
-        await fs.close()

@@ -29,7 +29,7 @@ from bmq.storage.filesystem import (
 from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
 Connect = Callable[[str], Awaitable[FileSystem]]
 
@@ -64,17 +64,16 @@ class World:
             await client.close()
 
 
-def story(body: Callable[[World], Awaitable[None]]) -> Callable[[Connect], None]:
-    @functools.wraps(body)
-    def test(root: Connect) -> None:
-        async def tell() -> None:
-            world = World(root)
-            try:
-                await asyncio.wait_for(body(world), 60)
-            finally:
-                await world.close()
+def story(body: Callable[[World], Awaitable[None]]) -> Callable[[Connect], Awaitable[None]]:
+    """Make a test of ``body``: on a new root, with the clients closed at its end."""
 
-        asyncio.run(tell())
+    @functools.wraps(body)
+    async def test(root: Connect) -> None:
+        world = World(root)
+        try:
+            await asyncio.wait_for(body(world), 60)
+        finally:
+            await world.close()
 
     del test.__dict__["__wrapped__"]  # or pytest asks for a fixture named after the body's argument
     return test

@@ -1,119 +1,32 @@
-"""Reading from storage: what a read may show, what it costs, and what it shares."""
+"""Reads of a partition's log from storage: what a read may show, and what it costs."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
 import struct
-import uuid
-from collections.abc import Sequence
 
 import pytest
 from crc32c import crc32c
 
-from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch, build_gap
-from bmq.core.records.cursor import read_batches
+from bmq.core.records.batch import HEADER_BYTES
 from bmq.core.records.reader import TimestampAndOffset
-from bmq.storage.block_cache import BlockCache, ReadConfig
-from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageUnavailable, write_once
-from bmq.storage.index import SegmentIndex
-from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import ActiveSegment, LogReader, OffsetNotFound
+from bmq.storage.log_reader import OffsetNotFound
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from bmq.storage.segment import encode_idx
-
-PATH = PartitionPath("t", "id", 0)
-KEY = PartitionKey(uuid.UUID(int=1), 0)
-S = SegmentName
-BLOCK = 1024
-
-
-class SlowFileSystem(MemoryFileSystem):
-    """Counts reads of logs by (path, position); each takes ten milliseconds."""
-
-    def __init__(self) -> None:
-        super().__init__(MemoryStorage(), "h")
-        self.log_reads: list[tuple[str, int]] = []
-        self.idx_reads = 0
-        self.running = 0
-        self.running_max = 0
-        self.fails = False
-
-    async def read(self, path: str, position: int, length: int) -> bytes:
-        if path.endswith(".log"):
-            self.log_reads.append((path, position))
-        else:
-            self.idx_reads += 1
-        self.running += 1
-        self.running_max = max(self.running, self.running_max)
-        try:
-            data = await super().read(path, position, length)
-            await asyncio.sleep(0.01)  # the answer is on its way: what is written now is not in it
-            if self.fails:
-                raise StorageUnavailable("not now")
-            return data
-        finally:
-            self.running -= 1
-
-
-def batch(base: int, count: int = 1, size: int = 100, timestamp: int = 0, step: int = 0) -> bytes:
-    records = [Record(value=b"v" * size, timestamp_delta=n * step) for n in range(count)]
-    return bytes(build_batch(records, base_offset=base, base_timestamp=timestamp, leader_epoch=1))
-
-
-def batches(first: int, last: int, **options: int) -> list[bytes]:
-    """Return batches of one record each, of offsets [first, last)."""
-    return [batch(offset, **options) for offset in range(first, last)]
-
-
-async def put(fs: MemoryFileSystem, name: SegmentName, content: Sequence[bytes], *, idx: bool = False) -> ActiveSegment:
-    """Write a closed segment file, with its index if ``idx``, and return the segment with its index."""
-    index, position, end = SegmentIndex(256), 0, name.base
-    for data in content:
-        head = Batch(memoryview(data))
-        index.add(head.base_offset, position, head.max_timestamp)
-        position, end = position + len(data), head.next_offset
-    await write_once(fs, PATH.log(name), b"".join(content))
-    if idx:
-        await put_idx(fs, name, position, end, index)
-    return ActiveSegment(name, position, end, index)
-
-
-async def put_idx(fs: MemoryFileSystem, name: SegmentName, position: int, end: int, index: SegmentIndex) -> None:
-    checkpoint = Checkpoint(
-        key=KEY,
-        segment=name,
-        position=position,
-        end_offset=end,
-        log_start=0,
-        is_closed=True,
-        max_timestamp=index.max_timestamp,
-        index=index.entries,
-    )
-    await write_once(fs, PATH.idx(name), encode_idx(checkpoint))
-
-
-def reader(fs: MemoryFileSystem, **options: int) -> LogReader:
-    return LogReader(BlockCache(fs, ReadConfig(**{"block_bytes": BLOCK, **options})), PATH)
-
-
-def offsets(data: bytes) -> list[int]:
-    return [part.base_offset for part in read_batches(memoryview(data))]
-
-
-async def read_all(log: LogReader, start: int, end: int, max_bytes: int = 700) -> list[int]:
-    found: list[int] = []
-    while start < end:
-        data = await log.read(start, max_bytes, end)
-        assert data
-        found += offsets(data)
-        start = list(read_batches(memoryview(data)))[-1].next_offset
-    return found
-
-
-# ------------------------------------------------------------------------------------------------ what a read shows
+from tests.unit.storage.stored_segments import (
+    BLOCK,
+    PATH,
+    S,
+    SlowFileSystem,
+    batch,
+    batches,
+    offsets,
+    put,
+    put_idx,
+    read_all,
+    reader,
+)
 
 
 @pytest.mark.parametrize("idx", [True, False])
@@ -150,7 +63,7 @@ async def test_at_least_one_batch_though_it_is_larger_than_asked_and_than_a_bloc
     assert await log.read(0, len(content[0]) + len(content[1]), 3) == content[0] + content[1]
 
 
-async def test_rule_2_nothing_at_or_past_the_watermark() -> None:
+async def test_rule_2_a_read_shows_nothing_at_or_past_the_watermark() -> None:
     fs = SlowFileSystem()
     await put(fs, S(0, 1, 0), [batch(base, 10) for base in range(0, 100, 10)])
     log = reader(fs)
@@ -202,7 +115,7 @@ async def test_rule_2_a_segment_registered_since_the_last_listing_is_seen_before
     assert await log.read(10, 1 << 20, 12) == b"".join(batches(10, 12, size=44))
 
 
-async def test_an_offset_below_the_first_segment_is_told_with_the_first_offset() -> None:
+async def test_an_offset_below_the_first_segment_is_an_error_that_names_the_first_offset() -> None:
     fs = SlowFileSystem()
     log = reader(fs)
     with pytest.raises(OffsetNotFound) as empty:
@@ -213,9 +126,6 @@ async def test_an_offset_below_the_first_segment_is_told_with_the_first_offset()
     with pytest.raises(OffsetNotFound) as caught:
         await log.read(9, 1, 20)
     assert caught.value.first_offset == 10
-
-
-# ----------------------------------------------------------------------------------------------------- damaged data
 
 
 @pytest.mark.parametrize(
@@ -258,127 +168,6 @@ async def test_a_damaged_index_costs_a_scan_and_nothing_else() -> None:
     assert log.pool.bad_indexes > 0
 
 
-# ------------------------------------------------------------------------------------------------------------ costs
-
-
-async def test_all_who_wait_for_a_block_share_one_read() -> None:
-    fs = SlowFileSystem()
-    await put(fs, S(0, 1, 0), batches(0, 50), idx=True)
-    await put(fs, S(50, 1, 1), batches(50, 55))
-    log = reader(fs, ahead_max=0)
-    answers = await asyncio.gather(*(log.read(0, 700, 55) for _ in range(100)))
-    assert set(answers) == {b"".join(batches(0, 4))}
-    assert fs.log_reads == [(PATH.log(S(0, 1, 0)), 0)]
-    assert fs.idx_reads == 1
-    fs.log_reads.clear()
-    answers = await asyncio.gather(*(log.read(50, 1, 55) for _ in range(100)))
-    assert set(answers) == {batch(50)}
-    assert fs.log_reads == [(PATH.log(S(50, 1, 1)), 0)]
-
-
-async def test_a_block_is_read_once_and_kept_under_the_budget() -> None:
-    fs = SlowFileSystem()
-    await put(fs, S(0, 1, 0), batches(0, 100), idx=True)  # 17 blocks
-    await put(fs, S(100, 1, 1), [])
-    log = reader(fs, cache_bytes=20 * BLOCK, ahead_max=0)
-    for _ in range(2):
-        assert await read_all(log, 0, 100) == list(range(100))
-    assert len(fs.log_reads) == len(set(fs.log_reads))
-    assert log.pool.cached_bytes == 100 * len(batch(0))
-    small = reader(fs, cache_bytes=4 * BLOCK, ahead_max=0)
-    assert await read_all(small, 0, 100) == list(range(100))
-    assert small.pool.cached_bytes <= 4 * BLOCK
-
-
-def test_the_least_recently_used_block_makes_room() -> None:
-    pool = BlockCache(MemoryFileSystem(MemoryStorage(), "h"), ReadConfig(block_bytes=BLOCK, cache_bytes=2 * BLOCK))
-    pool.keep("a", 0, b"0" * BLOCK)
-    pool.keep("a", 1, b"1" * BLOCK)
-    assert pool.cached("a", 0, BLOCK) is not None
-    pool.keep("a", 2, b"2" * BLOCK)
-    assert pool.cached("a", 1, 1) is None
-    assert pool.cached("a", 0, BLOCK) is not None
-    assert pool.cached("a", 2, BLOCK) == b"2" * BLOCK
-    pool.keep("a", 2, b"2")  # a shorter reading of the same block does not replace it
-    assert pool.cached("a", 2, BLOCK) == b"2" * BLOCK
-    pool.keep("b", 0, b"3" * (3 * BLOCK))  # larger than the whole budget
-    assert pool.cached_bytes == 2 * BLOCK
-
-
-async def test_rule_5_a_block_past_the_known_end_is_kept_only_up_to_it() -> None:
-    """Two watermarks over one open file: what lay past the first when the block was read is read again."""
-
-    fs = SlowFileSystem()
-    appender = await fs.create(PATH.log(S(0, 1, 0)))
-    appender.write(b"".join(batches(0, 3)))
-    await appender.flush()
-    log = reader(fs)
-    size = len(batch(0))
-    assert offsets(await log.read(0, 1 << 20, 2)) == [0, 1]
-    assert log.pool.cached_bytes == 2 * size
-    assert offsets(await log.read(0, 1 << 20, 2)) == [0, 1]
-    assert len(fs.log_reads) == 1
-    assert offsets(await log.read(0, 1 << 20, 3)) == [0, 1, 2]
-    assert len(fs.log_reads) == 2
-    assert log.pool.cached_bytes == 3 * size
-
-
-async def test_readers_with_another_watermark_do_not_share_a_block_past_the_known_end() -> None:
-    fs = SlowFileSystem()
-    appender = await fs.create(PATH.log(S(0, 1, 0)))
-    appender.write(b"".join(batches(0, 2)))
-    await appender.flush()
-    log = reader(fs)
-    await log.segments.cover(3)
-    early = asyncio.create_task(log.read(0, 1 << 20, 2))
-    await asyncio.sleep(0.005)
-    assert fs.log_reads  # its block is on the way
-    appender.write(batch(2))
-    await appender.flush()
-    late = asyncio.create_task(log.read(0, 1 << 20, 3))
-    await asyncio.sleep(0.001)
-    assert fs.running == 2
-    assert offsets(await early) == [0, 1]
-    assert offsets(await late) == [0, 1, 2]
-
-
-async def test_a_sequential_reader_finds_its_next_block_on_the_way() -> None:
-    fs = SlowFileSystem()
-    await put(fs, S(0, 1, 0), batches(0, 100), idx=True)
-    await put(fs, S(100, 1, 1), [])
-    log = reader(fs)
-    await log.read(0, 1, 100)
-    await asyncio.sleep(1)
-    path = PATH.log(S(0, 1, 0))
-    assert fs.log_reads == [(path, 0), (path, BLOCK)]
-    await log.read(60, 1, 100)  # not sequential
-    await asyncio.sleep(1)
-    assert len(fs.log_reads) == 4
-    await log.read(61, 1, 100)  # goes on where the last one ended
-    await asyncio.sleep(1)
-    assert len(fs.log_reads) == 5
-    assert log.pool.ahead == 0
-
-
-async def test_reads_in_flight_are_bounded() -> None:
-    fs = SlowFileSystem()
-    await put(fs, S(0, 1, 0), batches(0, 200), idx=True)
-    await put(fs, S(200, 1, 1), [])
-    log = reader(fs, reads_max=3)
-    answers = await asyncio.gather(*(log.read(offset, 1, 200) for offset in range(200)))
-    assert [offsets(answer) for answer in answers] == [[offset] for offset in range(200)]
-    assert fs.running_max == 3
-
-
-async def test_indexes_are_kept_under_their_budget() -> None:
-    fs = SlowFileSystem()
-    for n in range(20):
-        await put(fs, S(n * 20, 1, n), batches(n * 20, n * 20 + 20), idx=True)
-    log = reader(fs, index_bytes=3_000)
-    assert await read_all(log, 0, 400) == list(range(400))
-    assert 0 < log.pool.facts_bytes <= 3_000
-
-
 async def test_the_active_segment_needs_neither_listing_nor_scan() -> None:
     fs = SlowFileSystem()
     active = await put(fs, S(0, 1, 0), batches(0, 60))
@@ -400,9 +189,6 @@ async def test_an_open_segment_is_scanned_once_then_known() -> None:
     assert len(fs.log_reads) == 17
 
 
-# --------------------------------------------------------------------------------------------- deletes, joins, ends
-
-
 async def test_rule_10_a_reader_that_misses_a_file_lists_once_more() -> None:
     fs = SlowFileSystem()
     for n in range(4):
@@ -417,7 +203,7 @@ async def test_rule_10_a_reader_that_misses_a_file_lists_once_more() -> None:
     assert caught.value.first_offset == 10
 
 
-async def test_a_file_that_is_listed_but_cannot_be_found_is_an_error_after_a_bounded_number_of_looks() -> None:
+async def test_a_file_that_is_listed_but_cannot_be_found_is_an_error_after_a_bounded_number_of_reads() -> None:
     class Blind(MemoryFileSystem):
         tries = 0
 
@@ -449,64 +235,6 @@ async def test_a_joined_file_is_read_past_its_old_index_and_by_its_new_one(is_in
     assert await read_all(reader(fs), 0, 50) == list(range(50))
 
 
-async def test_a_cancelled_reader_does_not_cancel_the_read_of_the_others() -> None:
-    fs = SlowFileSystem()
-    await put(fs, S(0, 1, 0), batches(0, 5), idx=True)
-    await put(fs, S(5, 1, 1), [])
-    log = reader(fs)
-    await log.read(0, 1, 5)
-    log.pool._blocks.clear()
-    fs.log_reads.clear()
-    tasks = [asyncio.create_task(log.read(0, 1, 5)) for _ in range(3)]
-    await asyncio.sleep(0.005)
-    tasks[0].cancel()
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert isinstance(outcomes[0], asyncio.CancelledError)
-    assert outcomes[1:] == [batch(0), batch(0)]
-    assert len(fs.log_reads) == 1
-
-
-async def test_the_last_reader_to_leave_cancels_the_read_and_a_new_one_starts_afresh() -> None:
-    fs = SlowFileSystem()
-    await put(fs, S(0, 1, 0), batches(0, 5))
-    log = reader(fs)
-    await log.segments.cover(5)
-    tasks = [asyncio.create_task(log.read(0, 1, 5)) for _ in range(3)]
-    await asyncio.sleep(0.005)
-    assert fs.running == 1
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    assert not log.pool._shared
-    await asyncio.sleep(0)
-    assert fs.running == 0
-    assert await log.read(0, 1, 5) == batch(0)
-
-
-async def test_a_failed_read_is_told_to_all_and_kept_by_nobody() -> None:
-    fs = SlowFileSystem()
-    await put(fs, S(0, 1, 0), batches(0, 5), idx=True)
-    log = reader(fs)
-    fs.fails = True
-    outcomes = await asyncio.gather(*(log.read(0, 1, 5) for _ in range(3)), return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [StorageUnavailable] * 3
-    fs.fails = False
-    assert await log.read(0, 1, 5) == batch(0)
-
-
-async def test_close_ends_what_is_under_way() -> None:
-    fs = SlowFileSystem()
-    await put(fs, S(0, 1, 0), batches(0, 5))
-    log = reader(fs)
-    await log.segments.cover(5)
-    task = asyncio.create_task(log.read(0, 1, 5))
-    await asyncio.sleep(0.001)
-    await log.pool.close()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert fs.running == 0
-
-
 @pytest.mark.parametrize("seed", range(5))
 async def test_reads_under_storage_faults_are_right_or_fail(seed: int) -> None:
     fs = SlowFileSystem()
@@ -523,9 +251,6 @@ async def test_reads_under_storage_faults_are_right_or_fail(seed: int) -> None:
 
     assert all(await asyncio.gather(*(one(offset) for offset in range(120))))
     assert not log.pool._shared
-
-
-# ----------------------------------------------------------------------------------------------------- by timestamp
 
 
 async def timed_log(fs: MemoryFileSystem) -> None:
@@ -606,31 +331,3 @@ async def test_offset_for_timestamp_of_a_batch_that_cannot_be_opened_is_the_batc
     struct.pack_into(">h", broken, 21, 1)  # says gzip, is not
     await put(fs, S(0, 1, 0), [bytes(broken)])
     assert await reader(fs).offset_for_timestamp(121, 5) == TimestampAndOffset(0, 140)
-
-
-def test_read_config_names_what_is_wrong() -> None:
-    with pytest.raises(ValueError, match="block_bytes=10"):
-        ReadConfig(block_bytes=10).validate()
-    with pytest.raises(ValueError, match="reads_max"):
-        ReadConfig(reads_max=0).validate()
-
-
-async def test_a_repaired_segment_is_read_as_it_is_now() -> None:
-    """`bmq segment repair` replaces a file: what is kept of the old one goes when it does not fit, and with age."""
-
-    fs = MemoryFileSystem(MemoryStorage(), "h")
-    now = 0.0
-    pool = BlockCache(fs, ReadConfig(block_age_s=600), monotonic=lambda: now)
-    name = SegmentName(0, 1, 0)
-    old = [build_batch([Record(value=b"old" * 20)], base_offset=offset) for offset in range(40)]
-    gap = next(build_gap(0, 2, 1))
-    await write_once(fs, PATH.log(name), b"".join(old))
-    reader = LogReader(pool, PATH)
-    for offset in range(0, 40, 8):
-        await reader.read(offset, 1 << 20, 40)
-    await fs.delete(PATH.log(name))
-    await write_once(fs, PATH.log(name), bytes(gap) + b"".join(old[2:]))
-    assert (await reader.read(0, 1, 40)).startswith(old[0]), "from the cache"
-    now = 601.0
-    assert await reader.read(0, 1, 40) == gap
-    assert await reader.read(39, 1 << 20, 40) == old[39]

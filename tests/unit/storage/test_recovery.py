@@ -37,7 +37,6 @@ from bmq.storage.recovery import (
     recover,
 )
 from bmq.storage.segment import Tail
-from tests.harness.loop import run
 
 TOPIC_ID = uuid.UUID(int=3)
 KEY = PartitionKey(TOPIC_ID, 0)
@@ -73,7 +72,7 @@ def test_every_combination_of_facts_has_a_row_that_obeys_the_rules(facts: Facts)
     assert first.action is expected(facts)
 
 
-def test_combinations_are_all_there_are() -> None:
+def test_every_combination_of_facts_is_tested() -> None:
     every = list(combinations())
     assert len(every) == len(set(every)) == len(Found) * len(Covered) * len(Tail) * len(Reach)
 
@@ -177,10 +176,7 @@ class Story:
     heard: list[int] = field(default_factory=list)
     fs: CountingFileSystem = field(default_factory=CountingFileSystem)
 
-    def recover(self) -> Recovered | Offline:
-        return run(self._recover(), limit_s=100)
-
-    async def _recover(self) -> Recovered | Offline:
+    async def recover(self) -> Recovered | Offline:
         fenced = []
         for n, listed in enumerate(self.segments):
             name = listed.named(n)
@@ -204,13 +200,13 @@ class Story:
             index_interval_bytes=self.interval,
         )
 
-    def accepted(self) -> Recovered:
-        result = self.recover()
+    async def accepted(self) -> Recovered:
+        result = await self.recover()
         assert isinstance(result, Recovered), result
         return result
 
-    def refused(self) -> Offline:
-        result = self.recover()
+    async def refused(self) -> Offline:
+        result = await self.recover()
         assert isinstance(result, Offline), result
         return result
 
@@ -233,29 +229,29 @@ def covering(base: int, end: int, data: bytes, n: int = 0, epoch: int = 1) -> Ch
 # --------------------------------------------------------------------------------------------------- stories: ACCEPT
 
 
-def test_nothing_was_ever_written() -> None:
+async def test_a_log_without_segments_and_checkpoints_is_empty() -> None:
     story = Story([])
-    result = story.accepted()
+    result = await story.accepted()
     assert (result.end_offset, result.segments, result.bytes_read, result.labels) == (0, [], 0, [])
 
 
-def test_only_a_checkpoint_is_left() -> None:
+async def test_only_a_checkpoint_is_left() -> None:
     """Every segment is closed and dropped from the record: the log ends where the last checkpoint says."""
-    result = Story([], covering(0, 44, batches(0, 44))).accepted()
+    result = await Story([], covering(0, 44, batches(0, 44))).accepted()
     assert (result.end_offset, result.segments) == (44, [])
 
 
-def test_an_empty_segment_holds_nothing() -> None:
+async def test_an_empty_segment_holds_nothing() -> None:
     """Registered and renamed, the owner died before its first write."""
-    result = Story([Listed(10)]).accepted()
+    result = await Story([Listed(10)]).accepted()
     assert (result.end_offset, result.segments, result.labels) == (10, [], [f"{SegmentName(10, 1, 0)}: whole"])
 
 
-def test_whole() -> None:
+async def test_a_whole_segment_gives_its_length_end_index_and_epochs() -> None:
     """Length, end, index, timestamps and leader epochs are those of the file."""
     data = batches(10, 20, epoch=1) + batches(20, 24, epoch=2)
     story = Story([Listed(10, data)], interval=1)
-    result = story.accepted()
+    result = await story.accepted()
     (segment,) = result.segments
     assert (result.end_offset, result.bytes_read, story.heard_range) == (24, len(data), (10, 24))
     assert (segment.name, segment.length, segment.end_offset) == (SegmentName(10, 1, 0), len(data), 24)
@@ -265,35 +261,35 @@ def test_whole() -> None:
     assert segment.index.entries[:6].tolist() == [12, size, 1011, 14, 2 * size, 1013]
 
 
-def test_torn_at_every_byte() -> None:
+async def test_a_log_torn_at_any_byte_ends_where_the_torn_batch_begins() -> None:
     """The log ends where the torn batch begins; nothing is truncated, the rest is only not counted."""
     good, last = batches(0, 6), batch(6)
     for keep in range(1, len(last)):
         story = Story([Listed(0, good + last[:keep])])
-        result = story.accepted()
+        result = await story.accepted()
         assert (result.end_offset, result.segments[0].length) == (6, len(good)), keep
         assert result.labels == [f"{SegmentName(0, 1, 0)}: torn"]
         assert story.heard_range == (0, 6)
 
 
-def test_torn_before_its_first_batch() -> None:
-    result = Story([Listed(30, batch(30)[:-1])]).accepted()
+async def test_a_segment_torn_in_its_first_batch_holds_nothing() -> None:
+    result = await Story([Listed(30, batch(30)[:-1])]).accepted()
     assert (result.end_offset, result.segments) == (30, [])
 
 
-def test_whole_batches_that_were_never_acknowledged_stay() -> None:
+async def test_whole_batches_that_were_never_acknowledged_stay() -> None:
     """Keep whole batches behind the checkpoint in the last segment, as Kafka does after a crash."""
     flushed = batches(0, 10)
     story = Story([Listed(0, flushed + batches(10, 14))], covering(0, 10, flushed))
-    assert (story.accepted().end_offset, story.heard_range) == (14, (10, 14))
+    assert ((await story.accepted()).end_offset, story.heard_range) == (14, (10, 14))
 
 
-def test_leftovers_past_the_next_base() -> None:
+async def test_leftovers_past_the_next_base_are_not_counted() -> None:
     """Rule 6: the failed pipeline may have stored what was then written again elsewhere; it counts once."""
     again = batches(6, 12)
     for rest in (batches(6, 12), batches(6, 8) + batch(8)[:30], batch(6)[:5], b"\x00" * 700):
         story = Story([Listed(0, batches(0, 6) + rest), Listed(6, again)])
-        result = story.accepted()
+        result = await story.accepted()
         assert (result.end_offset, story.heard_range) == (12, (0, 12))
         assert [(s.name.base, s.length, s.end_offset) for s in result.segments] == [
             (0, len(batches(0, 6)), 6),
@@ -301,18 +297,18 @@ def test_leftovers_past_the_next_base() -> None:
         ]
 
 
-def test_a_checkpoint_at_the_next_base_reads_nothing_of_the_leftovers() -> None:
+async def test_a_checkpoint_at_the_next_base_reads_nothing_of_the_leftovers() -> None:
     flushed = batches(0, 6)
     story = Story([Listed(0, flushed + batches(6, 90)), Listed(6, batches(6, 8))], covering(0, 6, flushed))
-    assert story.accepted().end_offset == 8
+    assert (await story.accepted()).end_offset == 8
     assert [path for path, _, _ in story.fs.reads] == [PARTITION.log(SegmentName(6, 1, 1))]
 
 
-def test_superseded() -> None:
+async def test_a_superseded_segment_is_not_counted() -> None:
     """The second pipeline broke before its first ack: what it stored does not count, the third begins at the same
     base."""
     story = Story([Listed(0, batches(0, 6)), Listed(6, batches(6, 10)), Listed(6, batches(6, 8))])
-    result = story.accepted()
+    result = await story.accepted()
     assert (result.end_offset, story.heard_range) == (8, (0, 8))
     assert [s.name.n for s in result.segments] == [0, 2]
     assert result.labels[1].endswith(": superseded")
@@ -320,72 +316,72 @@ def test_superseded() -> None:
 
 
 @pytest.mark.parametrize("found", list(Found))
-def test_superseded_and_gone_or_never_renamed(found: Found) -> None:
+async def test_a_superseded_segment_may_be_gone_or_never_renamed(found: Found) -> None:
     story = Story([Listed(0, batches(0, 6)), Listed(6, found=found), Listed(6, batches(6, 8))])
-    assert story.accepted().end_offset == 8
+    assert (await story.accepted()).end_offset == 8
 
 
-def test_never_renamed() -> None:
+async def test_a_segment_that_was_never_renamed_holds_nothing() -> None:
     """The owner died between register and rename: the log ends where the segment would have begun."""
-    result = Story([Listed(0, batches(0, 6)), Listed(6, found=Found.SPARE)]).accepted()
+    result = await Story([Listed(0, batches(0, 6)), Listed(6, found=Found.SPARE)]).accepted()
     assert (result.end_offset, len(result.segments)) == (6, 1)
     assert result.labels[1] == f"{SegmentName(6, 1, 1)}: never renamed"
-    alone = Story([Listed(6, found=Found.SPARE)]).accepted()
+    alone = await Story([Listed(6, found=Found.SPARE)]).accepted()
     assert (alone.end_offset, alone.segments) == (6, [])
 
 
 @pytest.mark.parametrize("before", [[], [Listed(0, batches(0, 6))]])
-def test_vanished_before_its_first_checkpoint(before: list[Listed]) -> None:
+async def test_a_segment_that_vanished_before_its_first_checkpoint_is_refused(before: list[Listed]) -> None:
     """One that was never written is there under its spare name: one that is nowhere may have held anything."""
-    offline = Story([*before, Listed(6 if before else 0, found=Found.NOWHERE)]).refused()
+    offline = await Story([*before, Listed(6 if before else 0, found=Found.NOWHERE)]).refused()
     assert "vanished before its first checkpoint" in offline.reason
 
 
 @pytest.mark.parametrize("checkpoint", [None, covering(0, 6, batches(0, 6))])
-def test_moved_with_bytes_in_it(checkpoint: Checkpoint | None) -> None:
+async def test_a_segment_that_was_moved_with_bytes_in_it_is_refused(checkpoint: Checkpoint | None) -> None:
     """Find the segment's inode under another name, into which nothing is ever written: it was moved from outside."""
     for rest in ([], [Listed(6, batches(6, 8))]):
         moved = Listed(0, batches(0, 6), found=Found.SPARE)
-        assert "renamed or moved" in Story([moved, *rest], checkpoint).refused().reason
+        assert "renamed or moved" in (await Story([moved, *rest], checkpoint).refused()).reason
 
 
-def test_segments_before_the_checkpoints_are_not_looked_at() -> None:
+async def test_segments_before_the_checkpoints_are_not_looked_at() -> None:
     """Segments before the checkpoint's may be deleted by retention: a later segment's checkpoint describes them."""
     flushed = batches(40, 44)
     story = Story(
         [Listed(0, found=Found.NOWHERE), Listed(20, b"rot"), Listed(40, flushed + batches(44, 46))],
         covering(40, 44, flushed, n=2),
     )
-    assert (story.accepted().end_offset, story.heard_range) == (46, (44, 46))
+    assert ((await story.accepted()).end_offset, story.heard_range) == (46, (44, 46))
     assert {path for path, _, _ in story.fs.reads} == {PARTITION.log(SegmentName(40, 1, 2))}
 
 
-def test_segments_of_earlier_epochs_come_first() -> None:
+async def test_segments_of_earlier_epochs_come_first() -> None:
     """Order is (epoch, n), also where n begins again."""
     story = Story(
         [Listed(0, batches(0, 4), epoch=1, n=9), Listed(4, batches(4, 8, epoch=2), epoch=2, n=0)],
         covering(0, 2, batch(0), n=9, epoch=1),
     )
-    result = story.accepted()
+    result = await story.accepted()
     assert (result.end_offset, story.heard_range) == (8, (2, 8))
     assert result.segments[1].epochs == [(2, 4)]
 
 
-def test_segments_are_judged_in_order_however_they_are_listed() -> None:
+async def test_segments_are_judged_in_order_however_they_are_listed() -> None:
     story = Story([Listed(4, batches(4, 8), n=1), Listed(0, batches(0, 4), n=0)])
-    assert (story.accepted().end_offset, story.heard_range) == (8, (0, 8))
+    assert ((await story.accepted()).end_offset, story.heard_range) == (8, (0, 8))
 
 
 # -------------------------------------------------------------------------------------------------- stories: OFFLINE
 
 
 @pytest.mark.parametrize("missing", [1, 40, 200, 10_000])
-def test_shorter_than_its_checkpoint(missing: int) -> None:
+async def test_a_segment_shorter_than_its_checkpoint_is_refused(missing: int) -> None:
     """Rule 4: storage lost flushed bytes."""
     flushed = batches(0, 10)
     kept = flushed[: max(0, len(flushed) - missing)]
     story = Story([Listed(0, kept)], covering(0, 10, flushed))
-    offline = story.refused()
+    offline = await story.refused()
     assert offline.segment == SegmentName(0, 1, 0)
     assert "shorter than its checkpoint" in offline.reason
     assert PARTITION.log(offline.segment) in offline.reason
@@ -393,112 +389,112 @@ def test_shorter_than_its_checkpoint(missing: int) -> None:
 
 
 @pytest.mark.parametrize("at", [8, 16, 17, 25, HEADER_BYTES + 4])
-def test_broken_in_the_middle(at: int) -> None:
+async def test_a_segment_damaged_in_the_middle_is_refused(at: int) -> None:
     """Rule 4: a bad batch followed by a good one, at any place of it; the reason says where the good one stands."""
     good = batches(0, 4)
     data = good + damaged(batch(4), at) + batch(6)
-    offline = Story([Listed(0, data)]).refused()
+    offline = await Story([Listed(0, data)]).refused()
     assert "damaged in the middle" in offline.reason
     assert f"a good batch follows at {len(good) + len(batch(4))}" in offline.reason
 
 
-def test_a_batch_missing_or_twice_is_broken() -> None:
+async def test_a_segment_with_a_missing_or_repeated_batch_is_refused() -> None:
     for data in (batches(0, 4) + batches(6, 8), batches(0, 4) + batches(2, 8)):
-        assert "damaged in the middle" in Story([Listed(0, data)]).refused().reason
+        assert "damaged in the middle" in (await Story([Listed(0, data)]).refused()).reason
 
 
-def test_damage_before_the_checkpoint_is_not_recoverys_business() -> None:
+async def test_damage_before_the_checkpoint_is_not_read() -> None:
     """Recovery reads from the checkpoint on; readers check CRCs themselves."""
     flushed = batches(0, 10)
     story = Story([Listed(0, damaged(flushed, 100) + batches(10, 12))], covering(0, 10, flushed))
-    assert story.accepted().end_offset == 12
+    assert (await story.accepted()).end_offset == 12
 
 
 @pytest.mark.parametrize("rest", [b"", batch(4)[:-1], damaged(batch(4), 70)])
-def test_gap(rest: bytes) -> None:
+async def test_a_segment_that_ends_before_the_next_one_begins_is_refused(rest: bytes) -> None:
     """Everything before the next one's base was flushed when that was registered: a clean or torn end before it is
     a loss, also of what no checkpoint had covered."""
     story = Story([Listed(0, batches(0, 4) + rest), Listed(6, batches(6, 8))])
-    assert "ends before the next one begins" in story.refused().reason
+    assert "ends before the next one begins" in (await story.refused()).reason
 
 
 @pytest.mark.parametrize("found", [Found.SPARE, Found.NOWHERE])
-def test_lost_whole(found: Found) -> None:
+async def test_a_lost_segment_before_a_later_one_is_refused(found: Found) -> None:
     """A later segment begins at a greater base, so this one had acknowledged data."""
-    offline = Story([Listed(0, found=found), Listed(6, batches(6, 8))]).refused()
+    offline = await Story([Listed(0, found=found), Listed(6, batches(6, 8))]).refused()
     assert (offline.segment.base, "lost whole" in offline.reason) == (0, True)
 
 
 @pytest.mark.parametrize(("found", "label"), [(Found.NOWHERE, "vanished"), (Found.SPARE, "renamed back")])
-def test_gone_with_a_checkpoint(found: Found, label: str) -> None:
+async def test_a_segment_that_is_gone_and_has_a_checkpoint_is_refused(found: Found, label: str) -> None:
     """A file with flushed data was removed or renamed from outside."""
     flushed = batches(0, 10)
     for rest in ([], [Listed(10, batches(10, 12))], [Listed(20, batches(20, 22))]):
-        offline = Story([Listed(0, found=found), *rest], covering(0, 10, flushed)).refused()
+        offline = await Story([Listed(0, found=found), *rest], covering(0, 10, flushed)).refused()
         assert label in offline.reason
 
 
 @pytest.mark.parametrize("checkpoint", [covering(0, 10, batches(0, 10)), None])
-def test_deleted_below_the_log_start(checkpoint: Checkpoint | None) -> None:
+async def test_a_segment_deleted_below_the_log_start_is_accepted(checkpoint: Checkpoint | None) -> None:
     """The log start had passed the segment's end: retention removed it while the record still listed it."""
     story = Story([Listed(0, found=Found.NOWHERE), Listed(10, batches(10, 12))], checkpoint, log_start=10)
-    result = story.accepted()
+    result = await story.accepted()
     assert (result.end_offset, story.heard_range) == (12, (10, 12))
     assert result.labels[0].endswith(": deleted")
 
 
-def test_a_segment_that_reaches_past_the_log_start_is_not_deleted() -> None:
+async def test_a_segment_that_reaches_past_the_log_start_is_not_deleted() -> None:
     """The segment's last offset is still readable; so is all of the newest segment, which has no end."""
     for segments in ([Listed(0, found=Found.NOWHERE), Listed(10, batches(10, 12))], [Listed(0, found=Found.NOWHERE)]):
         story = Story(segments, covering(0, 10, batches(0, 10)), log_start=9)
-        assert "vanished" in story.refused().reason
+        assert "vanished" in (await story.refused()).reason
 
 
 @pytest.mark.parametrize("found", list(Found))
-def test_overtaken(found: Found) -> None:
+async def test_a_later_segment_at_or_below_flushed_data_is_refused(found: Found) -> None:
     """A later segment begins at or below data of which a checkpoint says that it was flushed."""
     flushed = batches(6, 10)
     story = Story([Listed(6, flushed, found=found), Listed(6, batches(6, 8))], covering(6, 10, flushed))
-    assert "overtaken" in story.refused().reason
+    assert "overtaken" in (await story.refused()).reason
 
 
 @pytest.mark.parametrize("base", [2, 6, 8])
-def test_a_later_segment_below_the_checkpoints_end_is_refused(base: int) -> None:
+async def test_a_later_segment_below_the_checkpoints_end_is_refused(base: int) -> None:
     """Offsets 0 to 9 were acknowledged.  A segment registered later inside them is a second owner's, or a bug's: its
     batches must not take the place of acknowledged ones."""
     flushed = batches(0, 10)
     story = Story([Listed(0, flushed), Listed(base, batches(base, 12))], covering(0, 10, flushed))
-    assert isinstance(story.recover(), Offline)
+    assert isinstance(await story.recover(), Offline)
 
 
-def test_less_than_the_fence_promised_is_a_format_error() -> None:
+async def test_less_than_the_fence_promised_is_a_format_error() -> None:
     """The fence returned the length: bytes that cannot be read are neither a torn end nor an endless loop."""
     data = batches(0, 4)
     for length in (len(data) + 1, len(data) + 5000):
         with pytest.raises(FormatError):
-            Story([Listed(0, data, length=length)]).recover()
+            await Story([Listed(0, data, length=length)]).recover()
     with pytest.raises(FormatError):
-        Story([Listed(0, data[:-10], length=len(data))]).recover()
+        await Story([Listed(0, data[:-10], length=len(data))]).recover()
 
 
 # -------------------------------------------------------------------------------------------------------------- cost
 
 
 @pytest.mark.parametrize("count", [10, 100, 2000])
-def test_reads_only_from_the_checkpoint_on(count: int) -> None:
+async def test_recovery_reads_only_what_lies_behind_the_checkpoint(count: int) -> None:
     """The cost is flat in the size of the segment, and equals what lies behind the checkpoint."""
     flushed, tail = batches(0, 2 * count, size=500), batches(2 * count, 2 * count + 20, size=500)
     story = Story([Listed(0, flushed + tail)], covering(0, 2 * count, flushed))
-    result = story.accepted()
+    result = await story.accepted()
     assert result.end_offset == 2 * count + 20
     assert story.fs.bytes_read == result.bytes_read == len(tail)
     assert story.heard_range == (2 * count, 2 * count + 20)
 
 
-def test_nothing_is_read_when_the_checkpoint_covers_all() -> None:
+async def test_nothing_is_read_when_the_checkpoint_covers_all() -> None:
     flushed = batches(0, 10)
     story = Story([Listed(0, flushed)], covering(0, 10, flushed))
-    result = story.accepted()
+    result = await story.accepted()
     assert (result.end_offset, result.bytes_read, story.fs.reads) == (10, 0, [])
     assert [(s.length, s.end_offset) for s in result.segments] == [(len(flushed), 10)]
 
@@ -521,12 +517,12 @@ def indexed(flushed: bytes, count: int, interval: int) -> Checkpoint:
 
 
 @pytest.mark.parametrize("interval", [0, 1, 150, 400])
-def test_index_and_epochs_go_on_from_the_checkpoint(interval: int) -> None:
+async def test_index_and_epochs_go_on_from_the_checkpoint(interval: int) -> None:
     """The same as those of a scan of the whole file."""
     data = batches(0, 40) + batches(40, 50, epoch=2)
-    whole = Story([Listed(0, data)], interval=interval).accepted().segments[0]
+    whole = (await Story([Listed(0, data)], interval=interval).accepted()).segments[0]
     flushed = batches(0, 20)
-    resumed = Story([Listed(0, data)], indexed(flushed, 10, interval), interval).accepted().segments[0]
+    resumed = (await Story([Listed(0, data)], indexed(flushed, 10, interval), interval).accepted()).segments[0]
     assert resumed.index.entries == whole.index.entries
     assert (resumed.index.max_timestamp, resumed.index.max_timestamp_offset) == (
         whole.index.max_timestamp,
@@ -535,35 +531,32 @@ def test_index_and_epochs_go_on_from_the_checkpoint(interval: int) -> None:
     assert resumed.epochs == whole.epochs == [(1, 0), (2, 40)]
 
 
-def test_the_checkpoint_is_left_as_it_is() -> None:
+async def test_the_checkpoint_is_left_as_it_is() -> None:
     """A checkpoint may be kept and used again: ``broker.files.journal_cache`` caches it, and a failed recovery is
     repeated with it."""
     checkpoint = indexed(batches(0, 20), 10, 1)
     before = replace(checkpoint, index=array("q", checkpoint.index))
-    Story([Listed(0, batches(0, 60))], checkpoint, 1).accepted()
+    await Story([Listed(0, batches(0, 60))], checkpoint, 1).accepted()
     assert checkpoint == before
 
 
-def test_a_recovery_that_failed_half_way_can_be_repeated() -> None:
+async def test_a_recovery_that_failed_half_way_can_be_repeated() -> None:
     """Storage was away for a read: the second attempt finds what the first would have."""
     data = batches(0, 20) + batches(20, 40)
     story = Story([Listed(0, data), Listed(40, batches(40, 50))], indexed(batches(0, 20), 10, 1), 1)
     fenced = [FencedSegment(name=SegmentName(0, 1, 0), found=Found.FINAL, length=len(data))]
     fenced.append(FencedSegment(name=SegmentName(40, 1, 1), found=Found.FINAL, length=len(batches(40, 50))))
 
-    async def main() -> Recovered | Offline:
-        for n, listed in enumerate(story.segments):
-            await write_once(story.fs, PARTITION.log(listed.named(n)), listed.data)
-        story.fs.failing = 1
-        with pytest.raises(StorageUnavailable):
-            await story.once(fenced)
-        story.heard.clear()
-        return await story.once(fenced)
-
-    result = run(main())
+    for n, listed in enumerate(story.segments):
+        await write_once(story.fs, PARTITION.log(listed.named(n)), listed.data)
+    story.fs.failing = 1
+    with pytest.raises(StorageUnavailable):
+        await story.once(fenced)
+    story.heard.clear()
+    result = await story.once(fenced)
     assert isinstance(result, Recovered)
     assert (result.end_offset, story.heard_range) == (50, (20, 50))
-    fresh = Story(story.segments, indexed(batches(0, 20), 10, 1), 1).accepted()
+    fresh = await Story(story.segments, indexed(batches(0, 20), 10, 1), 1).accepted()
     assert result.segments[0].index.entries == fresh.segments[0].index.entries
 
 
@@ -609,11 +602,11 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_any_history_is_recovered_whole(seed: int) -> None:
+async def test_any_history_is_recovered_whole(seed: int) -> None:
     """All that was acknowledged is in the log, once and in order; the batches read begin at the checkpoint."""
     history = History.draw(seed)
     story = Story(history.segments, history.checkpoint)
-    result = story.accepted()
+    result = await story.accepted()
     assert result.end_offset >= history.flushed
     assert story.heard_range in (None, (history.checked, result.end_offset))
     assert story.heard or result.end_offset == history.checked
@@ -624,7 +617,7 @@ def test_any_history_is_recovered_whole(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_any_loss_of_acknowledged_data_is_noticed(seed: int) -> None:
+async def test_any_loss_of_acknowledged_data_is_noticed(seed: int) -> None:
     """A cut into what a checkpoint covers, or into a segment that a later one shows to have been longer, is never
     accepted as the end of the log."""
     history = History.draw(seed)
@@ -643,4 +636,4 @@ def test_any_loss_of_acknowledged_data_is_noticed(seed: int) -> None:
     listed = history.segments[n]
     listed.data = listed.data[: history.rng.randint(0, needed - 1)]
     story = Story(history.segments, history.checkpoint)
-    assert story.refused().segment == listed.named(n)
+    assert (await story.refused()).segment == listed.named(n)

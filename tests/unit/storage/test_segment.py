@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import uuid
 from array import array
@@ -20,7 +21,6 @@ from bmq.storage.checkpoint import Checkpoint, ProducerState
 from bmq.storage.filesystem import write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import IDX_MAGIC, ScanResult, Tail, decode_idx, encode_idx, scan
-from tests.harness.loop import run
 
 PATH = "/topics/t/x/0/s.log"
 BASE = 1000
@@ -57,33 +57,36 @@ class CountingFileSystem(MemoryFileSystem):
 class Scanned:
     """The result of a scan, the batches heard, and the reads that it took."""
 
-    def __init__(
-        self,
-        data: bytes,
-        position: int = 0,
-        offset: int = BASE,
-        *,
-        length: int | None = None,
-        offset_limit: int | None = None,
-    ) -> None:
-        self.heard: list[tuple[int, int]] = []
-        fs = CountingFileSystem()
-
-        def hear(at: int, found: Batch) -> None:
-            assert found.has_valid_crc
-            self.heard.append((at, found.base_offset))
-
-        async def main() -> ScanResult:
-            await write_once(fs, PATH, data)
-            end = len(data) if length is None else length
-            return await scan(fs, PATH, position, end, offset, hear, offset_limit=offset_limit)
-
-        self.result = run(main(), limit_s=10)
-        self.reads = fs.reads
+    def __init__(self, result: ScanResult, heard: list[tuple[int, int]], reads: list[tuple[int, int]]) -> None:
+        self.result = result
+        self.heard = heard
+        self.reads = reads
 
     @property
     def end(self) -> tuple[int, int, Tail]:
         return self.result.position, self.result.next_offset, self.result.tail
+
+
+async def scanned(
+    data: bytes,
+    position: int = 0,
+    offset: int = BASE,
+    *,
+    length: int | None = None,
+    offset_limit: int | None = None,
+) -> Scanned:
+    """Scan a file of these bytes from ``position``, where ``offset`` is due."""
+    heard: list[tuple[int, int]] = []
+    fs = CountingFileSystem()
+
+    def hear(at: int, found: Batch) -> None:
+        assert found.has_valid_crc
+        heard.append((at, found.base_offset))
+
+    await write_once(fs, PATH, data)
+    end = len(data) if length is None else length
+    result = await asyncio.wait_for(scan(fs, PATH, position, end, offset, hear, offset_limit=offset_limit), 10)
+    return Scanned(result, heard, fs.reads)
 
 
 def positions(parts: Sequence[bytes]) -> list[tuple[int, int]]:
@@ -93,9 +96,6 @@ def positions(parts: Sequence[bytes]) -> list[tuple[int, int]]:
         found.append((at, Batch(memoryview(part)).base_offset))
         at += len(part)
     return found
-
-
-# ---------------------------------------------------------------------------------------------------- the .idx file
 
 
 def checkpoint() -> Checkpoint:
@@ -111,7 +111,7 @@ def checkpoint() -> Checkpoint:
     )
 
 
-def test_idx_round_trip_and_layout() -> None:
+def test_an_index_is_laid_out_as_drawn_and_decoded_as_encoded() -> None:
     data = encode_idx(checkpoint())
     assert decode_idx(data) == checkpoint()
     body = data[12:-4]
@@ -141,130 +141,124 @@ def test_idx_of_a_wrong_body_is_a_format_error(body: bytes) -> None:
         decode_idx(IDX_MAGIC + struct.pack(">I", len(body)) + body + struct.pack(">I", crc32c(body)))
 
 
-# --------------------------------------------------------------------------------------------------------- scanning
-
-
-def test_an_empty_log_is_clean() -> None:
-    found = Scanned(b"")
+async def test_an_empty_log_is_clean() -> None:
+    found = await scanned(b"")
     assert found.end == (0, BASE, Tail.CLEAN)
     assert found.reads == []
 
 
-def test_whole_batches_are_clean() -> None:
+async def test_whole_batches_are_clean() -> None:
     """Each is heard once, in order, with its position; the bytes are read once."""
     parts = log()
-    found = Scanned(b"".join(parts))
+    found = await scanned(b"".join(parts))
     assert found.end == (sum(map(len, parts)), BASE + 8, Tail.CLEAN)
     assert found.heard == positions(parts)
     assert sum(size for _, size in found.reads) == sum(map(len, parts))
 
 
-def test_torn_at_every_byte_of_the_last_batch() -> None:
+async def test_a_log_torn_in_its_last_batch_is_torn_at_every_byte() -> None:
     """Good batches reach to where the last one begins, whatever is left of it; nothing left is clean."""
     *parts, last = log(3)
     good = b"".join(parts)
     for keep in range(len(last)):
-        found = Scanned(good + last[:keep])
+        found = await scanned(good + last[:keep])
         assert found.end == (len(good), BASE + 4, Tail.TORN if keep else Tail.CLEAN), keep
         assert found.heard == positions(parts)
 
 
-def test_a_torn_only_batch() -> None:
-    assert Scanned(log(1)[0][:-1]).end == (0, BASE, Tail.TORN)
+async def test_a_log_of_one_torn_batch_is_torn() -> None:
+    assert (await scanned(log(1)[0][:-1])).end == (0, BASE, Tail.TORN)
 
 
 @pytest.mark.parametrize("at", [16, 17, 21, 30, HEADER_BYTES, -1])
-def test_a_bad_last_batch_is_torn(at: int) -> None:
+async def test_a_bad_last_batch_is_torn(at: int) -> None:
     """Magic, CRC, header or records damaged: with nothing good behind it, it was never finished."""
     *parts, last = log(3)
     good = b"".join(parts)
-    found = Scanned(good + damaged(last, at % len(last)))
+    found = await scanned(good + damaged(last, at % len(last)))
     assert found.end == (len(good), BASE + 4, Tail.TORN)
     assert found.result.fault
 
 
 @pytest.mark.parametrize("at", [8, 11, 16, 17, 21, 30, HEADER_BYTES, -1])
 @pytest.mark.parametrize("bad", [0, 1, 2])
-def test_a_bad_batch_with_a_good_one_behind_is_broken(at: int, bad: int) -> None:
+async def test_a_bad_batch_with_a_good_one_behind_is_broken(at: int, bad: int) -> None:
     """Wherever the damage is and however many good ones follow; the fault says where the first of them stands."""
     parts = log(4)
     good = sum(map(len, parts[:bad]))
     follows = good + len(parts[bad])
     parts[bad] = damaged(parts[bad], at % len(parts[bad]))
-    found = Scanned(b"".join(parts))
+    found = await scanned(b"".join(parts))
     assert found.end == (good, BASE + 2 * bad, Tail.BROKEN)
     assert found.result.fault.endswith(f"a good batch follows at {follows}")
     assert found.heard == positions(parts)[:bad]
 
 
-def test_zeros_behind_the_last_batch_are_torn() -> None:
+async def test_zeros_behind_the_last_batch_are_torn() -> None:
     """Leave zeros behind the last batch, as a file system may after a loss of power."""
     parts = log(2)
     data = b"".join(parts)
-    assert Scanned(data + bytes(500)).end == (len(data), BASE + 4, Tail.TORN)
+    assert (await scanned(data + bytes(500))).end == (len(data), BASE + 4, Tail.TORN)
 
 
 @pytest.mark.parametrize("base", [BASE + 5, BASE + 3, BASE + 2, BASE, 0])
-def test_a_right_batch_with_a_wrong_base_offset_is_broken(base: int) -> None:
+async def test_a_right_batch_with_a_wrong_base_offset_is_broken(base: int) -> None:
     """A batch is missing, or stands twice: also when it is the last, since its bytes are whole."""
     parts = log(2)
     data = b"".join(parts)
-    found = Scanned(data + batch(base))
+    found = await scanned(data + batch(base))
     assert found.end == (len(data), BASE + 4, Tail.BROKEN)
     assert found.result.fault == f"a batch at offset {base}, but {BASE + 4} is due"
 
 
-def test_the_scan_ends_where_the_next_segment_begins() -> None:
+async def test_the_scan_ends_where_the_next_segment_begins() -> None:
     """Rule 5: leftovers of a failed write at or past the limit are neither heard nor judged, torn or good."""
     parts = log(4)
     good = sum(map(len, parts[:2]))
     for rest in (b"", parts[2], parts[2] + parts[3], parts[2][:20], damaged(parts[2]) + parts[3]):
-        found = Scanned(b"".join(parts[:2]) + rest, offset_limit=BASE + 4)
+        found = await scanned(b"".join(parts[:2]) + rest, offset_limit=BASE + 4)
         assert found.end == (good, BASE + 4, Tail.CLEAN)
         assert found.heard == positions(parts[:2])
 
 
-def test_a_log_that_ends_before_the_limit_says_so() -> None:
+async def test_a_log_that_ends_before_the_limit_says_so() -> None:
     parts = log(2)
-    assert Scanned(b"".join(parts), offset_limit=BASE + 5).end == (sum(map(len, parts)), BASE + 4, Tail.CLEAN)
+    assert (await scanned(b"".join(parts), offset_limit=BASE + 5)).end == (sum(map(len, parts)), BASE + 4, Tail.CLEAN)
 
 
-def test_a_limit_at_the_beginning_reads_nothing() -> None:
-    found = Scanned(b"".join(log()), offset_limit=BASE)
+async def test_a_limit_at_the_beginning_reads_nothing() -> None:
+    found = await scanned(b"".join(log()), offset_limit=BASE)
     assert found.end == (0, BASE, Tail.CLEAN)
     assert found.reads == []
 
 
-def test_starting_at_a_checkpoint_reads_only_what_is_behind_it() -> None:
+async def test_starting_at_a_checkpoint_reads_only_what_is_behind_it() -> None:
     """Damage before the checkpoint is not even looked at."""
     parts = log(50)
     start = sum(map(len, parts[:48]))
     data = bytes(start) + b"".join(parts[48:])
-    found = Scanned(data, start, BASE + 96)
+    found = await scanned(data, start, BASE + 96)
     assert found.end == (len(data), BASE + 100, Tail.CLEAN)
     assert found.heard == positions(parts)[48:]
     assert found.reads == [(start, len(data) - start)]
 
 
-def test_bytes_past_the_length_are_not_looked_at() -> None:
+async def test_bytes_past_the_length_are_not_read() -> None:
     """The length is what the fence made final, or what a checkpoint allows: the file may show more."""
     parts = log(4)
     good = sum(map(len, parts[:2]))
-    found = Scanned(b"".join(parts), length=good)
+    found = await scanned(b"".join(parts), length=good)
     assert found.end == (good, BASE + 4, Tail.CLEAN)
     assert max(at + size for at, size in found.reads) == good
 
 
 @pytest.mark.parametrize("missing", [1, 30, 100, 1000])
-def test_fewer_bytes_than_promised_is_a_format_error(missing: int) -> None:
+async def test_fewer_bytes_than_promised_is_a_format_error(missing: int) -> None:
     """Never an endless loop: wherever in a batch the readable bytes stop, also in front of one, or of all."""
     data = b"".join(log(3))
     missing = min(missing, len(data))
     with pytest.raises(FormatError, match=f"{len(data)} bytes are promised, {len(data) - missing} can be read"):
-        Scanned(data[: len(data) - missing], length=len(data))
-
-
-# ------------------------------------------------------------------------------------------------- a wrong length field
+        await scanned(data[: len(data) - missing], length=len(data))
 
 
 def with_length(data: bytes, size: int) -> bytes:
@@ -274,45 +268,45 @@ def with_length(data: bytes, size: int) -> bytes:
 
 @pytest.mark.parametrize("bad", [0, 1, 3])
 @pytest.mark.parametrize("wrong", [0, 60, 62, 105, 400, 1 << 20, 1 << 30, (1 << 31) - 1])
-def test_a_wrong_length_field_is_damage(bad: int, wrong: int) -> None:
+async def test_a_wrong_length_field_is_damage(bad: int, wrong: int) -> None:
     """Also when it reaches past all good batches, or past the file, and when no batch follows."""
     parts = log(4)
     good, size = sum(map(len, parts[:bad])), len(parts[bad])
     parts[bad] = with_length(parts[bad], wrong)
-    found = Scanned(b"".join(parts))
+    found = await scanned(b"".join(parts))
     assert found.end == (good, BASE + 2 * bad, Tail.BROKEN)
     assert "good batch follows" in found.result.fault or f"the batch is right with {size} bytes" in found.result.fault
 
 
-def test_a_wrong_length_field_that_ends_within_the_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wrong_length_field_that_ends_within_the_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The good batches lie in the length that it claims."""
     for block in (64, 200, 1 << 20):
         monkeypatch.setattr(batch_search, "READ_BYTES", block)
         parts = log(4)
         size = len(parts[0])
         parts[0] = with_length(parts[0], sum(map(len, parts)) - 10)
-        found = Scanned(b"".join(parts))
+        found = await scanned(b"".join(parts))
         assert found.end == (0, BASE, Tail.BROKEN)
         assert found.result.fault == f"the batch's CRC does not match; the batch is right with {size} bytes"
 
 
 @pytest.mark.parametrize("wrong", [10, 4000])
-def test_a_wrong_length_field_of_a_gap(wrong: int) -> None:
+async def test_a_wrong_length_field_of_a_gap_is_damage(wrong: int) -> None:
     (gap,) = build_gap(BASE, BASE + 50, 1)
-    assert Scanned(with_length(bytes(gap), wrong)).end == (0, BASE, Tail.BROKEN)
+    assert (await scanned(with_length(bytes(gap), wrong))).end == (0, BASE, Tail.BROKEN)
 
 
 @pytest.mark.parametrize("size", [1, 60])
-def test_a_torn_batch_that_holds_the_next_ones_is_torn_at_every_byte(size: int) -> None:
+async def test_a_torn_batch_that_holds_the_next_ones_is_torn_at_every_byte(size: int) -> None:
     """A mirrored topic holds batches as values: they are not a sign of damage."""
     inner = b"".join(batch(BASE + 1 + n, 1, size) for n in range(3))
     last = bytes(build_batch([Record(value=inner)], base_offset=BASE))
     for keep in range(1, len(last)):
-        assert Scanned(last[:keep]).end == (0, BASE, Tail.TORN), keep
+        assert (await scanned(last[:keep])).end == (0, BASE, Tail.TORN), keep
 
 
 @pytest.mark.parametrize("times", [1, 2, 7])
-def test_a_forged_crc_does_not_make_a_torn_batch_a_whole_one(times: int) -> None:
+async def test_a_forged_crc_does_not_make_a_torn_batch_a_whole_one(times: int) -> None:
     """A producer that means harm: what stands in front of each batch in its value has the CRC of the whole."""
     inner, goal = batch(BASE + 1), 0x12345678
     data = build_batch([Record(value=(bytes(4) + inner) * times + bytes(4))], base_offset=BASE)
@@ -325,7 +319,7 @@ def test_a_forged_crc_does_not_make_a_torn_batch_a_whole_one(times: int) -> None
     assert len(ends) == times
     assert all(crc32c(data[CRC_START:end]) == goal for end in ends)
     for keep in [*(end + len(inner) + more for end in ends for more in (-1, 0, 1, 4)), len(data) - 1]:
-        assert Scanned(bytes(data[:keep])).end == (0, BASE, Tail.TORN), keep
+        assert (await scanned(bytes(data[:keep]))).end == (0, BASE, Tail.TORN), keep
 
 
 def forge(data: bytearray, at: int, end: int, goal: int) -> None:
@@ -344,18 +338,15 @@ def forge(data: bytearray, at: int, end: int, goal: int) -> None:
     struct.pack_into("<I", data, at, register ^ crc32c(data[CRC_START:at]) ^ 0xFFFFFFFF)
 
 
-# --------------------------------------------------------------------------------------------- blocks and large logs
-
-
 @pytest.mark.parametrize("block", [HEADER_BYTES, 64, 100, 101, 150, 257, 1000])
-def test_batches_larger_than_a_read_block(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+async def test_batches_may_be_larger_than_a_read_block(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     """Block edges may fall anywhere: before, in and behind headers, and batches may be many blocks long."""
     monkeypatch.setattr(batch_search, "READ_BYTES", block)
     parts, offset = [], BASE
     for n, size in enumerate((1, 500, 30, 2000, 1, 1, 90, 700)):
         parts.append(batch(offset, n + 1, size))
         offset += n + 1
-    found = Scanned(b"".join(parts))
+    found = await scanned(b"".join(parts))
     assert found.end == (sum(map(len, parts)), offset, Tail.CLEAN)
     assert found.heard == positions(parts)
     largest = max(map(len, parts))
@@ -363,32 +354,34 @@ def test_batches_larger_than_a_read_block(monkeypatch: pytest.MonkeyPatch, block
 
 
 @pytest.mark.parametrize("block", [64, 101, 200, 1000])
-def test_a_garbage_length_costs_one_read_and_is_judged(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+async def test_a_damaged_length_that_fits_the_file_hides_no_good_batch(
+    monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
     """A length field that is damaged, but fits the file, does not hide the good batches inside it."""
     monkeypatch.setattr(batch_search, "READ_BYTES", block)
     parts = log(6, 50)
     bad = bytearray(parts[1])
     struct.pack_into(">i", bad, 8, sum(map(len, parts[1:4])) - 12)
-    found = Scanned(parts[0] + bytes(bad) + b"".join(parts[2:]))
+    found = await scanned(parts[0] + bytes(bad) + b"".join(parts[2:]))
     assert found.end == (len(parts[0]), BASE + 2, Tail.BROKEN)
 
 
 @pytest.mark.parametrize("block", range(64, 700, 53))
 @pytest.mark.parametrize("size", [10, 300, 1500])
-def test_a_good_batch_behind_damage_is_found_across_blocks(
+async def test_a_good_batch_behind_damage_is_found_across_blocks(
     monkeypatch: pytest.MonkeyPatch, block: int, size: int
 ) -> None:
     """One good batch, alone behind the damage, longer than a block or across its edge: never silently cut (rule 4)."""
     monkeypatch.setattr(batch_search, "READ_BYTES", block)
     first, second = batch(BASE, 1, 77), batch(BASE + 1, 1, size)
-    found = Scanned(damaged(first) + second)
+    found = await scanned(damaged(first) + second)
     assert found.end == (0, BASE, Tail.BROKEN)
     assert found.result.fault == f"the batch's CRC does not match; a good batch follows at {len(first)}"
 
 
 @pytest.mark.parametrize("block", [64, 130, 500])
-def test_a_torn_tail_longer_than_a_block_is_torn(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+async def test_a_torn_tail_longer_than_a_block_is_torn(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr(batch_search, "READ_BYTES", block)
     good, last = batch(BASE), batch(BASE + 1, 1, 3000)
-    found = Scanned(good + last[:-1])
+    found = await scanned(good + last[:-1])
     assert found.end == (len(good), BASE + 1, Tail.TORN)

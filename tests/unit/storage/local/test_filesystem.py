@@ -98,7 +98,9 @@ def numbered(length: int) -> bytes:
     return b"".join(b"%09d\n" % n for n in range(length // 10 + 1))[:length]
 
 
-async def test_a_fence_stops_another_process_which_acknowledges_nothing_after_it(tmp_path: Path, writer: Writer) -> None:
+async def test_a_fence_stops_another_process_which_acknowledges_nothing_after_it(
+    tmp_path: Path, writer: Writer
+) -> None:
     async with opened(tmp_path) as fs:
         writer.read_until(500)
         await fs.rename("/d/.spare", "/d/final")

@@ -113,7 +113,9 @@ async def test_more_buffers_than_one_system_call_takes_are_all_written(tmp_path:
         await appender.close()
 
 
-async def test_all_flushes_of_one_drain_are_acknowledged_by_one_wake_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_flushes_of_one_drain_are_acknowledged_by_one_wake_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with opened(tmp_path) as fs:
         appenders = [await fs.create(f"/{n}") for n in range(10)]
         held = threading.Event()

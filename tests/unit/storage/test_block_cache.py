@@ -1,0 +1,230 @@
+"""A process's cache of blocks and indexes: what readers share, how much is kept, and how reads end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bmq.core.model import SegmentName
+from bmq.core.records.batch import Record, build_batch, build_gap
+from bmq.storage.block_cache import BlockCache, ReadConfig
+from bmq.storage.filesystem import StorageUnavailable, write_once
+from bmq.storage.log_reader import LogReader
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.unit.storage.stored_segments import (
+    BLOCK,
+    PATH,
+    S,
+    SlowFileSystem,
+    batch,
+    batches,
+    offsets,
+    put,
+    read_all,
+    reader,
+)
+
+
+async def test_all_readers_that_wait_for_a_block_share_one_read() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 50), idx=True)
+    await put(fs, S(50, 1, 1), batches(50, 55))
+    log = reader(fs, ahead_max=0)
+    answers = await asyncio.gather(*(log.read(0, 700, 55) for _ in range(100)))
+    assert set(answers) == {b"".join(batches(0, 4))}
+    assert fs.log_reads == [(PATH.log(S(0, 1, 0)), 0)]
+    assert fs.idx_reads == 1
+    fs.log_reads.clear()
+    answers = await asyncio.gather(*(log.read(50, 1, 55) for _ in range(100)))
+    assert set(answers) == {batch(50)}
+    assert fs.log_reads == [(PATH.log(S(50, 1, 1)), 0)]
+
+
+async def test_a_block_is_read_once_and_kept_under_the_budget() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 100), idx=True)  # 17 blocks
+    await put(fs, S(100, 1, 1), [])
+    log = reader(fs, cache_bytes=20 * BLOCK, ahead_max=0)
+    for _ in range(2):
+        assert await read_all(log, 0, 100) == list(range(100))
+    assert len(fs.log_reads) == len(set(fs.log_reads))
+    assert log.pool.cached_bytes == 100 * len(batch(0))
+    small = reader(fs, cache_bytes=4 * BLOCK, ahead_max=0)
+    assert await read_all(small, 0, 100) == list(range(100))
+    assert small.pool.cached_bytes <= 4 * BLOCK
+
+
+def test_the_least_recently_used_block_makes_room() -> None:
+    pool = BlockCache(MemoryFileSystem(MemoryStorage(), "h"), ReadConfig(block_bytes=BLOCK, cache_bytes=2 * BLOCK))
+    pool.keep("a", 0, b"0" * BLOCK)
+    pool.keep("a", 1, b"1" * BLOCK)
+    assert pool.cached("a", 0, BLOCK) is not None
+    pool.keep("a", 2, b"2" * BLOCK)
+    assert pool.cached("a", 1, 1) is None
+    assert pool.cached("a", 0, BLOCK) is not None
+    assert pool.cached("a", 2, BLOCK) == b"2" * BLOCK
+    pool.keep("a", 2, b"2")  # a shorter reading of the same block does not replace it
+    assert pool.cached("a", 2, BLOCK) == b"2" * BLOCK
+    pool.keep("b", 0, b"3" * (3 * BLOCK))  # larger than the whole budget
+    assert pool.cached_bytes == 2 * BLOCK
+
+
+async def test_rule_5_a_block_past_the_known_end_is_kept_only_up_to_it() -> None:
+    """Two watermarks over one open file: what lay past the first when the block was read is read again."""
+
+    fs = SlowFileSystem()
+    appender = await fs.create(PATH.log(S(0, 1, 0)))
+    appender.write(b"".join(batches(0, 3)))
+    await appender.flush()
+    log = reader(fs)
+    size = len(batch(0))
+    assert offsets(await log.read(0, 1 << 20, 2)) == [0, 1]
+    assert log.pool.cached_bytes == 2 * size
+    assert offsets(await log.read(0, 1 << 20, 2)) == [0, 1]
+    assert len(fs.log_reads) == 1
+    assert offsets(await log.read(0, 1 << 20, 3)) == [0, 1, 2]
+    assert len(fs.log_reads) == 2
+    assert log.pool.cached_bytes == 3 * size
+
+
+async def test_readers_with_another_watermark_do_not_share_a_block_past_the_known_end() -> None:
+    fs = SlowFileSystem()
+    appender = await fs.create(PATH.log(S(0, 1, 0)))
+    appender.write(b"".join(batches(0, 2)))
+    await appender.flush()
+    log = reader(fs)
+    await log.segments.cover(3)
+    early = asyncio.create_task(log.read(0, 1 << 20, 2))
+    await asyncio.sleep(0.005)
+    assert fs.log_reads  # its block is on the way
+    appender.write(batch(2))
+    await appender.flush()
+    late = asyncio.create_task(log.read(0, 1 << 20, 3))
+    await asyncio.sleep(0.001)
+    assert fs.running == 2
+    assert offsets(await early) == [0, 1]
+    assert offsets(await late) == [0, 1, 2]
+
+
+async def test_the_next_block_of_a_sequential_reader_is_read_ahead() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 100), idx=True)
+    await put(fs, S(100, 1, 1), [])
+    log = reader(fs)
+    await log.read(0, 1, 100)
+    await asyncio.sleep(1)
+    path = PATH.log(S(0, 1, 0))
+    assert fs.log_reads == [(path, 0), (path, BLOCK)]
+    await log.read(60, 1, 100)  # not sequential
+    await asyncio.sleep(1)
+    assert len(fs.log_reads) == 4
+    await log.read(61, 1, 100)  # goes on where the last one ended
+    await asyncio.sleep(1)
+    assert len(fs.log_reads) == 5
+    assert log.pool.ahead == 0
+
+
+async def test_reads_in_flight_are_bounded() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 200), idx=True)
+    await put(fs, S(200, 1, 1), [])
+    log = reader(fs, reads_max=3)
+    answers = await asyncio.gather(*(log.read(offset, 1, 200) for offset in range(200)))
+    assert [offsets(answer) for answer in answers] == [[offset] for offset in range(200)]
+    assert fs.running_max == 3
+
+
+async def test_indexes_are_kept_under_their_budget() -> None:
+    fs = SlowFileSystem()
+    for n in range(20):
+        await put(fs, S(n * 20, 1, n), batches(n * 20, n * 20 + 20), idx=True)
+    log = reader(fs, index_bytes=3_000)
+    assert await read_all(log, 0, 400) == list(range(400))
+    assert 0 < log.pool.facts_bytes <= 3_000
+
+
+async def test_a_cancelled_reader_does_not_cancel_the_read_of_the_others() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 5), idx=True)
+    await put(fs, S(5, 1, 1), [])
+    log = reader(fs)
+    await log.read(0, 1, 5)
+    log.pool._blocks.clear()
+    fs.log_reads.clear()
+    tasks = [asyncio.create_task(log.read(0, 1, 5)) for _ in range(3)]
+    await asyncio.sleep(0.005)
+    tasks[0].cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(outcomes[0], asyncio.CancelledError)
+    assert outcomes[1:] == [batch(0), batch(0)]
+    assert len(fs.log_reads) == 1
+
+
+async def test_the_last_reader_that_leaves_cancels_the_read_and_a_new_one_begins_another() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 5))
+    log = reader(fs)
+    await log.segments.cover(5)
+    tasks = [asyncio.create_task(log.read(0, 1, 5)) for _ in range(3)]
+    await asyncio.sleep(0.005)
+    assert fs.running == 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not log.pool._shared
+    await asyncio.sleep(0)
+    assert fs.running == 0
+    assert await log.read(0, 1, 5) == batch(0)
+
+
+async def test_a_failed_read_fails_for_all_that_share_it_and_is_not_kept() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 5), idx=True)
+    log = reader(fs)
+    fs.fails = True
+    outcomes = await asyncio.gather(*(log.read(0, 1, 5) for _ in range(3)), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [StorageUnavailable] * 3
+    fs.fails = False
+    assert await log.read(0, 1, 5) == batch(0)
+
+
+async def test_close_cancels_the_reads_under_way() -> None:
+    fs = SlowFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 5))
+    log = reader(fs)
+    await log.segments.cover(5)
+    task = asyncio.create_task(log.read(0, 1, 5))
+    await asyncio.sleep(0.001)
+    await log.pool.close()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert fs.running == 0
+
+
+def test_a_read_config_out_of_range_names_the_setting() -> None:
+    with pytest.raises(ValueError, match="block_bytes=10"):
+        ReadConfig(block_bytes=10).validate()
+    with pytest.raises(ValueError, match="reads_max"):
+        ReadConfig(reads_max=0).validate()
+
+
+async def test_a_repaired_segment_is_read_as_it_is_now() -> None:
+    """`bmq segment repair` replaces a file: what is kept of the old one goes when it does not fit, and with age."""
+
+    fs = MemoryFileSystem(MemoryStorage(), "h")
+    now = 0.0
+    pool = BlockCache(fs, ReadConfig(block_age_s=600), monotonic=lambda: now)
+    name = SegmentName(0, 1, 0)
+    old = [build_batch([Record(value=b"old" * 20)], base_offset=offset) for offset in range(40)]
+    gap = next(build_gap(0, 2, 1))
+    await write_once(fs, PATH.log(name), b"".join(old))
+    reader = LogReader(pool, PATH)
+    for offset in range(0, 40, 8):
+        await reader.read(offset, 1 << 20, 40)
+    await fs.delete(PATH.log(name))
+    await write_once(fs, PATH.log(name), bytes(gap) + b"".join(old[2:]))
+    assert (await reader.read(0, 1, 40)).startswith(old[0]), "from the cache"
+    now = 601.0
+    assert await reader.read(0, 1, 40) == gap
+    assert await reader.read(39, 1 << 20, 40) == old[39]
