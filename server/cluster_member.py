@@ -127,16 +127,17 @@ class ClusterMember:
 
     def _is_needed(self, has_partitions: Callable[[], bool]) -> bool:
         own, view = self.view.own, self.view
-        if not self.membership.is_member:
+        others = [member for member in view.members.values() if member.incarnation != own]
+        if not self.membership.is_member or not others:
             return False
         shown = view.members.get(own)
         if shown is not None and not shown.is_draining:
             return True  # the drain is not published yet
-        others = [member for member in view.members.values() if member.incarnation != own and not member.is_draining]
+        stay = [member for member in others if not member.is_draining]
         has_shards = any(owner.incarnation == own for owner in view.shards.values())
         return view.controller is not None and (
-            (has_partitions() and any(member.has("broker") for member in others))
-            or (has_shards and any(member.has("coordinator") for member in others))
+            (has_partitions() and any(member.has("broker") for member in stay))
+            or (has_shards and any(member.has("coordinator") for member in stay))
         )
 
     def _failed(self, why: str) -> None:

@@ -14,12 +14,14 @@ from bmq.core.model import PartitionKey
 from bmq.meta.cluster.keys import assignment_prefix, controller_key, members_prefix
 from bmq.meta.cluster.member import Address
 from bmq.meta.kv import KeyValue
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.kv_sqlite import SqliteKeyValue
 from bmq.server.cluster_facts import Operations
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.single_node import single_node
+from tests.harness.waiting import now
 
 pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 CONFIG = NodeConfig(default_replication_factor=1, meta="sqlite:///kv.db")
@@ -57,6 +59,24 @@ async def test_a_process_elects_itself_and_assigns_itself_everything(tmp_path: P
         await left.wait()
     assert await keys(kv, members_prefix("bmq")) == []
     await kv.close()
+
+
+@pytest.mark.loops("virtual")
+async def test_a_process_that_ends_does_not_wait_for_a_store_that_takes_no_writes() -> None:
+    """End the only member while it cannot write that it drains, as on a full disk: no process would read that."""
+    store = MemoryStore()
+    kv, fs = MemoryKeyValue(store, random=Random(0)), MemoryFileSystem(MemoryStorage(Random(0)), "n")
+    async with single_node(CONFIG, fs, kv) as node:
+        node.joined.is_at(http=HTTP)
+        await node.start()
+        await node.admin.create_topic("orders", 3)
+        await owned(node, "orders", 3)
+        store.stop()
+        began = now()
+        await node.leave(began + 7.5)
+        took_s = now() - began
+        store.start(now())
+    assert took_s == 0.0
 
 
 @pytest.mark.leaves_tasks
