@@ -258,7 +258,7 @@ def _store_trouble(node: Node) -> str:
     age_s = node.joined.membership.lease_age_s
     if age_s <= TTL_S:
         return ""
-    return f"the metadata store has not renewed this process's lease for {age_s:.0f} s: is etcd up and reachable?"
+    return f"the metadata store has not renewed this process's lease for {age_s:.0f} s: is it up and reachable?"
 
 
 def _partitions_not_served(node: Node) -> str:

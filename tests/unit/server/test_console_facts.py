@@ -218,7 +218,7 @@ def test_storage_that_acknowledges_nothing_leaves_the_process_ready() -> None:
 def test_a_store_that_is_silent_is_said_aloud() -> None:
     """The process serves what it has: it stays ready."""
     process = cast(Any, node())
-    for age_s, said in ((0.0, ""), (TTL_S, ""), (40.4, "has not renewed this process's lease for 40 s: is etcd up")):
+    for age_s, said in ((0.0, ""), (TTL_S, ""), (40.4, "has not renewed this process's lease for 40 s: is it up")):
         process.joined.membership.lease_age_s = age_s
         is_ready, reason = console_state(process).is_ready()
         assert is_ready
