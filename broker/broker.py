@@ -371,12 +371,16 @@ class Broker:
     async def _end_files(self, deadline: float) -> None:
         """Delete the precreated segments that nothing uses, and write the deferred indexes, until ``deadline``."""
         late = self.shared.deferred_indexes
+        ending = asyncio.gather(self.shared.precreated.close(), late.finish())
         try:
-            async with asyncio.timeout_at(deadline):
-                await asyncio.gather(self.shared.precreated.close(), late.finish())
-        except TimeoutError:
-            _log.warning("%d segments' indexes are not written: their partitions' next owners write them", len(late))
-            await late.abandon()
+            await asyncio.wait((ending,), timeout=deadline - asyncio.get_running_loop().time())
+            if ending.done():
+                ending.result()
+            elif count := len(late):  # before the cancellation: it ends those that are being written
+                _log.warning("%d segments' indexes are not written: their partitions' next owners write them", count)
+        finally:
+            await cancel_and_wait(ending)
+        await late.abandon()
 
     async def _close_one(self, key: PartitionKey) -> None:
         async with self._opening:  # the same bound as for opening

@@ -43,7 +43,10 @@ class OwnedTasks:
             task.cancel()
 
     async def finish(self) -> None:
-        """Wait until the tasks have ended that run now, except the one that calls this."""
+        """Wait until the tasks have ended that run now, except the one that calls this.
+
+        If this wait is cancelled, by a time-out too, so are the tasks.
+        """
         await asyncio.gather(*self._others(), return_exceptions=True)
 
     async def close(self) -> None:

@@ -62,3 +62,24 @@ async def test_storage_that_is_away_is_asked_a_few_times_and_the_operator_hears_
     await asyncio.sleep(ATTEMPTS)
     (report,) = broker.reports
     assert "could not write the index" in report
+
+
+async def test_a_broker_that_cannot_write_its_indexes_in_time_counts_them_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The writing is cancelled then, and still counts."""
+
+    storage = MemoryStorage(Random(1))
+    fs = MemoryFileSystem(storage, "b")
+    broker = lone_broker(fs, MemoryKeyValue(MemoryStore(), random=Random(1)), incarnation="b", clock=LoopClock())
+    files = SegmentFiles(broker.shared, PATH, is_synced=False, replication=3)
+    await write_once(fs, PATH.log(NAME), b"x" * LENGTH)
+    storage.faults = Faults(waits_for_namenode=1.0)
+    storage.restart_namenode(1000.0)
+    late = broker.shared.deferred_indexes
+    for _ in range(3):
+        late.add(files, NAME, LENGTH, b"index", after_ms=0)
+    await broker.close()
+    texts = [record.getMessage() for record in caplog.records]
+    assert "3 segments' indexes are not written: their partitions' next owners write them" in texts
+    assert len(late) == 0
