@@ -249,11 +249,11 @@ class JournalWriter:
                 elif self._appender is not None and asyncio.get_running_loop().time() >= self._fuller_at:
                     self._plan_fuller_file()
                     self._opening = self._open_next(is_fuller=True)
-            if self._opening is not None:
-                await self._discard(self._opening)
             if self._appender is not None:
                 await self._close_file(self._appender)
                 self._appender = None
+            if self._opening is not None:  # last: a creation may take longer than the process has to end
+                await self._discard(self._opening)
         except asyncio.CancelledError:
             if self._appender is not None:
                 self._appender.abort()

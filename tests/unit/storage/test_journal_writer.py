@@ -1011,6 +1011,22 @@ async def test_a_journal_that_ends_while_its_next_file_is_created_leaves_no_file
     assert not world.storage.appenders
 
 
+async def test_a_journal_that_ends_closes_its_file_before_the_next_one_is_created() -> None:
+    """The process is given some seconds to end: it need not leave the open file to be fenced by others."""
+
+    world, fs = slow_world()
+    task = asyncio.create_task(world.journal.run())
+    await world.append(full(1))
+    fs.is_slow = True
+    while fs.creates < 2:
+        await world.append(full(1))
+    world.journal.close()
+    await asyncio.sleep(1.0)
+    assert world.storage.open_files() == {}
+    await task
+    assert await world.files() == [1]
+
+
 async def test_old_files_that_could_not_be_deleted_are_deleted_later_and_delay_nothing() -> None:
     world, fs = slow_world()
     async with world.running():
