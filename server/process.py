@@ -53,6 +53,9 @@ from bmq.storage.open import open_filesystem
 _log = logging.getLogger("bmq")
 NOTICE_S = 3.0
 """A root or store that takes longer to open is named in the log; a call to HDFS times out only after 15 s."""
+COMPILED_AFTER_S = 0.5
+"""Time between ``ready`` and loading the compiled check of records, which takes the interpreter's lock for about a
+second.  Partitions that are assigned at the start are opened meanwhile, and clients wait for those."""
 
 
 class CannotServe(Exception):
@@ -208,8 +211,10 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def load_walk() -> None:
     """Switch the check of produced records to compiled code, which loads in a second beside clients' requests.
 
-    Until then, and without it, records are checked in Python, a hundred times slower.
+    Begins `COMPILED_AFTER_S` later.  Until the end, and without compiled code, records are checked in Python, a hundred
+    times slower.
     """
+    await asyncio.sleep(COMPILED_AFTER_S)
     try:
         is_compiled = await asyncio.to_thread(WALKER.load_compiled)
     except (ImportError, OSError, RuntimeError) as error:  # numba does not fit numpy, or cannot cache machine code

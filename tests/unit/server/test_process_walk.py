@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -38,9 +39,28 @@ async def test_a_line_says_how_records_are_checked(
 ) -> None:
     monkeypatch.setattr(process, "WALKER", Walker(load))
     monkeypatch.setattr("gc.freeze", lambda: None)
+    monkeypatch.setattr(process, "COMPILED_AFTER_S", 0)
     with caplog.at_level(logging.INFO):
         await process.load_walk()
     (record,) = caplog.records
     assert record.levelno == level
     (line,) = lines(caplog)
     assert text in line
+
+
+async def test_the_compiled_check_is_not_loaded_while_the_first_partitions_are_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loads: list[float] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(process, "WALKER", Walker(lambda: not loads))
+    monkeypatch.setattr("gc.freeze", lambda: None)
+
+    async def in_thread(load: Callable[[], bool]) -> bool:
+        loads.append(loop.time())
+        return load()
+
+    monkeypatch.setattr(asyncio, "to_thread", in_thread)
+    began = loop.time()
+    await process.load_walk()
+    assert loads == [began + process.COMPILED_AFTER_S]
