@@ -32,7 +32,7 @@ class Candidate:
         return await self.election.campaign()
 
 
-async def test_one_is_elected_and_the_next_when_he_resigns() -> None:
+async def test_one_candidate_is_elected_and_another_when_it_resigns() -> None:
     store = MemoryStore()
     a, b = Candidate(store, "a"), Candidate(store, "b")
     first = await a.elected()
@@ -79,7 +79,7 @@ def test_of_many_at_once_one_is_elected_whatever_the_store_answers() -> None:
         run(main(seed), seed)
 
 
-async def test_rule_7_who_cannot_renew_stops_before_his_lease_ends_and_goes_on_when_it_has_not() -> None:
+async def test_rule_7_a_leader_that_cannot_renew_stops_before_its_lease_ends_and_goes_on_if_it_has_not_ended() -> None:
     store = MemoryStore()
     a = Candidate(store, "a")
     leadership = await a.elected()

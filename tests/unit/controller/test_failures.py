@@ -95,7 +95,7 @@ def test_every_state_with_every_event(state: MemberState, kind: type[Event]) -> 
     assert failures.declared_dead - before == (Counter({cause: 1}) if effects == DEAD else Counter())
 
 
-def test_the_table_is_whole() -> None:
+def test_every_state_has_an_entry_for_every_event() -> None:
     assert TABLE.keys() == set(itertools.product(MemberState, EVENTS))
 
 
@@ -116,7 +116,7 @@ def test_rule_7_a_lease_that_ends_around_an_outage_is_not_believed_for_one_ttl(
     assert failures.is_living("m")
 
 
-def test_rule_7_after_that_ttl_it_is() -> None:
+def test_rule_7_a_lease_that_ends_one_ttl_after_an_outage_is_believed() -> None:
     failures = brought_to(MemberState.ALIVE)
     failures.handle(AWAY, 50)
     failures.handle(BACK, 60)
@@ -124,7 +124,7 @@ def test_rule_7_after_that_ttl_it_is() -> None:
 
 
 @pytest.mark.parametrize("state", [MemberState.GONE_PROBED, MemberState.GONE_ANSWERED, MemberState.GONE_FAILED])
-def test_who_does_not_join_again_in_that_time_is_dead(state: MemberState) -> None:
+def test_a_member_that_does_not_join_again_within_its_time_is_dead(state: MemberState) -> None:
     failures = brought_to(state)
     failures.handle(BACK, 60)
     assert failures.wakes_at() == 70
@@ -133,7 +133,7 @@ def test_who_does_not_join_again_in_that_time_is_dead(state: MemberState) -> Non
     assert failures.state("m") is None
 
 
-def test_gone_and_not_answering_is_dead_at_once_when_the_store_is_there() -> None:
+def test_a_member_without_key_and_answer_is_dead_at_once_while_the_store_is_there() -> None:
     failures = brought_to(MemberState.GONE_PROBED)
     failures.handle(BACK, 60)
     assert failures.handle(FAILED, 61) == DEAD
@@ -163,7 +163,7 @@ def test_a_proxy_that_reports_all_the_time_costs_two_probes_a_second() -> None:
     assert 15 <= probes <= 10 / PROBE_GAP_S + 1
 
 
-def test_a_report_during_a_probe_is_looked_into_afterwards() -> None:
+def test_a_report_during_a_probe_is_followed_by_another_probe() -> None:
     failures = brought_to(MemberState.PROBED_AND_DOUBTED)
     assert failures.handle(ANSWERED, 0.1) == []
     assert failures.state("m") is MemberState.DOUBTED
@@ -171,7 +171,7 @@ def test_a_report_during_a_probe_is_looked_into_afterwards() -> None:
     assert failures.handle(TICK, PROBE_GAP_S) == PROBE
 
 
-def test_the_dead_one_may_join_again() -> None:
+def test_a_dead_member_may_join_again() -> None:
     failures = brought_to(MemberState.DEAD)
     assert failures.handle(GONE, 1) == []
     assert not failures.is_living("m")
@@ -185,7 +185,7 @@ def test_a_store_that_was_never_away_gives_no_grace() -> None:
     assert failures.handle(GONE, 2) == DEAD
 
 
-def test_nobody_is_watched_who_was_never_seen() -> None:
+def test_events_of_an_unknown_member_have_no_effect() -> None:
     failures = FailureDetector(TTL_S)
     for kind in EVENTS:
         if kind is not MemberSeen:

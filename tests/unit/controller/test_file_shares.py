@@ -124,7 +124,7 @@ def test_room_to_spare_is_given_evenly_beside_what_is_wanted() -> None:
     assert (shares.share("a"), shares.share("b")) == (40 + spare, 10 + spare)
 
 
-def test_who_is_silent_keeps_its_part_for_a_while() -> None:
+def test_a_silent_broker_keeps_its_share_for_a_while() -> None:
     shares = divided(a=report(50, 50), b=report(50, 50), c=report(50, 50))
     now = STALE_S
     found = round_of(shares, now, a=report(37, 60, 1), b=report(37, 60))
@@ -215,7 +215,9 @@ def test_room_is_divided_in_proportion(room: int, wanted: dict[str, tuple[int, i
         (9, (0, 0), (9, 9), (1, 1)),
     ],
 )
-def test_parts(room: int, weights: tuple[int, ...], limits: tuple[int, ...], parts: tuple[int, ...]) -> None:
+def test_room_is_divided_into_whole_parts_within_their_limits(
+    room: int, weights: tuple[int, ...], limits: tuple[int, ...], parts: tuple[int, ...]
+) -> None:
     names = "abc"[: len(parts)]
     found = divide_by_weight(room, dict(zip(names, weights, strict=True)), dict(zip(names, limits, strict=True)))
     assert tuple(found[name] for name in names) == parts

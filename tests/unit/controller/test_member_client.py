@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -51,37 +50,35 @@ class FakePeers:
         return answer
 
 
-def result(act: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(act)
-
-
 def asking(peers: FakePeers) -> PeerMemberClient:
     return PeerMemberClient(cast(Peers, peers))
 
 
-def test_one_answer_of_two_is_life_also_from_one_who_does_not_serve() -> None:
+async def test_one_answer_of_two_pings_is_life_even_if_it_is_a_refusal() -> None:
     peers = FakePeers(LOST, PingResponse(is_serving=False))
-    assert result(asking(peers).probe(MEMBER)) is Evidence.LIFE
+    assert await asking(peers).probe(MEMBER) is Evidence.LIFE
     assert len(peers.keys) == PINGS
 
 
-def test_no_answer_to_two_pings_is_death() -> None:
+async def test_two_pings_without_an_answer_are_silence() -> None:
     peers = FakePeers(LOST, LOST)
-    assert result(asking(peers).probe(MEMBER)) is Evidence.SILENCE
+    assert await asking(peers).probe(MEMBER) is Evidence.SILENCE
     assert peers.keys == [InternalKey.PING] * PINGS
 
 
 @pytest.mark.parametrize("evidence", [Evidence.NONE, Evidence.LIFE])
-def test_without_a_descriptor_nothing_is_shown_and_a_refusal_by_the_member_itself_is_life(evidence: Evidence) -> None:
+async def test_without_a_descriptor_nothing_is_shown_and_a_refusal_by_the_member_itself_is_life(
+    evidence: Evidence,
+) -> None:
     peers = FakePeers(LOST, PeerLost("Too many open files", was_sent=False, evidence=evidence))
-    assert result(asking(peers).probe(MEMBER)) is evidence
+    assert await asking(peers).probe(MEMBER) is evidence
     assert len(peers.keys) == PINGS, "it is not asked again at once: the next try would fail likewise"
 
 
 @pytest.mark.parametrize("evidence", [Evidence.REFUSED, Evidence.REPLACED])
-def test_the_last_failure_says_what_is_there_instead(evidence: Evidence) -> None:
+async def test_the_last_failure_says_what_is_there_instead(evidence: Evidence) -> None:
     peers = FakePeers(LOST, PeerLost("not here", was_sent=False, evidence=evidence))
-    assert result(asking(peers).probe(MEMBER)) is evidence
+    assert await asking(peers).probe(MEMBER) is evidence
 
 
 class HeldUpPeers(FakePeers):
@@ -99,6 +96,7 @@ class HeldUpPeers(FakePeers):
         return await super().probe(member, timeout_s)
 
 
+@pytest.mark.loops("asyncio")
 @pytest.mark.parametrize(
     ("stops", "answers", "evidence"),
     [
@@ -108,41 +106,43 @@ class HeldUpPeers(FakePeers):
         (PINGS_MAX, [LOST] * PINGS_MAX, Evidence.SILENCE),
     ],
 )
-def test_a_ping_during_a_stop_of_our_own_does_not_count(stops: int, answers: list[object], evidence: Evidence) -> None:
+async def test_a_ping_during_a_stop_of_our_own_does_not_count(
+    stops: int, answers: list[object], evidence: Evidence
+) -> None:
     peers = HeldUpPeers(stops, *answers)
-    assert result(PeerMemberClient(cast(Peers, peers), ping_s=0.2).probe(MEMBER)) is evidence
+    assert await PeerMemberClient(cast(Peers, peers), ping_s=0.2).probe(MEMBER) is evidence
     assert not peers.answers, "so many pings"
 
 
-def test_a_load_is_read() -> None:
+async def test_a_brokers_load_is_decoded() -> None:
     topic = uuid.UUID(int=1)
     peers = FakePeers(LoadResponse(partitions=(PartitionLoad(topic, 2, 10, 20, 3),)))
-    assert result(asking(peers).load(MEMBER)) == [Measured(PartitionKey(topic, 2), 10, 20, 3)]
+    assert await asking(peers).load(MEMBER) == [Measured(PartitionKey(topic, 2), 10, 20, 3)]
 
 
-def test_a_report_of_open_files_is_read() -> None:
+async def test_a_brokers_report_of_open_files_is_decoded() -> None:
     peers = FakePeers(OpenFilesResponse(held=1, closing=2, waiting=3, refused=4, limit_max=5))
-    found = result(asking(peers).open_files(MEMBER, 7))
+    found = await asking(peers).open_files(MEMBER, 7)
     assert found == OpenFileReport(held=1, closing=2, waiting=3, refused=4, limit_max=5)
     assert peers.messages == [OpenFilesRequest(7, int(SHARE_S * 1000))]
 
 
 @pytest.mark.parametrize("error", [LOST, TimeoutError(), RequestError(ErrorCode.UNSUPPORTED_VERSION, "")])
-def test_who_reports_no_open_files_has_none_that_are_shared(error: Exception) -> None:
+async def test_a_broker_without_the_report_has_no_open_files_to_share(error: Exception) -> None:
     peers = FakePeers(error)
-    assert result(asking(peers).open_files(MEMBER, None)) is None
+    assert await asking(peers).open_files(MEMBER, None) is None
     assert peers.messages == [OpenFilesRequest(-1, 0)]
 
 
 @pytest.mark.parametrize("error", [LOST, TimeoutError(), RequestError(ErrorCode.UNSUPPORTED_VERSION, "")])
-def test_who_does_not_say_what_he_carries_is_asked_again_later(error: Exception) -> None:
-    assert result(asking(FakePeers(error)).load(MEMBER)) is None
+async def test_a_broker_whose_load_cannot_be_read_has_no_load(error: Exception) -> None:
+    assert await asking(FakePeers(error)).load(MEMBER) is None
 
 
-def test_leaving_is_asked_for_and_no_answer_is_told() -> None:
+async def test_a_drain_request_without_an_answer_is_an_error() -> None:
     peers = FakePeers(LeaveResponse(), LOST)
-    result(asking(peers).leave(MEMBER))
+    await asking(peers).leave(MEMBER)
     assert peers.keys == [InternalKey.LEAVE]
     with pytest.raises(RequestError) as caught:
-        result(asking(peers).leave(MEMBER))
+        await asking(peers).leave(MEMBER)
     assert caught.value.code is ErrorCode.BROKER_NOT_AVAILABLE

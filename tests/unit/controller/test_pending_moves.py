@@ -58,7 +58,7 @@ async def test_a_move_is_over_when_its_target_owns_the_partition() -> None:
         assert len(made) == 0
 
 
-async def test_a_move_that_takes_too_long_is_told_as_not_over() -> None:
+async def test_a_move_that_takes_too_long_ends_as_not_finished() -> None:
     async with watching() as (made, kv, _done):
         await owns(kv, 0, "a")
         made.add(move())
@@ -75,7 +75,7 @@ async def test_a_partition_that_is_deleted_meanwhile_was_not_moved() -> None:
         assert (len(made), made.past) == (0, ())
 
 
-async def test_what_takes_nothing_from_a_living_owner_is_not_waited_for() -> None:
+async def test_a_move_from_a_dead_owner_is_not_pending() -> None:
     async with watching() as (made, _kv, _done):
         for each in (
             move(why=Why.DEAD),
@@ -86,7 +86,7 @@ async def test_what_takes_nothing_from_a_living_owner_is_not_waited_for() -> Non
         assert len(made) == 0
 
 
-async def test_the_newest_are_remembered_and_come_first() -> None:
+async def test_the_newest_finished_moves_are_kept_newest_first() -> None:
     async with watching() as (made, kv, done):
         for number in range(PAST_MAX + 3):
             await owns(kv, number, "b")

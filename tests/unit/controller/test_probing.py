@@ -48,7 +48,7 @@ class Leader:
 
 
 @pytest.mark.parametrize("evidence", [LIFE, NONE])
-async def test_a_member_that_nothing_is_shown_against_needs_no_witness(evidence: Evidence) -> None:
+async def test_a_member_that_no_evidence_is_against_counts_as_alive_without_witnesses(evidence: Evidence) -> None:
     one = Leader({"a": evidence, "b": LIFE})
     assert await one.is_alive("a")
     assert one.probed == ["a"]

@@ -60,7 +60,7 @@ async def test_a_partition_that_is_there_already_is_moved() -> None:
     ],
     ids=["the topic is deleted", "the target drains", "the target is gone"],
 )
-async def test_what_cannot_be_moved_any_more_is_refused(
+async def test_a_requested_move_that_became_impossible_is_refused(
     owners: dict[PartitionKey, str], draining: str, target: str, reason: str
 ) -> None:
     requested = RequestedMoves()
@@ -83,7 +83,7 @@ async def test_a_later_request_replaces_an_earlier_one() -> None:
     await second
 
 
-async def test_an_author_that_does_not_wait_changes_nothing_for_the_others() -> None:
+async def test_a_requester_that_was_cancelled_changes_nothing_for_the_others() -> None:
     requested = RequestedMoves()
     requested.add(KEY, "b").cancel()
     other = requested.add(OTHER, "b")
@@ -91,7 +91,7 @@ async def test_an_author_that_does_not_wait_changes_nothing_for_the_others() -> 
     await other
 
 
-async def test_the_end_of_the_term_refuses_all() -> None:
+async def test_the_end_of_the_term_refuses_all_requested_moves() -> None:
     requested = RequestedMoves()
     waiting = [requested.add(KEY, "b"), requested.add(OTHER, "c")]
     requested.end()

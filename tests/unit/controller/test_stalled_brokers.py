@@ -5,7 +5,7 @@ from __future__ import annotations
 from bmq.controller.stalled_brokers import REST_MAX_S, REST_S, StalledBrokers
 
 
-def test_who_serves_is_no_news() -> None:
+def test_a_broker_that_serves_is_no_change() -> None:
     serving = StalledBrokers()
     assert not serving.update("a", True, 0.0)
     assert serving.stalled == serving.resting(0.0) == frozenset()
@@ -50,7 +50,7 @@ def test_long_after_another_stall_it_rests_as_after_the_first() -> None:
     assert rests(1.0, REST_MAX_S, 1.0) == [REST_S, 2 * REST_S, REST_S, 2 * REST_S]
 
 
-def test_who_has_left_begins_anew() -> None:
+def test_a_broker_that_was_forgotten_rests_as_after_its_first_stall() -> None:
     serving = StalledBrokers()
     serving.update("a", False, 0.0)
     serving.forget("a")

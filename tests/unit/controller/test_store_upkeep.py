@@ -50,7 +50,7 @@ def test_with_a_full_database_less_is_kept() -> None:
     assert history.due(FULL_KEEP_MS, is_full=True) == 50
 
 
-def test_it_can_be_left_to_others() -> None:
+def test_compaction_can_be_switched_off() -> None:
     history = RevisionHistory(0)
     history.note(0, 10_000)
     history.note(100 * HOUR_MS, 1_000_000)
@@ -73,7 +73,7 @@ def test_samples_are_bounded_and_survive_a_change_of_leaders() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b'{"format": 1}', b'{"format": 2, "samples": "?"}', b'{"format":1,"samples":[1]}']
 )
-def test_samples_that_cannot_be_read_begin_anew(data: bytes) -> None:
+def test_samples_that_cannot_be_read_are_replaced(data: bytes) -> None:
     history = RevisionHistory(HOUR_MS)
     history.decode(data, 0)
     assert repr(history) == "<History samples=0 compacted=0>"
@@ -138,7 +138,7 @@ async def test_the_leader_compacts_what_is_an_hour_old_and_the_next_one_goes_on(
     await asyncio.gather(first, second, return_exceptions=True)
 
 
-async def test_who_does_not_lead_compacts_nothing() -> None:
+async def test_a_process_that_does_not_lead_compacts_nothing() -> None:
     kv = Etcd(MemoryStore())
     await fill(kv, 2 * REVISIONS_MIN)
     one = upkeep(kv, leads=False)
@@ -149,7 +149,7 @@ async def test_who_does_not_lead_compacts_nothing() -> None:
     assert await kv.get(history_key("c")) is None
 
 
-async def test_a_full_database_is_told_once_with_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_database_is_logged_once_with_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
     kv = Etcd(MemoryStore())
     one = upkeep(kv)
     await one.look()
@@ -169,7 +169,7 @@ async def test_a_full_database_is_told_once_with_the_remedy(caplog: pytest.LogCa
     assert "takes writes again" in again
 
 
-async def test_a_store_that_is_away_is_looked_at_again() -> None:
+async def test_upkeep_goes_on_after_an_outage_of_the_store() -> None:
     class Away(Etcd):
         is_away = True
 

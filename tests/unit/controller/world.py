@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
+from bmq.controller.admin.cluster import LeaderAdmin
 from bmq.controller.file_shares import OpenFileReport
 from bmq.controller.planning.partition_load import Measured
 from bmq.controller.service import Controller
@@ -255,6 +257,10 @@ class World:
         assert leader is not None
         return leader
 
+    def registered(self, names: str) -> set[str]:
+        """Return which of these members, of one letter each, have a key in the store."""
+        return {name for name in names if self.store.get(member_key("c", name)) is not None}
+
     def is_member(self, name: str) -> bool:
         """Return whether a member is registered: not if it was declared dead while it joined, until it joins again."""
         return name in self._view.members
@@ -265,6 +271,15 @@ class World:
             for topic in one.catalog.topics.values()
             for number in range(topic.partitions)
         }
+
+    def counts(self) -> Counter[str]:
+        """Return how many partitions each member owns; "" stands for no owner."""
+        return Counter(self.owners(self.standbys[0]).values())
+
+    def admin(self) -> LeaderAdmin:
+        """Return the operators' requests at the leader."""
+        leader = self.led_by()
+        return LeaderAdmin(leader.controller, leader.catalog, self.members)
 
     def shards(self) -> dict[int, ShardOwner]:
         entry = self.store.get(shards_key("c"))
@@ -304,3 +319,8 @@ async def world(*members: str, controllers: Sequence[str] = ("c1",), topic: int 
         yield one
     finally:
         await one.close()
+
+
+def file_report(held: int, waiting: int = 0, refused: int = 0) -> OpenFileReport:
+    """Return a broker's report of its open files."""
+    return OpenFileReport(held=held, closing=0, waiting=waiting, refused=refused, limit_max=100)

@@ -47,7 +47,7 @@ def test_a_steady_load_is_what_is_measured() -> None:
     assert rates(partitions)[KEY] == pytest.approx((1_000, 10), rel=0.01)
 
 
-def test_the_first_answer_says_nothing_since_nobody_knows_since_when_it_counted() -> None:
+def test_a_brokers_first_measure_gives_no_rate() -> None:
     loads = Loads(partitions := table())
     assert not take(loads, "a", [Measured(KEY, 1 << 40, 0, 0)], 5.0)
     assert rates(partitions) == {}
@@ -62,7 +62,7 @@ def test_a_burst_counts_little_and_a_change_is_seen_in_half_a_minute() -> None:
     assert rates(partitions)[KEY].bytes_s > 8_000
 
 
-def test_what_is_idle_is_forgotten() -> None:
+def test_the_rate_of_an_idle_partition_is_forgotten() -> None:
     loads = Loads(partitions := table())
     ask(loads, "a", 0, 100, 1_000)
     ask(loads, "a", 100, 400, 0)
@@ -84,7 +84,7 @@ def test_a_rate_moves_with_its_partition() -> None:
     assert rates(partitions) == {}
 
 
-def test_who_dies_leaves_the_rate_and_a_deleted_topic_takes_it_along() -> None:
+def test_a_dead_brokers_rates_stay_and_a_deleted_topics_are_removed() -> None:
     loads = Loads(partitions := table())
     ask(loads, "a", 0, 200, 1_000)
     loads.forget("a")
@@ -93,7 +93,7 @@ def test_who_dies_leaves_the_rate_and_a_deleted_topic_takes_it_along() -> None:
     assert rates(partitions) == {}
 
 
-def test_silence_changes_nothing_of_those_at_rest_and_a_measure_is_news() -> None:
+def test_a_load_is_a_change_while_it_is_measured_and_rest_is_none() -> None:
     loads = Loads(table())
     assert not take(loads, "a", [], 0)
     assert not take(loads, "a", [], 5)

@@ -4,89 +4,28 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bmq.controller.planning.balancing import START, STOP
 from bmq.controller.planning.idle_partitions import IdlePartitions
 from bmq.controller.planning.partition_table import PartitionTable, Rate
-from bmq.controller.planning.planner import plan, plan_in_steps, scores
-from bmq.controller.planning.planner_view import COOL_DOWN_S, PENDING_MOVES_MAX, Move, PlannerBroker, PlannerView, Why
-from bmq.core.model import PartitionKey
+from bmq.controller.planning.planner import plan, plan_in_steps
+from bmq.controller.planning.planner_view import PENDING_MOVES_MAX, Move, PlannerBroker, PlannerView, Why
 from bmq.meta.cluster.assignment import CHUNK
+from tests.unit.controller.planning.plans import (
+    applied,
+    brokers,
+    converge,
+    keys,
+    rates_of,
+    view_of,
+    with_owners,
+)
 
 pytestmark = pytest.mark.slow
-
-ROUNDS_MAX = 60
-
-
-def keys(*partitions: int) -> list[PartitionKey]:
-    """Topics with so many partitions each."""
-    return [PartitionKey(uuid.UUID(int=topic + 1), n) for topic, count in enumerate(partitions) for n in range(count)]
-
-
-def brokers(count: int, zones: int = 1) -> list[PlannerBroker]:
-    return [PlannerBroker(f"b{n:02d}", f"z{n % zones}") for n in range(count)]
-
-
-def view_of(
-    *,
-    brokers: Sequence[PlannerBroker],
-    owners: Mapping[PartitionKey, str],
-    rates: Mapping[PartitionKey, Rate] | None = None,
-    unreachable: Mapping[str, int] | None = None,
-    proxies: int = 0,
-    stalled: frozenset[str] = frozenset(),
-    resting: frozenset[str] = frozenset(),
-) -> PlannerView:
-    return PlannerView(
-        brokers=brokers,
-        owners=PartitionTable.of(owners, rates or {}),
-        unreachable=unreachable or {},
-        proxies=proxies,
-        stalled=stalled,
-        resting=resting,
-    )
-
-
-def rates_of(view: PlannerView) -> dict[PartitionKey, Rate]:
-    return {key: rate for owner in view.owners.owners for key, rate in view.owners.rates_of(owner).items()}
-
-
-def with_owners(view: PlannerView, owners: Mapping[PartitionKey, str]) -> PlannerView:
-    return replace(view, owners=PartitionTable.of(owners, rates_of(view)))
-
-
-def applied(view: PlannerView, moves: list[Move]) -> PlannerView:
-    owners = dict(view.owners)
-    for move in moves:
-        assert owners[move.key] == move.source
-        owners[move.key] = move.target
-    return with_owners(view, owners)
-
-
-def converge(view: PlannerView) -> tuple[PlannerView, list[Move]]:
-    """Plan and apply until nothing is left to do, in bounded rounds."""
-    done: list[Move] = []
-    for number in range(ROUNDS_MAX):
-        result = plan(view, now=number * (COOL_DOWN_S + 1))
-        done += result.moves
-        view = replace(applied(view, list(result.moves)), is_balancing=result.is_balancing)
-        if not result.moves:
-            assert not plan(view, now=1e9).moves, "a fixed point stays one"
-            return view, done
-    raise AssertionError(f"no end after {ROUNDS_MAX} rounds: {done[-5:]}")
-
-
-def spread(view: PlannerView) -> float:
-    """Return the largest distance of a broker's score from the mean, as a share of the mean."""
-    found = scores(view)
-    mean = sum(found.values()) / len(found)
-    return max(abs(score - mean) for score in found.values()) / mean
 
 
 @st.composite
@@ -114,7 +53,7 @@ def clusters(draw: st.DrawFn, min_able: int = 0) -> PlannerView:
 
 @given(clusters(min_able=1))
 @settings(max_examples=150, deadline=None)
-def test_everything_is_given_to_one_who_lives_and_stays(view: PlannerView) -> None:
+def test_every_partition_is_given_to_a_live_broker_that_does_not_drain(view: PlannerView) -> None:
     able = {broker.incarnation for broker in view.brokers if not broker.is_draining}
     first = plan(view, 0.0)
     assert all(move.target in able for move in first.moves)
@@ -127,7 +66,7 @@ def test_everything_is_given_to_one_who_lives_and_stays(view: PlannerView) -> No
 
 @given(clusters())
 @settings(max_examples=150, deadline=None)
-def test_it_comes_to_an_end_and_says_the_same_of_the_same(view: PlannerView) -> None:
+def test_plans_come_to_an_end_and_equal_views_have_equal_plans(view: PlannerView) -> None:
     turned = replace(
         view,
         brokers=view.brokers[::-1],
@@ -140,14 +79,14 @@ def test_it_comes_to_an_end_and_says_the_same_of_the_same(view: PlannerView) -> 
 
 @given(clusters())
 @settings(max_examples=100, deadline=None)
-def test_with_nobody_to_give_to_nothing_moves(view: PlannerView) -> None:
+def test_while_all_brokers_drain_nothing_moves(view: PlannerView) -> None:
     drained = replace(view, brokers=[broker._replace(is_draining=True) for broker in view.brokers])
     assert plan(drained, 0.0).moves == []
 
 
 @given(clusters(min_able=2), st.data())
 @settings(max_examples=100, deadline=None)
-def test_a_death_moves_only_what_the_dead_one_had(view: PlannerView, data: st.DataObject) -> None:
+def test_a_death_moves_only_the_dead_brokers_partitions(view: PlannerView, data: st.DataObject) -> None:
     converged, _ = converge(replace(view, unreachable={}, stalled=frozenset(), resting=frozenset()))
     dead = data.draw(st.sampled_from([b for b in converged.brokers if not b.is_draining]))
     after = replace(converged, brokers=[broker for broker in converged.brokers if broker != dead])
@@ -173,80 +112,7 @@ def test_from_scratch_each_broker_and_each_zone_has_its_share(n: int, partitions
         assert max(in_zone.values()) - min(in_zone[f"z{zone}"] for zone in range(zones)) <= n // zones
 
 
-@given(st.integers(1, 9), st.integers(5, 60))
-@settings(max_examples=60, deadline=None)
-def test_a_new_broker_takes_its_share_and_nothing_else_moves(n: int, each: int) -> None:
-    everything = keys(n * each)
-    owners = {key: f"b{index % n:02d}" for index, key in enumerate(everything)}
-    converged, moves = converge(view_of(brokers=brokers(n + 1), owners=owners))
-    assert all(move.target == f"b{n:02d}" for move in moves)
-    fair = n * each / (n + 1)
-    assert (1 - STOP) * fair - 1 <= len(moves) <= fair + 1
-    assert spread(converged) <= max(STOP, 1.5 / fair) + 1e-9
-
-
-@given(st.integers(2, 6), st.integers(20, 40), st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
-def test_ten_times_the_load_on_one_partition_is_evened_out(n: int, each: int, hot: int) -> None:
-    everything = keys(n * each)
-    owners = {key: f"b{index % n:02d}" for index, key in enumerate(everything)}
-    rates = dict.fromkeys(everything, Rate(1e6, 100.0))
-    rates[everything[hot % len(everything)]] = Rate(1e7, 1000.0)
-    converged, _ = converge(view_of(brokers=brokers(n), owners=owners, rates=rates))
-    carried = _bytes(converged.owners, rates)
-    mean = sum(carried.values()) / n
-    assert all(abs(bytes_s - mean) <= 0.20 * mean for bytes_s in carried.values())
-
-
-def _bytes(owners: Mapping[PartitionKey, str], rates: Mapping[PartitionKey, Rate]) -> Counter[str]:
-    carried: Counter[str] = Counter()
-    for key, owner in owners.items():
-        carried[owner] += int(rates[key].bytes_s)
-    return carried
-
-
-def test_what_is_within_the_limit_is_left() -> None:
-    """Hysteresis: the same cluster moves nothing at rest, and goes on when it was balancing."""
-    owners = dict(zip(keys(46), ["b00"] * 26 + ["b01"] * 20, strict=True))
-    view = view_of(brokers=brokers(2), owners=owners)
-    assert STOP < spread(view) < START
-    assert plan(view, 0.0).moves == []
-    assert plan(replace(view, is_balancing=True), 0.0).moves
-
-
-def test_little_traffic_is_no_load() -> None:
-    owners = dict(zip(keys(10), ["b00", "b01"] * 5, strict=True))
-    noise = {key: Rate(9_000.0, 3.0) for key, owner in owners.items() if owner == "b00"}
-    assert plan(view_of(brokers=brokers(2), owners=owners, rates=noise), 0.0).moves == []
-
-
-def test_one_partition_that_is_the_load_stays_and_the_others_are_balanced() -> None:
-    everything = keys(40)
-    owners = {key: "b00" if index == 0 else f"b0{1 + index % 2}" for index, key in enumerate(everything)}
-    rates = {everything[0]: Rate(1e9, 1e5)}
-    converged, moves = converge(view_of(brokers=brokers(3), owners=owners, rates=rates))
-    assert moves == []
-    assert converged.owners[everything[0]] == "b00"
-
-
-def test_the_move_that_helps_most_comes_first() -> None:
-    everything = keys(5)
-    rates = {key: Rate(bytes_s * 1e7, 0.0) for key, bytes_s in zip(everything, [1, 2, 6, 9, 1], strict=True)}
-    owners = dict(zip(everything, ["b00"] * 4 + ["b01"], strict=True))
-    moves = plan(view_of(brokers=brokers(2), owners=owners, rates=rates), 0.0).moves
-    assert [rates[move.key].bytes_s for move in moves] == [9e7]
-
-
-def test_what_was_moved_lately_is_left() -> None:
-    everything = keys(8)
-    view = view_of(brokers=brokers(2), owners=dict.fromkeys(everything, "b00"))
-    assert len(plan(view, 100.0).moves) == 4
-    lately = replace(view, moved_at=dict.fromkeys(everything[:7], 90.0))
-    assert [move.key for move in plan(lately, 100.0).moves] == everything[7:]
-    assert len(plan(lately, 90.0 + COOL_DOWN_S).moves) == 4
-
-
-def test_a_drain_rolls() -> None:
+def test_a_drain_has_a_bounded_number_of_pending_moves() -> None:
     everything = keys(500)
     drained = [PlannerBroker("a"), PlannerBroker("b"), PlannerBroker("d", is_draining=True)]
     view = view_of(brokers=drained, owners=dict.fromkeys(everything, "d"))
@@ -258,7 +124,7 @@ def test_a_drain_rolls() -> None:
 
 
 @pytest.mark.parametrize("is_draining", [True, False])
-def test_what_clients_wait_for_goes_before_what_is_at_rest(is_draining: bool) -> None:
+def test_partitions_with_traffic_move_before_those_at_rest(is_draining: bool) -> None:
     """Plan the partitions of one broker: those with traffic are in the first of many rounds if the broker drains.
 
     If it is gone, they are at the front of the only round.
@@ -293,7 +159,7 @@ def test_a_broker_that_stalls_is_emptied_and_given_nothing_while_it_rests() -> N
     assert Counter(converge(replace(resting, resting=frozenset()))[0].owners.values()) == {"b00": 2, "b01": 2, "b02": 2}
 
 
-def test_the_best_of_those_that_are_not_fit_is_given_what_there_is() -> None:
+def test_without_a_fit_broker_the_least_unfit_one_is_given_the_partitions() -> None:
     """Leave unfit brokers only: a resting one goes first, then an unreachable one; a stalled one keeps what it has."""
     view = view_of(brokers=brokers(3), owners=dict.fromkeys(keys(6), ""), proxies=4)
     view = replace(view, resting=frozenset({"b00"}), unreachable={"b01": 1}, stalled=frozenset({"b02"}))
@@ -306,12 +172,12 @@ def test_the_best_of_those_that_are_not_fit_is_given_what_there_is() -> None:
     assert plan(converged, 0.0).moves == []
 
 
-def test_with_all_out_of_reach_somebody_owns_it_all_the_same() -> None:
+def test_partitions_have_owners_even_if_all_brokers_are_unreachable() -> None:
     view = view_of(brokers=brokers(2), owners=dict.fromkeys(keys(4), ""), proxies=1, unreachable={"b00": 1, "b01": 1})
     assert len(plan(view, 0.0).moves) == 4
 
 
-def test_a_plan_that_moves_nothing_looks_at_no_partition() -> None:
+def test_a_plan_that_moves_nothing_reads_no_partition() -> None:
     everything = keys(*[1000] * 10)
     rates = {key: Rate(1e5 * (1 + key.partition % 7), 10.0) for key in everything}
     owners = {key: f"b{index % 10:02d}" for index, key in enumerate(everything)}
@@ -338,7 +204,7 @@ def test_a_plan_comes_in_steps_of_bounded_work() -> None:
     assert sum(not step for step in steps) >= len(everything) / 2_000 / 2
 
 
-def test_what_is_done_meanwhile_changes_nothing_of_the_plan() -> None:
+def test_moves_written_during_a_plan_do_not_change_the_rest_of_it() -> None:
     """The leader writes the first moves of a plan before it asks for the next, and its table follows."""
     everything = keys(*[CHUNK + 20] * 6)
     owners = {key: ["a", "dead", "", "b"][index % 4] for index, key in enumerate(everything)}
@@ -356,26 +222,3 @@ def test_what_is_done_meanwhile_changes_nothing_of_the_plan() -> None:
             view.owners.set_chunk(move.key.topic_id, number, chunk)
     assert done == at_once
     assert set(dict(view.owners).values()) == {"a", "b", "c"}
-
-
-def test_what_one_search_found_serves_many_plans() -> None:
-    everything = keys(*[CHUNK] * 10)
-    owners = {key: f"b0{index % 2}" for index, key in enumerate(everything)}
-    searches = 0
-
-    class Counted(IdlePartitions):
-        def search(self, *args: object, **kwargs: object) -> Generator[None, None, None]:
-            nonlocal searches
-            searches += 1
-            return super().search(*args, **kwargs)  # type: ignore[arg-type]
-
-    view = replace(view_of(brokers=brokers(4), owners=owners), idle=Counted())
-    moved: set[PartitionKey] = set()
-    for _ in range(20):
-        result = plan(view, 0.0)
-        assert len(result.moves) == PENDING_MOVES_MAX
-        assert moved.isdisjoint(move.key for move in result.moves)
-        moved |= {move.key for move in result.moves}
-        view = replace(applied(view, list(result.moves)), is_balancing=result.is_balancing)
-    assert searches == 1
-    assert len({key.topic_id for key in moved}) == 10

@@ -71,7 +71,7 @@ CHANGES = st.one_of(
 
 @given(st.lists(CHANGES, max_size=12), st.lists(CHANGES, max_size=25))
 @settings(max_examples=150, deadline=None)
-def test_it_is_what_catalog_and_view_show(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> None:
+def test_the_table_is_that_of_catalog_and_view(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> None:
     world = World()
     for kind, *rest in before:
         if kind != "catch up":

@@ -48,7 +48,7 @@ def test_the_record_is_read_as_it_was_written() -> None:
         encode_deleted(TOMB).replace(b":3,", b":1.5,"), encode_deleted(TOMB).replace(b":7,", b":true,"),
     ],
 )  # fmt: skip
-def test_what_is_no_record_is_refused(data: bytes) -> None:
+def test_bytes_that_are_no_deletion_record_are_refused(data: bytes) -> None:
     with pytest.raises(FormatError):
         decode_deleted(Entry(deleted_key("c", TOMB.topic_id), data, 1))
 
@@ -73,7 +73,7 @@ async def left(w: AdminWorld, topic: Topic) -> tuple[int, list[str]]:
     return len(records), await w.names(f"/topics/{topic.name}/{topic.topic_id}")
 
 
-async def test_all_of_it_goes_after_the_delay_and_not_before() -> None:
+async def test_a_deleted_topics_files_are_removed_after_the_delay() -> None:
     async with world() as w:
         gone = await w.admin.create_topic("t", 250, configs={"file.delete.delay.ms": "30000"})
         kept = await w.admin.create_topic("kept", 2)
@@ -100,7 +100,7 @@ async def test_all_of_it_goes_after_the_delay_and_not_before() -> None:
         await cleaner.close()
 
 
-async def test_nothing_is_left_of_a_name_that_nobody_uses() -> None:
+async def test_the_folder_of_a_name_without_topics_is_removed() -> None:
     async with world() as w:
         gone = await w.admin.create_topic("t", 3, configs={"file.delete.delay.ms": "0"})
         await fill(w, gone)
@@ -133,7 +133,7 @@ class Dying(StoredTopics):
 
 
 @pytest.mark.parametrize("step", range(1, 12))
-async def test_a_crash_anywhere_is_the_next_starts_beginning(step: int) -> None:
+async def test_a_removal_that_crashes_at_any_step_is_finished_after_the_next_start(step: int) -> None:
     async with world() as w:
         gone = await w.admin.create_topic("t", 7, configs={"file.delete.delay.ms": "0"})
         await fill(w, gone)
@@ -205,7 +205,7 @@ async def test_a_record_that_is_still_written_is_not_removed_under_its_writer() 
         assert await left(w, gone) == (0, [])
 
 
-async def test_a_storage_that_fails_is_asked_again() -> None:
+async def test_a_removal_that_storage_refuses_is_tried_again() -> None:
     async with world() as w:
         gone = await w.admin.create_topic("t", 1, configs={"file.delete.delay.ms": "0"})
         await fill(w, gone)

@@ -44,7 +44,9 @@ def catalog(topics: int) -> Catalog:
     return cast(Catalog, SimpleNamespace(topics=made))
 
 
-async def test_the_newest_are_looked_at_at_once_and_the_others_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_newest_topic_files_are_checked_at_once_and_the_others_at_a_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(topic_files, "NEWEST", 10)
 
     files = Files({f"t{n}": n + 1 for n in range(1_000) if n not in (5, 995)})

@@ -123,7 +123,7 @@ async def test_validate_only_changes_nothing() -> None:
         (lambda a: a.alter_broker_configs(None, {"num.partitions": "3"}), ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_refused_as_kafka_refuses_and_nothing_written(act: Act, code: ErrorCode) -> None:
+async def test_a_wrong_request_has_kafkas_error_and_writes_nothing(act: Act, code: ErrorCode) -> None:
     async with world(replicas_max=three, nodes=lambda: (0, 1)) as w:
         await w.admin.create_topic("t", 2)
         await w.admin.create_topic("a.b")
@@ -164,7 +164,7 @@ async def test_offsets_topic_is_as_kafkas() -> None:
         assert other.configs["segment.bytes"] == "104857600"
 
 
-async def test_deleted_by_id_only_while_the_name_has_it() -> None:
+async def test_a_delete_by_id_does_not_delete_a_topic_of_another_id() -> None:
     async with world() as w:
         first = await w.admin.create_topic("t")
         await w.admin.delete_topic("t", first.topic_id)
@@ -241,7 +241,7 @@ async def test_a_stale_snapshot_is_never_written_back() -> None:
         assert made.configs == {"segment.ms": "1", "retention.ms": "2", "flush.mode": "hsync"}
 
 
-async def test_what_is_there_costs_no_write() -> None:
+async def test_a_change_to_what_stands_already_writes_nothing() -> None:
     """KafScale #151: a store must not fill up from looking things up, nor from setting what is set."""
 
     async with world() as w:
@@ -259,7 +259,7 @@ async def test_what_is_there_costs_no_write() -> None:
 # ---------------------------------------------------------------------------------------------------- interleavings
 
 
-def test_however_many_ask_one_topic_is_made() -> None:
+def test_concurrent_requests_create_one_topic() -> None:
     async def main(seed: int) -> None:
         store, storage = MemoryStore(), MemoryStorage()
         worlds = [AdminWorld(store, storage, random=Random(seed + n), name=f"p{n}") for n in range(3)]
@@ -285,7 +285,7 @@ def test_however_many_ask_one_topic_is_made() -> None:
         run(main(seed), seed)
 
 
-def test_acts_of_several_processes_under_unknown_outcomes_all_count_once() -> None:
+def test_changes_by_several_processes_under_unknown_outcomes_are_done_once() -> None:
     """Each adds its own config and its own partition.  What was answered is there; what was refused for want of an
     answer is there once or not at all."""
 
@@ -413,13 +413,13 @@ async def test_a_store_that_is_away_gives_a_clear_error() -> None:
         assert (await w.admin.create_topic("u")).name == "u"
 
 
-async def test_an_outcome_that_stays_unknown_is_said() -> None:
+async def test_a_topic_whose_creation_stays_unknown_is_reported_so() -> None:
     async with world(random=Random(1)) as w:
         w.fail(unknown_lost=1.0)
         await refused(w.admin.create_topic("u"), ErrorCode.REQUEST_TIMED_OUT, "is not known")
 
 
-async def test_storage_that_fails_is_told_later() -> None:
+async def test_a_topics_file_that_storage_refuses_is_written_later() -> None:
     """The commit stands, the answer is yes; the file follows, also after a crash in between."""
 
     async with world() as w:
@@ -452,7 +452,7 @@ async def test_a_crash_between_commit_and_file_is_made_good_at_the_next_start() 
         assert [name for name in await w.names("/topics/t") if "json" in name] == [f"topic-{store.revision}.json"]
 
 
-async def test_every_root_is_told_the_same_of_a_topic() -> None:
+async def test_every_root_has_the_same_file_of_a_topic() -> None:
     """The process that creates a topic writes the file; if it ends before that, its successor does, from the store.
 
     `bmq cluster merge-root` compares such files."""
@@ -466,7 +466,7 @@ async def test_every_root_is_told_the_same_of_a_topic() -> None:
         assert await other.fs.read(path, 0, 10_000) == await w.fs.read(path, 0, 10_000)
 
 
-def test_a_client_that_does_not_wait_leaves_nothing_untold() -> None:
+def test_a_creation_whose_client_has_left_is_written_to_storage() -> None:
     """Cancel a creation at any moment: once the topic is there, storage has its record without a restart."""
 
     async def main(after_s: float) -> bool:

@@ -1,0 +1,173 @@
+"""Writes of the assignment: what one transaction carries and in which order, and whether it was done."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bmq.controller.assignments import (
+    BYTES_PER_COMMIT,
+    KEYS_PER_COMMIT,
+    MOVES_PER_COMMIT,
+    Assignments,
+    AssignmentTransaction,
+    Deposed,
+)
+from bmq.controller.election import Leadership
+from bmq.controller.planning.planner_view import SHARDS, Move, Why
+from bmq.core.clock import LoopClock
+from bmq.core.model import PartitionKey
+from bmq.meta.catalog import Topic
+from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk, decode_chunk, decode_shards, encode_chunk
+from bmq.meta.cluster.keys import assignment_key, controller_key, member_key, shards_key
+from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.member import Member, encode_member
+from bmq.meta.kv import Delete, Put
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from tests.unit.controller.world import world
+
+TOPIC = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=CHUNK + 2)
+DELETED = uuid.UUID(int=2)
+
+
+def move(partition: int, target: str, topic_id: uuid.UUID = TOPIC.topic_id) -> Move:
+    return Move(PartitionKey(topic_id, partition), "", target, Why.UNASSIGNED)
+
+
+def find_topic(topic_id: uuid.UUID) -> Topic | None:
+    return TOPIC if topic_id == TOPIC.topic_id else None
+
+
+class Written:
+    """A store, a view of it, and the assignment of a leader over both."""
+
+    def __init__(self) -> None:
+        self.kv = MemoryKeyValue(MemoryStore())
+        self.view = KvClusterView(self.kv, "c", "c1")
+        self.leadership = Leadership(controller_key("c"), 0, 0, 1e9, LoopClock())
+        self.assignments = Assignments(self.kv, "c", self.view, self.leadership)
+
+    async def put(self, key: str, value: bytes = b"") -> None:
+        done = await self.kv.commit([], [Put(key, value)])
+        await self.view.wait_revision(done.revision)
+
+    def batches(
+        self, moves: Sequence[Move] = (), dead: Sequence[str] = (), gone: Sequence[uuid.UUID] = ()
+    ) -> list[AssignmentTransaction]:
+        return list(self.assignments.batches(moves, dead, gone, find_topic))
+
+
+@asynccontextmanager
+async def written() -> AsyncIterator[Written]:
+    """Start over a store in which this process is elected."""
+    w = Written()
+    await w.view.start()
+    try:
+        await w.put(w.leadership.key, b"c1")
+        w.leadership.revision = w.view.revision
+        yield w
+    finally:
+        await w.view.close()
+
+
+async def test_the_moves_of_a_chunk_are_one_write_that_keeps_the_other_owners() -> None:
+    async with written() as w:
+        key = assignment_key("c", TOPIC.topic_id, 0)
+        await w.put(key, encode_chunk(AssignmentChunk(("a", "b"))))  # the topic has grown since
+        (batch,) = w.batches([move(1, "c"), move(5, "d"), move(CHUNK + 1, "e")])
+        chunks = {each.key: decode_chunk(each.value).owners for each in batch.writes if isinstance(each, Put)}
+        assert chunks[key] == ("a", "c", "", "", "", "d") + ("",) * (CHUNK - 6)
+        assert chunks[assignment_key("c", TOPIC.topic_id, 1)] == ("", "e")
+        assert [compare.revision for compare in batch.compares] == [w.view.revision_of(key), 0]
+
+
+async def test_dead_members_are_deleted_first_and_deleted_topics_last() -> None:
+    async with written() as w:
+        member = member_key("c", "a")
+        await w.put(member, encode_member(Member(incarnation="a", roles=frozenset())))
+        last = assignment_key("c", DELETED, 3)
+        await w.put(last, encode_chunk(AssignmentChunk(("a",))))
+        (batch,) = w.batches([move(0, "b"), move(0, "b", SHARDS), move(0, "b", DELETED)], ["gone", "a"], [DELETED])
+        between = [shards_key("c"), assignment_key("c", TOPIC.topic_id, 0)]
+        assert [write.key for write in batch.writes] == [member, *between, last]
+
+
+async def test_every_assignment_of_a_shard_has_a_higher_number_and_no_shard_is_forgotten() -> None:
+    async with written() as w:
+        for target in ("a", "b"):
+            (batch,) = w.batches([move(1, target, SHARDS)])
+            assert await w.assignments.commit(batch)
+        (batch,) = w.batches([move(4, "a", SHARDS)])
+        (write,) = batch.writes
+        assert isinstance(write, Put)
+        assert decode_shards(write.value) == {1: ("b", 2), 4: ("a", 1)}
+        assert dict(w.assignments.shard_owners(3)) == {
+            PartitionKey(SHARDS, 0): "",
+            PartitionKey(SHARDS, 1): "b",
+            PartitionKey(SHARDS, 2): "",
+        }
+        assert await w.assignments.commit(batch)
+        assert len(w.assignments.shard_owners(3)) == 5, "a shard beyond the count was assigned once"
+
+
+def test_a_transaction_is_bounded_in_keys_bytes_and_moves_and_takes_one_write_of_any_size() -> None:
+    batch = AssignmentTransaction()
+    assert batch.has_room(10 * BYTES_PER_COMMIT)
+    batch = AssignmentTransaction(writes=[Delete("k")], bytes=100)
+    assert batch.has_room(BYTES_PER_COMMIT - 100)
+    assert not batch.has_room(BYTES_PER_COMMIT - 99)
+    assert not AssignmentTransaction(writes=[Delete("k")] * KEYS_PER_COMMIT).has_room(1)
+    assert not AssignmentTransaction(writes=[Delete("k")], moves=[move(0, "a")] * MOVES_PER_COMMIT).has_room(1)
+
+
+async def test_a_transaction_decided_on_old_values_is_not_done() -> None:
+    async with written() as w:
+        (first,) = w.batches([move(0, "a")])
+        (second,) = w.batches([move(0, "b")])
+        assert await w.assignments.commit(first)
+        assert not await w.assignments.commit(second)
+        chunk = w.view.chunk(TOPIC.topic_id, 0)
+        assert chunk is not None
+        assert chunk.owners[0] == "a"
+
+
+async def test_a_leader_that_may_not_act_writes_nothing_and_a_deposed_one_ends_its_term() -> None:
+    async with written() as w:
+        (batch,) = w.batches([move(0, "a")])
+        w.leadership.holds_until = 0.0
+        assert not await w.assignments.commit(batch)
+        w.leadership.holds_until = 1e9
+        await w.put(w.leadership.key, b"c2")
+        with pytest.raises(Deposed):
+            await w.assignments.commit(batch)
+        assert w.view.chunk(TOPIC.topic_id, 0) is None
+
+
+@pytest.mark.slow
+async def test_a_move_whose_response_is_lost_is_recognised_as_done() -> None:
+    """Lose the response to a move's write: unless recognised as done, balancing would move the partition again."""
+    async with world("a", "b") as w:
+        one = w.led_by()
+        key = next(key for key, owner in w.owners(one).items() if owner == "a")
+        one.kv.answers_to_lose = 1
+        await w.admin().move("t", key.partition, "b")
+        assert one.controller.leading is not None
+        assert key in one.controller.leading.planner_view().moved_at
+        assert w.owners(one)[key] == "b"
+
+
+@pytest.mark.slow
+async def test_a_members_removal_whose_response_is_lost_is_recognised_as_done() -> None:
+    async with world("a", "b") as w:
+        one = w.led_by()
+        await w.kill("b")
+        one.kv.answers_to_lose = 1
+        one.controller.report("proxy", "b")
+        writes = len(w.writes)
+        await w.until(lambda: w.is_assigned("a"))
+        await asyncio.sleep(5)
+        assert len(w.writes) == writes + 1

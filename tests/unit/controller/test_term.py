@@ -1,0 +1,276 @@
+"""A leader's term over a store: who owns what when members come, go, drain, stall and die."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from bmq.controller.planning.partition_load import Measured
+from bmq.controller.stalled_brokers import REST_S
+from bmq.controller.term import LOAD_S, SHARE_ROUND_S
+from bmq.meta.cluster.keys import assignment_prefix, member_key
+from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
+from bmq.meta.kv import Commit, Compare, Delete, Put, Write
+from bmq.meta.kv_memory import MemoryKeyValue
+from bmq.meta.ownership import PartitionRecord, encode, partition_key
+from tests.unit.controller.world import file_report, world
+
+pytestmark = pytest.mark.slow
+
+
+async def test_a_new_cluster_is_assigned_evenly() -> None:
+    async with world("a", "b", "c") as w:
+        assert set(w.counts().values()) == {4}
+        assert Counter(owner.incarnation for owner in w.shards().values()) == {"a": 2, "b": 2, "c": 2}
+        assert {owner.number for owner in w.shards().values()} == {1}
+
+
+async def test_nothing_is_written_while_nothing_changes() -> None:
+    async with world("a", "b", "c") as w:
+        before = w.store.revision
+        await asyncio.sleep(600)
+        assert w.store.revision == before
+
+
+async def test_a_lease_that_ends_moves_only_what_was_there() -> None:
+    async with world("a", "b", "c") as w:
+        before = w.owners(w.standbys[0])
+        await w.lose_lease("b")
+        assert await w.until(lambda: w.is_assigned("a", "c")) < 0.5
+        after = w.owners(w.standbys[0])
+        assert {key for key in after if after[key] != before[key]} == {key for key in before if before[key] == "b"}
+        assert set(w.counts().values()) == {6}
+
+
+async def test_a_reported_member_that_is_dead_is_removed_together_with_its_partitions() -> None:
+    """Kill a member: its key and its partitions go in one transaction, no process sees one without the other."""
+    async with world("a", "b", "c") as w:
+        await w.kill("b")
+        assert w.led_by().controller.report("proxy", "b")
+        assert await w.until(lambda: w.is_assigned("a", "c")) < 0.5
+        assert w.store.get(member_key("c", "b")) is None
+        keys = next(keys for _, keys in w.writes if member_key("c", "b") in keys)
+        assert any(key.startswith(assignment_prefix("c")) for key in keys)
+
+
+async def test_a_reported_member_that_answers_keeps_its_partitions() -> None:
+    async with world("a", "b", "c") as w:
+        before, probes = w.store.revision, len(w.members.probes)
+        w.led_by().controller.report("proxy", "b")
+        w.members.broken[0]("b", "reset")
+        await w.until(lambda: len(w.members.probes) > probes)
+        await asyncio.sleep(5)
+        assert w.store.revision == before
+
+
+async def test_a_member_declared_dead_joins_again_and_is_given_its_share() -> None:
+    async with world("a", "b") as w:
+        await w.kill("b")
+        w.members.broken[0]("b", "reset")
+        await w.until(lambda: w.is_assigned("a"))
+        await w.join("b")
+        await w.until(lambda: w.is_assigned("a", "b"))
+        assert set(w.counts().values()) == {6}
+
+
+async def test_a_drain_moves_the_next_partitions_when_the_last_ones_are_owned() -> None:
+    """A step is not begun before the one before is done: the new owners' records say so."""
+    async with world("a", "b", topic=300) as w:
+        kv = MemoryKeyValue(w.store)
+        for key in w.owners(w.standbys[0]):
+            await kv.commit([], [Put(partition_key("c", key), encode(PartitionRecord(owner="b")))])
+        await w.drain("b")
+        await w.until(lambda: w.counts()["b"] == 150 - 64)
+        await asyncio.sleep(5)
+        assert w.counts()["b"] == 150 - 64
+        for key, owner in w.owners(w.standbys[0]).items():
+            await kv.commit([], [Put(partition_key("c", key), encode(PartitionRecord(owner=owner)))])
+        await w.until(lambda: w.counts()["b"] == 150 - 128)
+
+
+async def test_a_move_that_is_stuck_does_not_hold_up_the_drain_for_ever() -> None:
+    async with world("a", "b", topic=300) as w:
+        kv = MemoryKeyValue(w.store)
+        for key in w.owners(w.standbys[0]):
+            await kv.commit([], [Put(partition_key("c", key), encode(PartitionRecord(owner="b")))])
+        await w.drain("b")
+        await w.until(lambda: w.is_assigned("a"))
+
+
+async def test_many_that_die_at_once_are_found_as_soon_as_one() -> None:
+    async with world("a", "b", "c", "d", "e", "f") as w:
+        for name in "bcdef":
+            await w.kill(name)
+        for name in "bcdef":
+            w.members.broken[0](name, "reset")
+        assert await w.until(lambda: w.is_assigned("a")) < 1.0
+
+
+async def test_partitions_without_an_owner_are_counted_until_a_broker_joins() -> None:
+    async with world("a", "b") as w:
+        one = w.led_by()
+        assert one.controller.leading is not None
+        assert one.controller.leading.without_owner()[0] == 0
+        for name in ("a", "b"):
+            await w.kill(name)
+            one.controller.report("proxy", name)
+        await w.until(lambda: not w.is_member("a") and not w.is_member("b"))
+        await w.until(lambda: one.controller.leading is not None and one.controller.leading.without_owner()[0] == 12)
+        await w.join("c")
+        await w.until(lambda: w.is_assigned("c"))
+        await w.until(lambda: one.controller.leading is not None and one.controller.leading.without_owner()[0] == 0)
+
+
+async def test_nothing_is_kept_of_a_member_that_is_gone_for_good() -> None:
+    async with world("a", "b") as w:
+        w.store.stop()
+        await w.until(lambda: w.leader is None)
+        w.store.start(asyncio.get_running_loop().time())
+        await w.until(lambda: w.leader is not None)
+        await w.lose_lease("b")
+        await w.until(lambda: w.is_assigned("a"))
+        term = w.led_by().controller.term
+        assert term is not None
+        assert term._members.keys() == {"a"}
+
+
+async def test_a_new_member_is_given_its_share_soon() -> None:
+    async with world("a", "b") as w:
+        await w.join("c")
+        assert await w.until(lambda: w.is_assigned("a", "b", "c")) < 1.0
+        await asyncio.sleep(1)
+        assert set(w.counts().values()) == {4}
+
+
+async def test_a_member_that_does_not_listen_yet_is_given_nothing_and_not_probed() -> None:
+    async with world("a", "b") as w:
+        await w.join("c", is_listening=False)
+        await asyncio.sleep(5)
+        assert "c" not in w.counts()
+        assert "c" not in w.members.probes
+        await w.join("c")
+        await w.until(lambda: w.is_assigned("a", "b", "c"))
+
+
+async def test_measured_load_is_balanced() -> None:
+    async with world("a", "b", topic=40) as w:
+        owners = w.owners(w.standbys[0])
+        hot = next(key for key, owner in owners.items() if owner == "a")
+
+        def say() -> None:
+            for name in ("a", "b"):
+                mine = [key for key, owner in w.owners(w.standbys[0]).items() if owner == name]
+                w.members.measured[name] = [
+                    Measured(key, 50_000_000 if key == hot else 5_000_000, 0, 5_000 if key == hot else 500)
+                    for key in mine
+                ]
+
+        for _ in range(40):
+            say()
+            await asyncio.sleep(5)
+        carried = Counter[str]()
+        for key, owner in w.owners(w.standbys[0]).items():
+            carried[owner] += 10 if key == hot else 1
+        assert max(carried.values()) <= 1.2 * sum(carried.values()) / 2
+
+
+async def test_a_broker_that_most_proxies_cannot_reach_is_emptied() -> None:
+    async with world("a", "b", "c") as w:
+        await w.join("p1", "p2", "p3", roles=["proxy"])
+        kv = MemoryKeyValue(w.store)
+        for proxy in ("p1", "p2"):
+            await kv.commit([], [Put(unreachable_key("c", proxy), encode_unreachable({"b"}))])
+        await w.until(lambda: w.counts()["b"] == 0)
+        await kv.commit([], [Put(unreachable_key("c", "p3"), encode_unreachable({"a", "b", "c"}))])
+        await asyncio.sleep(1)
+        assert w.counts()["a"] == w.counts()["c"] == 6, "who reaches nobody says nothing about them"
+
+
+async def test_a_broker_that_lives_and_cannot_serve_is_emptied_and_given_its_share_when_it_has_rested() -> None:
+    async with world("a", "b", "c") as w:
+        w.members.stalled.add("b")
+        assert await w.until(lambda: w.counts()["b"] == 0) < 2 * LOAD_S
+        assert w.is_member("b")
+        w.members.stalled.discard("b")
+        await asyncio.sleep(REST_S - LOAD_S)
+        assert w.counts()["b"] == 0
+        await w.until(lambda: w.counts()["b"] == 4)
+
+
+async def test_while_no_broker_serves_nothing_moves() -> None:
+    """Stall all brokers, as when storage is away for everybody: the leader writes nothing."""
+    async with world("a", "b", "c") as w:
+        before = w.store.revision
+        w.members.stalled |= {"a", "b", "c"}
+        await asyncio.sleep(60)
+        assert w.store.revision == before
+
+
+async def test_a_member_that_registers_again_while_it_is_removed_stays() -> None:
+    """Register the member again before the leader sees the end of its key: it sees one change, and a member."""
+    async with world("a", "b") as w:
+        kv, deleted = w.led_by().kv, asyncio.Event()
+        commit = kv.commit
+
+        async def slow(compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
+            done = await commit(compares, writes)
+            if Delete(member_key("c", "b")) in writes and not deleted.is_set():
+                await w.join("b")
+                await w.until(lambda: w.led_by().view.revision_of(member_key("c", "b")) > done.revision)
+                deleted.set()
+            return done
+
+        kv.commit = slow  # type: ignore[method-assign]
+        await w.kill("b")
+        w.members.broken[0]("b", "reset")
+        await deleted.wait()
+        await w.until(lambda: w.is_assigned("a", "b"))
+        await asyncio.sleep(60)
+        assert w.is_member("b")
+        assert w.is_assigned("a", "b")
+
+
+async def test_a_deleted_topic_leaves_no_assignment_behind() -> None:
+    async with world("a", "b", "c") as w:
+        topics = w.led_by().controller.topics
+        assert topics is not None
+        topic = w.led_by().catalog.topics["t"]
+        await topics.delete_topic("t")
+        await w.until(lambda: not w.store.page(f"{assignment_prefix('c')}{topic.topic_id}", "", 10), 120)
+
+
+async def test_partitions_added_to_a_topic_are_assigned() -> None:
+    async with world("a", "b") as w:
+        topics = w.led_by().controller.topics
+        assert topics is not None
+        await topics.add_partitions("t", 1_500)
+        await w.until(lambda: w.counts()[""] == 0)
+        assert w.counts() == {"a": 750, "b": 750}
+
+
+async def test_without_a_broker_partitions_have_no_owner_until_one_joins() -> None:
+    async with world(topic=5) as w:
+        await asyncio.sleep(5)
+        assert w.counts() == {"": 5}
+        assert w.shards() == {}
+        await w.join("a")
+        await w.until(lambda: w.is_assigned("a"))
+
+
+async def test_brokers_are_sent_their_shares_while_storage_lacks_room() -> None:
+    """Include a broker of an earlier version: it reports no open files and is sent no share."""
+    async with world("a", "b", "old") as w:
+        reports = w.members.open_file_reports
+        reports.update(a=file_report(60), b=file_report(0, 60))
+        await asyncio.sleep(2 * LOAD_S)
+        assert w.members.shares == {"a": None, "b": None, "old": None}
+        reports["b"] = file_report(0, 60, refused=1)
+        await w.until(lambda: w.members.shares["b"] is not None, LOAD_S + 2 * SHARE_ROUND_S)
+        assert w.members.shares == {"a": 23, "b": 22, "old": None}
+        await w.kill("b")
+        await w.lose_lease("b")
+        await w.until(lambda: w.members.shares["a"] is None)
+        assert w.led_by().controller.leading is not None
