@@ -286,7 +286,7 @@ _KEYS = (
         default="1073741824",
         server="log.segment.bytes",
         check=at_least(1 << 20),
-        doc="A segment's size at most. It may be rolled earlier, at a block of storage; small ones are joined later.",
+        doc="A segment's size at most. It may be rolled earlier, at a block of storage; small ones are merged later.",
     ),
     ConfigKey(
         name="segment.index.bytes",

@@ -33,7 +33,7 @@ from bmq.storage.log_segments import Extent, LogSegments
 
 _STREAMS_MAX = 64
 REFRESHES_MAX = 2
-"""Listings after which one read tries again: the segment that the first one shows may be joined or deleted as well."""
+"""Listings after which one read tries again: the segment that the first one shows may be merged or deleted as well."""
 REFINE_BYTES_MAX = 1 << 20
 """Batches up to this size are searched record by record."""
 REFINE_INFLATED_MAX = 4 << 20
@@ -289,7 +289,7 @@ class LogReader:
     async def _facts(self, extent: Extent, offset: int, active: ActiveSegment | None) -> SegmentKnowledge:
         """Return what is known of the segment, from its ``.idx`` too if that may reach further, to ``offset``.
 
-        The ``.idx`` is read again when the segment's end has changed (it was closed, or joined with its neighbour).
+        The ``.idx`` is read again when the segment's end has changed (it was closed, or merged with its neighbour).
         That of a closed segment is read again for as long as it is missing: the owner may be about to write it.
         """
         if active is not None and active.name == extent.name:
@@ -344,7 +344,7 @@ class LogReader:
         """Give the segments that may hold a record of ``timestamp`` or later; a few indexes are read at once."""
         extents = self.segments.between(start, end)
         if len(self._maxima) > 2 * len(self.segments) + 16:
-            self._maxima.clear()  # segments deleted or joined since
+            self._maxima.clear()  # segments deleted or merged since
         while window := list(islice(extents, self.pool.config.parallel_indexes)):
             outcomes = await asyncio.gather(*map(self._maximum, window), return_exceptions=True)
             for extent, outcome in zip(window, outcomes, strict=True):

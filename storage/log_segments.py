@@ -133,7 +133,7 @@ class LogSegments:
             found = [listed.name async for listed in walk(self._fs, self.path, last) if listed.is_live]
         self.listings += 1
         if last is not None:
-            self._names.pop()  # found again, unless it was joined to its neighbour or superseded
+            self._names.pop()  # found again, unless it was merged into its neighbour or superseded
         self._names += found
         self._covered = end_offset
 
@@ -175,7 +175,7 @@ class LogSegments:
     async def _list_around(self, start: int, missing: SegmentName) -> bool:
         """Read the names from ``start`` to the next one still there behind ``missing`` again.
 
-        Return False if the name at ``start`` is gone too: both may have been joined to its own predecessor.
+        Return False if the name at ``start`` is gone too: both may have been merged into its own predecessor.
         """
         before = self._names[start]
         known = {name for name in self._names[start + 1 :] if name > missing}

@@ -145,7 +145,7 @@ class SegmentFiles:
             text = "storage lost %d of the %d bytes of a segment"
             self._shared.report(text, length - found, length, **self.path.log_fields, path=self.path.log(name))
         if found != length:
-            return False  # joined with its neighbour: the merge wrote an index
+            return False  # merged with its neighbour: the merge wrote an index
         try:
             await fs.status(self.path.idx(name))
         except NoSuchFile:

@@ -86,9 +86,9 @@ async def history(seed: int) -> int:
     is_slow = rng.random() < 0.35
     if is_slow:
         world.log_config = replace(world.log_config, segment_bytes=6_000, segment_ms=500)
-        world.are_joins_interrupted = world.log_config.retention_ms in (3_000, 15_000) and rng.random() < 0.7
-    if world.are_joins_interrupted:
-        _favour_joins(world)
+        world.are_merges_interrupted = world.log_config.retention_ms in (3_000, 15_000) and rng.random() < 0.7
+    if world.are_merges_interrupted:
+        _favour_merges(world)
     world.are_clocks_wrong = rng.random() < 0.3
     world.is_journal_busy = rng.random() < 0.3
     world.are_copies_asked = rng.random() < 0.25
@@ -102,8 +102,8 @@ async def history(seed: int) -> int:
     return len(world.judge.acked)
 
 
-def _favour_joins(world: World) -> None:
-    """Give fair weather, else hardly a join is begun, and time for one while all its parts are kept."""
+def _favour_merges(world: World) -> None:
+    """Give fair weather, else hardly a merge is begun, and time for one while all its parts are kept."""
     faults = world.storage.faults
     world.storage.faults, world.kv_faults = Faults(call_s=faults.call_s, ack_s=faults.ack_s), KvFaults()
     world.log_config = replace(world.log_config, retention_ms=max(5_000, world.log_config.retention_ms))
@@ -111,7 +111,7 @@ def _favour_joins(world: World) -> None:
 
 
 async def _play(world: World, rng: Random, events: Events, *, is_slow: bool) -> None:
-    """``is_slow``: little is written at a time, into many segments that are small enough to be joined."""
+    """``is_slow``: little is written at a time, into many segments that are small enough to be merged."""
     world.process()
     least, most = (3, 10) if is_slow else (10, 60)
     clients = [
@@ -127,10 +127,10 @@ async def _play(world: World, rng: Random, events: Events, *, is_slow: bool) -> 
     if world.are_copies_asked:
         clients.append(asyncio.create_task(produce_one_ack(world, 4, rng.randint(5, 30))))
         clients.append(asyncio.create_task(ask_copies(world)))
-    for _ in range(rng.randint(0, 2) if world.are_joins_interrupted else rng.randint(1, 6)):
+    for _ in range(rng.randint(0, 2) if world.are_merges_interrupted else rng.randint(1, 6)):
         await asyncio.sleep(rng.choice((1.0, 8.0) if is_slow else (0.05, 0.5, 2.0, 8.0)) * rng.random())
         events.befall()
-    await asyncio.sleep(rng.uniform(15.0, 30.0) if world.are_joins_interrupted else rng.uniform(1.0, 10.0))
+    await asyncio.sleep(rng.uniform(15.0, 30.0) if world.are_merges_interrupted else rng.uniform(1.0, 10.0))
     await world.verdict()
     await world.check_producers()
     await world.check_retention()

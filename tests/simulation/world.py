@@ -141,7 +141,7 @@ class Process:
         self.died = asyncio.Event()
         self.driver: PartitionDriver | None = None
         self.moving: asyncio.Task[None] | None = None
-        self._dies_joining = False
+        self._dies_merging = False
         self._task: asyncio.Task[None] | None = None
         self._chatter: list[asyncio.Task[None]] = []
         world.processes.append(self)
@@ -157,9 +157,9 @@ class Process:
     def start(self) -> None:
         """Begin to take the partition over, in the background."""
         self._task = asyncio.get_running_loop().create_task(self._run())
-        if self.world.are_joins_interrupted and not self.world.is_over:
-            self._dies_joining = self.world.rng.random() < 0.5
-            self.fs.last_step = "concat" if self._dies_joining else ""
+        if self.world.are_merges_interrupted and not self.world.is_over:
+            self._dies_merging = self.world.rng.random() < 0.5
+            self.fs.last_step = "concat" if self._dies_merging else ""
         if self.world.are_clocks_wrong:
             self.clock.ahead_ms = self.world.rng.choice((0, 0, -3_600_000, 3_000, 3_600_000))
         if self.world.is_journal_busy:
@@ -221,8 +221,8 @@ class Process:
         if not self.is_alive:
             return
         self.died.set()
-        if self._dies_joining:
-            self.world.start_after_a_join()
+        if self._dies_merging:
+            self.world.start_after_a_merge()
         self.fs.crash()
         self.kv.crash()
         tasks = [self._task, self.moving, *self._chatter, *self.broker._tasks]
@@ -292,7 +292,7 @@ class World:
         self.is_journal_busy = False  # every process writes another partition's checkpoints, and rolls soon
         self.are_copies_asked = False  # min.insync.replicas is set to this and that
         self.are_versions_mixed = False  # each process is of some version
-        self.are_joins_interrupted = False  # processes die right after a concat, and another starts later
+        self.are_merges_interrupted = False  # processes die right after a concat, and another starts later
         self.quiet_until = 0.0  # no producer sends before, on the loop's clock
 
     def process(self, name: str | None = None) -> Process:
@@ -303,8 +303,8 @@ class World:
     def is_running(self, name: str) -> bool:
         return any(process.name == name and process.is_alive for process in self.processes)
 
-    def start_after_a_join(self) -> None:
-        """Start another process when about a part has expired of what a process that died now was joining."""
+    def start_after_a_merge(self) -> None:
+        """Start another process when about a part has expired of what a process that died now was merging."""
         after_s = self.log_config.retention_ms / 1000 - self.rng.uniform(1.5, 4.5)
         asyncio.get_running_loop().call_later(max(0.0, after_s), self.start_another)
 
@@ -323,7 +323,7 @@ class World:
         """Count the datanodes that have acknowledged ``batch``, which ``process`` acknowledges now.
 
         They are its pipeline's.  When a paused process receives the ack, its file may have been fenced, with fewer
-        copies left, joined or deleted.
+        copies left, merged or deleted.
         """
         assert process.driver is not None
         *_, held = (entry for entry in process.driver.machine.record.segments if entry.name.base <= batch.base_offset)
@@ -332,7 +332,7 @@ class World:
     def check_repeated(self, process: Process, offset: int, asked: int) -> None:
         """Check that the batch at ``offset``, acknowledged because it is in the log, is on ``asked`` datanodes.
 
-        If this owner has flushed it to so many, that is enough.  The model does not know the nodes of a joined file's
+        If this owner has flushed it to so many, that is enough.  The model does not know the nodes of a merged file's
         parts, and the store has no record of what an owner of the past has seen.  Batches below the log start are
         deleted, and need no copies.
         """

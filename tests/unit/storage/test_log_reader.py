@@ -219,7 +219,7 @@ async def test_a_file_that_is_listed_but_cannot_be_found_is_an_error_after_a_bou
 
 
 @pytest.mark.parametrize("is_index_renewed", [False, True])
-async def test_a_joined_file_is_read_past_its_old_index_and_by_its_new_one(is_index_renewed: bool) -> None:
+async def test_a_merged_file_is_read_past_its_old_index_and_by_its_new_one(is_index_renewed: bool) -> None:
     fs = SlowFileSystem()
     await put(fs, S(0, 1, 0), batches(0, 20), idx=True)
     await put(fs, S(20, 1, 1), batches(20, 40), idx=True)
@@ -296,7 +296,7 @@ async def test_offset_for_timestamp_stays_below_the_watermark() -> None:
     assert await log.offset_for_timestamp(9_541, 40) == TimestampAndOffset(35, 9_550)
 
 
-async def test_offset_for_timestamp_asks_each_index_once_and_survives_a_join() -> None:
+async def test_offset_for_timestamp_asks_each_index_once_and_survives_a_merge() -> None:
     fs = SlowFileSystem()
     await timed_log(fs)
     log = reader(fs)

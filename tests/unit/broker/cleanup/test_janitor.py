@@ -473,7 +473,7 @@ async def life(work: Awaitable[object]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-# ---------------------------------------------------------------------------------------------------------- joining
+# ---------------------------------------------------------------------------------------------------------- merging
 
 
 async def small_segments(world: World, count: int = 14) -> Owner:
@@ -504,7 +504,7 @@ async def test_small_neighbours_become_one_file_with_one_index() -> None:
     assert (second.log_start, second.watermark) == (0, 14)
 
 
-async def test_joining_goes_on_from_where_it_ended() -> None:
+async def test_merging_goes_on_from_where_it_ended() -> None:
     world = World()
     owner = await small_segments(world, 5)
     await owner.rounds()
@@ -529,7 +529,7 @@ async def test_a_few_new_segments_cost_no_listing() -> None:
     assert await owner.round() == 1
 
 
-async def test_files_with_leftovers_inside_are_not_joined() -> None:
+async def test_files_with_leftovers_inside_are_not_merged() -> None:
     """A file longer than its index: what lies behind was never acknowledged, and must not come into the middle."""
 
     world = World()
@@ -542,8 +542,8 @@ async def test_files_with_leftovers_inside_are_not_joined() -> None:
     assert await world.records(0, 14) == world.sent
 
 
-async def test_epochs_with_a_spare_left_are_not_joined_until_it_is_swept() -> None:
-    """A spare may be registered, and renamed late to a base inside the joined file, which would then end there."""
+async def test_epochs_with_a_spare_left_are_not_merged_until_it_is_swept() -> None:
+    """A spare may be registered, and renamed late to a base inside the merged file, which would then end there."""
 
     world = World()
     first = await small_segments(world)
@@ -562,7 +562,7 @@ async def test_epochs_with_a_spare_left_are_not_joined_until_it_is_swept() -> No
 
 @pytest.mark.parametrize("dies_before", [True, False])
 @pytest.mark.parametrize("knows", [False, True])
-def test_a_crash_at_any_step_of_a_join_changes_no_record(dies_before: bool, knows: bool) -> None:
+def test_a_crash_at_any_step_of_a_merge_changes_no_record(dies_before: bool, knows: bool) -> None:
     """Neither for a new reader nor for one that had listed the files before; and the successor tidies up."""
 
     async def main(dies_at: int) -> list[str]:
@@ -601,8 +601,8 @@ def test_a_crash_at_any_step_of_a_join_changes_no_record(dies_before: bool, know
 
 
 @pytest.mark.parametrize("dies_before", [True, False])
-def test_retention_after_a_crash_at_any_step_of_a_join_keeps_what_has_not_expired(dies_before: bool) -> None:
-    """The old index covers only the oldest part of the joined file; retention comes before the join is mended."""
+def test_retention_after_a_crash_at_any_step_of_a_merge_keeps_what_has_not_expired(dies_before: bool) -> None:
+    """The old index covers only the oldest part of the merged file; retention comes before the merge is mended."""
 
     async def main(dies_at: int) -> list[str]:
         world = World()
@@ -663,7 +663,7 @@ def plan(*listed: ListedSegment, bytes_max: int = 100, sources_max: int = 9, log
     return bases
 
 
-def test_plan_of_joins() -> None:
+def test_plan_of_merges() -> None:
     row = [one(n, n + 1) for n in range(6)]
     assert plan(*row) == [[0, 1, 2, 3, 4, 5]]
     assert plan(*row, bytes_max=30) == [[0, 1, 2], [3, 4, 5]]
@@ -695,7 +695,7 @@ def test_plan_mends_a_head_whose_sources_have_gone() -> None:
     assert plan_merges([], bytes_max=100, sources_max=9, log_start=0) == ([], None)
 
 
-def test_a_joined_index_is_that_of_the_joined_bytes() -> None:
+def test_a_merged_index_is_that_of_the_merged_bytes() -> None:
     """Index entries, timestamps and epochs are as if the batches had been written to one file."""
     stamps = [5, 3, 9, 1, 9, 2, 11, 4]
     whole = SegmentIndex(1)
@@ -867,7 +867,7 @@ async def test_what_fails_is_counted_and_tried_again() -> None:
     await owner.send(6, timestamp=0)
     world.storage.faults = Faults(unavailable=1.0)
     await owner.round()
-    assert owner.janitor.failures == 2  # retention and joining
+    assert owner.janitor.failures == 2  # retention and merging
     assert owner.log_start == 0
     world.storage.faults = Faults()
     await owner.rounds()
