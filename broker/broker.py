@@ -87,7 +87,7 @@ class Broker:
         cluster: str = "bmq",
         clock: Clock | None = None,
         config: BrokerConfig | None = None,
-        upkeep: JanitorConfig | None = None,
+        janitor_config: JanitorConfig | None = None,
         reads: ReadProgress | None = None,
     ) -> None:
         self.config = config or BrokerConfig()
@@ -142,7 +142,7 @@ class Broker:
             is_alive=is_alive,
         )
         self._storage = StorageWatch(self.shared)
-        self.janitor = Janitor(self.shared, self.partitions, upkeep)
+        self.janitor = Janitor(self.shared, self.partitions, janitor_config)
         self._membership = membership
         self._tasks: list[asyncio.Task[None]] = []
 

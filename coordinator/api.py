@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.wire import messages as m
-from bmq.meta.members import Members
+from bmq.meta.proxy_addresses import Proxies
 
 
 class ClientInfo(NamedTuple):
@@ -78,9 +78,9 @@ class GroupCoordinator(Protocol):
     ) -> m.DescribeGroupsResponse: ...
 
     async def list_groups(
-        self, request: m.ListGroupsRequest, client: ClientInfo, members: Members | None = None
+        self, request: m.ListGroupsRequest, client: ClientInfo, proxies: Proxies | None = None
     ) -> m.ListGroupsResponse:
-        """List the groups that clients find at this process by ``members``, the addresses of one listener."""
+        """List the groups that clients find at this process by ``proxies``, the addresses of one listener."""
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
         """List the groups of the whole cluster.  Kafka's clients join the lists of all brokers instead."""

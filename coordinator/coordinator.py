@@ -27,7 +27,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView
-from bmq.meta.members import Members
+from bmq.meta.proxy_addresses import Proxies
 
 
 class Coordinator:
@@ -121,7 +121,7 @@ class Coordinator:
         return await group_admin.describe_groups(self._shards, request)
 
     async def list_groups(
-        self, request: m.ListGroupsRequest, client: ClientInfo, members: Members | None = None
+        self, request: m.ListGroupsRequest, client: ClientInfo, proxies: Proxies | None = None
     ) -> m.ListGroupsResponse:
         """List all groups that are served here: all groups there are, if it owns every shard."""
         return (await group_admin.list_groups(self._shards, request)).response()

@@ -32,7 +32,7 @@ class Services:
     metrics: Metrics
     catalog: Catalog
     owners: Owners
-    reading: FetchService
+    fetch_service: FetchService
     """Tail cache, block reads, long polls and fetch sessions: everything that serves Fetch."""
     produce_queue: ProduceQueue = field(default_factory=ProduceQueue)
     """Produces that wait for their partition."""

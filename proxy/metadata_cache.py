@@ -33,7 +33,7 @@ from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import MetadataResponse
 from bmq.endpoint.leader_epochs import METADATA_EPOCH
 from bmq.meta.catalog import Catalog, Topic
-from bmq.meta.members import Members, ProxyAddress
+from bmq.meta.proxy_addresses import Proxies, ProxyAddress
 from bmq.proxy.acl_operations import Operations
 
 COST_OF_TOPIC = 25
@@ -54,13 +54,13 @@ class PartitionPlace(NamedTuple):
 
 
 class _Zones:
-    """Proxies by zone, as of one version of the members."""
+    """Proxies by zone, as of one version of the proxies."""
 
-    def __init__(self, members: Members) -> None:
-        self.version = members.version
-        self._zone = {proxy.node_id: proxy.zone for proxy in members.proxies}
+    def __init__(self, proxies: Proxies) -> None:
+        self.version = proxies.version
+        self._zone = {proxy.node_id: proxy.zone for proxy in proxies.addresses}
         self._nodes: dict[str, list[int]] = {}
-        for proxy in members.proxies:
+        for proxy in proxies.addresses:
             self._nodes.setdefault(proxy.zone, []).append(proxy.node_id)
 
     def replicas(self, leader: int, partition: int) -> list[int]:
@@ -85,7 +85,7 @@ class _TopicEntry:
     under way at once: leaders and replicas are consistent after each step.
     """
 
-    __slots__ = ("_leaders", "_members_version", "_replicas", "changes", "encoded", "topic")
+    __slots__ = ("_leaders", "_proxies_version", "_replicas", "changes", "encoded", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
@@ -94,26 +94,26 @@ class _TopicEntry:
         """Number of changes of the leaders or replicas; each has cleared ``encoded``."""
         self._leaders: list[int] = []
         self._replicas: list[list[int]] = []
-        self._members_version = -1
+        self._proxies_version = -1
 
-    def refresh(self, members: Members) -> Steps[None]:
+    def refresh(self, proxies: Proxies) -> Steps[None]:
         """Bring the leaders and replicas up to date."""
-        if members.version != self._members_version:
-            yield from self._place(members)
+        if proxies.version != self._proxies_version:
+            yield from self._place(proxies)
 
-    def _place(self, members: Members) -> Steps[None]:
-        """Find the leaders and replicas.  If members change between two steps, the next refresh does it again."""
-        version, zones = members.version, _Zones(members)
+    def _place(self, proxies: Proxies) -> Steps[None]:
+        """Find the leaders and replicas.  If proxies change between two steps, the next refresh does it again."""
+        version, zones = proxies.version, _Zones(proxies)
         leaders: list[int] = []
         replicas: list[list[int]] = []
         for start, stop in self._steps():
             if start:
                 yield
-            some = [members.leader_of(PartitionKey(self.topic.topic_id, index)) for index in range(start, stop)]
+            some = [proxies.leader_of(PartitionKey(self.topic.topic_id, index)) for index in range(start, stop)]
             leaders += some
             replicas += [zones.replicas(leader, index) for index, leader in enumerate(some, start)]
-        if members.version == version or not self._leaders:
-            self._members_version = version
+        if proxies.version == version or not self._leaders:
+            self._proxies_version = version
             if leaders != self._leaders or replicas != self._replicas:
                 self._leaders, self._replicas = leaders, replicas
                 self.changes += 1
@@ -175,7 +175,7 @@ def _row(version: int, replicas: int) -> npt.DTypeLike:
 
 
 class _AllTopics(NamedTuple):
-    """The encoded elements of all topics; ``versions`` are the catalog's and the members'."""
+    """The encoded elements of all topics; ``versions`` are the catalog's and the proxies'."""
 
     versions: tuple[int, int]
     topics: int
@@ -204,10 +204,10 @@ class MetadataCache:
     def __repr__(self) -> str:
         return f"MetadataCache(topics={len(self._topics)}, encoded={self.encoded_topics})"
 
-    async def places(self, topic: Topic, start: int, stop: int, members: Members) -> list[PartitionPlace]:
+    async def places(self, topic: Topic, start: int, stop: int, proxies: Proxies) -> list[PartitionPlace]:
         """Return a topic's partitions from ``start`` up to, not including, ``stop``."""
         entry = self._entry(topic)
-        await run_in_turns(entry.refresh(members))
+        await run_in_turns(entry.refresh(proxies))
         return entry.places(start, stop)
 
     @property
@@ -215,29 +215,29 @@ class MetadataCache:
         """Largest number of bytes of all topics, over the versions in which they were last encoded; 0 before that."""
         return max((len(found.joined) for found in self._all.values()), default=0)
 
-    def replicas(self, topic: Topic, index: int, members: Members) -> Sequence[int]:
+    def replicas(self, topic: Topic, index: int, proxies: Proxies) -> Sequence[int]:
         """Return the node ids of one partition's replicas.  The cost does not depend on the topic's size."""
-        return self._zones_of(members).replicas(members.leader_of(PartitionKey(topic.topic_id, index)), index)
+        return self._zones_of(proxies).replicas(proxies.leader_of(PartitionKey(topic.topic_id, index)), index)
 
-    def nearer(self, zone: str, members: Members, topic: Topic, index: int) -> int:
+    def nearer(self, zone: str, proxies: Proxies, topic: Topic, index: int) -> int:
         """Return the replica in ``zone``, the client's, if this process leads the partition; else -1.
 
         ``zone`` is another one than this process's.  Only the leader sends a client elsewhere; as with a follower in
         Kafka, the proxy that it was sent to serves it.
         """
-        if members.leader_of(PartitionKey(topic.topic_id, index)) != members.own.node_id:
+        if proxies.leader_of(PartitionKey(topic.topic_id, index)) != proxies.own.node_id:
             return -1
-        return self._zones_of(members).in_zone(zone, index)
+        return self._zones_of(proxies).in_zone(zone, index)
 
-    def _zones_of(self, members: Members) -> _Zones:
-        if self._zones is None or self._zones.version != members.version:
-            self._zones = _Zones(members)
+    def _zones_of(self, proxies: Proxies) -> _Zones:
+        if self._zones is None or self._zones.version != proxies.version:
+            self._zones = _Zones(proxies)
         return self._zones
 
-    def topic(self, topic: Topic, version: int, operations: Operations, members: Members) -> Steps[bytes]:
+    def topic(self, topic: Topic, version: int, operations: Operations, proxies: Proxies) -> Steps[bytes]:
         """Return a topic's encoded element of the response; yields between two steps of work if there are several."""
         entry = self._entry(topic)
-        yield from entry.refresh(members)
+        yield from entry.refresh(proxies)
         encoded = entry.encoded.get((version, operations))
         if encoded is None:
             self.encoded_topics += 1
@@ -248,41 +248,41 @@ class MetadataCache:
         return encoded
 
     def all_topics(
-        self, version: int, operations: Operations, catalog: Catalog, members: Members
+        self, version: int, operations: Operations, catalog: Catalog, proxies: Proxies
     ) -> tuple[int, bytes] | None:
         """Return the number of all topics, and their elements; None if some must be encoded first (``encode_all``)."""
         found = self._all.get((version, operations))
-        if found is None or found.versions != (catalog.version, members.version):
+        if found is None or found.versions != (catalog.version, proxies.version):
             return None
         return found.topics, found.joined
 
     async def encode_all(
-        self, version: int, operations: Operations, catalog: Catalog, members: Members
+        self, version: int, operations: Operations, catalog: Catalog, proxies: Proxies
     ) -> tuple[int, bytes]:
         """Return the same as ``all_topics``, encoded in steps: 100,000 topics take seconds.
 
-        Callers at the same time share one run, unless the catalog or the members have changed since it began; they
+        Callers at the same time share one run, unless the catalog or the proxies have changed since it began; they
         share the next run then.
         """
         key = (version, operations)
         running = self._running.get(key)
-        if running is not None and running.versions != (catalog.version, members.version):
+        if running is not None and running.versions != (catalog.version, proxies.version):
             await asyncio.wait([running.task])  # if it fails, its own callers get the exception
             running = self._running.get(key)  # the run of another caller that waited, too
         if running is None or running.task.done():
-            steps = self._encode_all(version, operations, catalog, members)
+            steps = self._encode_all(version, operations, catalog, proxies)
             task = asyncio.get_running_loop().create_task(run_in_steps(steps), name="metadata of all topics")
-            running = self._running[key] = _Encoding((catalog.version, members.version), task)
+            running = self._running[key] = _Encoding((catalog.version, proxies.version), task)
         found = await asyncio.shield(running.task)
         return found.topics, found.joined
 
     def _encode_all(
-        self, version: int, operations: Operations, catalog: Catalog, members: Members
+        self, version: int, operations: Operations, catalog: Catalog, proxies: Proxies
     ) -> Generator[None, None, _AllTopics]:
-        versions, cost = (catalog.version, members.version), 0
+        versions, cost = (catalog.version, proxies.version), 0
         elements: list[bytes] = []
         for topic in list(catalog.topics.values()):
-            elements.append((yield from self.topic(topic, version, operations, members)))
+            elements.append((yield from self.topic(topic, version, operations, proxies)))
             cost += topic.partitions % COST_PER_STEP + COST_OF_TOPIC
             if cost >= COST_PER_STEP:
                 cost = 0
@@ -298,19 +298,19 @@ class MetadataCache:
         count: int,
         topics: Sequence[Buffer],
         catalog: Catalog,
-        members: Members,
+        proxies: Proxies,
         cluster_operations: Operations = None,
     ) -> Response:
         """Return the whole response around the encoded ``topics``, of which there are ``count``."""
         if len(self._topics) > len(catalog.topics):
             self._topics = {name: entry for name, entry in self._topics.items() if name in catalog.topics}
-        if tuple(members.proxies) != self._heads_of:
+        if tuple(proxies.addresses) != self._heads_of:
             self._heads.clear()
-            self._heads_of = tuple(members.proxies)
+            self._heads_of = tuple(proxies.addresses)
         whole = self._heads.get((version, cluster_operations))
         if whole is None:
             whole = self._heads[(version, cluster_operations)] = _encode_shell(
-                version, catalog.cluster_id, members, cluster_operations
+                version, catalog.cluster_id, proxies, cluster_operations
             )
         end = len(whole) - _tail_size(version)
         head = correlation_id.to_bytes(4, "big", signed=True) + whole[4 : end - _count_size(version)]
@@ -323,12 +323,12 @@ class MetadataCache:
         return entry
 
 
-def controller_of(members: Members) -> int:
+def controller_of(proxies: Proxies) -> int:
     """Return the node id of the proxy that clients see as controller.
 
     Any proxy serves a client's requests to the controller; all proxies name the same one.
     """
-    return members.proxies[0].node_id if members.proxies else members.own.node_id
+    return proxies.addresses[0].node_id if proxies.addresses else proxies.own.node_id
 
 
 def encode_error(version: int, error: ErrorCode, name: str | None, topic_id: uuid.UUID, *, is_internal: bool) -> bytes:
@@ -370,13 +370,13 @@ def _encode_element(version: int, topic: object) -> bytes:
     return whole[len(around) - _tail_size(version) : len(whole) - _tail_size(version)]
 
 
-def _encode_shell(version: int, cluster_id: str, members: Members, operations: Operations) -> bytes:
+def _encode_shell(version: int, cluster_id: str, proxies: Proxies, operations: Operations) -> bytes:
     """Return the encoded response without topics."""
     brokers = [
         MetadataResponse.MetadataResponseBroker(
             node_id=proxy.node_id, host=proxy.host, port=proxy.port, rack=proxy.zone or None
         )
-        for proxy in members.proxies
+        for proxy in proxies.addresses
     ]
     return _whole(
         version,
@@ -384,7 +384,7 @@ def _encode_shell(version: int, cluster_id: str, members: Members, operations: O
             throttle_time_ms=0,
             brokers=brokers,
             cluster_id=cluster_id,
-            controller_id=controller_of(members),
+            controller_id=controller_of(proxies),
             topics=[],
             authorized_operations=operations,
             error_code=ErrorCode.NONE,

@@ -10,8 +10,8 @@ from bmq.coordinator.api import GroupCoordinator
 from bmq.core.logging.levels import LogLevels
 from bmq.endpoint.api import Services
 from bmq.endpoint.fetch.operation import Nearer
-from bmq.meta.members import Members
 from bmq.meta.producer_ids import ProducerIds
+from bmq.meta.proxy_addresses import Proxies
 from bmq.proxy.metadata_cache import MetadataCache
 
 
@@ -19,8 +19,8 @@ from bmq.proxy.metadata_cache import MetadataCache
 class ProxyServices(Services):
     """Everything that a handler of clients' requests may use.  There is one for each listener."""
 
-    members: Members
-    """Members as this listener's clients see them: each proxy under the address that it advertises for them."""
+    proxies: Proxies
+    """Proxies as this listener's clients see them: each under the address that it advertises for them."""
     admin: Admin
     """Controller, wherever it runs: changes topics and configs."""
     coordinator: GroupCoordinator
@@ -30,4 +30,4 @@ class ProxyServices(Services):
 
     def nearer(self, rack: str) -> Nearer | None:
         """Return a function that chooses a proxy in `rack` to fetch from; None if this proxy is in it."""
-        return None if self.members.own.zone == rack else partial(self.metadata.nearer, rack, self.members)
+        return None if self.proxies.own.zone == rack else partial(self.metadata.nearer, rack, self.proxies)

@@ -52,7 +52,7 @@ def internal_services(
     """Return the services of the internal port.
 
     ``beside`` is the `FetchService` of the same process's clients, which owners notify of their flushes.  If it is
-    None, owners must notify ``services.reading`` instead.
+    None, owners must notify ``services.fetch_service`` instead.
     """
     metrics = Metrics()
     return Services(
@@ -61,7 +61,7 @@ def internal_services(
         metrics=metrics,
         catalog=catalog,
         owners=assigned,
-        reading=FetchService(
+        fetch_service=FetchService(
             config,
             catalog,
             assigned,

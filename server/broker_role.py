@@ -38,7 +38,7 @@ class BrokerRole:
         pool: BlockCache,
         *,
         broker_config: BrokerConfig | None = None,
-        upkeep: JanitorConfig | None = None,
+        janitor_config: JanitorConfig | None = None,
     ) -> None:
         settings = broker_config or BrokerConfig(
             block_bytes=config.block_bytes,
@@ -54,7 +54,7 @@ class BrokerRole:
             cluster=config.cluster,
             clock=clock,
             config=settings,
-            upkeep=upkeep,
+            janitor_config=janitor_config,
             reads=pool.progress,
         )
         self.fence = ShardFence()

@@ -149,7 +149,7 @@ class _Facts:
             node_id=node.config.node_id,
             brokers=[
                 BrokerFacts(node_id=proxy.node_id, host=proxy.host, port=proxy.port, rack=proxy.zone or None)
-                for proxy in node.members.proxies
+                for proxy in node.proxies.addresses
             ],
             topics=len(node.catalog.topics),
             partitions=sum(topic.partitions for topic in node.catalog.topics.values()),

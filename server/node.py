@@ -58,9 +58,9 @@ from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Addr
 from bmq.meta.cluster.proxies import ClusterProxies
 from bmq.meta.kv import KeyValue
 from bmq.meta.maintenance import CallTimes
-from bmq.meta.members import ProxyAddress
 from bmq.meta.open import is_shared
 from bmq.meta.producer_ids import ProducerIds
+from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.proxy.metadata_cache import MetadataCache
@@ -104,7 +104,7 @@ class Node:
         joined: ClusterMember,
         *,
         broker_config: BrokerConfig | None = None,
-        upkeep: JanitorConfig | None = None,
+        janitor_config: JanitorConfig | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         """Wire the roles.  ``joined`` must have joined already, since that gives a proxy its id."""
@@ -128,7 +128,7 @@ class Node:
         self._files = StoredTopics(fs)
         self.catalog = KvCatalog(kv, config.cluster, self._failed, has_node_configs=not is_shared(config.meta))
         self.view = joined.view
-        self._proxies = {
+        self._proxies_by_listener = {
             listener.name: ClusterProxies(
                 ProxyAddress(config.node_id, "", 0, config.zone), self.view, self.catalog,
                 config.offsets_topic_num_partitions, listener.name,
@@ -138,24 +138,27 @@ class Node:
         """The proxies, with the addresses that clients of each listener get."""
         # Subscribed after the proxies, so that these are up to date when it is called.
         self.view.subscribe(lambda change: self._send_away() if change.members else None)
-        self.members = next(iter(self._proxies.values()))
+        self.proxies = next(iter(self._proxies_by_listener.values()))
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self.broker: BrokerRole | None = None
         if BROKER in config.roles:
             self.broker = BrokerRole(
-                config, fs, kv, clock, self.catalog, joined, self.pool, broker_config=broker_config, upkeep=upkeep
+                config, fs, kv, clock, self.catalog, joined, self.pool,
+                broker_config=broker_config, janitor_config=janitor_config,
             )  # fmt: skip
             self.broker.broker.on_failed = self._failed
-        self.remote = self._make_remote()
-        self.owners = RoutedOwners(self.view, self.broker.assigned if self.broker is not None else None, self.remote)
-        self.reading = FetchService(config, self.catalog, self.owners, self.pool, clock, self.metrics)
-        self.reading.tracer = tracer
+        self.remote_owners = self._make_remote_owners()
+        self.owners = RoutedOwners(
+            self.view, self.broker.assigned if self.broker is not None else None, self.remote_owners
+        )
+        self.fetch_service = FetchService(config, self.catalog, self.owners, self.pool, clock, self.metrics)
+        self.fetch_service.tracer = tracer
         self.controller: Controller | None = None
         self.admin = self._make_admin()
         self._forwarding: Forwarding | None = None
         self.own_coordinator = self._make_own_coordinator()
         self.coordinator = RoutedCoordinator(
-            self.view, self.members, joined.peers, self.catalog, self._offsets_topic,
+            self.view, self.proxies, joined.peers, self.catalog, self._offsets_topic,
             shards=config.offsets_topic_num_partitions, local=self.own_coordinator,
         )  # fmt: skip
         self.collected = Collected(config, self.catalog, joined, broker=self.broker, coordinator=self.own_coordinator)
@@ -166,23 +169,25 @@ class Node:
             clock=clock,
             metrics=self.metrics,
             catalog=self.catalog,
-            members=self.members,
+            proxies=self.proxies,
             owners=self.owners,
             admin=self.admin,
             coordinator=self.coordinator,
             producer_ids=self.producer_ids,
-            reading=self.reading,
+            fetch_service=self.fetch_service,
             log_levels=self.log_levels,
         )
         self.endpoint = Endpoint(self._services, ALL_APIS)
         self._of_console = replace(self._services, metrics=Metrics())
         self.console_endpoint = Endpoint(self._of_console, ALL_APIS)
         """Endpoint of the Kafka requests of this process's HTTP API, which its metrics do not count as clients'."""
-        self._of_listeners = dict.fromkeys(self._proxies, self._services)
-        self.endpoints: dict[str, Dispatch] = dict.fromkeys(self._proxies, self._traced(self.endpoint, self._services))
+        self._of_listeners = dict.fromkeys(self._proxies_by_listener, self._services)
+        self.endpoints: dict[str, Dispatch] = dict.fromkeys(
+            self._proxies_by_listener, self._traced(self.endpoint, self._services)
+        )
         """The dispatch of clients' requests, by listener."""
-        for name in list(self._proxies)[1:]:
-            services = replace(self._services, members=self._proxies[name], metadata=MetadataCache())
+        for name in list(self._proxies_by_listener)[1:]:
+            services = replace(self._services, proxies=self._proxies_by_listener[name], metadata=MetadataCache())
             self._of_listeners[name] = services
             self.endpoints[name] = self._traced(Endpoint(services, ALL_APIS), services)
         self._relay: Relay | None = None
@@ -200,7 +205,7 @@ class Node:
         """Publish the address of each listener, by its name, to this process's clients only."""
         for name, address in addresses.items():
             own = ProxyAddress(self.config.node_id, address.host, address.port, self.config.zone)
-            self._proxies[name].move(own)
+            self._proxies_by_listener[name].move(own)
 
     async def start(self) -> None:
         """Start all roles.  The caller must `close` the node even if this fails.
@@ -209,9 +214,9 @@ class Node:
         """
         await self.catalog.start()
         self.producer_ids.incarnation = self._files.incarnation = self.joined.root.incarnation
-        for proxies in self._proxies.values():
+        for proxies in self._proxies_by_listener.values():
             proxies.refresh()
-        self.remote.start()
+        self.remote_owners.start()
         for lookout in self._lookouts:
             lookout.start()
         if self.broker is not None:
@@ -239,8 +244,8 @@ class Node:
 
     def drain(self) -> None:
         """Respond to all requests that wait, and let none wait any more: clients' connections are about to close."""
-        self.reading.drain()
-        self.remote.drain()
+        self.fetch_service.drain()
+        self.remote_owners.drain()
         self.coordinator.drain()
         if self.own_coordinator is not None:
             self.own_coordinator.drain()
@@ -252,7 +257,7 @@ class Node:
 
     def is_response_room_wanted(self) -> bool:
         """Return True if responses wait for memory that unsent ones hold."""
-        return self.reading.budget.has_waiting or bool(self._services.responses.waiting)
+        return self.fetch_service.budget.has_waiting or bool(self._services.responses.waiting)
 
     async def close(self) -> None:
         """Hand everything over and close all roles, also after a `start` that failed.
@@ -262,7 +267,7 @@ class Node:
         async with contextlib.AsyncExitStack() as parts:  # closed from the last to the first
             parts.push_async_callback(self.catalog.close)
             parts.push_async_callback(self.pool.close)
-            parts.push_async_callback(self.remote.close)
+            parts.push_async_callback(self.remote_owners.close)
             if self.broker is not None:
                 parts.push_async_callback(self.broker.close, self.close_by)
             parts.push_async_callback(self.producer_ids.close)
@@ -270,7 +275,7 @@ class Node:
                 parts.push_async_callback(lookout.close)
             if self.controller is not None:
                 parts.push_async_callback(self.controller.close)
-            parts.push_async_callback(self.reading.close)
+            parts.push_async_callback(self.fetch_service.close)
             if self.own_coordinator is not None:
                 parts.push_async_callback(self.own_coordinator.close)
             for link in (self.coordinator, self._forwarding, self._relay):
@@ -284,13 +289,13 @@ class Node:
         """Return the endpoint with traces of its requests; the endpoint itself in a process that traces nothing."""
         return endpoint if self._tracing is None else self._tracing.of_clients(endpoint, services, ALL_APIS)
 
-    def _make_remote(self) -> RemoteOwners:
+    def _make_remote_owners(self) -> RemoteOwners:
         peers, cluster = self.joined.peers, self.config.cluster
         return RemoteOwners(
             self.view,
             peers,
             _ReadingListener(self),
-            lambda key: self.reading.poll.is_followed(key),
+            lambda key: self.fetch_service.poll.is_followed(key),
             credit_bytes=self.config.internal_credit_bytes,
             held_s=self.config.held_produce_ms / 1000,
             relays=RelayPool(self.view, peers, self.config.zone, lambda: read_unreachable(self._kv, cluster)),
@@ -314,7 +319,7 @@ class Node:
     def _make_topics(self, guard: Guard) -> TopicAdmin:
         return TopicAdmin(
             self._kv, self.config.cluster, self.catalog, self.config, self._files, self._clock,
-            replicas_max=self._replicas_max, nodes=lambda: [proxy.node_id for proxy in self.members.proxies],
+            replicas_max=self._replicas_max, nodes=lambda: [proxy.node_id for proxy in self.proxies.addresses],
             guard=guard, has_node_configs=not is_shared(self.config.meta),
         )  # fmt: skip
 
@@ -345,7 +350,7 @@ class Node:
         local = None
         if self.broker is not None:
             local = LocalShardLogs(self.broker.assigned, self.catalog, self.pool, self.broker.fence)
-            self.broker.broker.shared.flush_listener = _Listeners(self.reading, local)
+            self.broker.broker.shared.flush_listener = _Listeners(self.fetch_service, local)
         if COORDINATOR not in self.config.roles:
             return None
         remote = RemoteShardLogs(self.view, self.catalog, self.joined.peers)
@@ -361,7 +366,7 @@ class Node:
         reports = Reports(self.view, joined.peers, here)
         unreachable = UnreachableBrokers(
             self._kv, self.config.cluster, self.view, joined.peers,
-            is_up=self.remote.is_up, lease=lambda: joined.membership.lease,
+            is_up=self.remote_owners.is_up, lease=lambda: joined.membership.lease,
         )  # fmt: skip
         return reports, unreachable
 
@@ -382,7 +387,7 @@ class Node:
             )
             services = internal_services(
                 self.config, self._clock, self.catalog, self.broker.assigned, self.broker.broker.shared.load,
-                pool=self.pool, beside=self.reading,
+                pool=self.pool, beside=self.fetch_service,
             )  # fmt: skip
             inside = internal_dispatch(services)
             endpoint.register_kafka(
@@ -427,19 +432,19 @@ class Node:
         self._set_member(True)
 
     def _set_member(self, is_member: bool) -> None:
-        for proxies in self._proxies.values():
+        for proxies in self._proxies_by_listener.values():
             proxies.set_member(is_member)
         self._send_away()
 
     def _send_away(self) -> None:
         """Refuse fetches while this process is not a member and Metadata has other proxies for each listener."""
-        self.reading.send_away(all(proxies.sends_away for proxies in self._proxies.values()))
+        self.fetch_service.send_away(all(proxies.sends_away for proxies in self._proxies_by_listener.values()))
 
     def _renumbered(self, node_id: int) -> None:
         """Handle a new proxy id after joining again: publish it to clients, and apply the configs set for it."""
         config = self.config = replace(self.config, node_id=node_id)
         self._of_console.config = config
-        for name, proxies in self._proxies.items():
+        for name, proxies in self._proxies_by_listener.items():
             self._of_listeners[name].config = config
             proxies.move(replace(proxies.own, node_id=node_id))
         if self.broker is not None:
@@ -493,17 +498,17 @@ def _report(controller: Controller, by: str, incarnation: str, why: str) -> None
 class _Listeners:
     """Listener of this process's partitions, which notifies its fetches and the logs of its coordinator."""
 
-    def __init__(self, reading: FetchService, logs: LocalShardLogs) -> None:
-        self._reading = reading
+    def __init__(self, fetch_service: FetchService, logs: LocalShardLogs) -> None:
+        self._fetch_service = fetch_service
         self._logs = logs
-        self.flushed = reading.flushed  # on the hot path: no call in between
-        self.log_start_moved = reading.log_start_moved
+        self.flushed = fetch_service.flushed  # on the hot path: no call in between
+        self.log_start_moved = fetch_service.log_start_moved
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
-        self._reading.opened(key, epoch, log_start, high_watermark)
+        self._fetch_service.opened(key, epoch, log_start, high_watermark)
 
     def closed(self, key: PartitionKey) -> None:
-        self._reading.closed(key)
+        self._fetch_service.closed(key)
         self._logs.ended(key)
 
 
@@ -514,13 +519,13 @@ class _ReadingListener:
         self._node = node
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
-        self._node.reading.opened(key, epoch, log_start, high_watermark)
+        self._node.fetch_service.opened(key, epoch, log_start, high_watermark)
 
     def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
-        self._node.reading.flushed(key, batches, high_watermark)
+        self._node.fetch_service.flushed(key, batches, high_watermark)
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
-        self._node.reading.log_start_moved(key, log_start)
+        self._node.fetch_service.log_start_moved(key, log_start)
 
     def closed(self, key: PartitionKey) -> None:
-        self._node.reading.closed(key)
+        self._node.fetch_service.closed(key)

@@ -206,7 +206,7 @@ class OwnMetrics:
     def _of_cluster(self) -> Own:
         """Return the numbers of a cluster's member."""
         node = self._node
-        joined, remote, view = node.joined, node.remote, node.view
+        joined, remote, view = node.joined, node.remote_owners, node.view
         is_leader = node.controller is not None and node.controller.leading is not None
         return (
             OwnMetric(
@@ -262,17 +262,17 @@ class OwnMetrics:
         node = self._node
         pool, budget = node.pool, node.config.cache_bytes
         return (
-            OwnMetric("tail_cache_bytes", "Bytes that the tail cache holds", node.reading.tails.used),
+            OwnMetric("tail_cache_bytes", "Bytes that the tail cache holds", node.fetch_service.tails.used),
             OwnMetric("block_cache_bytes", "Bytes of blocks read from storage that are kept", pool.cached_bytes),
             OwnMetric(
                 "fetch_response_bytes_held",
                 "Bytes of fetch responses that are being made or sent",
-                node.reading.budget.response_bytes,
+                node.fetch_service.budget.response_bytes,
             ),
             OwnMetric(
                 "fetch_responses_waiting",
                 "Fetches that wait for memory for their response",
-                node.reading.budget.waiting,
+                node.fetch_service.budget.waiting,
             ),
             OwnMetric("cache_budget_bytes", "Bytes that caches and responses may take together", budget),
             OwnMetric("block_cache_hits", "Blocks found in the block cache", pool.hits, True),
@@ -283,11 +283,11 @@ class OwnMetrics:
 
     def _of_stages(self) -> Own:
         node = self._node
-        produce: dict[str, Histogram] = {"route": node.remote.route_ms}
+        produce: dict[str, Histogram] = {"route": node.remote_owners.route_ms}
         if node.broker is not None:
             shared = node.broker.broker.shared
             produce |= {"queue": shared.queue_ms, "flush": shared.flush_ms}
-        fetch = {"wait": node.reading.wait_ms, "read": node.reading.read_ms}
+        fetch = {"wait": node.fetch_service.wait_ms, "read": node.fetch_service.read_ms}
         return (
             OwnHistogram("produce_stage_seconds", "Seconds that produced batches spent in a stage", produce, "stage"),
             OwnHistogram("fetch_stage_seconds", "Seconds that fetches spent in a stage", fetch, "stage"),

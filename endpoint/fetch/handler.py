@@ -62,7 +62,7 @@ def handle(services: Services, request: Request) -> Response | Awaitable[Respons
     if asked.replica_id >= 0:
         return _encode(request, FetchResult(results=_refused(listed)), committed=False)
     committed = asked.isolation_level == READ_COMMITTED
-    fetched = services.reading.fetch(
+    fetched = services.fetch_service.fetch(
         asked.session_id,
         asked.session_epoch,
         listed,
@@ -97,7 +97,7 @@ async def _serve_large(services: Services, request: Request) -> Response:
             raise CloseConnection(str(error)) from None
         if asked.replica_id >= 0:
             return await large.run(_encode_refused, request, listed)
-        work = services.reading.fetch_large(
+        work = services.fetch_service.fetch_large(
             asked.session_id,
             asked.session_epoch,
             listed,

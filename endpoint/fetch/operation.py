@@ -135,12 +135,31 @@ class FetchReads(Protocol):
 class FetchOperation:
     """One fetch.  Call ``try_now``; if that returns None, await ``run``."""
 
-    __slots__ = ("_follows", "_fresh", "_has_checked", "_hurries", "_is_first", "_left", "_on_park", "_params",
-                 "_parked_partitions", "_planned", "_reading", "_reads", "_rest", "_seen", "_size",
-                 "_storage_deadline", "_stored", "_time", "_turn", "_watch")  # fmt: skip
+    __slots__ = (
+        "_follows",
+        "_fresh",
+        "_has_checked",
+        "_hurries",
+        "_is_first",
+        "_left",
+        "_on_park",
+        "_params",
+        "_parked_partitions",
+        "_planned",
+        "_reads",
+        "_rest",
+        "_seen",
+        "_service",
+        "_size",
+        "_storage_deadline",
+        "_stored",
+        "_time",
+        "_turn",
+        "_watch",
+    )  # fmt: skip
 
-    def __init__(self, reading: FetchReads, turn: Turn, params: FetchParams) -> None:
-        self._reading = reading
+    def __init__(self, service: FetchReads, turn: Turn, params: FetchParams) -> None:
+        self._service = service
         self._turn = turn
         self._params = params
         self._fresh: list[PartitionRead] = []  # of the last round: records, or what cannot wait
@@ -174,11 +193,11 @@ class FetchOperation:
         is_late = self._params.max_wait_s <= 0
         if self._reads or not (is_late or self._is_enough()):
             return None
-        if is_late and self._reading.owner_patience_s and self._lacks_owner():
+        if is_late and self._service.owner_patience_s and self._lacks_owner():
             if not self._size:
                 return None
             is_late = False
-        reservation = self._take_now(self._reading.budget.memory)
+        reservation = self._take_now(self._service.budget.memory)
         if reservation is None:
             return None
         if reservation.size < self._planned:
@@ -206,7 +225,7 @@ class FetchOperation:
             may_park = self._may_park()
             self._time = FetchTime(
                 now() + (self._params.max_wait_s if may_park else 0.0),
-                self._reading.owner_patience_s if may_park else 0.0,
+                self._service.owner_patience_s if may_park else 0.0,
             )
             self._follow()
             while fetched is None:
@@ -233,7 +252,7 @@ class FetchOperation:
 
     def _is_late(self) -> bool:
         """Return whether missing owners are reported, as no time is left to wait for them."""
-        if self._is_cut_off or self._reading.is_draining:
+        if self._is_cut_off or self._service.is_draining:
             return True
         now = asyncio.get_running_loop().time()
         if not self._time.is_up(now):
@@ -282,7 +301,7 @@ class FetchOperation:
         Return False once all bytes are used, so that the rest need no check.
         """
         check, watch, follows, committed = (
-            self._reading.check_partition,
+            self._service.check_partition,
             self._watch,
             self._may_follow,
             self._params.committed,
@@ -376,7 +395,7 @@ class FetchOperation:
         Returns None if there was no room for POOL_PATIENCE_S.  If room must be waited for, drop what was found (it may
         be evicted meanwhile) and check again once room is granted.
         """
-        budget = self._reading.budget
+        budget = self._service.budget
         pool = budget.storage if self._reads else budget.memory
         reservation = self._take_now(pool)
         if reservation is not None:
@@ -421,7 +440,7 @@ class FetchOperation:
         gate = asyncio.Semaphore(PARALLEL_READS)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        tasks = {loop.create_task(self._reading.read(result, gate)): result for result in self._fresh if result.reads}
+        tasks = {loop.create_task(self._service.read(result, gate)): result for result in self._fresh if result.reads}
         is_rich = 0 < self._size >= params.min_bytes
         patience = SHORT_PATIENCE_S if is_rich else max(0.0, self._storage_deadline - loop.time())
         try:
@@ -435,7 +454,7 @@ class FetchOperation:
         for task, result in tasks.items():
             if result.reads:  # still under way: it goes on without this fetch
                 result.reads = False
-                self._reading.adopt(task, reservation.split(_cost(result)))
+                self._service.adopt(task, reservation.split(_cost(result)))
         self._time.on_read(began, is_lost=any(result.waits for result in self._fresh))
         self._fit()
 
@@ -463,24 +482,24 @@ class FetchOperation:
         Once the client's own time has passed, a single byte is enough.
         """
         self._on_park()
-        loop, reading, watch = asyncio.get_running_loop(), self._reading, self._watch
+        loop, service, watch = asyncio.get_running_loop(), self._service, self._watch
         future: asyncio.Future[None] = loop.create_future()
         timer = loop.call_at(until, _wake, future)
         watch.token = future
         began = loop.time()
         watch.park(1 if self._time.is_up(began) else self._params.min_bytes - self._size)
         self._fresh = []  # the cache may evict these meanwhile: they are read again after the wait
-        reading.metrics.parked_fetches += 1
-        reading.parked.add(future)
+        service.metrics.parked_fetches += 1
+        service.parked.add(future)
         try:
             await future
         finally:
             timer.cancel()
-            reading.metrics.parked_fetches -= 1
-            reading.wait_ms.observe((loop.time() - began) * 1000)
-            if reading.tracer is not None:
-                reading.tracer.stage("wait", loop.time() - began)
-            reading.parked.discard(future)
+            service.metrics.parked_fetches -= 1
+            service.wait_ms.observe((loop.time() - began) * 1000)
+            if service.tracer is not None:
+                service.tracer.stage("wait", loop.time() - began)
+            service.parked.discard(future)
             if watch.token is future:  # else a later request of the session has parked
                 watch.token = None
                 watch.unpark()
@@ -492,7 +511,7 @@ class FetchOperation:
         session, watch = self._turn.session, self._watch
         if session is not None and self._turn.is_overtaken:
             reservation.release()
-            self._reading.metrics.api(ApiKey.FETCH).failed(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            self._service.metrics.api(ApiKey.FETCH).failed(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
             return FetchResult(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id)
         results, rest = self._news(is_late=is_late)
         for number, part in enumerate(batched(rest, PARTITIONS_A_TURN)):
@@ -510,11 +529,11 @@ class FetchOperation:
         for result in self._fresh:
             result.buffers, result.size, result.reads = (), 0, False
         self._size = 0
-        return (yield from self._finish(Reservation(self._reading.budget.memory, 0), is_late=self._is_late()))
+        return (yield from self._finish(Reservation(self._service.budget.memory, 0), is_late=self._is_late()))
 
     def _note_sent(self, results: Sequence[PartitionRead]) -> None:
         """Note that the response carries these."""
-        watch, count = self._watch, self._reading.count
+        watch, count = self._watch, self._service.count
         for result in results:
             count(result)
             result.wanted.sent_marks = result.marks
@@ -554,7 +573,7 @@ class FetchOperation:
         librdkafka would report the end of the partition there.  A missing owner is reported if ``owner_patience_s`` is
         0: those clients are processes of this cluster, which find the next owner themselves.
         """
-        hides_missing = self._reading.owner_patience_s > 0
+        hides_missing = self._service.owner_patience_s > 0
         for result in results:
             if result.waits and (hides_missing or result.error is ErrorCode.OFFSET_NOT_AVAILABLE):
                 result.error = ErrorCode.NONE
@@ -564,7 +583,7 @@ class FetchOperation:
         result = self._rest.get(wanted)
         if result is None:
             committed, follows = self._params.committed, self._may_follow
-            result = self._reading.check_partition(wanted, 0, at_least_one=False, committed=committed, follows=follows)
+            result = self._service.check_partition(wanted, 0, at_least_one=False, committed=committed, follows=follows)
         return result
 
     # ----------------------------------------------------------------------------------------------------------- follow
@@ -579,24 +598,24 @@ class FetchOperation:
 
     def _may_park(self) -> bool:
         """Count a large fetch's partitions while it waits.  Return False if those that wait have too many already."""
-        turn, reading = self._turn, self._reading
+        turn, service = self._turn, self._service
         count = len(turn.partitions or ()) if turn.session is None else 0
         if count <= PARTITIONS_A_TURN:
             return True
-        if reading.parked_partitions and reading.parked_partitions + count > PARTITIONS_MAX:
+        if service.parked_partitions and service.parked_partitions + count > PARTITIONS_MAX:
             return False
         self._parked_partitions = count
-        reading.parked_partitions += count
+        service.parked_partitions += count
         return True
 
     def _leave(self, *, is_answered: bool) -> None:
         turn = self._turn
-        self._reading.parked_partitions -= self._parked_partitions
+        self._service.parked_partitions -= self._parked_partitions
         if turn.session is None:
-            self._reading.leave(turn.partitions or ())
+            self._service.leave(turn.partitions or ())
             self._watch.clear()
         elif turn.is_new and not is_answered:  # the client will never learn the session's id
-            self._reading.end_session(turn.session)
+            self._service.end_session(turn.session)
 
 
 def _cost(result: PartitionRead) -> int:

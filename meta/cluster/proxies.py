@@ -1,4 +1,4 @@
-"""``meta.members.Members`` of a cluster: the proxies that clients see, and the one for each partition and shard."""
+"""A cluster's ``meta.proxy_addresses.Proxies``: those that clients see, and the one for each partition and shard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, TopicChange
 from bmq.meta.cluster.member import PROXY
 from bmq.meta.cluster.placement import place
 from bmq.meta.cluster.view import ClusterView, ViewChange
-from bmq.meta.members import ProxyAddress
+from bmq.meta.proxy_addresses import ProxyAddress
 
 _SHARDS = b"shards"
 
@@ -47,7 +47,7 @@ class ClusterProxies:
         catalog.subscribe(self._topic_changed)
 
     @property
-    def proxies(self) -> Sequence[ProxyAddress]:
+    def addresses(self) -> Sequence[ProxyAddress]:
         return self._proxies
 
     @property

@@ -30,7 +30,7 @@ from bmq.endpoint.response_room import ResponseRoom
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
 from bmq.meta.group_placement import shard_of
-from bmq.meta.members import Members
+from bmq.meta.proxy_addresses import Proxies
 from bmq.proxy.groups.client import EntryRefused, Forwards, NoAnswer
 
 RETRY_S = 2.0
@@ -51,7 +51,7 @@ class RoutedCoordinator:
     def __init__(
         self,
         view: ClusterView,
-        members: Members,
+        proxies: Proxies,
         peers: Peers,
         catalog: Catalog,
         topic: Callable[[], Awaitable[Topic]],
@@ -65,7 +65,7 @@ class RoutedCoordinator:
         ``shards`` is the number of its partitions to assume while it does not exist.
         """
         self._view = view
-        self._members = members
+        self._proxies = proxies
         self._forwards = Forwards(view, peers, local)
         self._catalog = catalog
         self._topic = topic
@@ -123,15 +123,15 @@ class RoutedCoordinator:
         return await self._routed(routing.DELETE, request, client)
 
     async def list_groups(
-        self, request: m.ListGroupsRequest, client: ClientInfo, members: Members | None = None
+        self, request: m.ListGroupsRequest, client: ClientInfo, proxies: Proxies | None = None
     ) -> m.ListGroupsResponse:
-        """Return the groups of the shards for which ``members`` send clients to this proxy.
+        """Return the groups of the shards for which ``proxies`` send clients to this proxy.
 
         A client that asks every proxy so gets each group once.
         """
-        members = members or self._members
-        own = members.own.node_id
-        shards = [each for each in range(self._count()) if members.coordinator_of(each) == own]
+        proxies = proxies or self._proxies
+        own = proxies.own.node_id
+        shards = [each for each in range(self._count()) if proxies.coordinator_of(each) == own]
         return (await self._list(request, client, shards)).response()
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:

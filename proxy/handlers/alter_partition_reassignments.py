@@ -65,11 +65,11 @@ def _judge(
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
     if replicas is None:
         return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
-    nodes = {proxy.node_id for proxy in services.members.proxies}
+    nodes = {proxy.node_id for proxy in services.proxies.addresses}
     if not replicas or len(set(replicas)) != len(replicas) or not nodes.issuperset(replicas):
         named = f"{replicas[:NAMED_MAX]}{'...' if len(replicas) > NAMED_MAX else ''}"
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {named}: name nodes of this cluster, each once"
-    if set(replicas) == set(services.metadata.replicas(topic, index, services.members)):
+    if set(replicas) == set(services.metadata.replicas(topic, index, services.proxies)):
         return ErrorCode.NONE, None
     return (
         ErrorCode.POLICY_VIOLATION,

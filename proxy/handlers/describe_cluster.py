@@ -31,19 +31,19 @@ def handle(services: ProxyServices, request: Request, message: Any) -> Any:
         code, text = ErrorCode.MISMATCHED_ENDPOINT_TYPE, "This is the brokers' endpoint; there is none for controllers."
     elif message.endpoint_type != BROKERS:
         code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {message.endpoint_type}."
-    members = services.members
+    proxies = services.proxies
     return DescribeClusterResponse(
         throttle_time_ms=0,
         error_code=code,
         error_message=text,
         endpoint_type=BROKERS,
         cluster_id=services.catalog.cluster_id,
-        controller_id=-1 if code else controller_of(members),
+        controller_id=-1 if code else controller_of(proxies),
         brokers=[
             DescribeClusterResponse.DescribeClusterBroker(
                 broker_id=proxy.node_id, host=proxy.host, port=proxy.port, rack=proxy.zone or None, is_fenced=False
             )
-            for proxy in (() if code else members.proxies)
+            for proxy in (() if code else proxies.addresses)
         ],
         authorized_operations=CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else None,
     )

@@ -59,7 +59,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
 
 async def _asked_here(services: ProxyServices, asked: Any) -> list[tuple[str, PartitionKey]]:
     """Return the partitions that the request names and this proxy leads, each once.  ``asked`` None: all topics."""
-    catalog, members = services.catalog, services.members
+    catalog, proxies = services.catalog, services.proxies
     if asked is None:
         wanted: list[tuple[CatalogTopic, Sequence[int]]]
         wanted = [(topic, range(topic.partitions)) for _, topic in sorted(catalog.topics.items())]
@@ -79,8 +79,8 @@ async def _asked_here(services: ProxyServices, asked: Any) -> list[tuple[str, Pa
         if 0 <= index < topic.partitions
     )
     # The other partitions are in the responses of the proxies that lead them.
-    own = members.own.node_id
-    ours = await map_in_turns(lambda one: one if members.leader_of(one[1]) == own else None, keys)
+    own = proxies.own.node_id
+    ours = await map_in_turns(lambda one: one if proxies.leader_of(one[1]) == own else None, keys)
     return [one for one in ours if one is not None]
 
 

@@ -80,7 +80,7 @@ def _response(topics: list[Any], cursor: Any) -> Any:
 
 
 async def _topic(services: ProxyServices, topic: Topic, start: int, stop: int) -> Any:
-    places = await services.metadata.places(topic, start, stop, services.members)
+    places = await services.metadata.places(topic, start, stop, services.proxies)
     return ResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,

@@ -74,8 +74,8 @@ async def _find(services: ProxyServices, key_type: int, key: str) -> _Found:
         await services.coordinator.ready(key)
     except RequestError as error:
         return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
-    node_id = services.members.coordinator_of(services.coordinator.shard_of(key))
-    proxy = next((each for each in services.members.proxies if each.node_id == node_id), None)
+    node_id = services.proxies.coordinator_of(services.coordinator.shard_of(key))
+    proxy = next((each for each in services.proxies.addresses if each.node_id == node_id), None)
     if proxy is None:
         return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"node {node_id} is not among the proxies")
     return _Found(ErrorCode.NONE, None, proxy.node_id, proxy.host, proxy.port)

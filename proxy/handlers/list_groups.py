@@ -14,7 +14,7 @@ from bmq.proxy.services import ProxyServices
 
 
 async def handle(services: ProxyServices, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
-    return await services.coordinator.list_groups(message, ClientInfo.of(request), services.members)
+    return await services.coordinator.list_groups(message, ClientInfo.of(request), services.proxies)
 
 
 APIS = (Api(ApiKey.LIST_GROUPS, 0, 5, handle),)

@@ -98,7 +98,7 @@ async def _answer(services: ProxyServices, request: Request, message: Any, faile
 def _answer_all(services: ProxyServices, request: Request, message: Any) -> Response | Awaitable[Response]:
     """Return the response with all topics, or a coroutine of it if some must be encoded first."""
     operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else None
-    views = (services.catalog, services.members)
+    views = (services.catalog, services.proxies)
     found = services.metadata.all_topics(request.api_version, operations, *views)
     if found is not None:
         count, joined = found
@@ -114,7 +114,7 @@ def _answer_all(services: ProxyServices, request: Request, message: Any) -> Resp
 def _around(services: ProxyServices, request: Request, message: Any, count: int, topics: list[bytes]) -> Response:
     cluster = CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else None
     return services.metadata.answer(
-        request.api_version, request.correlation_id, count, topics, services.catalog, services.members, cluster
+        request.api_version, request.correlation_id, count, topics, services.catalog, services.proxies, cluster
     )
 
 
@@ -149,7 +149,7 @@ async def _element(
     catalog = services.catalog
     topic = catalog.by_id(topic_id) if topic_id is not None else catalog.topics.get(name or "")
     if topic is not None:
-        return await run_in_turns(services.metadata.topic(topic, version, operations, services.members))
+        return await run_in_turns(services.metadata.topic(topic, version, operations, services.proxies))
     if topic_id is not None:
         return _refused(services, version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
     if name is None:

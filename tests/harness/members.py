@@ -12,7 +12,7 @@ from bmq.core.model import PartitionKey
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv import KeyValue
-from bmq.meta.members import ProxyAddress
+from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.storage.filesystem import FileSystem
 
 
@@ -73,7 +73,7 @@ class OneView:
 
 
 class OneProxy:
-    """``Members`` of which there is one."""
+    """``Proxies`` of which there is one."""
 
     version = 0
 
@@ -81,7 +81,7 @@ class OneProxy:
         self.own = own
 
     @property
-    def proxies(self) -> Sequence[ProxyAddress]:
+    def addresses(self) -> Sequence[ProxyAddress]:
         return (self.own,)
 
     def leader_of(self, key: PartitionKey) -> int:

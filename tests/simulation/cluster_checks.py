@@ -113,13 +113,13 @@ def kept(process: Process) -> Iterator[str]:
     node = process.node
     assert node is not None
     holding = node.endpoint._services.produce_queue
-    budget = node.reading.budget
+    budget = node.fetch_service.budget
     if len(holding) or holding.held_bytes or len(holding.deadlines):
         yield f"produces: {holding!r}, {len(holding.deadlines)} deadlines"
     if budget.memory.used or budget.storage.used:
         yield f"room for answers: {budget!r}"
-    if node.remote is not None:
-        yield from (repr(each) for each in node.remote._owners.values() if not each.is_idle)
+    if node.remote_owners is not None:
+        yield from (repr(each) for each in node.remote_owners._owners.values() if not each.is_idle)
     if node.broker is not None and node.broker.broker.shared.budget.used:
         yield f"room for records: {node.broker.broker.shared.budget!r}"
     listener = process.sockets._kafka if process.sockets is not None else None
@@ -135,7 +135,8 @@ async def check_quiet(world: ClusterWorld) -> None:
         return [f"{process.incarnation}: {what}" for process in ready for what in kept(process)]
 
     for place in world.places:
-        remote = place.process.node.remote if place.process is not None and place.process.node is not None else None
+        node = place.process.node if place.process is not None else None
+        remote = node.remote_owners if node is not None else None
         lost = [each for each in remote._owners.values() if each.route.is_idle and each.route.bytes] if remote else []
         assert not lost, f"{place}: credit that nobody gives back: {lost}"
     begin = world.loop.time()

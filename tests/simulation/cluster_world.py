@@ -98,7 +98,9 @@ class Process:
         try:
             if await self._asked.comes_before(joined.join()):
                 return
-            node = self.node = Node(config, self.fs, self.kv, LoopClock(), joined, broker_config=SMALL, upkeep=BUSY)
+            node = self.node = Node(
+                config, self.fs, self.kv, LoopClock(), joined, broker_config=SMALL, janitor_config=BUSY
+            )
             if node.broker is not None:
                 shared = node.broker.broker.shared
                 assert shared.flush_listener is not None

@@ -76,7 +76,7 @@ class Server:
             try:
                 await self.joined.join()
                 node = self.node = Node(
-                    world.config, self.fs, self.kv, LoopClock(), self.joined, broker_config=SMALL, upkeep=BUSY
+                    world.config, self.fs, self.kv, LoopClock(), self.joined, broker_config=SMALL, janitor_config=BUSY
                 )
                 node.is_at({PLAINTEXT: Address(host=self.name, port=9092)})
                 self.listener = Listener(node.endpoint, world.config, node.metrics)

@@ -104,12 +104,12 @@ def _process(world: ClusterWorld, host: str) -> Process:
 def _reaches(world: ClusterWorld, proxy: str, broker: str) -> bool:
     node = _process(world, proxy).node
     assert node is not None
-    assert node.remote is not None
-    return node.remote.is_up(_process(world, broker).incarnation)
+    assert node.remote_owners is not None
+    return node.remote_owners.is_up(_process(world, broker).incarnation)
 
 
 def _relayed(world: ClusterWorld, proxy: str) -> int:
     node = _process(world, proxy).node
     assert node is not None
-    assert node.remote is not None
-    return node.remote.relayed
+    assert node.remote_owners is not None
+    return node.remote_owners.relayed

@@ -135,7 +135,7 @@ class Process:
         self.clock = WallClock()
         self.broker = Broker(
             fs, kv, incarnation=name, membership=Registered(), is_alive=world.is_running, clock=self.clock,
-            config=world.config, upkeep=BUSY,
+            config=world.config, janitor_config=BUSY,
         )  # fmt: skip
         self.broker.shared.flush_listener = Told(self)
         self.died = asyncio.Event()

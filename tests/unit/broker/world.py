@@ -30,7 +30,7 @@ from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.produce import handler as produce
 from bmq.meta.catalog import Topic
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.meta.members import ProxyAddress
+from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.handlers import (
     delete_records,
     describe_log_dirs,
@@ -115,12 +115,12 @@ class World:
             clock=LoopClock(),
             metrics=self.metrics,
             catalog=self.catalog,
-            members=OneProxy(ProxyAddress(0, "h", 9092)),
+            proxies=OneProxy(ProxyAddress(0, "h", 9092)),
             owners=self.assigned,
             admin=cast(Any, None),
             coordinator=cast(Any, None),
             producer_ids=cast(Any, None),
-            reading=cast(Any, None),
+            fetch_service=cast(Any, None),
         )
         self.endpoint = Endpoint(self.services, [api for module in MODULES for api in module.APIS])
         await self.broker.start()

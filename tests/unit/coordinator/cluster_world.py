@@ -41,7 +41,7 @@ from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.group_placement import shard_of
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.meta.members import ProxyAddress
+from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.server.local_shard_log import LocalShardLogs
 from bmq.storage.block_cache import BlockCache
@@ -326,12 +326,12 @@ class CoordinatorProcess:
 
 
 class TwoProxies:
-    """``Members``: node 1 answers for even shards, node 2 for odd ones."""
+    """``Proxies``: node 1 answers for even shards, node 2 for odd ones."""
 
     version = 0
 
     def __init__(self, node_id: int) -> None:
-        self.proxies = [ProxyAddress(each, f"proxy{each}", 9092) for each in (1, 2)]
+        self.addresses = [ProxyAddress(each, f"proxy{each}", 9092) for each in (1, 2)]
         self.own = ProxyAddress(node_id, f"proxy{node_id}", 9092)
 
     def leader_of(self, key: PartitionKey) -> int:

@@ -173,7 +173,7 @@ class World:
         self.fs = GatedFileSystem()
         self.pool = BlockCache(self.fs, ReadConfig(cache_bytes=self.config.cache_bytes, block_bytes=block_bytes))
         self.metrics = Metrics(traffic=TrafficMeter())
-        self.reading = FetchService(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
+        self.fetch_service = FetchService(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
 
     # The cluster
 
@@ -196,14 +196,14 @@ class World:
         key = self.key(name, partition)
         owner = self.owners.by_key[key] = FakeOwner(key)
         owner.high_watermark = watermark
-        self.reading.opened(key, owner.epoch, owner.log_start, watermark)
+        self.fetch_service.opened(key, owner.epoch, owner.log_start, watermark)
         return owner
 
     def close(self, name: str, partition: int = 0) -> FakeOwner:
         owner = self.owners.by_key.pop(self.key(name, partition))
         owner.is_open = False
         self.gone[owner.key] = owner
-        self.reading.closed(owner.key)
+        self.fetch_service.closed(owner.key)
         return owner
 
     def reopen(self, name: str, partition: int = 0) -> FakeOwner:
@@ -220,7 +220,7 @@ class World:
         owner = self.owner(name, partition)
         batch = Batch(memoryview(batch_of(owner.high_watermark, count, size)))
         owner.high_watermark = batch.next_offset
-        self.reading.flushed(owner.key, [batch], owner.high_watermark)
+        self.fetch_service.flushed(owner.key, [batch], owner.high_watermark)
         return len(batch.data)
 
     async def store(self, name: str, partition: int = 0, *, batches: int = 1, count: int = 1, size: int = 100) -> int:
@@ -240,7 +240,7 @@ class World:
         owner = self.owner(name, partition)
         base = owner.high_watermark
         await self.store(name, partition)
-        self.reading.flushed(owner.key, [Batch(memoryview(batch_of(base)))], owner.high_watermark)
+        self.fetch_service.flushed(owner.key, [Batch(memoryview(batch_of(base)))], owner.high_watermark)
 
     # Fetches
 
@@ -257,7 +257,7 @@ class World:
         by_id: bool = False,
     ) -> FetchResult:
         params = FetchParams(min_bytes, max_bytes, max_wait_s, committed=committed)
-        fetched = self.reading.fetch(*session, list(listed), forgotten, params, by_id=by_id)
+        fetched = self.fetch_service.fetch(*session, list(listed), forgotten, params, by_id=by_id)
         return fetched if isinstance(fetched, FetchResult) else await fetched
 
 
@@ -297,7 +297,7 @@ async def serving(partitions: int = 2, *, has_sessions: bool = False, **options:
     world = World(**options)
     world.topic("t", partitions)
     yield world
-    await world.reading.close()
-    assert (world.reading.budget.memory.used, world.reading.budget.storage.used) == (0, 0)
+    await world.fetch_service.close()
+    assert (world.fetch_service.budget.memory.used, world.fetch_service.budget.storage.used) == (0, 0)
     assert world.metrics.parked_fetches == 0
-    assert has_sessions or len(world.reading.poll) == 0
+    assert has_sessions or len(world.fetch_service.poll) == 0

@@ -246,7 +246,7 @@ class BrokerProcess:
         self.services = internal_services(
             world.config, LoopClock(), world.catalog, self.assigned, load, pool=self.pool, beside=None
         )
-        self.broker.shared.flush_listener = self.services.reading
+        self.broker.shared.flush_listener = self.services.fetch_service
         self.endpoint = InternalEndpoint(name, CLUSTER, LoopClock(), is_serving=lambda: True)
         register_broker(self.endpoint, self.assigned, load, self.broker.shared.open_files, ShardFence())
         inside = internal_dispatch(self.services)
@@ -262,10 +262,10 @@ class BrokerProcess:
 
     async def close(self) -> None:
         self.stopped = None
-        self.services.reading.drain()
+        self.services.fetch_service.drain()
         await self.assigned.close()
         await self.broker.close()
-        await self.services.reading.close()
+        await self.services.fetch_service.close()
         await self.pool.close()
 
 
@@ -313,30 +313,30 @@ class Cluster:
         self.listed: dict[str, set[str]] = {}  # what other proxies say that they do not reach
         self.relays = RelayPool(self.view, cast(Peers, self.network), "", self._read_listed) if proxies else None
         self.proxies = {name: ProxyProcess(self, name) for name in proxies}
-        self.remote = RemoteOwners(
+        self.remote_owners = RemoteOwners(
             self.view,
             cast(Peers, self.network),
             cast(Any, _Told(self)),
-            lambda key: self.reading.poll.is_followed(key),
+            lambda key: self.fetch_service.poll.is_followed(key),
             credit_bytes=credit_bytes,
             held_s=self.config.held_produce_ms / 1000,
             relays=self.relays,
             sampled=tracing.sampled if tracing is not None else None,
         )
-        self.owners = RoutedOwners(self.view, None, self.remote)
-        self.reading = FetchService(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
+        self.owners = RoutedOwners(self.view, None, self.remote_owners)
+        self.fetch_service = FetchService(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
         nobody = cast(Any, None)
         self.services = ProxyServices(
             config=self.config,
             clock=LoopClock(),
             metrics=self.metrics,
             catalog=self.catalog,
-            members=nobody,
+            proxies=nobody,
             owners=self.owners,
             admin=nobody,
             coordinator=nobody,
             producer_ids=nobody,
-            reading=self.reading,
+            fetch_service=self.fetch_service,
         )
         self.client = FakeClient()
         self._brokers: list[BrokerProcess] = []
@@ -352,7 +352,7 @@ class Cluster:
         for partition in range(self.topic.partitions):
             self.open(partition, "b1")
             self.view.assign("b1", self.key(partition))
-        self.remote.start()
+        self.remote_owners.start()
 
     async def add(self, name: str) -> BrokerProcess:
         broker = BrokerProcess(self, name)
@@ -363,8 +363,8 @@ class Cluster:
         return broker
 
     async def close(self) -> None:
-        await self.remote.close()
-        await self.reading.close()
+        await self.remote_owners.close()
+        await self.fetch_service.close()
         for name in self.network.brokers:
             self.network.cut(name)
         for broker in self._brokers:
@@ -425,7 +425,7 @@ class Cluster:
 
     async def fetch(self, *listed: SessionPartition, max_wait_s: float = 0.5, min_bytes: int = 1) -> FetchResult:
         params = FetchParams(min_bytes, 50 << 20, max_wait_s, committed=False)
-        fetched = self.reading.fetch(0, -1, list(listed), (), params, by_id=True)
+        fetched = self.fetch_service.fetch(0, -1, list(listed), (), params, by_id=True)
         return fetched if isinstance(fetched, FetchResult) else await fetched
 
     def want(self, offset: int, partition: int = 0) -> SessionPartition:
@@ -439,7 +439,7 @@ class _Told:
         self._world = world
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._world.reading, name)
+        return getattr(self._world.fetch_service, name)
 
 
 async def _produced(answer: Any) -> PartitionAnswer:

@@ -107,7 +107,7 @@ class World:
         assert world.tracing is not None
         self.cluster = world
         self.tracer = tracer
-        world.reading.tracer = tracer
+        world.fetch_service.tracer = tracer
         endpoint = Endpoint(world.services, APIS)
         self.endpoint = world.tracing.of_clients(endpoint, world.services, APIS)
         self._number = 0

@@ -33,8 +33,8 @@ class Process(World):
         await super().start()
         self.pool = BlockCache(self.fs, ReadConfig())
         clock = LoopClock()
-        self.reading = FetchService(self.config, self.catalog, self.assigned, self.pool, clock, self.metrics)
-        self.broker.shared.flush_listener = self.reading
+        self.fetch_service = FetchService(self.config, self.catalog, self.assigned, self.pool, clock, self.metrics)
+        self.broker.shared.flush_listener = self.fetch_service
         self.internal = internal_services(
             self.config,
             clock,
@@ -42,14 +42,14 @@ class Process(World):
             self.assigned,
             self.broker.shared.load,
             pool=self.pool,
-            beside=self.reading,
+            beside=self.fetch_service,
         )
         self.endpoint = internal_dispatch(self.internal)
 
     async def stop(self) -> None:
         await super().stop()
-        await self.internal.reading.close()
-        await self.reading.close()
+        await self.internal.fetch_service.close()
+        await self.fetch_service.close()
         await self.pool.close()
 
     def fetch(
@@ -109,19 +109,19 @@ async def test_one_copy_of_a_tail_and_one_register() -> None:
     async with process() as p:
         p.topic()
         await p.owner()
-        assert p.internal.reading.tails is p.reading.tails
-        assert p.internal.reading.budget is p.reading.budget
+        assert p.internal.fetch_service.tails is p.fetch_service.tails
+        assert p.internal.fetch_service.budget is p.fetch_service.budget
         parked = asyncio.ensure_future(fetched(p.fetch(0, max_wait_ms=60_000)))
         await asyncio.sleep(1)
-        assert len(p.internal.reading.parked) == 1
-        assert not p.reading.parked
+        assert len(p.internal.fetch_service.parked) == 1
+        assert not p.fetch_service.parked
         data = batch(b"x" * 1000)
         began = asyncio.get_running_loop().time()
         await p.produce({("orders", 0): data}, version=13)
         assert bases(await parked) == [0]
         assert asyncio.get_running_loop().time() == began
         assert p.internal.metrics.tail_hit_bytes == len(data)
-        assert len(data) <= p.reading.tails.used < 2 * len(data) + 1000
+        assert len(data) <= p.fetch_service.tails.used < 2 * len(data) + 1000
 
 
 async def test_sessions_drains_and_counters_are_apart() -> None:
@@ -129,13 +129,13 @@ async def test_sessions_drains_and_counters_are_apart() -> None:
         p.topic()
         await p.owner()
         response = await fetched(p.fetch(0, session=(0, 0), max_wait_ms=0))
-        assert len(p.internal.reading.sessions) == 1
-        assert len(p.reading.sessions) == 0
+        assert len(p.internal.fetch_service.sessions) == 1
+        assert len(p.fetch_service.sessions) == 0
         going_on = asyncio.ensure_future(
             fetched(p.fetch(0, session=(response.session_id, 1), max_wait_ms=60_000, listed=False))
         )
         await asyncio.sleep(1)
-        p.reading.drain()
+        p.fetch_service.drain()
         await asyncio.sleep(1)
         assert not going_on.done(), "clients are sent away, proxies are not"
         await p.produce({("orders", 0): batch()}, version=13)
@@ -191,12 +191,12 @@ async def test_without_clients_of_its_own_it_stands_alone() -> None:
         services = internal_services(
             w.config, LoopClock(), w.catalog, w.assigned, w.broker.shared.load, pool=pool, beside=None
         )
-        w.broker.shared.flush_listener = services.reading
+        w.broker.shared.flush_listener = services.fetch_service
         w.endpoint = internal_dispatch(services)
         w.topic()
         await w.produce({("orders", 0): batch()}, version=13)
-        assert services.reading.tails.used > 0
-        await services.reading.close()
+        assert services.fetch_service.tails.used > 0
+        await services.fetch_service.close()
         await pool.close()
 
 

@@ -27,7 +27,7 @@ from bmq.core.rpc.messages.proxy import TrafficResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member, encode_member
 from bmq.meta.cluster.view import ShardOwner
-from bmq.meta.members import ProxyAddress
+from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.server import cluster_facts
 from bmq.server.cluster_facts import Operations
 from bmq.server.log_levels_api import LogLevelsApi
@@ -131,7 +131,7 @@ def node(view: object, leader: Leader) -> Node:
         metrics=Metrics(),
         catalog=SimpleNamespace(topics=topics, cluster_id="abc"),
         config=SimpleNamespace(cluster="bmq", zone="z"),
-        members=SimpleNamespace(own=ProxyAddress(0, "127.0.0.1", 9092)),
+        proxies=SimpleNamespace(own=ProxyAddress(0, "127.0.0.1", 9092)),
         log_levels=LogLevels(),
     )
     return cast(Node, fake)

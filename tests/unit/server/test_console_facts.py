@@ -88,13 +88,13 @@ def node(
         view=view,
         quarantined=lambda: quarantined or {},
         held_produces=5,
-        remote=SimpleNamespace(followed=7, relayed=4, route_ms=Histogram()),
+        remote_owners=SimpleNamespace(followed=7, relayed=4, route_ms=Histogram()),
         controller=SimpleNamespace(leading=TERM if is_leading else None, upkeep=None),
         cleaner=SimpleNamespace(waiting=3, failing=1) if is_leading else None,
         console_endpoint=None,
         store_times=None,
         config=NodeConfig(),
-        reading=SimpleNamespace(
+        fetch_service=SimpleNamespace(
             tails=SimpleNamespace(used=0),
             wait_ms=Histogram(),
             read_ms=Histogram(),

@@ -17,7 +17,7 @@ from bmq.core.records.batch import Ends
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.api import Services
 from bmq.endpoint.fetch.handler import APIS, handle
-from bmq.meta.members import Members, ProxyAddress
+from bmq.meta.proxy_addresses import Proxies, ProxyAddress
 from bmq.proxy.metadata_cache import MetadataCache
 from bmq.proxy.services import ProxyServices
 from bmq.storage.filesystem import StorageUnavailable
@@ -42,7 +42,7 @@ def topic_of(world: World, name: str, *partitions: int, topic_id: uuid.UUID | No
     )
 
 
-async def fetch(world: World, version: int, topics: list[Any], *, members: Members | None = None, **fields: Any) -> Any:
+async def fetch(world: World, version: int, topics: list[Any], *, proxies: Proxies | None = None, **fields: Any) -> Any:
     """Return the decoded response, and release its memory as if it was sent."""
     message = FetchRequest(
         version=version,
@@ -59,7 +59,7 @@ async def fetch(world: World, version: int, topics: list[Any], *, members: Membe
         },
         topics=topics,
     )
-    view = SimpleNamespace(reading=world.reading, members=members, metadata=MetadataCache())
+    view = SimpleNamespace(fetch_service=world.fetch_service, proxies=proxies, metadata=MetadataCache())
     view.nearer = partial(ProxyServices.nearer, cast(ProxyServices, view))
     services = cast(Services, view)
     answer = handle(services, asked(version, bytes(message.encode(version=version))))
@@ -171,7 +171,7 @@ async def test_a_follower_is_refused(version: int) -> None:
 
 async def test_what_is_no_fetch_closes_the_connection() -> None:
     async with serving(has_sessions=True) as world:
-        services = cast(Services, SimpleNamespace(reading=world.reading))
+        services = cast(Services, SimpleNamespace(fetch_service=world.fetch_service))
         with pytest.raises(CloseConnection):
             handle(services, asked(12, b"\0\0\0"))
 
@@ -195,7 +195,7 @@ async def test_a_client_of_another_zone_is_sent_to_a_proxy_there(version: int) -
         began = loop.time()
         asked_for = [topic_of(world, "t", 0, 1)]
         wait: dict[str, Any] = {"max_wait_ms": 9_000, "min_bytes": 1 << 20}
-        found = partitions(await fetch(world, version, asked_for, members=ZONES, rack_id="b", **wait))
+        found = partitions(await fetch(world, version, asked_for, proxies=ZONES, rack_id="b", **wait))
         assert (found[0].preferred_read_replica, found[0].records or b"") == (2, b"")
         assert (found[0].error_code, found[0].high_watermark) == (0, 1)
         assert (found[1].preferred_read_replica, bytes(found[1].records)) == (-1, bytes(batch_of(0)))
@@ -206,7 +206,7 @@ async def test_a_client_of_another_zone_is_sent_to_a_proxy_there(version: int) -
 async def test_a_client_of_this_zone_of_none_or_of_one_without_a_proxy_reads_here(rack: str) -> None:
     async with serving(has_sessions=True) as world:
         world.flush("t", 0)
-        found = partitions(await fetch(world, 18, [topic_of(world, "t", 0)], members=ZONES, rack_id=rack))
+        found = partitions(await fetch(world, 18, [topic_of(world, "t", 0)], proxies=ZONES, rack_id=rack))
         assert (found[0].preferred_read_replica, bytes(found[0].records)) == (-1, bytes(batch_of(0)))
 
 
@@ -214,7 +214,7 @@ async def test_nothing_is_read_from_storage_for_a_client_that_is_sent_elsewhere(
     async with serving(has_sessions=True) as world:
         await world.store("t", 0)
         world.fs.fault = StorageUnavailable("no")
-        found = partitions(await fetch(world, 18, [topic_of(world, "t", 0)], members=ZONES, rack_id="b"))
+        found = partitions(await fetch(world, 18, [topic_of(world, "t", 0)], proxies=ZONES, rack_id="b"))
         assert (found[0].error_code, found[0].preferred_read_replica) == (0, 2)
 
 
@@ -222,13 +222,13 @@ async def test_an_error_is_told_by_the_leader_itself() -> None:
     async with serving(has_sessions=True) as world:
         world.flush("t", 0)
         beyond = topic_of(world, "t", 0, offset=99)
-        found = partitions(await fetch(world, 18, [beyond], members=ZONES, rack_id="b"))
+        found = partitions(await fetch(world, 18, [beyond], proxies=ZONES, rack_id="b"))
         assert (found[0].error_code, found[0].preferred_read_replica) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
 
 
 async def test_a_session_sends_the_client_away_until_it_forgets_the_partition() -> None:
     async with serving(has_sessions=True) as world:
-        zoned: dict[str, Any] = {"members": ZONES, "rack_id": "b"}
+        zoned: dict[str, Any] = {"proxies": ZONES, "rack_id": "b"}
         first = await fetch(world, 18, [topic_of(world, "t", 0, 1)], session_epoch=0, **zoned)
         assert {number: each.preferred_read_replica for number, each in partitions(first).items()} == {0: 2, 1: -1}
         zoned["session_id"] = first.session_id

@@ -70,7 +70,7 @@ async def test_the_first_answer_tells_of_all_and_later_ones_of_news() -> None:
         assert offsets(await client.poll()) == {}
         owner = world.owner("t", 1)
         owner.log_start = 1
-        world.reading.log_start_moved(owner.key, 1)
+        world.fetch_service.log_start_moved(owner.key, 1)
         (look,) = (await client.poll()).results
         assert (look.wanted.partition, look.marks, look.size) == (1, (1, 1, 1), 0)
         assert offsets(await client.poll()) == {}
@@ -82,9 +82,9 @@ async def test_news_without_records_do_not_end_the_wait() -> None:
         await client.poll(max_wait_s=0)
         parked = asyncio.create_task(client.poll(max_wait_s=100))
         await asyncio.sleep(1)
-        world.reading.log_start_moved(world.key("t"), 0)
+        world.fetch_service.log_start_moved(world.key("t"), 0)
         world.owner("t", 1).stable = 0
-        world.reading.log_start_moved(world.key("t", 1), 0)
+        world.fetch_service.log_start_moved(world.key("t", 1), 0)
         await asyncio.sleep(1)
         assert not parked.done()
         world.flush("t", 2)
@@ -260,13 +260,13 @@ async def test_a_later_request_of_the_session_overtakes_a_parked_one() -> None:
 async def test_a_session_closed_under_its_parked_fetch_is_answered_and_followed_no_more() -> None:
     async with serving(3, has_sessions=True) as world:
         first = await world.fetch([want("t"), want("t", 1)], session=(0, 0), max_wait_s=0)
-        assert len(world.reading.poll) == 2
+        assert len(world.fetch_service.poll) == 2
         parked = asyncio.create_task(world.fetch(session=(first.session_id, 1), max_wait_s=100))
         await settle()
         await world.fetch([want("t")], session=(first.session_id, -1), max_wait_s=0)
         assert (await parked).error == ErrorCode.NONE
         assert now() == 0
-        assert (len(world.reading.poll), world.metrics.fetch_sessions) == (0, 0)
+        assert (len(world.fetch_service.poll), world.metrics.fetch_sessions) == (0, 0)
 
 
 async def test_a_session_closed_while_its_fetch_reads_storage_is_answered_after_the_read() -> None:
@@ -274,7 +274,7 @@ async def test_a_session_closed_while_its_fetch_reads_storage_is_answered_after_
         first = await world.fetch([want("t")], session=(0, 0), max_wait_s=0)
         await world.store("t", count=3)
         world.owner("t").stable = 2  # inside the batch: storage has nothing to give
-        world.reading.log_start_moved(world.key("t"), 0)
+        world.fetch_service.log_start_moved(world.key("t"), 0)
         world.fs.gate.clear()
         reading = asyncio.create_task(world.fetch(session=(first.session_id, 1), committed=True, max_wait_s=100))
         await settle()
@@ -292,7 +292,7 @@ async def test_a_session_whose_first_answer_never_went_out_is_ended() -> None:
         assert world.metrics.fetch_sessions == 1
         parked.cancel()
         await asyncio.gather(parked, return_exceptions=True)
-        assert (len(world.reading.poll), world.metrics.fetch_sessions) == (0, 0)
+        assert (len(world.fetch_service.poll), world.metrics.fetch_sessions) == (0, 0)
 
 
 async def test_an_established_session_survives_a_client_that_goes() -> None:
@@ -313,11 +313,11 @@ async def test_forgotten_partitions_are_followed_no_more() -> None:
         client = Client(world, range(3))
         await client.poll(max_wait_s=0)
         await client.poll(max_wait_s=0, forgotten=[("t", 0), ("t", 2)])
-        assert len(world.reading.poll) == 1
+        assert len(world.fetch_service.poll) == 1
         world.flush("t", 0)
         assert offsets(await client.poll()) == {}
         assert offsets(await client.poll(forgotten=[("t", 1)])) == {}
-        assert (len(world.reading.poll), world.metrics.fetch_sessions, client.session_id) == (0, 0, 0)
+        assert (len(world.fetch_service.poll), world.metrics.fetch_sessions, client.session_id) == (0, 0, 0)
 
 
 # -------------------------------------------------------------------------------------------------- cost and fairness
@@ -439,7 +439,7 @@ async def act(world: World, partition: int, random_: random.Random) -> None:
     if kind == "close":
         world.close("t", partition)
     elif kind == "evict":
-        world.reading.tails.drop(world.key("t", partition))
+        world.fetch_service.tails.drop(world.key("t", partition))
     else:
         for _ in range(random_.randrange(1, 4)):
             await world.produce("t", partition)
@@ -462,7 +462,7 @@ async def test_a_process_that_is_not_a_member_sends_its_clients_away(has_busy_on
             parked = asyncio.ensure_future(client.poll(max_wait_s=60.0))
             await settle()
             assert not parked.done()
-        world.reading.send_away(True)
+        world.fetch_service.send_away(True)
         began = now()
         if has_busy_one:
             world.flush("t", 0)
@@ -475,8 +475,8 @@ async def test_a_process_that_is_not_a_member_sends_its_clients_away(has_busy_on
             polls += 1
             assert polls < 10
         assert set(refused.values()) == {"NOT_LEADER_OR_FOLLOWER"}
-        world.reading.send_away(True)
-        world.reading.send_away(False)
+        world.fetch_service.send_away(True)
+        world.fetch_service.send_away(False)
         await settle()
         client.moved = list(range(3))
         world.flush("t", 1)

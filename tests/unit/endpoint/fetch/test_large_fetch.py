@@ -25,8 +25,8 @@ async def fetching() -> AsyncIterator[World]:
     w = World(max_incremental_fetch_session_cache_slots=100)
     w.topic("orders", MANY)
     yield w
-    await w.reading.close()
-    assert w.reading.parked_partitions == 0
+    await w.fetch_service.close()
+    assert w.fetch_service.parked_partitions == 0
 
 
 def listed(count: int = MANY, **options: Any) -> list[SessionPartition]:
@@ -39,7 +39,7 @@ async def large(
 ) -> FetchResult:
     params = FetchParams(1, 50 << 20, options.pop("max_wait_s", 0.5), committed=False)
     on_park = options.pop("on_park", lambda: None)
-    return await w.reading.fetch_large(
+    return await w.fetch_service.fetch_large(
         *session, wanted, options.pop("forgotten", ()), params, by_id=False, on_park=on_park
     )
 
@@ -78,7 +78,7 @@ async def test_a_flush_wakes_it_and_it_tells_when_it_parks() -> None:
     async with fetching() as w:
         parked: list[int] = []
         waiting = asyncio.ensure_future(
-            large(w, listed(MANY - 10), max_wait_s=60, on_park=lambda: parked.append(w.reading.parked_partitions))
+            large(w, listed(MANY - 10), max_wait_s=60, on_park=lambda: parked.append(w.fetch_service.parked_partitions))
         )
         await asyncio.sleep(1)
         assert parked == [MANY - 10]
@@ -87,7 +87,7 @@ async def test_a_flush_wakes_it_and_it_tells_when_it_parks() -> None:
         assert sum(look.size for look in found.results) == size
         assert len(found.results) == MANY - 10
         await asyncio.sleep(1)
-        assert len(w.reading.poll) == 0
+        assert len(w.fetch_service.poll) == 0
 
 
 async def test_beyond_the_bound_of_those_that_wait_it_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,11 @@ async def test_a_session_that_ends_in_a_pause_refuses_the_request_and_follows_no
         found = await task
         assert found.error in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.NONE)
         await asyncio.sleep(1)
-        assert (len(w.reading.poll), len(w.reading.sessions), w.reading.sessions.partitions) == (0, 0, 0)
+        assert (len(w.fetch_service.poll), len(w.fetch_service.sessions), w.fetch_service.sessions.partitions) == (
+            0,
+            0,
+            0,
+        )
 
 
 def test_a_session_has_room_for_what_was_counted_however_many_begin_together() -> None:

@@ -52,7 +52,7 @@ async def test_records_in_the_tail_are_answered_at_once() -> None:
         assert world.metrics.traffic is not None
         world.metrics.traffic.roll(1.0)
         assert world.metrics.traffic.last.topics["t"][0].bytes_out == size
-        assert world.reading.budget.memory.used == size
+        assert world.fetch_service.budget.memory.used == size
         release(fetched)
 
 
@@ -178,7 +178,7 @@ async def test_a_client_that_goes_leaves_nothing_behind() -> None:
     async with serving() as world:
         parked = asyncio.create_task(world.fetch([want("t"), want("t", 1)], max_wait_s=100))
         await settle()
-        assert len(world.reading.poll) == 2
+        assert len(world.fetch_service.poll) == 2
         parked.cancel()
         await asyncio.gather(parked, return_exceptions=True)
 
@@ -221,7 +221,7 @@ async def test_rule2_out_of_range_only_from_an_open_owner_and_past_the_watermark
         for _ in range(10):
             world.flush("t")
         owner.log_start = 5
-        world.reading.log_start_moved(owner.key, 5)
+        world.fetch_service.log_start_moved(owner.key, 5)
         below = await world.fetch([want("t", offset=4)])
         assert (errors(below), now()) == ({T0: "OFFSET_OUT_OF_RANGE"}, 0)
         assert below.results[0].marks == (-1, -1, -1)
@@ -238,7 +238,7 @@ async def test_rule2_out_of_range_only_from_an_open_owner_and_past_the_watermark
         waiting = asyncio.create_task(world.fetch([want("t", offset=99)], max_wait_s=3600))
         await asyncio.sleep(10)
         owner.has_seen_end = True
-        world.reading.log_start_moved(owner.key, 5)
+        world.fetch_service.log_start_moved(owner.key, 5)
         assert errors(await waiting) == {T0: "OFFSET_OUT_OF_RANGE"}
         far = await world.fetch([want("t", offset=99)], max_wait_s=3600)
         assert errors(far) == {T0: "OFFSET_OUT_OF_RANGE"}
@@ -269,7 +269,7 @@ async def test_an_owner_that_goes_wakes_whoever_waits_and_nothing_is_shown_from_
         parked = asyncio.create_task(world.fetch([want("t", offset=1)], max_wait_s=1))
         await settle()
         world.close("t")
-        assert world.reading.tails.extent(world.key("t")) is None
+        assert world.fetch_service.tails.extent(world.key("t")) is None
         assert errors(await parked) == {T0: "NOT_LEADER_OR_FOLLOWER"}
         assert now() == pytest.approx(1)
 
@@ -303,7 +303,7 @@ async def test_an_owner_that_does_not_come_is_told_of_in_the_end(max_wait_s: flo
 
 async def test_brokers_tell_proxies_at_once_that_a_partition_is_not_theirs() -> None:
     async with serving() as world:
-        world.reading.owner_patience_s = 0.0
+        world.fetch_service.owner_patience_s = 0.0
         world.close("t")
         for max_wait_s in (0.0, 0.5):
             fetched = await world.fetch([want("t")], max_wait_s=max_wait_s)
@@ -410,11 +410,11 @@ async def test_the_tail_follows_the_log_start_and_the_block_cache_the_tail() -> 
     async with serving() as world:
         for _ in range(5):
             world.flush("t", size=5_000)
-        pool, tails = world.pool, world.reading.tails
+        pool, tails = world.pool, world.fetch_service.tails
         full = pool.cache_bytes
         assert full == world.config.cache_bytes - tails.used < world.config.cache_bytes
         world.owner("t").log_start = 3
-        world.reading.log_start_moved(world.key("t"), 3)
+        world.fetch_service.log_start_moved(world.key("t"), 3)
         assert tails.extent(world.key("t")) == (3, 5)
         assert full < pool.cache_bytes == world.config.cache_bytes - tails.used
         world.close("t")
@@ -466,7 +466,7 @@ async def test_an_owner_that_is_missing_for_long_is_told_of_beside_records() -> 
 @pytest.mark.parametrize("max_wait_s", [0, 100])
 async def test_brokers_tell_proxies_at_once_beside_records_of_others(max_wait_s: float) -> None:
     async with serving() as world:
-        world.reading.owner_patience_s = 0.0
+        world.fetch_service.owner_patience_s = 0.0
         world.close("t", 0)
         world.flush("t", 1)
         fetched = await world.fetch([want("t", 0), want("t", 1)], max_wait_s=max_wait_s)
@@ -542,7 +542,7 @@ async def test_a_topic_deleted_under_a_parked_fetch_is_told_at_once() -> None:
         world.catalog.put("u", None)
         assert list(errors(await parked).values()) == ["UNKNOWN_TOPIC_ID"]
         assert now() == 0
-        assert len(world.reading.tails) == 0
+        assert len(world.fetch_service.tails) == 0
         assert "u" not in world.metrics.topics
 
 
@@ -550,7 +550,7 @@ async def test_a_topic_made_anew_under_its_name_is_another_log() -> None:
     async with serving() as world:
         world.flush("t")
         world.catalog.put("t", Topic(name="t", topic_id=uuid.UUID(int=50), partitions=1))
-        assert len(world.reading.tails) == 0
+        assert len(world.fetch_service.tails) == 0
         world.open("t")
         fetched = await world.fetch([want("t")], max_wait_s=0)
         assert (offsets(fetched), fetched.results[0].marks) == ({T0: []}, (0, 0, 0))
@@ -565,7 +565,7 @@ async def test_what_the_tail_has_not_is_read_from_storage() -> None:
         await world.produce("t")
         fetched = await world.fetch([want("t", offset=7)])
         assert offsets(fetched) == {T0: list(range(7, 20))}
-        assert world.metrics.storage_read_bytes == size * 13 // 20 == world.reading.budget.storage.used
+        assert world.metrics.storage_read_bytes == size * 13 // 20 == world.fetch_service.budget.storage.used
         release(fetched)
         tail = await world.fetch([want("t", offset=20)])
         assert offsets(tail) == {T0: [20]}
@@ -631,7 +631,7 @@ async def test_an_owner_that_cannot_be_asked_is_a_code_that_consumers_know(
         async def gone(*_: Any) -> Any:
             raise OffsetNotFound(PartitionPath("t", "id", 0), 0, None)
 
-        monkeypatch.setattr(world.reading, "_read_from", gone if is_gone else silent)
+        monkeypatch.setattr(world.fetch_service, "_read_from", gone if is_gone else silent)
         monkeypatch.setattr(type(world.owner("t")), "ends", silent)
         fetched = await world.fetch([want("t")], max_wait_s=1)
         assert errors(fetched) == {T0: told}
@@ -710,10 +710,10 @@ async def test_a_fetch_with_records_in_memory_waits_for_slow_storage_only_shortl
         assert now() == pytest.approx(SHORT_PATIENCE_S)
         assert offsets(fetched) == {T0: [], ("t", 1): [0]}
         release(fetched)
-        assert world.reading.budget.storage.used > 0  # the read goes on, and is counted
+        assert world.fetch_service.budget.storage.used > 0  # the read goes on, and is counted
         world.fs.gate.set()
         await settle()
-        assert world.reading.budget.storage.used == 0
+        assert world.fetch_service.budget.storage.used == 0
         reads = world.fs.log_reads
         fetched = await world.fetch([want("t", 0), want("t", 1)])
         assert offsets(fetched)[T0] == [0]
@@ -728,7 +728,7 @@ async def test_a_fetch_is_answered_even_if_storage_never_does() -> None:
         fetched = await world.fetch([want("t", 0)])
         assert offsets(fetched) == {T0: []}
         assert 5 < now() < 30
-        await world.reading.close()
+        await world.fetch_service.close()
 
 
 async def test_what_is_flushed_while_storage_is_read_is_not_lost() -> None:
@@ -770,19 +770,19 @@ async def test_two_hundred_lagging_readers_stay_within_the_budget_and_leave_the_
     """AutoMQ #201: catch-up reads ran out of memory on defaults."""
 
     async with serving(cache_bytes=24 << 20, block_bytes=64 << 10) as world:
-        budget, limit = world.reading.budget, world.config.cache_bytes
+        budget, limit = world.fetch_service.budget, world.config.cache_bytes
         world.topic("lag", 8)
         for partition in range(8):
             await world.store("lag", partition, batches=40, size=50_000)
         for _ in range(20):
             world.flush("t", size=50_000)
-        kept = world.reading.tails.extent(world.key("t"))
+        kept = world.fetch_service.tails.extent(world.key("t"))
         peak = [0]
 
         def used() -> int:
             pool = world.pool
             blocks = pool.cached_bytes + pool.reading_bytes
-            return world.reading.tails.used + budget.memory.used + budget.storage.used + blocks
+            return world.fetch_service.tails.used + budget.memory.used + budget.storage.used + blocks
 
         async def reader(number: int) -> int:
             offset = 0
@@ -797,7 +797,7 @@ async def test_two_hundred_lagging_readers_stay_within_the_budget_and_leave_the_
 
         assert await asyncio.gather(*map(reader, range(200))) == [40] * 200
         assert limit // 4 < peak[0] <= limit
-        assert world.reading.tails.extent(world.key("t")) == kept
+        assert world.fetch_service.tails.extent(world.key("t")) == kept
         tail = await world.fetch([want("t", offset=19)])
         assert world.metrics.tail_hit_bytes == tail.results[0].size
         release(tail)
@@ -805,7 +805,7 @@ async def test_two_hundred_lagging_readers_stay_within_the_budget_and_leave_the_
 
 async def test_fetches_wait_for_bytes_in_turn_and_are_answered_without_records_in_the_end() -> None:
     async with serving() as world:
-        memory = world.reading.budget.memory
+        memory = world.fetch_service.budget.memory
         held = memory.try_take(memory.limit)
         assert held is not None
         held.resize(memory.limit)
@@ -867,4 +867,4 @@ async def test_a_reader_of_a_partition_is_kept_and_the_oldest_forgotten(monkeypa
         for partition in (0, 1, 0, 2):
             await world.store("u", partition)
             release(await world.fetch([want("u", partition)]))
-        assert [key.partition for key in world.reading._readers] == [0, 2]
+        assert [key.partition for key in world.fetch_service._readers] == [0, 2]

@@ -18,7 +18,7 @@ from bmq.meta.cluster.placement import place
 from bmq.meta.cluster.proxies import ClusterProxies
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from bmq.meta.members import ProxyAddress
+from bmq.meta.proxy_addresses import ProxyAddress
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 100, 1000])
@@ -67,11 +67,11 @@ async def test_a_draining_proxy_is_told_of_no_more_and_one_that_is_alone_tells_o
     proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
     await view.start()
     await catalog.start()
-    assert [each.node_id for each in proxies.proxies] == [0]
+    assert [each.node_id for each in proxies.addresses] == [0]
 
     done = await kv.commit([], [put(proxy(number)) for number in range(3)])
     await view.wait_revision(done.revision)
-    assert [(each.node_id, each.host, each.zone) for each in proxies.proxies] == [
+    assert [(each.node_id, each.host, each.zone) for each in proxies.addresses] == [
         (0, "h0", "z0"), (1, "h1", "z1"), (2, "h2", "z0"),
     ]  # fmt: skip
     for absent in (-1, 6, 2**31 - 1):  # a client's number
@@ -86,7 +86,7 @@ async def test_a_draining_proxy_is_told_of_no_more_and_one_that_is_alone_tells_o
     done = await kv.commit([], [put(replace(proxy(1), is_draining=True)), Delete(member_key("c", "p2"))])
     await view.wait_revision(done.revision)
     assert proxies.version > version
-    assert [each.node_id for each in proxies.proxies] == [0]
+    assert [each.node_id for each in proxies.addresses] == [0]
     assert {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)} == {0}
     await view.close()
     await catalog.close()
@@ -107,19 +107,19 @@ async def test_one_that_is_not_a_member_tells_of_the_others_while_there_are_any(
     proxies.set_member(False)
     assert proxies.sends_away
     assert proxies.version > version
-    assert [each.node_id for each in proxies.proxies] == [1]
+    assert [each.node_id for each in proxies.addresses] == [1]
     assert {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)} == {1}
     assert {proxies.coordinator_of(number) for number in range(50)} == {1}
     done = await kv.commit([], [Delete(member_key("c", "p1"))])
     await view.wait_revision(done.revision)
     assert not proxies.sends_away
-    assert [each.node_id for each in proxies.proxies] == [0], "who asks it has reached it"
+    assert [each.node_id for each in proxies.addresses] == [0], "who asks it has reached it"
     await kv.commit([], [put(proxy(2))])
     proxies.set_member(True)
     done = await kv.commit([], [put(proxy(1))])
     await view.wait_revision(done.revision)
     assert not proxies.sends_away
-    assert [each.node_id for each in proxies.proxies] == [0, 1, 2]
+    assert [each.node_id for each in proxies.addresses] == [0, 1, 2]
     await view.close()
     await catalog.close()
 
@@ -155,7 +155,7 @@ async def test_clients_are_told_the_addresses_of_their_listener(
     ]  # fmt: skip
     done = await kv.commit([], [put(each) for each in members])
     await view.wait_revision(done.revision)
-    assert [(each.node_id, each.host, each.port) for each in proxies.proxies] == told
+    assert [(each.node_id, each.host, each.port) for each in proxies.addresses] == told
     leaders = {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)}
     assert leaders == {node_id for node_id, _, _ in told}
     assert {proxies.coordinator_of(number) for number in range(50)} == leaders

@@ -17,8 +17,8 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.messages import DescribeConfigsResponse
 from bmq.endpoint.partitions import Owner, PartitionView
-from bmq.meta.members import Members, ProxyAddress
 from bmq.meta.producer_ids import ProducerIds
+from bmq.meta.proxy_addresses import Proxies, ProxyAddress
 from bmq.proxy.services import ProxyServices
 from tests.harness.fakes import FakeClient
 from tests.harness.members import OneProxy
@@ -67,11 +67,11 @@ class Spread:
 
     def __init__(self, proxies: Sequence[ProxyAddress]) -> None:
         self.version = 1
-        self.proxies = list(proxies)
-        self.own = self.proxies[0]
+        self.addresses = list(proxies)
+        self.own = self.addresses[0]
 
     def leader_of(self, key: PartitionKey) -> int:
-        return self.proxies[key.partition % len(self.proxies)].node_id
+        return self.addresses[key.partition % len(self.addresses)].node_id
 
     def coordinator_of(self, shard: int) -> int:
         return self.own.node_id
@@ -80,7 +80,7 @@ class Spread:
 class AdminServing(AdminWorld):
     """An ``AdminWorld`` with what handlers need around it."""
 
-    def __init__(self, *, members: Members | None = None, config: NodeConfig | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, proxies: Proxies | None = None, config: NodeConfig | None = None, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
         self.owners = FakeOwners()
         self.services = ProxyServices(
@@ -88,12 +88,12 @@ class AdminServing(AdminWorld):
             clock=LoopClock(),
             metrics=Metrics(),
             catalog=self.catalog,
-            members=members or OneProxy(ProxyAddress(self.config.node_id, "here", 9092)),
+            proxies=proxies or OneProxy(ProxyAddress(self.config.node_id, "here", 9092)),
             owners=self.owners,
             admin=self.admin,
             coordinator=cast(Any, None),
             producer_ids=ProducerIds(self.kv, "c"),
-            reading=cast(Any, None),
+            fetch_service=cast(Any, None),
         )
 
     async def close(self) -> None:

@@ -30,7 +30,7 @@ from bmq.core.wire.messages import (
     ListPartitionReassignmentsRequest,
 )
 from bmq.endpoint.api import Api
-from bmq.meta.members import ProxyAddress
+from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.acl_operations import CLUSTER_OPERATIONS
 from bmq.proxy.handlers import (
     alter_configs,
@@ -403,8 +403,8 @@ async def test_incremental_alter_configs(version: int) -> None:
 
 @pytest.mark.parametrize("version", versions(CLUSTER))
 async def test_describe_cluster(version: int) -> None:
-    members = Spread([ProxyAddress(4, "a", 1, "x"), ProxyAddress(5, "b", 2)])
-    async with serving(members=members) as w:
+    spread = Spread([ProxyAddress(4, "a", 1, "x"), ProxyAddress(5, "b", 2)])
+    async with serving(proxies=spread) as w:
         found = await w.ask(CLUSTER, version, DescribeClusterRequest(include_cluster_authorized_operations=True))
         assert (found.error_code, found.cluster_id, found.controller_id) == (0, w.catalog.cluster_id, 4)
         assert [(b.broker_id, b.host, b.port, b.rack) for b in found.brokers] == [
@@ -454,8 +454,8 @@ async def test_elect_leaders_finds_nothing_to_elect(version: int) -> None:
 async def test_there_is_nothing_to_reassign(
     version: int, partition: int, replicas: list[int] | None, code: ErrorCode
 ) -> None:
-    members = Spread([ProxyAddress(4, "a", 1), ProxyAddress(5, "b", 2)])
-    async with serving(members=members) as w:
+    spread = Spread([ProxyAddress(4, "a", 1), ProxyAddress(5, "b", 2)])
+    async with serving(proxies=spread) as w:
         await w.ask(CREATE, 7, create(new("t", 1)))
         Asked = AlterPartitionReassignmentsRequest.ReassignableTopic
         one = Asked.ReassignablePartition(partition_index=partition, replicas=replicas)

@@ -16,7 +16,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import response_is_flexible
 from bmq.endpoint.api import Api
-from bmq.meta.members import ProxyAddress
+from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.handlers import (
     delete_groups,
     describe_groups,
@@ -45,7 +45,7 @@ class Caller:
 
     def __init__(self, world: World) -> None:
         members = OneProxy(ProxyAddress(7, "proxy", 9092))
-        self.services: Any = SimpleNamespace(coordinator=world.coordinator, members=members)
+        self.services: Any = SimpleNamespace(coordinator=world.coordinator, proxies=members)
         self.client: Any = SimpleNamespace(host="10.0.0.1", peer="10.0.0.1:1", is_closed=False)
 
     async def __call__(self, message: Any, version: int) -> Any:

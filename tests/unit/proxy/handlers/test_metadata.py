@@ -21,7 +21,7 @@ from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import MetadataRequest, MetadataResponse
 from bmq.endpoint.dispatch import Endpoint
 from bmq.meta.catalog import Topic
-from bmq.meta.members import ProxyAddress
+from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
 from bmq.proxy.handlers import metadata
 from bmq.proxy.metadata_cache import COST_PER_STEP, MetadataCache, encode_error
@@ -99,27 +99,27 @@ PROXIES = st.lists(
 def test_the_bytes_are_the_schema_encoders(
     topics: list[Topic], proxies: list[ProxyAddress], version: int, asked: bool
 ) -> None:
-    members, catalog = Spread(proxies), StillCatalog(topics)
+    spread, catalog = Spread(proxies), StillCatalog(topics)
     operations, cluster = (TOPIC_OPERATIONS, CLUSTER_OPERATIONS) if asked else (None, None)
     cache = MetadataCache()
 
     async def assemble() -> list[bytes]:
-        views: Any = (catalog, members)
+        views: Any = (catalog, spread)
         assert cache.all_topics(version, operations, *views) is None
         count, joined = await cache.encode_all(version, operations, *views)
         assert cache.all_topics(version, operations, *views) == (count, joined)
         error = encode_error(version, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none", NO_ID, is_internal=False)
-        answer = cache.answer(version, -5, count + 1, [joined, error], catalog, members, cluster)  # type: ignore[arg-type]
-        again = cache.answer(version, 6, count + 1, [joined, error], catalog, members, cluster)  # type: ignore[arg-type]
+        answer = cache.answer(version, -5, count + 1, [joined, error], catalog, spread, cluster)  # type: ignore[arg-type]
+        again = cache.answer(version, 6, count + 1, [joined, error], catalog, spread, cluster)  # type: ignore[arg-type]
         assert answer.size == again.size
         return [b"".join(answer.buffers), b"".join(again.buffers)]
 
     for correlation_id, found in zip((-5, 6), run(assemble()), strict=True):
-        wanted = whole(catalog, members, operations, cluster)
+        wanted = whole(catalog, spread, operations, cluster)
         assert found == b"".join(encode_response(ApiKey.METADATA, version, correlation_id, wanted))
 
 
-def whole(catalog: StillCatalog, members: Spread, operations: Any, cluster: Any) -> Any:
+def whole(catalog: StillCatalog, spread: Spread, operations: Any, cluster: Any) -> Any:
     """Return the response as one generated message, to compare with the handler's."""
     Element = MetadataResponse.MetadataResponseTopic
     elements = []
@@ -127,12 +127,12 @@ def whole(catalog: StillCatalog, members: Spread, operations: Any, cluster: Any)
         partitions = []
         for index in range(topic.partitions):
             key = PartitionKey(topic.topic_id, index)
-            replicas = replicas_of(members, key)
+            replicas = replicas_of(spread, key)
             partitions.append(
                 Element.MetadataResponsePartition(
                     error_code=0,
                     partition_index=index,
-                    leader_id=members.leader_of(key),
+                    leader_id=spread.leader_of(key),
                     leader_epoch=-1,
                     replica_nodes=replicas,
                     isr_nodes=replicas,
@@ -158,22 +158,22 @@ def whole(catalog: StillCatalog, members: Spread, operations: Any, cluster: Any)
             MetadataResponse.MetadataResponseBroker(
                 node_id=proxy.node_id, host=proxy.host, port=proxy.port, rack=proxy.zone or None
             )
-            for proxy in members.proxies
+            for proxy in spread.addresses
         ],
         cluster_id=catalog.cluster_id,
-        controller_id=members.proxies[0].node_id,
+        controller_id=spread.addresses[0].node_id,
         topics=elements,
         authorized_operations=cluster,
         error_code=0,
     )
 
 
-def replicas_of(members: Spread, key: PartitionKey) -> list[int]:
+def replicas_of(spread: Spread, key: PartitionKey) -> list[int]:
     """Return the leader, then a proxy of each other zone, in the zones' order."""
-    zone_of = {proxy.node_id: proxy.zone for proxy in members.proxies}
-    replicas = [members.leader_of(key)]
-    for zone in dict.fromkeys(proxy.zone for proxy in members.proxies):
-        nodes = [proxy.node_id for proxy in members.proxies if proxy.zone == zone]
+    zone_of = {proxy.node_id: proxy.zone for proxy in spread.addresses}
+    replicas = [spread.leader_of(key)]
+    for zone in dict.fromkeys(proxy.zone for proxy in spread.addresses):
+        nodes = [proxy.node_id for proxy in spread.addresses if proxy.zone == zone]
         if zone != zone_of[replicas[0]]:
             replicas.append(nodes[key.partition % len(nodes)])
     return replicas
@@ -186,15 +186,15 @@ def replicas_of(members: Spread, key: PartitionKey) -> list[int]:
 )
 def test_a_client_is_sent_to_a_replica_of_its_zone(zones: list[str], partition: int, rack: str) -> None:
     """Java's clients go to no other proxy than one that Metadata names as a replica; only the leader sends them."""
-    members = Spread([ProxyAddress(number, "h", 1, zone) for number, zone in enumerate(zones)])
+    spread = Spread([ProxyAddress(number, "h", 1, zone) for number, zone in enumerate(zones)])
     topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=21)
     key = PartitionKey(topic.topic_id, partition)
-    found = MetadataCache().nearer(rack, members, topic, partition)
-    if members.leader_of(key) != members.own.node_id or rack not in zones:
+    found = MetadataCache().nearer(rack, spread, topic, partition)
+    if spread.leader_of(key) != spread.own.node_id or rack not in zones:
         assert found == -1
-    elif members.own.zone != rack:
+    elif spread.own.zone != rack:
         assert zones[found] == rack
-        assert found in replicas_of(members, key)
+        assert found in replicas_of(spread, key)
 
 
 # --------------------------------------------------------------------------------------------------------- keeping
@@ -250,8 +250,8 @@ async def test_a_leader_is_given_at_all_times_and_an_epoch_at_none() -> None:
 
 
 async def test_members_that_change_are_shown() -> None:
-    members = Spread(ZONES)
-    async with serving(members=members) as w:
+    spread = Spread(ZONES)
+    async with serving(proxies=spread) as w:
         await w.admin.create_topic("t", 3)
         found = await ask(w, 12, asks("t"))
         assert [p.leader_id for p in found.topics[0].partitions] == [1, 2, 3]
@@ -260,8 +260,8 @@ async def test_members_that_change_are_shown() -> None:
             (1, "a", 1, "x"), (2, "b", 2, "y"), (3, "c", 3, "x"),
         ]  # fmt: skip
         assert found.controller_id == 1
-        del members.proxies[0]
-        members.version += 1
+        del spread.addresses[0]
+        spread.version += 1
         found = await ask(w, 12, asks("t"))
         assert [p.leader_id for p in found.topics[0].partitions] == [2, 3, 2]
         assert [b.node_id for b in found.brokers] == [2, 3]
@@ -425,46 +425,46 @@ async def test_a_large_topic_is_encoded_in_steps(version: int) -> None:
 
     partitions = 3 * COST_PER_STEP + 1
     catalog = StillCatalog([Topic(name="large", topic_id=uuid.UUID(int=1), partitions=partitions)])
-    members: Any = Spread(ZONES)
+    spread: Any = Spread(ZONES)
     cache = MetadataCache()
-    steps = list(cache.topic(catalog.topics["large"], version, None, members))
+    steps = list(cache.topic(catalog.topics["large"], version, None, spread))
     assert len(steps) == 2 * 3, "three pauses each for the leaders and the bytes"
 
     turns = Turns()
     cache = MetadataCache()
-    count, joined = await cache.encode_all(version, None, catalog, members)  # type: ignore[arg-type]
+    count, joined = await cache.encode_all(version, None, catalog, spread)  # type: ignore[arg-type]
     assert await turns.end() >= len(steps)
     error = encode_error(version, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none", NO_ID, is_internal=False)
-    answer = cache.answer(version, 1, count + 1, [joined, error], catalog, members)  # type: ignore[arg-type]
-    wanted = whole(catalog, members, None, None)
+    answer = cache.answer(version, 1, count + 1, [joined, error], catalog, spread)  # type: ignore[arg-type]
+    wanted = whole(catalog, spread, None, None)
     assert b"".join(answer.buffers) == b"".join(encode_response(ApiKey.METADATA, version, 1, wanted))
-    assert await run_in_turns(cache.topic(catalog.topics["large"], version, None, members)) == joined
+    assert await run_in_turns(cache.topic(catalog.topics["large"], version, None, spread)) == joined
     assert cache.encoded_topics == 1
 
 
 async def test_what_changes_while_a_large_topic_is_encoded_is_not_kept() -> None:
     topic = Topic(name="large", topic_id=uuid.UUID(int=1), partitions=2 * COST_PER_STEP)
     cache = MetadataCache()
-    members: Any = Spread(ZONES)
-    before = await run_in_turns(cache.topic(topic, 12, None, members))
-    members.version += 1
-    steps = cache.topic(topic, 12, None, members)
+    spread: Any = Spread(ZONES)
+    before = await run_in_turns(cache.topic(topic, 12, None, spread))
+    spread.version += 1
+    steps = cache.topic(topic, 12, None, spread)
     next(steps)  # half of the leaders are looked for
-    members.version += 1
-    members.proxies = ZONES[:2]
+    spread.version += 1
+    spread.addresses = ZONES[:2]
     assert await run_in_turns(steps) == before
-    after = await run_in_turns(cache.topic(topic, 12, None, members))
-    fresh = await run_in_turns(MetadataCache().topic(topic, 12, None, members))
+    after = await run_in_turns(cache.topic(topic, 12, None, spread))
+    fresh = await run_in_turns(MetadataCache().topic(topic, 12, None, spread))
     assert after == fresh != before
 
 
 async def test_a_topic_made_again_under_its_name_has_bytes_of_its_own() -> None:
     cache = MetadataCache()
-    members: Any = Spread(ZONES)
+    spread: Any = Spread(ZONES)
     for topic_id, partitions in ((1, 3), (2, 1), (2, 2)):
         topic = Topic(name="t", topic_id=uuid.UUID(int=topic_id), partitions=partitions)
-        found = await run_in_turns(cache.topic(topic, 12, None, members))
-        assert found == await run_in_turns(MetadataCache().topic(topic, 12, None, members))
+        found = await run_in_turns(cache.topic(topic, 12, None, spread))
+        assert found == await run_in_turns(MetadataCache().topic(topic, 12, None, spread))
     assert cache.encoded_topics == 3
 
 
@@ -509,15 +509,15 @@ async def test_one_who_hangs_up_takes_the_work_from_nobody() -> None:
 
 
 async def test_a_change_of_members_that_moves_no_leader_encodes_nothing_again() -> None:
-    cache, catalog, members = MetadataCache(), StillCatalog(many_topics(500)), Spread(proxies(1, 2))
-    views: Any = (catalog, members)
+    cache, catalog, spread = MetadataCache(), StillCatalog(many_topics(500)), Spread(proxies(1, 2))
+    views: Any = (catalog, spread)
     _, before = await cache.encode_all(12, None, *views)
-    members.version += 1
+    spread.version += 1
     assert cache.all_topics(12, None, *views) is None
     _, after = await cache.encode_all(12, None, *views)
     assert (cache.encoded_topics, after) == (500, before)
-    members.proxies = proxies(1, 2, 3)
-    members.version += 1
+    spread.addresses = proxies(1, 2, 3)
+    spread.version += 1
     _, after = await cache.encode_all(12, None, *views)
     moved = cache.encoded_topics - 500
     assert moved > 0

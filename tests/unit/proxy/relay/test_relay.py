@@ -103,7 +103,7 @@ async def test_the_direct_connection_is_used_again_once_it_stands() -> None:
         assert await answers(sent) == [("NONE", 1 + number) for number in range(400)]
         assert (await values(world))[1:] == [f"7/{number}" for number in range(400)]
         await asyncio.sleep(RETURN_S)
-        assert world.remote.is_up("b1")
+        assert world.remote_owners.is_up("b1")
         relays_of(world).sweep()
         await asyncio.sleep(1)
         relays_of(world).sweep()
@@ -127,7 +127,7 @@ async def test_a_way_that_nobody_wants_for_a_while_is_given_up_and_the_next_is_d
         await asyncio.sleep(10)
         assert await answers([world.send(plain())]) == [("NONE", 2)]
         assert len(relays_of(world)) == 0
-        assert world.remote.is_up("b1")
+        assert world.remote_owners.is_up("b1")
 
 
 async def test_rule_9_an_unknown_outcome_through_a_relay_is_one() -> None:
@@ -196,7 +196,7 @@ async def test_a_relay_is_no_proof_of_reach() -> None:
         kv = MemoryKeyValue(MemoryStore(), random=Random(0), faults=KvFaults())
         lease = await kv.grant(1000)
         unreachable = UnreachableBrokers(
-            kv, CLUSTER, world.view, cast(Peers, world.network), is_up=world.remote.is_up, lease=lambda: lease
+            kv, CLUSTER, world.view, cast(Peers, world.network), is_up=world.remote_owners.is_up, lease=lambda: lease
         )
         unreachable.start()
         broken: list[str] = []
@@ -206,12 +206,12 @@ async def test_a_relay_is_no_proof_of_reach() -> None:
         await asyncio.sleep(DOWN_S + 2)
         await answers([world.send(plain())])
         assert len(relays_of(world)) > 0
-        assert not world.remote.is_up("b1")
+        assert not world.remote_owners.is_up("b1")
         assert await read_unreachable(kv, CLUSTER) == {"proxy": frozenset({"b1"})}
         assert broken.count("b1") > 3
         world.network.unreachable.clear()
         await asyncio.sleep(RETURN_S + UP_S + 2)
-        assert world.remote.is_up("b1")
+        assert world.remote_owners.is_up("b1")
         assert await read_unreachable(kv, CLUSTER) == {}
         await unreachable.close()
 
@@ -248,7 +248,7 @@ async def test_ways_are_bounded_and_end_with_the_process() -> None:
         world.isolate("b1")
         found = await asyncio.gather(*(relays.open(member("b1")) for _ in range(OWN_CONNECTIONS_MAX + 5)))
         assert sum(way is not None for way in found) == min(CONNECTIONS_MAX, OWN_CONNECTIONS_MAX)
-        await world.remote.close()
+        await world.remote_owners.close()
         assert len(relays) == 0
         await asyncio.sleep(1)
         assert len(world.proxies["p2"].relay) == 0
@@ -301,7 +301,7 @@ async def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> Non
             own = [each for each in found if each.startswith(f"{producer}/")]
             assert own == [f"{producer}/{number}" for number in range(len(own))]
             assert len(own) >= count > 0
-        assert world.remote._owner(world.key()).route.state is RouteState.OPEN
+        assert world.remote_owners._owner(world.key()).route.state is RouteState.OPEN
 
 
 async def test_what_cannot_be_read_of_others_is_passed_over() -> None:

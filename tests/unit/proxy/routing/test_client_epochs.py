@@ -22,7 +22,7 @@ from bmq.core.wire.messages import (
     OffsetForLeaderEpochResponse,
 )
 from bmq.endpoint.fetch.purgatory import SessionPartition
-from bmq.meta.members import ProxyAddress
+from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.handlers import describe_topic_partitions, list_offsets, metadata, offset_for_leader_epoch
 from tests.harness.members import OneProxy
 from tests.unit.proxy.cluster import Cluster, cluster, plain
@@ -45,7 +45,7 @@ class ProxyClient:
 
     def __init__(self, world: Cluster) -> None:
         self.world = world
-        world.services.members = OneProxy(ProxyAddress(0, "here", 9092))
+        world.services.proxies = OneProxy(ProxyAddress(0, "here", 9092))
 
     async def _ask(self, api: Any, version: int, message: Any, kind: Any) -> Any:
         body = memoryview(bytearray(message.encode(version=version)))

@@ -43,7 +43,7 @@ async def test_what_waits_is_answered_when_the_last_broker_has_gone(when: str) -
         await asyncio.sleep(0.5)
         assert not any(each.done() for each in (*sent, other)), "a proxy that stays waits for the next owner"
         began = now()
-        world.remote.drain()
+        world.remote_owners.drain()
         if when == "after":
             await asyncio.sleep(SOON_S)
             assert not sent[0].done(), "the other broker may be given it"
@@ -65,7 +65,7 @@ async def test_brokers_that_leave_too_are_none_to_wait_for() -> None:
         world.view.leave("b1")
         sent = world.send(idempotent(0))
         await asyncio.sleep(SOON_S)
-        world.remote.drain()
+        world.remote_owners.drain()
         await asyncio.sleep(SOON_S)
         assert not sent.done()
         drained(world, "b2")
@@ -77,7 +77,7 @@ async def test_a_broker_that_leaves_last_still_takes_what_it_owns() -> None:
         await world.send(idempotent(0))
         drained(world, "b1")
         drained(world, "b2")
-        world.remote.drain()
+        world.remote_owners.drain()
         assert (await world.send(idempotent(1))).error_code == ErrorCode.NONE
 
 
@@ -85,7 +85,7 @@ async def test_with_a_broker_that_stays_the_hand_over_is_waited_for() -> None:
     async with cluster() as world:
         await world.send(idempotent(0))
         drained(world, "b1")
-        world.remote.drain()
+        world.remote_owners.drain()
         sent = [world.send(idempotent(number)) for number in (1, 2)]
         world.move(0, "b2")
         sent.append(world.send(idempotent(3)))
@@ -95,13 +95,13 @@ async def test_with_a_broker_that_stays_the_hand_over_is_waited_for() -> None:
 async def test_questions_are_not_repeated_either() -> None:
     async with cluster() as world:
         await world.send(idempotent(0))
-        owner = world.remote.get(world.key())
+        owner = world.remote_owners.get(world.key())
         assert owner is not None
         without_owner(world)
         asking = asyncio.ensure_future(owner.ends())
         await asyncio.sleep(0.5)
         assert not asking.done()
-        world.remote.drain()
+        world.remote_owners.drain()
         began = now()
         with pytest.raises(RequestError) as refused:
             await asking

@@ -108,16 +108,16 @@ async def test_a_broker_that_goes_takes_its_links_along() -> None:
     async with cluster() as world:
         await world.send(plain())
         await world.fetch(world.want(1))
-        assert world.remote.is_up("b1")
+        assert world.remote_owners.is_up("b1")
         world.kill("b1")
-        assert not world.remote.is_up("b1")
+        assert not world.remote_owners.is_up("b1")
         world.bury("b1", "b2")
         await world.send(plain())
         await world.fetch(world.want(2))
-        assert list(world.remote._produce_links) == ["b2"]
-        assert list(world.remote._tail_links) == ["b2"]
+        assert list(world.remote_owners._produce_links) == ["b2"]
+        assert list(world.remote_owners._tail_links) == ["b2"]
         await asyncio.sleep(1)
-        assert not world.remote._closing
+        assert not world.remote_owners._closing
 
 
 async def test_nothing_is_left_when_it_ends() -> None:
@@ -131,7 +131,7 @@ async def test_nothing_is_left_when_it_ends() -> None:
         parked = asyncio.ensure_future(world.fetch(world.want(9), max_wait_s=30))
         await asyncio.sleep(0.1)
         world.network.cut("b1")
-        await world.remote.close()
+        await world.remote_owners.close()
         assert {(await each).error_code for each in kept} == {ErrorCode.REQUEST_TIMED_OUT}
         parked.cancel()
         ours = {"Link.", "RemoteOwners.", "TailLink.", "Tail."}
@@ -221,7 +221,7 @@ async def test_a_partition_whose_fetches_fail_is_asked_for_less_and_less_often()
     async with cluster() as world:
         await world.send(plain())
         await world.fetch(world.want(1))
-        (link,) = world.remote._tail_links.values()
+        (link,) = world.remote_owners._tail_links.values()
         (tail,) = link.tails.values()
         asked = world.network.asked[InternalKey.ASK]
         for _ in range(10):
@@ -242,9 +242,9 @@ async def test_questions_that_never_began_are_not_waited_for() -> None:
         for _ in range(3):
             await world.send(plain())
         await world.fetch(world.want(3))
-        tail = world.remote.follow(world.key())
+        tail = world.remote_owners.follow(world.key())
         assert isinstance(tail, RemoteTail)
-        (link,) = world.remote._tail_links.values()
+        (link,) = world.remote_owners._tail_links.values()
         assert not tail.has_seen_end
         tail._active_upto = -1
         asking = asyncio.ensure_future(tail.ask_active_segment())

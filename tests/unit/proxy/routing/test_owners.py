@@ -185,7 +185,7 @@ async def test_rule_9_what_is_kept_for_a_client_that_has_gone_is_dropped() -> No
         await asyncio.sleep(0.0001)  # with the broker link, not with the broker
         world.kill("b1")
         await asyncio.sleep(0.01)
-        owner = world.remote._owner(world.key())
+        owner = world.remote_owners._owner(world.key())
         assert owner.route.is_idle
         assert world.services.produce_queue.parts == 1
         client.close()
@@ -202,7 +202,7 @@ async def test_rule_9_nothing_is_kept_past_its_requests_time_out() -> None:
         await asyncio.sleep(0.0001)
         world.kill("b1")
         assert (await late).error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert world.remote._owner(world.key()).route.is_idle
+        assert world.remote_owners._owner(world.key()).route.is_idle
         assert 0.3 <= asyncio.get_running_loop().time() < 1.0
 
 
@@ -303,10 +303,10 @@ async def test_credit_bounds_what_is_under_way() -> None:
         world.broker("b1").stopped = []
         sent = [world.send(idempotent(number, size=1000)) for number in range(30)]
         await asyncio.sleep(0.01)
-        owner = world.remote._owner(world.key())
+        owner = world.remote_owners._owner(world.key())
         assert owner.route.bytes < 12_000
         assert not owner.has_room
-        assert world.remote._owner(world.key(1)).has_room
+        assert world.remote_owners._owner(world.key(1)).has_room
         assert len(world.services.produce_queue) == 1
         world.broker("b1").resume()
         assert [code for code, _ in await answers(sent)] == ["NONE"] * 30
@@ -348,7 +348,7 @@ async def test_waiting_for_an_owner_is_bounded_and_ends_when_it_comes() -> None:
 async def test_a_sweep_that_fails_is_logged_and_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
     async with cluster() as world:
         await answers([world.send(plain(), 0)])
-        sweep, swept = world.remote._tails.sweep, list[float]()
+        sweep, swept = world.remote_owners._tails.sweep, list[float]()
 
         def fail_once() -> Steps[None]:
             swept.append(asyncio.get_running_loop().time())
@@ -356,10 +356,10 @@ async def test_a_sweep_that_fails_is_logged_and_not_the_last(caplog: pytest.LogC
                 raise ZeroDivisionError
             return sweep()
 
-        world.remote._tails.sweep = fail_once  # type: ignore[method-assign]
+        world.remote_owners._tails.sweep = fail_once  # type: ignore[method-assign]
         await asyncio.sleep(UNUSED_S + 2 * SWEEP_S)
         assert len(swept) > 1
-        assert not world.remote._owners
+        assert not world.remote_owners._owners
         assert [message for message in caplog.messages if "bug" in message] == [
             "bug: unused routes are kept, the next sweep is in 10 s"
         ]
@@ -368,11 +368,11 @@ async def test_a_sweep_that_fails_is_logged_and_not_the_last(caplog: pytest.LogC
 async def test_partitions_that_nobody_writes_to_have_no_route() -> None:
     async with cluster(partitions=4) as world:
         await answers([world.send(plain(), partition) for partition in range(4)])
-        assert len(world.remote._owners) == 4
+        assert len(world.remote_owners._owners) == 4
         for _ in range(5):
             await asyncio.sleep(10)
             await world.send(plain(), 2)
-        assert list(world.remote._owners) == [world.key(2)]
+        assert list(world.remote_owners._owners) == [world.key(2)]
         assert list(world.network.links["b1", ConnectionKind.PRODUCE].requests.values()) == [1 + 5]
         await answers([world.send(plain(), 0)])
 
@@ -663,14 +663,14 @@ async def test_what_nobody_reads_leaves_the_session() -> None:
     async with cluster() as world:
         await world.fetch(world.want(0), world.want(0, 1))
         parked = asyncio.ensure_future(world.fetch(world.want(0, 1), max_wait_s=100))
-        assert world.remote.followed == 2
+        assert world.remote_owners.followed == 2
         await asyncio.sleep(60)
-        assert world.key(0) not in world.remote._tails
-        assert world.key(1) in world.remote._tails
+        assert world.key(0) not in world.remote_owners._tails
+        assert world.key(1) in world.remote_owners._tails
         await world.send(plain(), 1)
         assert len(batches_of(await parked)) == 1
         await asyncio.sleep(60)
-        assert world.remote.followed == 0
+        assert world.remote_owners.followed == 0
         before = world.network.links["b1", ConnectionKind.TAIL].requests[ApiKey.FETCH]
         await asyncio.sleep(60)
         assert world.network.links["b1", ConnectionKind.TAIL].requests[ApiKey.FETCH] == before
@@ -692,12 +692,12 @@ async def test_an_idle_session_asks_twice_a_second() -> None:
 async def test_a_session_that_the_broker_has_forgotten_is_begun_anew() -> None:
     async with cluster() as world:
         await world.fetch(world.want(0))
-        sessions = world.broker("b1").services.reading.sessions
-        link = world.remote._tail_links["b1"]
+        sessions = world.broker("b1").services.fetch_service.sessions
+        link = world.remote_owners._tail_links["b1"]
         await asyncio.sleep(0.1)
         session = sessions.get(link._session.id)
         assert session is not None
-        world.broker("b1").services.reading.end_session(session)
+        world.broker("b1").services.fetch_service.end_session(session)
         await asyncio.sleep(1)
         parked = asyncio.ensure_future(world.fetch(world.want(0), max_wait_s=30))
         await world.send(plain())
@@ -769,7 +769,7 @@ async def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> Non
             own = [each for each in found if each.startswith(f"{producer}/")]
             assert own == [f"{producer}/{number}" for number in range(len(own))]
             assert len(own) >= count
-        assert world.remote._owner(world.key()).route.state is RouteState.OPEN
+        assert world.remote_owners._owner(world.key()).route.state is RouteState.OPEN
 
 
 # -------------------------------------------------------------------------------------------- a process that owns some
@@ -780,11 +780,11 @@ async def test_what_this_process_owns_it_takes_the_short_way() -> None:
 
     async with cluster() as world:
         own = world.broker("b2")
-        routed = RoutedOwners(world.view, own.assigned, world.remote)
+        routed = RoutedOwners(world.view, own.assigned, world.remote_owners)
         world.view.own = "b2"
         world.services.owners = routed
-        world.reading._owners = routed
-        own.broker.shared.flush_listener = world.reading
+        world.fetch_service._owners = routed
+        own.broker.shared.flush_listener = world.fetch_service
         sent = []
         for number in range(60):
             sent.append(world.send(idempotent(number)))
@@ -805,7 +805,7 @@ async def test_rule_9_what_comes_to_this_process_waits_for_the_answers_of_its_ea
     async with cluster() as world:
         own = world.broker("b2")
         world.view.own = "b2"
-        routed = world.services.owners = RoutedOwners(world.view, own.assigned, world.remote)
+        routed = world.services.owners = RoutedOwners(world.view, own.assigned, world.remote_owners)
         await routed.wait(world.key(), 5)
         world.broker("b1").stopped = []
         first = [world.send(idempotent(number)) for number in range(2)]

@@ -19,7 +19,7 @@ class ProxyAddress:
     zone: str = ""
 
 
-class Members(Protocol):
+class Proxies(Protocol):
     """The proxies that Metadata and its kin give to clients.  Read from memory."""
 
     @property
@@ -27,7 +27,7 @@ class Members(Protocol):
         """Number of changes seen so far."""
 
     @property
-    def proxies(self) -> Sequence[ProxyAddress]:
+    def addresses(self) -> Sequence[ProxyAddress]:
         """The proxies that clients may connect to, in the order of their node ids."""
 
     @property
