@@ -247,10 +247,18 @@ def _partition_families(gauges: Gauges) -> Iterator[Metric]:
     for name, doc, value in (
         ("kafka_server_replicamanager_partitioncount", "Partitions owned here", sum(by_state.values())),
         ("kafka_server_replicamanager_leadercount", "Partitions owned here that serve", by_state.get("WRITE", 0)),
-        ("kafka_server_replicamanager_offlinereplicacount", "Partitions owned here that need repair", offline),
+        (
+            "kafka_server_replicamanager_offlinereplicacount",
+            "Partitions owned here that are OFFLINE",
+            offline,
+        ),
         ("kafka_controller_kafkacontroller_globaltopiccount", "Topics of the cluster", gauges.topics),
         ("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions of the cluster", gauges.partitions),
-        ("kafka_controller_kafkacontroller_offlinepartitionscount", "Partitions that need repair", offline),
+        (
+            "kafka_controller_kafkacontroller_offlinepartitionscount",
+            "Partitions that are OFFLINE",
+            offline,
+        ),
     ):
         yield _with(_gauge(name, doc), value)
     states = _gauge("bmq_partitions", "Partitions owned here, by the state of their owner", "state")

@@ -32,13 +32,13 @@ class AssignedPartition:
     __slots__ = (
         "_config",
         "_failures",
-        "_is_released",
         "_next_epoch",
         "_note",
         "_offline_epoch",
         "_offline_looks",
         "_present_owner",
         "_timer_number",
+        "_waits_for_nobody",
         "reason",
         "state",
         "waiters",
@@ -56,7 +56,7 @@ class AssignedPartition:
         """True if its record may name this broker as the owner."""
         self._timer_number = 0  # of the timer set last
         self._failures = 0
-        self._is_released = False  # the next takeover waits for no other owner
+        self._waits_for_nobody = False  # the next takeover waits for no other owner
         self._note: ReleaseNote | None = None
         self._next_epoch = 0  # while WAITING: that of this broker's claim
         self._present_owner = ""  # while WAITING
@@ -69,7 +69,7 @@ class AssignedPartition:
     @property
     def needs_record(self) -> bool:
         """True unless it is known that no other owner need be waited for."""
-        return not self._is_released
+        return not self._waits_for_nobody
 
     def take_note(self) -> ReleaseNote | None:
         """Return the release note for the takeover that begins now; None if there is none. It is used once."""
@@ -87,7 +87,7 @@ class AssignedPartition:
     # ----------------------------------------------------------------------------------------------------- queues
 
     def _on_asked(self, event: ev.Asked) -> list[Effect]:
-        """Open it before those that nobody asked for."""
+        """Open it ahead of the background queue: a client has looked it up."""
         self.state = OpenState.ASKED
         return [ev.Enqueue()]
 
@@ -111,8 +111,8 @@ class AssignedPartition:
 
     def _on_record_read(self, event: ev.RecordRead) -> list[Effect]:
         """Wait for the owner if another live member is, unless it has released the partition meanwhile."""
-        if not event.live_owner or self._is_released:
-            self._is_released = False
+        if not event.live_owner or self._waits_for_nobody:
+            self._waits_for_nobody = False
             return []
         self.state = OpenState.WAITING
         self._present_owner, self._next_epoch = event.live_owner, event.epoch + 1
@@ -124,13 +124,13 @@ class AssignedPartition:
         return [ev.PrecreateSegment(self._next_epoch)]
 
     def _on_handed_over(self, event: ev.HandedOver) -> list[Effect]:
-        """Open it at full width, by the release note."""
+        """Open it ahead of the background queue, by the release note."""
         self._note = event.note
-        return self._release()
+        return self._enqueue_ahead()
 
     def _on_handed_over_early(self, event: ev.HandedOver) -> list[Effect]:
         """Go on with the takeover: the record may have been read before it was released."""
-        self._note, self._is_released = event.note, True
+        self._note, self._waits_for_nobody = event.note, True
         return []
 
     def _on_note(self, event: ev.HandedOver) -> list[Effect]:
@@ -139,16 +139,17 @@ class AssignedPartition:
         return []
 
     def _on_owner_gone(self, event: ev.MemberGone) -> list[Effect]:
-        """Open it at full width, by fencing: its owner releases nothing any more."""
-        return self._release()
+        """Open it ahead of the background queue, by fencing: its owner releases nothing any more."""
+        return self._enqueue_ahead()
 
     def _on_waited(self, event: ev.TimerExpired) -> list[Effect]:
-        """Open it at full width, by fencing: its owner has not released it in time."""
-        return self._release() if event.number == self._timer_number else []
+        """Open it ahead of the background queue, by fencing: its owner has not released it in time."""
+        return self._enqueue_ahead() if event.number == self._timer_number else []
 
-    def _release(self) -> list[Effect]:
+    def _enqueue_ahead(self) -> list[Effect]:
+        """Open it ahead of the background queue; its takeover waits for no other owner."""
         effects: list[Effect] = [ev.ForgetOwner(self._present_owner)] if self.state is OpenState.WAITING else []
-        self._is_released = True
+        self._waits_for_nobody = True
         if self.waiters:
             self.state = OpenState.AWAITED
         else:
@@ -161,7 +162,7 @@ class AssignedPartition:
         """Serve the requests that wait."""
         self.state = OpenState.OPEN
         self.reason, self.was_open = "", True
-        self._note, self._is_released = None, False  # those that came too late: they say nothing of a later owner
+        self._note, self._waits_for_nobody = None, False  # those that came too late: they say nothing of a later owner
         was_offline = self._offline_looks > 0
         self._failures = self._offline_looks = 0
         return [ev.WakeRequests(), ev.ReportServedAgain()] if was_offline else [ev.WakeRequests()]

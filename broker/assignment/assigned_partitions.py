@@ -14,12 +14,13 @@ So partitions are opened from three queues:
 |---|---|---|
 | AWAITED | a request waits for them | up to ``BrokerConfig.open_parallel`` |
 | ASKED | looked up without waiting: by a parked fetch, or by a Metadata response, which may name all | as many |
+| | or released by their former owner, or left by it without that | |
 | QUEUED | all others | up to ``BACKGROUND_PARALLEL``, those of the other queues counted |
 
 A partition whose record names another live member as its owner is not fenced at once: its
 owner sees the move too, and is about to flush, close and release it.  Such a partition is WAITING, in none of the
 queues, until ``handed_over``, until that member is gone (``members_gone``), or for ``BrokerConfig.handover_wait_ms``;
-then it is opened at full width, by fencing if need be.  Requests for it wait meanwhile.
+then it is opened ahead of the background queue, by fencing if need be.  Requests for it wait meanwhile.
 
 A partition that is still assigned but no longer owned (fenced, or its opening failed) is tried again without end, with
 bounded back-off: throttled storage at start is not a reason to give up (AutoMQ #3177).  A partition that is OFFLINE

@@ -9,7 +9,7 @@ class OpenState(Enum):
     """Progress of an assigned partition towards being open; the value is shown to operators."""
 
     QUEUED = "waiting to be opened in the background"
-    ASKED = "waiting to be opened, asked for by a client"
+    ASKED = "waiting to be opened, ahead of the background queue"
     AWAITED = "waiting to be opened first, a request waits for it"
     WAITING = "waiting for its present owner to hand it over"
     OPENING = "being taken over"
