@@ -99,8 +99,18 @@ async def open_pipeline(
         settings=client.settings,
         watch=client.clock,
     )
+    try:
+        await _open(client, pipeline, setup, members)
+    except BaseException:
+        pipeline.abort()  # if this was cancelled in the turn in which it opened, heartbeats would keep it for ever
+        raise
+    return pipeline
+
+
+async def _open(client: HdfsClient, pipeline: Pipeline, setup: Setup, members: Sequence[PipelineNode]) -> None:
+    """Open ``pipeline``, whose datanodes are probed if that takes long.  Raises as ``open_pipeline``."""
     host, port = client.datanodes.host(members[0].node.id), members[0].node.id.data_port
-    request = setup.request(members, chunk_bytes)
+    request = setup.request(members, pipeline.chunk_bytes)
     opening = asyncio.create_task(pipeline.open(host, port, request, client.settings.setup_timeout_s))
     try:
         done, _ = await asyncio.wait({opening}, timeout=client.settings.probe_timeout_s)
@@ -118,7 +128,6 @@ async def open_pipeline(
         bad = response.first_bad_link or pipeline.nodes[0]
         reason = f"{status_name(response.status)} {response.message}".strip()
         raise PipelineFailed(f"set-up refused at {bad}: {reason}", suspects=(bad,))
-    return pipeline
 
 
 async def _blame_silent(client: HdfsClient, pipeline: Pipeline) -> None:

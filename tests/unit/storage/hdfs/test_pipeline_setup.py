@@ -55,20 +55,7 @@ async def test_a_slow_setup_blames_silent_datanodes_unless_most_are(
         raise NodeUnreachable(node_name(node))
 
     async def opened() -> Pipeline:
-        suspects = SuspectNodes(SETTINGS.suspect_s)
-        suspects.learn(KNOWN[:known])
-        client: Any = HdfsClient.__new__(HdfsClient)  # connected to nothing
-        client.settings, client.suspects = SETTINGS, suspects
-        client.datanodes = Datanodes(SETTINGS, SimpleAuthenticator("tester"))
-        client.clock = PipelineClock(SETTINGS, lambda _: None)
-        members = [pipeline_setup.PipelineNode(node, 1, "") for node in KNOWN[: min(3, known)]]
-        request = pipeline_setup.Setup(
-            stage=pb.WriteBlock.SETUP_CREATE,
-            block=pb.Block(pool="p", id=1, generation=1),
-            token=pb.Token(identifier=b"", password=b"", kind="", service=""),
-            client_name="me",
-        )
-        return await pipeline_setup.open_pipeline(client, request, members, base=0, length=0, chunk_bytes=512)
+        return await open_pipeline(new_client(known), known)
 
     monkeypatch.setattr(Pipeline, "open", open_slowly)
     monkeypatch.setattr(Datanodes, "visible_length", ask)
@@ -79,6 +66,55 @@ async def test_a_slow_setup_blames_silent_datanodes_unless_most_are(
         await opened()
     assert {int(name.rpartition(":")[2]) for name in caught.value.suspects} == set(silent) & {1, 2, 3}
     assert isinstance(caught.value, SetupTimedOut) is not is_blamed
+
+
+def new_client(known: int) -> HdfsClient:
+    """Return a client that is connected to nothing, and has seen so many datanodes."""
+    suspects = SuspectNodes(SETTINGS.suspect_s)
+    suspects.learn(KNOWN[:known])
+    client: Any = HdfsClient.__new__(HdfsClient)
+    client.settings, client.suspects = SETTINGS, suspects
+    client.datanodes = Datanodes(SETTINGS, SimpleAuthenticator("tester"))
+    client.clock = PipelineClock(SETTINGS, lambda _: None)
+    assert isinstance(client, HdfsClient)
+    return client
+
+
+async def open_pipeline(client: HdfsClient, known: int) -> Pipeline:
+    members = [pipeline_setup.PipelineNode(node, 1, "") for node in KNOWN[: min(3, known)]]
+    request = pipeline_setup.Setup(
+        stage=pb.WriteBlock.SETUP_CREATE,
+        block=pb.Block(pool="p", id=1, generation=1),
+        token=pb.Token(identifier=b"", password=b"", kind="", service=""),
+        client_name="me",
+    )
+    return await pipeline_setup.open_pipeline(client, request, members, base=0, length=0, chunk_bytes=512)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_an_opening_that_is_cancelled_when_its_pipeline_has_opened_leaves_none(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancel in each turn of the loop from the response on: heartbeats would keep the pipeline for ever."""
+
+    answered = asyncio.Event()
+
+    async def open_once_answered(self: Pipeline, *_: object) -> pb.BlockOpResponse:
+        await answered.wait()
+        self._watch.add(self)
+        return pb.BlockOpResponse(status=STATUS_SUCCESS)
+
+    monkeypatch.setattr(Pipeline, "open", open_once_answered)
+    client = new_client(3)
+    task = asyncio.create_task(open_pipeline(client, 3))
+    await asyncio.sleep(0.1)
+    answered.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait((task,))
+    assert len(client.clock) == (0 if task.cancelled() else 1)
+    client.clock.close()
 
 
 SETTINGS = HdfsSettings()
