@@ -49,7 +49,15 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.members import lone_broker
-from tests.unit.coordinator.fakes import CLIENT, MemoryCatalog, commit_request, settings, topic
+from tests.unit.coordinator.fakes import (
+    CLIENT,
+    MemoryCatalog,
+    commit_request,
+    join_request,
+    settings,
+    sync_request,
+    topic,
+)
 
 LATENCY_S = 0.001
 TICK_S = 1e-6
@@ -452,3 +460,28 @@ async def cluster(seed: int = 0) -> AsyncIterator[ClusterWorld]:
 def group_of(shard: int) -> str:
     """Return the name of a group of this shard."""
     return next(name for name in (f"group-{number}" for number in range(1000)) if shard_of(name, SHARDS) == shard)
+
+
+GROUP = group_of(0)
+"""A group of shard 0."""
+
+
+async def join_alone(proxy: ProxyProcess, group: str) -> tuple[str, int]:
+    """Form a Stable group of one member through a proxy and return its member id and generation."""
+    coordinator = proxy.coordinator
+    first = await coordinator.join_group(join_request(group), CLIENT)
+    assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    joined = await coordinator.join_group(join_request(group, first.member_id), CLIENT)
+    assert joined.error_code == 0
+    assignment = {joined.member_id: b"all"}
+    synced = await coordinator.sync_group(
+        sync_request(group, joined.member_id, joined.generation_id, assignment), CLIENT
+    )
+    assert synced.error_code == 0
+    return joined.member_id, joined.generation_id
+
+
+def serves(process: CoordinatorProcess, shard: int) -> bool:
+    """Return whether the process has loaded the shard."""
+    present = process.coordinator._shards._shards.get(shard)
+    return present is not None and present.serving is not None

@@ -12,6 +12,7 @@ from typing import Any
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.settings import CoordinatorSettings
+from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
@@ -225,6 +226,11 @@ class World:
     def log(self) -> MemoryPartition:
         return self.logs.partitions[0]
 
+    @property
+    def membership_budget(self) -> ByteBudget:
+        """The memory of the members of all groups."""
+        return self.coordinator._shards._budget
+
     def _make(self) -> Coordinator:
         return Coordinator(
             NodeConfig(), LoopClock(), self.logs, self._topic, self.catalog, OneView("n"), settings=self.settings
@@ -249,6 +255,10 @@ class World:
         serving = self.coordinator._shards._shards[partition].serving
         assert serving is not None
         return serving.state.facts()
+
+    def offsets(self) -> dict[tuple[object, ...], object]:
+        """Return the facts of partition 0 without the barriers."""
+        return {key: value for key, value in self.facts().items() if key[0] != ""}
 
     async def commit(self, group: str, offset: int, *, topic: str = "orders", partition: int = 0, **fields: Any) -> int:
         request = commit_request(group, [(topic, partition, offset)], **fields)
@@ -352,3 +362,18 @@ async def join_alone(world: World, group: str, **fields: Any) -> tuple[str, int]
     )
     assert synced.error_code == 0, ErrorCode(synced.error_code)
     return first.member_id, first.generation_id
+
+
+def protocols(size: int, name: str = "range") -> list[tuple[str, bytes]]:
+    """Return one protocol whose name and metadata are so long together."""
+    return [(name, b"x" * (size - len(name)))]
+
+
+async def join_code(world: World, group: str, member_id: str = "", **fields: object) -> int:
+    """Join without waiting for an id first, and return the error code."""
+    request = join_request(group, member_id, version=3, **fields)
+    return int((await world.coordinator.join_group(request, CLIENT)).error_code)
+
+
+AGAIN = topic("orders", incarnation=1)
+"""The topic that is created after its namesake was deleted."""

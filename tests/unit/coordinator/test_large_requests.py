@@ -13,7 +13,7 @@ from bmq.coordinator.api import GroupCoordinator
 from bmq.coordinator.apis import group_admin
 from bmq.coordinator.apis import offsets as offset_api
 from bmq.coordinator.group.states import GroupRules
-from bmq.coordinator.shard.response_queue import ANSWERS_A_TURN, ResponseQueue
+from bmq.coordinator.shard.response_queue import ANSWERS_A_TURN
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
 from bmq.endpoint.response_room import ResponseRoom
@@ -71,7 +71,7 @@ async def _of(response: Awaitable[Any], name: str) -> Any:
 
 @pytest.mark.parametrize("send", [find, describe, delete, fetch])
 @pytest.mark.parametrize("is_loaded", [False, True], ids=["not loaded", "loaded"])
-async def test_many_groups_are_asked_for(send: Send, is_loaded: bool) -> None:
+async def test_a_request_for_many_groups_does_not_stop_the_loop(send: Send, is_loaded: bool) -> None:
     world = World(MemoryLogs(20))
     async with running(world):
         if is_loaded:
@@ -84,7 +84,7 @@ async def test_many_groups_are_asked_for(send: Send, is_loaded: bool) -> None:
 
 
 @pytest.mark.parametrize("send", [describe, delete, fetch])
-async def test_many_groups_are_asked_for_through_a_proxy(send: Send) -> None:
+async def test_a_request_for_many_groups_through_a_proxy_does_not_stop_the_loop(send: Send) -> None:
     async with cluster() as world:
         proxy = world.proxies[0]
         for shard in range(4):
@@ -98,7 +98,7 @@ async def test_many_groups_are_asked_for_through_a_proxy(send: Send) -> None:
 
 
 @pytest.mark.parametrize("send", [describe, delete, fetch])
-async def test_groups_that_nobody_serves_are_waited_for_once(send: Send) -> None:
+async def test_a_request_waits_once_for_all_groups_that_nobody_serves(send: Send) -> None:
     async with cluster() as world:
         for name in ("a", "b"):
             world.kill(name)
@@ -112,7 +112,7 @@ async def test_groups_that_nobody_serves_are_waited_for_once(send: Send) -> None
         assert stops.longest_s < STOP_MAX_S, stops.longest_s
 
 
-async def test_many_partitions_are_committed_fetched_and_deleted() -> None:
+async def test_many_partitions_are_committed_fetched_and_deleted_without_a_stop() -> None:
     async with running(World()) as world:
         world.catalog.topics["wide"] = topic("wide", COUNT)
         await world.coordinator.ready("g")
@@ -184,7 +184,7 @@ async def test_a_large_commit_of_a_member_that_is_lost_meanwhile_stores_no_more(
         assert 0 < serving.state.offsets.count_of_group("g") < COUNT
 
 
-async def test_many_members_leave_and_many_protocols_are_refused() -> None:
+async def test_many_members_leave_and_many_protocols_are_refused_without_a_stop() -> None:
     async with running(World()) as world:
         member, _ = await join_alone(world, "g")
         leaving = [
@@ -247,22 +247,6 @@ async def test_the_members_of_a_large_group_are_answered_in_turns(is_lost: bool)
         assert max(turns.take()) <= ANSWERS_A_TURN
 
 
-async def test_a_queue_gives_each_its_answer_once() -> None:
-    queue, loop = ResponseQueue(), asyncio.get_running_loop()
-    tokens = [loop.create_future() for _ in range(ANSWERS_A_TURN + 3)]
-    for token in tokens:
-        queue.give(token, "first")
-        queue.give(token, "second")
-    assert [token.done() for token in tokens].count(True) < len(tokens)
-    tokens[-1].cancel()
-    await asyncio.sleep(0.1)
-    assert {token.result() for token in tokens[:-1]} == {"first"}
-    assert repr(queue) == "<ResponseQueue 0 waiting>"
-    token = loop.create_future()
-    queue.give(token, "at once")
-    assert token.done()
-
-
 async def test_all_groups_are_listed_without_a_stop() -> None:
     async with running(World(MemoryLogs(4))) as world:
         await asyncio.gather(*(world.commit(each, 1) for each in NAMES[:10_000]))
@@ -273,7 +257,7 @@ async def test_all_groups_are_listed_without_a_stop() -> None:
 
 
 @pytest.mark.parametrize("send", [describe, fetch])
-async def test_a_response_is_full_at_some_size(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_response_refuses_the_groups_that_do_not_fit(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill a response to its bound: a request for the rest alone gets it, and a single group always fits."""
 
     def small() -> ResponseRoom:

@@ -34,7 +34,7 @@ GROUP_VALUE_3 = bytes.fromhex(
 )
 
 
-def test_golden_offset() -> None:
+def test_an_offset_is_written_in_kafkas_bytes() -> None:
     """Value version 4 with the topic id, as Kafka 4.3 writes it."""
     value = bytes.fromhex("0004 000000000000002a 00000005 03 6d64 0000018bcfe56800 01 00 10" + "ab" * 16)
     record = OffsetRecord("g", "orders", 3, Offset(42, 5, "md", 1_700_000_000_000, topic_id=TOPIC_ID))
@@ -42,7 +42,7 @@ def test_golden_offset() -> None:
     assert decode(OFFSET_KEY, value) == record
 
 
-def test_golden_offset_with_expiry() -> None:
+def test_an_offset_with_an_expiry_is_written_in_kafkas_bytes() -> None:
     """Beside the topic id, for which Kafka's version 1 has no place, in a tagged field that Kafka's readers skip."""
     value = bytes.fromhex(
         "0004 000000000000002a ffffffff 03 6d64 0000018bcfe56800 02 00 10" + "ab" * 16 + "904e 08 0000018bcfe56801"
@@ -62,12 +62,12 @@ def test_offsets_as_they_were_written_before_topic_ids_were_kept() -> None:
     assert offset.is_of(TOPIC_ID), "of whichever topic has the name"
 
 
-def test_golden_group() -> None:
+def test_a_group_is_written_in_kafkas_bytes() -> None:
     assert encode(GroupRecord("g", GROUP)) == (GROUP_KEY, GROUP_VALUE_3)
     assert decode(GROUP_KEY, GROUP_VALUE_3) == GroupRecord("g", GROUP)
 
 
-def test_golden_empty_group() -> None:
+def test_an_empty_group_is_written_in_kafkas_bytes() -> None:
     value = bytes.fromhex("0003 0008 636f6e73756d6572 00000008 ffff ffff ffffffffffffffff 00000000")
     record = GroupRecord("g", StoredGroup("consumer", 8, None, None))
     assert encode(record) == (GROUP_KEY, value)
@@ -75,7 +75,7 @@ def test_golden_empty_group() -> None:
 
 
 @pytest.mark.parametrize("record", [OffsetRecord("g", "orders", 3, None), GroupRecord("g", None)])
-def test_tombstones(record: OffsetRecord | GroupRecord) -> None:
+def test_a_tombstone_has_the_key_alone(record: OffsetRecord | GroupRecord) -> None:
     key, value = encode(record)
     assert value is None
     assert decode(key, value) == record
@@ -125,7 +125,7 @@ def test_keys_of_other_protocols_are_kept_as_they_are() -> None:
     assert encode(Unknown(key, b"v")) == (key, b"v")
 
 
-def test_faults_name_themselves() -> None:
+def test_a_record_that_cannot_be_read_names_its_fault() -> None:
     for key, value in [
         (b"", None),
         (b"\x00", None),
@@ -178,7 +178,7 @@ def test_garbage_is_a_format_error_or_an_unknown_record(key: bytes, value: bytes
     st.binary(max_size=3),
     st.integers(0, 100),
 )
-def test_the_short_way_reads_what_the_long_way_reads(value: Offset, junk: bytes, at: int) -> None:
+def test_the_quick_decoder_of_offsets_reads_what_the_general_one_reads(value: Offset, junk: bytes, at: int) -> None:
     """A key of version 0 is of the same form, and is always read the long way."""
     key, data = encode(OffsetRecord("gruppe-ü", "orders", 3, value))
     assert data is not None
@@ -194,7 +194,9 @@ def test_the_short_way_reads_what_the_long_way_reads(value: Offset, junk: bytes,
 
 
 @given(st.lists(_members, max_size=4), st.binary(max_size=3), st.integers(0, 200))
-def test_members_are_read_the_short_way_as_the_long_way(members: list[StoredMember], junk: bytes, at: int) -> None:
+def test_the_quick_decoder_of_members_reads_what_the_general_one_reads(
+    members: list[StoredMember], junk: bytes, at: int
+) -> None:
     key, data = encode(GroupRecord("g", StoredGroup("consumer", 7, "range", "m-1", 5, tuple(members))))
     assert data is not None
     data = data[:at] + junk + data[at + len(junk) :]

@@ -174,7 +174,7 @@ def test_a_pending_member_may_join_and_leave_in_every_state(state: GroupState) -
 
 
 @pytest.mark.parametrize("state", LIVE)
-def test_closing_answers_all_who_wait(state: GroupState) -> None:
+def test_closing_a_group_answers_all_parked_requests(state: GroupState) -> None:
     group = group_in(state)
     group.join(replace(JOIN, new_member_id="w", requires_known_id=False), "w", NOW)
     store_all(group)
@@ -185,7 +185,7 @@ def test_closing_answers_all_who_wait(state: GroupState) -> None:
     assert group.state is GroupState.DEAD
 
 
-def test_only_legal_moves() -> None:
+def test_states_change_by_legal_moves_only() -> None:
     group = group_in(STABLE)
     for state in GroupState:
         if group.state not in COMES_AFTER[state]:

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from bmq.coordinator.records import CoordinatorRecord, Offset, OffsetRecord, encode
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.records.batch import Record, build_batch
-from bmq.core.wire import messages as m
-from bmq.meta.catalog import Topic
 from bmq.meta.kv import KvUnavailable
-from tests.unit.coordinator.fakes import CLIENT, MemoryLogs, World, commit_request, running, topic
+from tests.unit.coordinator.fakes import AGAIN, MemoryLogs, World, running, topic
 
-AGAIN = topic("orders", incarnation=1)
 GROUPS = 300
-
-
-def offsets(world: World) -> dict[tuple[object, ...], object]:
-    return {key: value for key, value in world.facts().items() if key[0] != ""}
 
 
 def append(world: World, *records: CoordinatorRecord) -> None:
@@ -56,7 +47,7 @@ async def test_only_groups_that_commit_again_have_an_offset() -> None:
         assert await world.commit("b", 7) == 0
         await asyncio.sleep(5)
         assert [await world.fetch("a"), await world.fetch("b")] == [-1, 7]
-        assert list(offsets(world)) == [("b", "orders", 0)]
+        assert list(world.offsets()) == [("b", "orders", 0)]
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])
@@ -76,7 +67,7 @@ async def test_a_deletion_while_no_coordinator_lives(is_made_again: bool, retent
         assert await world.fetch("g") == -1
         assert await world.fetch("g", topic="events") == 5
         await asyncio.sleep(1)
-        assert list(offsets(world)) == [("g", "events", 0)]
+        assert list(world.offsets()) == [("g", "events", 0)]
 
 
 async def test_a_deletion_while_the_shard_loads() -> None:
@@ -97,7 +88,7 @@ async def test_a_deletion_while_the_shard_loads() -> None:
         world.catalog.create(AGAIN)
         await asyncio.sleep(5)
         assert await world.fetch("g") == -1
-        assert offsets(world) == {}
+        assert world.offsets() == {}
 
 
 async def test_offsets_without_an_id_go_with_the_topic_of_their_name() -> None:
@@ -107,15 +98,15 @@ async def test_offsets_without_an_id_go_with_the_topic_of_their_name() -> None:
         assert await world.fetch("g") == 1000
         assert await world.fetch("g", topic="gone") == -1
         await asyncio.sleep(1)
-        assert list(offsets(world)) == [("g", "orders", 0)]
+        assert list(world.offsets()) == [("g", "orders", 0)]
         assert await world.commit("g", 1001, partition=1) == 0
         world.catalog.delete("orders")
         world.catalog.create(AGAIN)
         await asyncio.sleep(1)
-        assert offsets(world) == {}
+        assert world.offsets() == {}
 
 
-async def test_a_view_that_is_behind_costs_no_offsets() -> None:
+async def test_a_catalog_that_is_behind_removes_no_offsets() -> None:
     """The last owner's catalog showed the new topic already; the new owner's does not yet."""
 
     logs = MemoryLogs()
@@ -129,10 +120,10 @@ async def test_a_view_that_is_behind_costs_no_offsets() -> None:
         behind.catalog.unseen["orders"] = AGAIN
         assert await behind.fetch("g") == 7
         await asyncio.sleep(1)
-        assert list(offsets(behind)) == [("g", "orders", 0)]
+        assert list(behind.offsets()) == [("g", "orders", 0)]
 
 
-async def test_a_store_that_does_not_answer_is_no_deletion() -> None:
+async def test_a_store_that_does_not_answer_removes_no_offsets() -> None:
     world = World()
     async with running(world):
         assert await world.commit("g", 7) == 0
@@ -146,7 +137,7 @@ async def test_a_store_that_does_not_answer_is_no_deletion() -> None:
         assert await world.fetch("g") == 7
 
 
-async def test_a_topic_that_cannot_be_read_is_no_deletion(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_topic_that_cannot_be_read_removes_no_offsets(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     async with running(world):
         assert await world.commit("g", 7) == 0
@@ -155,7 +146,7 @@ async def test_a_topic_that_cannot_be_read_is_no_deletion(caplog: pytest.LogCapt
         await world.crash()
         assert await world.fetch("g") == -1
         await asyncio.sleep(1)
-        assert list(offsets(world)) == [("g", "orders", 0)]
+        assert list(world.offsets()) == [("g", "orders", 0)]
         assert "written by a later version" in caplog.text
 
 
@@ -167,10 +158,10 @@ async def test_a_removal_that_breaks_off_is_taken_up_by_the_next_load() -> None:
         await asyncio.sleep(0.005)
         world.log.fail_next = 1
         await asyncio.sleep(10)
-        assert offsets(world) == {}
+        assert world.offsets() == {}
 
 
-async def test_what_is_left_is_removed_with_the_next_round_of_expiry() -> None:
+async def test_offsets_of_a_deleted_topic_that_are_left_go_with_the_next_round_of_expiry() -> None:
     """A commit that was decided when its topic was there, and written after the removal had passed."""
 
     async with running(World(expiry_interval_s=60.0)) as world:
@@ -180,54 +171,6 @@ async def test_what_is_left_is_removed_with_the_next_round_of_expiry() -> None:
         assert serving is not None
         late = Offset(3, topic_id=topic("long gone").topic_id)
         await serving.commit("g", "", None, -1, [("long gone", 0, late)], says_group_not_found=True)
-        assert offsets(world)
+        assert world.offsets()
         await asyncio.sleep(90)
-        assert offsets(world) == {}
-
-
-async def test_fetches_by_name_by_id_and_of_everything_show_the_same() -> None:
-    async with running(World()) as world:
-        assert await world.commit("g", 7) == 0
-        assert await world.commit("g", 3, topic="events") == 0
-        old = world.catalog.topics["orders"]
-        assert await _by_id(world, "g", old) == (0, 7)
-        world.catalog.topics["orders"] = AGAIN  # before any process sees it
-        assert await world.fetch("g") == -1
-        assert await _by_id(world, "g", AGAIN) == (0, -1)
-        assert await _by_id(world, "g", old) == (ErrorCode.UNKNOWN_TOPIC_ID, -1)
-        group = m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", member_id=None, member_epoch=-1, topics=None)
-        request = m.OffsetFetchRequest(version=9, groups=[group], require_stable=False)
-        response = await world.coordinator.offset_fetch(request, CLIENT)
-        assert [each.name for each in response.groups[0].topics] == ["events"]
-
-
-async def _by_id(world: World, group_id: str, wanted: Topic) -> tuple[int, int]:
-    group_class = m.OffsetFetchRequest.OffsetFetchRequestGroup
-    topics = [group_class.OffsetFetchRequestTopics(topic_id=wanted.topic_id, partition_indexes=[0])]
-    group = group_class(group_id=group_id, member_id=None, member_epoch=-1, topics=topics)
-    request = m.OffsetFetchRequest(version=10, groups=[group], require_stable=False)
-    response = await world.coordinator.offset_fetch(request, CLIENT)
-    (part,) = response.groups[0].topics[0].partitions
-    return part.error_code, part.committed_offset
-
-
-@pytest.mark.parametrize("version", [2, 9, 10])
-async def test_partitions_that_do_not_exist_are_refused_each_by_itself(version: int) -> None:
-    async with running(World()) as world:
-        world.catalog.topics["orders"] = replace(topic("orders"), partitions=2)
-        wanted = [0, 1, 2, 99, -1, -5, 2**31 - 1]
-        assert await _commit(world, version, wanted) == [0, 0, 3, 3, 3, 3, 3]
-        assert sorted(offsets(world)) == [("g", "orders", 0), ("g", "orders", 1)]
-
-
-async def _commit(world: World, version: int, partitions: list[int]) -> list[int]:
-    request: Any = commit_request("g", [("orders", 0, 5)], version=version)
-    (part,) = request.topics
-    part.topic_id = world.catalog.topics["orders"].topic_id
-    made = type(part.partitions[0])
-    part.partitions = [
-        made(partition_index=each, committed_offset=5, committed_leader_epoch=-1, committed_metadata="")
-        for each in partitions
-    ]
-    response = await world.coordinator.offset_commit(request, CLIENT)
-    return [each.error_code for each in response.topics[0].partitions]
+        assert world.offsets() == {}

@@ -72,7 +72,7 @@ def test_lag_by_pair_and_by_partition() -> None:
     assert len(ends.asked) == 3, "each partition is asked for once"
 
 
-def test_an_offset_past_the_watermark_is_no_lag() -> None:
+def test_an_offset_past_the_watermark_has_a_lag_of_0() -> None:
     """Commit past the known watermark: it may lag behind the commit, or the topic may have been made again."""
     found = report(Ends({("orders", 0): 5}), committed(("g", "orders", 0, 8)))
     assert found.pairs == [PairLag("g", "orders", 8, 0)]
@@ -86,7 +86,7 @@ def test_an_owner_that_does_not_answer_is_counted_and_its_partition_has_no_lag()
     assert found.partitions_unknown == 1
 
 
-def test_what_is_deleted_does_not_lag() -> None:
+def test_a_deleted_topic_has_no_lag() -> None:
     ends = Ends({("orders", 0): 5})
     catalog = MemoryCatalog(topic("orders", 1))
     assert report(ends, committed(("g", "gone", 0, 1)), catalog=catalog) == LagReport([], [])
@@ -104,7 +104,7 @@ def test_pairs_past_the_bound_share_one_series_and_nothing_is_lost() -> None:
     assert [each.group for each in found.partitions] == ["g0", "g1", "g2"]
 
 
-def test_a_group_with_a_pair_past_the_bound_is_in_part_there() -> None:
+def test_a_group_with_pairs_past_the_bound_keeps_those_that_have_room() -> None:
     ends = Ends({("orders", 0): 100, ("events", 0): 10})
     found = report(ends, committed(("g", "orders", 0, 0), ("g", "events", 0, 0), ("h", "orders", 0, 1)), series_max=2)
     assert found.pairs == [

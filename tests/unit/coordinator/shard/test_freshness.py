@@ -13,7 +13,7 @@ from tests.unit.coordinator.cluster_world import View, cluster, group_of
 from tests.unit.coordinator.fakes import CLIENT, World, join_alone, join_request, running, sync_request
 
 
-async def test_reads_and_heartbeats_need_a_proof_now_and_then() -> None:
+async def test_reads_and_heartbeats_confirm_the_ownership_now_and_then() -> None:
     async with running(World()) as world:
         member, generation = await join_alone(world, "g")
         beat = m.HeartbeatRequest(group_id="g", member_id=member, generation_id=generation)
@@ -30,7 +30,7 @@ async def test_reads_and_heartbeats_need_a_proof_now_and_then() -> None:
 
 
 @pytest.mark.parametrize("how", ["beat", "fetch", "join", "describe", "list"])
-async def test_a_log_that_does_not_answer_is_no_proof(how: str) -> None:
+async def test_a_log_that_does_not_answer_confirms_no_ownership(how: str) -> None:
     async with running(World()) as world:
         member, generation = await join_alone(world, "g", session_timeout_ms=1_000_000)
         await asyncio.sleep(FRESH_S + 0.1)
@@ -56,7 +56,7 @@ async def _ask(world: World, how: str, member: str, generation: int) -> int:
     return int((await world.coordinator.describe_groups(describe, CLIENT)).groups[0].error_code)
 
 
-async def test_over_the_network_the_broker_is_asked() -> None:
+async def test_a_remote_log_is_confirmed_by_its_broker() -> None:
     """Cut a coordinator and a proxy off from the store while the shard is given to another coordinator."""
 
     async with cluster() as world:

@@ -61,7 +61,7 @@ async def test_a_large_shard_is_loaded_and_lost_without_a_stop_of_the_loop() -> 
         assert each.longest_s < STOP_MAX_S, each.longest_s
 
 
-async def test_the_log_is_a_few_times_what_lives() -> None:
+async def test_the_log_is_at_most_a_few_times_the_live_records() -> None:
     """However much was committed: the next owner has no more than that to read."""
 
     world = World(snapshot_bytes=20_000)

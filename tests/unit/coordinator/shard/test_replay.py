@@ -104,7 +104,7 @@ class History:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(_step, max_size=40))
-def test_state_after_replay_is_the_state_before(steps: list[tuple[Any, ...]]) -> None:
+def test_a_replayed_state_is_the_state_before(steps: list[tuple[Any, ...]]) -> None:
     async def main() -> None:
         world = World(snapshot_bytes=1 << 30, snapshot_chunk_bytes=100, read_bytes=300)
         async with running(world):
@@ -153,7 +153,7 @@ def _groups(world: World) -> dict[str, object]:
     }
 
 
-async def test_the_histories_reach_members_and_snapshots() -> None:
+async def test_the_random_histories_have_members_and_snapshots() -> None:
     """The generator's steps do what their names say."""
 
     world = World(snapshot_bytes=1 << 30)

@@ -18,7 +18,7 @@ def given(waiting: list[asyncio.Future[int]]) -> int:
     return count
 
 
-async def test_a_few_are_answered_at_once() -> None:
+async def test_few_responses_are_given_at_once() -> None:
     queue, waiting = ResponseQueue(), tokens(ANSWERS_A_TURN)
     for number, token in enumerate(waiting):
         queue.give(token, number)
@@ -26,7 +26,7 @@ async def test_a_few_are_answered_at_once() -> None:
     assert repr(queue) == "<ResponseQueue 0 waiting>"
 
 
-async def test_many_are_answered_in_their_order_so_many_in_a_turn() -> None:
+async def test_many_responses_are_given_in_order_a_bounded_number_a_turn() -> None:
     queue, waiting = ResponseQueue(), tokens(3 * ANSWERS_A_TURN + 7)
     for number, token in enumerate(waiting):
         queue.give(token, number)
@@ -39,7 +39,7 @@ async def test_many_are_answered_in_their_order_so_many_in_a_turn() -> None:
     assert [token.result() for token in waiting] == list(range(len(waiting)))
 
 
-async def test_one_that_comes_while_others_wait_does_not_overtake_them() -> None:
+async def test_a_response_does_not_overtake_those_that_wait() -> None:
     queue, waiting = ResponseQueue(), tokens(2 * ANSWERS_A_TURN)
     for token in waiting:
         queue.give(token, 1)
@@ -51,7 +51,7 @@ async def test_one_that_comes_while_others_wait_does_not_overtake_them() -> None
     assert await late == 2
 
 
-async def test_a_quiet_queue_answers_at_once_again() -> None:
+async def test_an_emptied_queue_gives_responses_at_once_again() -> None:
     queue = ResponseQueue()
     for _ in range(3):
         waiting = tokens(ANSWERS_A_TURN)
@@ -61,7 +61,7 @@ async def test_a_quiet_queue_answers_at_once_again() -> None:
         await asyncio.sleep(1)
 
 
-async def test_a_client_that_has_gone_is_passed_over() -> None:
+async def test_a_request_that_was_cancelled_is_passed_over() -> None:
     queue, waiting = ResponseQueue(), tokens(ANSWERS_A_TURN + 2)
     waiting[0].cancel()
     for token in waiting:
@@ -70,3 +70,19 @@ async def test_a_client_that_has_gone_is_passed_over() -> None:
     assert await waiting[-1] == 1
     assert waiting[0].cancelled()
     assert waiting[-2].cancelled()
+
+
+async def test_each_request_has_one_response() -> None:
+    queue, loop = ResponseQueue(), asyncio.get_running_loop()
+    tokens = [loop.create_future() for _ in range(ANSWERS_A_TURN + 3)]
+    for token in tokens:
+        queue.give(token, "first")
+        queue.give(token, "second")
+    assert [token.done() for token in tokens].count(True) < len(tokens)
+    tokens[-1].cancel()
+    await asyncio.sleep(0.1)
+    assert {token.result() for token in tokens[:-1]} == {"first"}
+    assert repr(queue) == "<ResponseQueue 0 waiting>"
+    token = loop.create_future()
+    queue.give(token, "at once")
+    assert token.done()
