@@ -2,8 +2,8 @@
 
 An id is ``rebuild count << 48 | n``, below 2**62: positive, and leaving the bit above to ids that coordinators create
 for themselves.  The rebuild count says how often the metadata store was rebuilt from storage, so that a rebuilt
-counter, which starts again, cannot issue an id whose sequence numbers are in some log.  Its field and arguments are
-named ``incarnation``.
+counter, which starts again, cannot issue an id whose sequence numbers are in some log.  In the record it is the field
+``incarnation``.
 
 The record under ``producer-ids`` has the start of the next block.  A block belongs to the process whose commit moves
 the record; an unknown outcome, a crash or a stop wastes what is left of a block, and no id is ever issued twice.
@@ -32,7 +32,7 @@ ATTEMPTS = 10
 RETRY_S = 0.05
 
 NUMBER_BITS = 48
-INCARNATION_MAX = (1 << 14) - 1
+REBUILD_COUNT_MAX = (1 << 14) - 1
 
 
 def producer_ids_key(cluster: str) -> str:
@@ -40,12 +40,12 @@ def producer_ids_key(cluster: str) -> str:
 
 
 class ProducerIds:
-    """The issuer of one process.  ``incarnation`` is the rebuild count in ``cluster.json``, set before ``next``."""
+    """The issuer of one process.  ``rebuild_count`` is that of ``cluster.json``, set before ``next``."""
 
-    def __init__(self, kv: KeyValue, cluster: str, *, incarnation: int = 0) -> None:
+    def __init__(self, kv: KeyValue, cluster: str, *, rebuild_count: int = 0) -> None:
         self._kv = kv
         self._key = producer_ids_key(cluster)
-        self.incarnation = incarnation
+        self.rebuild_count = rebuild_count
         self._ready: list[range] = []
         self._fetching: asyncio.Task[None] | None = None
 
@@ -113,22 +113,22 @@ class ProducerIds:
         Raises KvError, and FormatError if the record cannot be decoded or no ids are left.
         """
         entry = await self._kv.get(self._key)
-        incarnation, start = decode_counter(entry) if entry else (self.incarnation, 0)
-        if incarnation < self.incarnation:
-            incarnation, start = self.incarnation, 0
-        if incarnation > INCARNATION_MAX or start + BLOCK > 1 << NUMBER_BITS:
-            raise FormatError(f"{self._key}: no producer ids are left in incarnation {incarnation} at {start}")
-        value = encode_counter(incarnation, start + BLOCK)
+        rebuild_count, start = decode_counter(entry) if entry else (self.rebuild_count, 0)
+        if rebuild_count < self.rebuild_count:
+            rebuild_count, start = self.rebuild_count, 0
+        if rebuild_count > REBUILD_COUNT_MAX or start + BLOCK > 1 << NUMBER_BITS:
+            raise FormatError(f"{self._key}: no producer ids are left for rebuild count {rebuild_count} at {start}")
+        value = encode_counter(rebuild_count, start + BLOCK)
         done = await self._kv.commit([Compare(self._key, entry.revision if entry else 0)], [Put(self._key, value)])
         if not done.succeeded:
             return None
-        first = incarnation << NUMBER_BITS | start
+        first = rebuild_count << NUMBER_BITS | start
         return range(first, first + BLOCK)
 
 
-def encode_counter(incarnation: int, start: int) -> bytes:
+def encode_counter(rebuild_count: int, start: int) -> bytes:
     """Return the record: the next block begins at ``start``."""
-    return json.dumps({"format": FORMAT, "incarnation": incarnation, "next": start}).encode()
+    return json.dumps({"format": FORMAT, "incarnation": rebuild_count, "next": start}).encode()
 
 
 def decode_counter(entry: Entry) -> tuple[int, int]:
@@ -137,11 +137,11 @@ def decode_counter(entry: Entry) -> tuple[int, int]:
         raw = json.loads(entry.value)
         if raw["format"] != FORMAT:
             raise FormatError(f"{entry.key} is of format {raw['format']}: this version reads {FORMAT}")
-        incarnation, start = raw["incarnation"], raw["next"]
-        if type(incarnation) is not int or type(start) is not int:
+        rebuild_count, start = raw["incarnation"], raw["next"]
+        if type(rebuild_count) is not int or type(start) is not int:
             raise TypeError("whole numbers are expected")
-        if not 0 <= incarnation <= INCARNATION_MAX or not 0 <= start <= 1 << NUMBER_BITS:
+        if not 0 <= rebuild_count <= REBUILD_COUNT_MAX or not 0 <= start <= 1 << NUMBER_BITS:
             raise ValueError("out of range")
-        return incarnation, start
+        return rebuild_count, start
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"{entry.key} does not say where producer ids go on: {entry.value[:80]!r}") from error

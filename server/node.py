@@ -213,7 +213,7 @@ class Node:
         Raises StorageError, KvError or BmqError if storage or the metadata store refuses.
         """
         await self.catalog.start()
-        self.producer_ids.incarnation = self._files.incarnation = self.joined.root.incarnation
+        self.producer_ids.rebuild_count = self._files.rebuild_count = self.joined.root.rebuild_count
         for proxies in self._proxies_by_listener.values():
             proxies.refresh()
         self.remote_owners.start()

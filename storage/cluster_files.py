@@ -43,7 +43,7 @@ _FILE_OR_SCAFFOLDING = re.compile(r"\.?topic-(\d+)\.json(?:-.+)?\Z", re.ASCII)
 FORMAT = 1
 WRITE_ATTEMPTS = 3
 REVISION_BITS = 48
-INCARNATION_MAX = (1 << 14) - 1
+REBUILD_COUNT_MAX = (1 << 14) - 1
 """The largest rebuild count: it is in the high bits of a producer id (``meta.producer_ids``)."""
 PARTITIONS_MAX = 100_000
 FILE_BYTES_MAX = 1 << 20
@@ -58,11 +58,11 @@ class WrongCluster(StorageError):
 class ClusterFile:
     """The content of ``cluster.json``.
 
-    ``incarnation`` is the rebuild count: how often the metadata store was rebuilt from storage.
+    ``rebuild_count``: how often the metadata store was rebuilt from storage; on storage the field ``incarnation``.
     """
 
     cluster_id: str
-    incarnation: int = 0
+    rebuild_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class StoredTopic:
 # ----------------------------------------------------------------------------------------------------- the cluster
 
 
-async def check_cluster(fs: FileSystem, cluster_id: str, *, incarnation: int = 0) -> ClusterFile:
+async def check_cluster(fs: FileSystem, cluster_id: str, *, rebuild_count: int = 0) -> ClusterFile:
     """Return the content of ``/cluster.json``, and make the file if the root has none: the root is this cluster's then.
 
     Raises WrongCluster if it names another id (serving would give new ids to topics whose segments are here), and
@@ -91,7 +91,7 @@ async def check_cluster(fs: FileSystem, cluster_id: str, *, incarnation: int = 0
     """
     found = await read_cluster(fs)
     if found is None:
-        fresh = ClusterFile(cluster_id=cluster_id, incarnation=incarnation)
+        fresh = ClusterFile(cluster_id=cluster_id, rebuild_count=rebuild_count)
         with contextlib.suppress(AlreadyExists):  # another process of the cluster was faster: its file is read
             await write_whole(fs, layout.CLUSTER, _cluster_content(fresh))
         found = await read_cluster(fs) or fresh
@@ -105,13 +105,13 @@ async def check_cluster(fs: FileSystem, cluster_id: str, *, incarnation: int = 0
     return found
 
 
-async def raise_incarnation(fs: FileSystem, found: ClusterFile) -> ClusterFile:
+async def raise_rebuild_count(fs: FileSystem, found: ClusterFile) -> ClusterFile:
     """Replace ``/cluster.json`` by one with the next rebuild count, and return it.
 
     A crash in the middle leaves only a file with a temporary name.  A repetition raises the count once more, which
     does no harm.
     """
-    risen = replace(found, incarnation=found.incarnation + 1)
+    risen = replace(found, rebuild_count=found.rebuild_count + 1)
     spare = await _write_spare(fs, layout.CLUSTER, _cluster_content(risen))
     await fs.replace(spare, layout.CLUSTER)
     return risen
@@ -124,10 +124,10 @@ async def read_cluster(fs: FileSystem) -> ClusterFile | None:
     """
     try:
         raw = parse_file(layout.CLUSTER, await fs.read(layout.CLUSTER, 0, FILE_BYTES_MAX))
-        cluster_id, incarnation = raw["cluster_id"], raw["incarnation"]
-        if not isinstance(cluster_id, str) or type(incarnation) is not int or not 0 <= incarnation <= INCARNATION_MAX:
-            raise ValueError(f"cluster_id {cluster_id!r:.80}, incarnation {incarnation!r:.80}")
-        return ClusterFile(cluster_id=cluster_id, incarnation=incarnation)
+        cluster_id, count = raw["cluster_id"], raw["incarnation"]
+        if not isinstance(cluster_id, str) or type(count) is not int or not 0 <= count <= REBUILD_COUNT_MAX:
+            raise ValueError(f"cluster_id {cluster_id!r:.80}, incarnation {count!r:.80}")
+        return ClusterFile(cluster_id=cluster_id, rebuild_count=count)
     except NoSuchFile:
         return None
     except (KeyError, TypeError, ValueError) as error:
@@ -135,7 +135,7 @@ async def read_cluster(fs: FileSystem) -> ClusterFile | None:
 
 
 def _cluster_content(cluster: ClusterFile) -> dict[str, object]:
-    return {"format": FORMAT, "cluster_id": cluster.cluster_id, "incarnation": cluster.incarnation}
+    return {"format": FORMAT, "cluster_id": cluster.cluster_id, "incarnation": cluster.rebuild_count}
 
 
 # ------------------------------------------------------------------------------------------------------ the topics
@@ -189,9 +189,9 @@ class StoredTopics:
     the rebuild count in ``cluster.json``, set before the first call; revisions are those of the store so rebuilt.
     """
 
-    def __init__(self, fs: FileSystem, *, incarnation: int = 0) -> None:
+    def __init__(self, fs: FileSystem, *, rebuild_count: int = 0) -> None:
         self._fs = fs
-        self.incarnation = incarnation
+        self.rebuild_count = rebuild_count
 
     async def write(
         self,
@@ -230,7 +230,7 @@ class StoredTopics:
 
     def _number(self, revision: int) -> int:
         assert revision < 1 << REVISION_BITS, "a store does not live that long"
-        return self.incarnation << REVISION_BITS | revision
+        return self.rebuild_count << REVISION_BITS | revision
 
     async def remove_some(self, name: str, topic_id: uuid.UUID, limit: int) -> bool:
         """Remove up to ``limit`` partitions' folders; return True once nothing of this topic id is left."""

@@ -136,12 +136,12 @@ def is_whole(checkpoint: Checkpoint | None, name: SegmentName, file: FoundFiles)
 
 
 def record(
-    path: PartitionPath, folder: PartitionFolder, spoken: Spoken, newest: Checkpoint | None, incarnation: int
+    path: PartitionPath, folder: PartitionFolder, spoken: Spoken, newest: Checkpoint | None, rebuild_count: int
 ) -> PartitionRecord:
     """Return the record that the partition's next owner starts from.
 
-    ``newest``: the index of the newest segment that is known to be closed, None if there is none; ``incarnation``: the
-    rebuild count of the new store.  Raises FormatError if the epoch would not fit into a segment's name.
+    ``newest``: the index of the newest segment that is known to be closed, None if there is none.
+    ``rebuild_count``: that of the new store.  Raises FormatError if the epoch would not fit into a segment's name.
     """
     floor = newest.segment.order if newest is not None else (-1, -1)
     names = sorted((name for name, file in folder.files.items() if _is_open(name, file, floor)), key=_order)
@@ -154,7 +154,7 @@ def record(
         entries.append(_opened(path, spoken.segment, folder, spoken))
         entries.sort(key=lambda entry: entry.name.order)
     highest = max(folder.epoch, spoken.segment.epoch if spoken.segment is not None else 0)
-    epoch = highest + EPOCH_MARGIN * incarnation
+    epoch = highest + EPOCH_MARGIN * rebuild_count
     if epoch >= EPOCH_MAX:
         raise FormatError(f"{path.folder}: epoch {epoch} does not fit into a segment's name")
     return PartitionRecord(epoch=epoch, segments=tuple(entries), journals=spoken.journals)

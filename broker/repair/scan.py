@@ -127,12 +127,12 @@ async def read_all_journals(fs: FileSystem, on_read: Callable[[int], None] = no_
 
 
 async def read_partitions(
-    fs: FileSystem, topics: Iterable[FoundTopic], spoken: dict[PartitionKey, Spoken], incarnation: int
+    fs: FileSystem, topics: Iterable[FoundTopic], spoken: dict[PartitionKey, Spoken], rebuild_count: int
 ) -> AsyncGenerator[FoundPartition, None]:
     """Yield every partition of these topics, in order, with the record that its next owner starts from.
 
-    ``incarnation``: the number of the new store.  Raises StorageError, and FormatError if a partition's epoch would not
-    fit into a segment's name.
+    ``rebuild_count``: that of the new store.  Raises StorageError, and FormatError if a partition's epoch would not fit
+    into a segment's name.
     """
 
     async def read(place: tuple[FoundTopic, int]) -> FoundPartition:
@@ -141,7 +141,7 @@ async def read_partitions(
         key = PartitionKey(topic.stored.topic_id, number)
         folder = await read_folder(fs, path) if number in topic.with_folder else PartitionFolder()
         newest = await newest_index(fs, path, folder)
-        made = record(path, folder, spoken.get(key, SILENCE), newest, incarnation)
+        made = record(path, folder, spoken.get(key, SILENCE), newest, rebuild_count)
         return FoundPartition(path=path, key=key, record=made)
 
     places = ((topic, number) for topic in topics for number in range(topic.partitions))

@@ -146,9 +146,9 @@ async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Seq
     if files[0] is not None:
         return files[0]
     counter = await kv.get(producer_ids_key(cluster))
-    known = [file.incarnation for file in files if file is not None]
+    known = [file.rebuild_count for file in files if file is not None]
     known.append(decode_counter(counter)[0] if counter is not None else 0)
-    return ClusterFile(cluster_id=cluster_id, incarnation=max(known))
+    return ClusterFile(cluster_id=cluster_id, rebuild_count=max(known))
 
 
 async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile) -> RootRecord:
@@ -156,7 +156,7 @@ async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile)
 
     Raises NotLost if a process has started meanwhile, RequestRefused if another one wrote the root.
     """
-    await check_cluster(right, file.cluster_id, incarnation=file.incarnation)
+    await check_cluster(right, file.cluster_id, rebuild_count=file.rebuild_count)
     record = RootRecord(root_id=await make_root_id(right), url=without_userinfo(right.url))
     await check_nobody(kv, cluster)
     key = root_key(cluster)

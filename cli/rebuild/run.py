@@ -35,10 +35,10 @@ from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.open import open_keyvalue
-from bmq.meta.producer_ids import INCARNATION_MAX
+from bmq.meta.producer_ids import REBUILD_COUNT_MAX
 from bmq.meta.root import RootRecord
 from bmq.storage import layout
-from bmq.storage.cluster_files import ClusterFile, StoredTopic, raise_incarnation, read_cluster
+from bmq.storage.cluster_files import ClusterFile, StoredTopic, raise_rebuild_count, read_cluster
 from bmq.storage.filesystem import FileSystem, StorageError, Unsupported
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import make_root_id
@@ -83,10 +83,10 @@ async def rebuild(
         raise RequestRefused(
             f"{fs.url} has no cluster.json: no cluster was ever served from there. Is it the right --root?"
         )
-    if found.incarnation >= INCARNATION_MAX:
-        raise RequestRefused(f"{fs.url} has had {found.incarnation} rebuilt stores, the largest number that there is")
+    if found.rebuild_count >= REBUILD_COUNT_MAX:
+        raise RequestRefused(f"{fs.url} has had {found.rebuild_count} rebuilt stores, the largest number that there is")
     was_begun = await check_lost(kv, config.cluster)
-    risen = replace(found, incarnation=found.incarnation + 1) if is_dry else await raise_incarnation(fs, found)
+    risen = replace(found, rebuild_count=found.rebuild_count + 1) if is_dry else await raise_rebuild_count(fs, found)
     outcome = Outcome(risen)
     if was_begun:
         outcome.notes.append("an earlier rebuild did not end: this one starts over")
@@ -102,7 +102,7 @@ async def rebuild(
     spoken = await read_all_journals(fs, progress.show)
     total = sum(topic.partitions for topic in topics)
     progress.begin("rebuild: reading partitions", total=total, unit="partitions")
-    async with contextlib.aclosing(read_partitions(fs, topics, spoken, risen.incarnation)) as partitions:
+    async with contextlib.aclosing(read_partitions(fs, topics, spoken, risen.rebuild_count)) as partitions:
         async for partition in partitions:
             outcome.partitions += 1
             outcome.open_segments += sum(not entry.is_closed for entry in partition.record.segments)
@@ -292,7 +292,7 @@ def _print_outcome(outcome: Outcome, arguments: argparse.Namespace) -> None:
         print_json(
             {
                 "cluster_id": outcome.cluster.cluster_id,
-                "incarnation": outcome.cluster.incarnation,
+                "incarnation": outcome.cluster.rebuild_count,
                 "topics": outcome.topics,
                 "partitions": outcome.partitions,
                 "open_segments": outcome.open_segments,
@@ -303,6 +303,6 @@ def _print_outcome(outcome: Outcome, arguments: argparse.Namespace) -> None:
         return
     done = "would be rebuilt" if arguments.dry_run else "is rebuilt: start the servers"
     print(
-        f"cluster {outcome.cluster.cluster_id}, incarnation {outcome.cluster.incarnation}: {outcome.topics} topics,"
+        f"cluster {outcome.cluster.cluster_id}, rebuild count {outcome.cluster.rebuild_count}: {outcome.topics} topics,"
         f" {outcome.partitions} partitions, {outcome.open_segments} segments to be fenced; the metadata store {done}"
     )

@@ -100,7 +100,7 @@ class Rebuilding:
     async def begin(self) -> None:
         """Mark the store, and remove its cluster id and what an earlier run wrote."""
         mark, cluster_id = mark_key(self._cluster), cluster_id_key(self._cluster)
-        facts = {"format": 1, "incarnation": self._found.incarnation, "by": uuid.uuid4().hex}
+        facts = {"format": 1, "incarnation": self._found.rebuild_count, "by": uuid.uuid4().hex}
         value = json.dumps(facts, separators=(",", ":")).encode()
         entries = {key: await self._kv.get(key) for key in (mark, cluster_id)}
         compares = [Compare(key, entry.revision if entry else 0) for key, entry in entries.items()]
@@ -114,7 +114,7 @@ class Rebuilding:
         for prefix in (f"{catalog_prefix(self._cluster)}topics/", partitions_prefix(self._cluster)):
             async for entry in self._kv.list(prefix):
                 await self._write(Delete(entry.key))
-        counter = encode_counter(self._found.incarnation, 0)
+        counter = encode_counter(self._found.rebuild_count, 0)
         await self._write(Put(producer_ids_key(self._cluster), counter))
         await self._flush()
 

@@ -237,11 +237,11 @@ async def test_nothing_is_given_twice() -> None:
     before = await read_topic(fs, TOPIC)
     assert before is not None
     dry = await rebuild_once(world, "dry", is_dry=True)
-    assert (await read_cluster(fs)).incarnation == 0  # type: ignore[union-attr]
+    assert (await read_cluster(fs)).rebuild_count == 0  # type: ignore[union-attr]
     assert await MemoryKeyValue(world.store).revision() == 1
     outcome = await rebuild_once(world, "rebuild")
     assert (outcome.cluster, outcome.topics, outcome.partitions) == (dry.cluster, dry.topics, dry.partitions)
-    assert outcome.cluster.incarnation == 1
+    assert outcome.cluster.rebuild_count == 1
     assert outcome.topics == 3
     assert outcome.open_segments == dry.open_segments > 0
     record, _ = await ownership.read(
@@ -339,7 +339,7 @@ async def test_a_store_in_use_is_refused() -> None:
     with pytest.raises(NotLost, match="topics already"):
         await rebuild_once(world, "rebuild")
     fs = MemoryFileSystem(world.storage, "look")
-    assert (await read_cluster(fs)).incarnation == 0  # type: ignore[union-attr]
+    assert (await read_cluster(fs)).rebuild_count == 0  # type: ignore[union-attr]
 
 
 async def test_of_two_at_once_the_later_one_wins() -> None:

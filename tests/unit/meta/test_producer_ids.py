@@ -1,4 +1,4 @@
-"""Producer ids: never the same twice, whatever is lost, and the incarnation in their high bits."""
+"""Producer ids: never the same twice, whatever is lost, and the rebuild count in their high bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.meta.producer_ids import BLOCK, INCARNATION_MAX, ProducerIds, producer_ids_key
+from bmq.meta.producer_ids import BLOCK, REBUILD_COUNT_MAX, ProducerIds, producer_ids_key
 from tests.harness.loop import run
 
 
@@ -37,24 +37,24 @@ async def test_the_next_block_is_there_before_it_is_needed() -> None:
     await ids.close()
 
 
-async def test_the_incarnation_is_in_the_high_bits() -> None:
+async def test_the_rebuild_count_is_in_the_high_bits() -> None:
     store = MemoryStore()
-    ids = ProducerIds(MemoryKeyValue(store), "c", incarnation=INCARNATION_MAX)
+    ids = ProducerIds(MemoryKeyValue(store), "c", rebuild_count=REBUILD_COUNT_MAX)
     largest = await ids.next()
-    assert largest == INCARNATION_MAX << 48
+    assert largest == REBUILD_COUNT_MAX << 48
     assert largest < 1 << 62
-    older = ProducerIds(MemoryKeyValue(store), "c", incarnation=3)
+    older = ProducerIds(MemoryKeyValue(store), "c", rebuild_count=3)
     assert await older.next() == largest + BLOCK, "the store's word counts when it is the later one"
     await ids.close()
     await older.close()
 
 
-async def test_a_rebuilt_counter_starts_again_under_the_next_incarnation() -> None:
+async def test_a_rebuilt_counter_starts_again_under_the_next_rebuild_count() -> None:
     store = MemoryStore()
-    for incarnation in (0, 1):
+    for rebuild_count in (0, 1):
         ids = ProducerIds(MemoryKeyValue(store), "c")
-        ids.incarnation = incarnation
-        assert await ids.next() == incarnation << 48
+        ids.rebuild_count = rebuild_count
+        assert await ids.next() == rebuild_count << 48
         await ids.close()
 
 

@@ -16,7 +16,7 @@ from bmq.storage.cluster_files import (
     StoredTopics,
     WrongCluster,
     check_cluster,
-    raise_incarnation,
+    raise_rebuild_count,
     read_cluster,
     read_topic,
 )
@@ -60,8 +60,8 @@ async def test_a_root_becomes_the_first_clusters_and_refuses_others(root: Connec
     async with root_clients(root) as connect:
         fs = connect("a")
         assert await read_cluster(fs) is None
-        assert await check_cluster(fs, "one", incarnation=4) == ClusterFile(cluster_id="one", incarnation=4)
-        assert await check_cluster(connect("b"), "one") == ClusterFile(cluster_id="one", incarnation=4)
+        assert await check_cluster(fs, "one", rebuild_count=4) == ClusterFile(cluster_id="one", rebuild_count=4)
+        assert await check_cluster(connect("b"), "one") == ClusterFile(cluster_id="one", rebuild_count=4)
         with pytest.raises(WrongCluster, match="--root and --meta") as caught:
             await check_cluster(fs, "two")
         assert "one" in str(caught.value)
@@ -82,17 +82,17 @@ async def test_of_several_clusters_at_once_one_wins(root: Connect) -> None:
 
 
 async def test_topics_of_a_later_incarnation_win_over_those_of_an_earlier_one(root: Connect) -> None:
-    """Raise the incarnation: one file is replaced by one with a number higher by 1, and topics written under it win
+    """Raise the rebuild count: one file is replaced by one with a number higher by 1, and topics written under it win
     over all that were written before."""
 
     async with root_clients(root) as connect:
         fs = connect("a")
         first = await check_cluster(fs, "one")
         await StoredTopics(fs).write("t", 5000, ID, 2, {}, 3)
-        risen = await raise_incarnation(fs, first)
-        assert risen == ClusterFile(cluster_id="one", incarnation=1) == await read_cluster(connect("b"))
+        risen = await raise_rebuild_count(fs, first)
+        assert risen == ClusterFile(cluster_id="one", rebuild_count=1) == await read_cluster(connect("b"))
         assert sorted(await names(fs, "/")) == ["cluster.json", "topics"]
-        topics = StoredTopics(fs, incarnation=risen.incarnation)
+        topics = StoredTopics(fs, rebuild_count=risen.rebuild_count)
         assert await topics.highest("t") == 0
         stored = await read_topic(fs, "t")
         assert stored is not None
@@ -102,7 +102,7 @@ async def test_topics_of_a_later_incarnation_win_over_those_of_an_earlier_one(ro
         stored = await read_topic(fs, "t")
         assert stored is not None
         assert (stored.partitions, stored.replication_factor) == (4, None)
-        await StoredTopics(fs).write("t", 6000, ID, 1, {})  # a slow process of the earlier incarnation
+        await StoredTopics(fs).write("t", 6000, ID, 1, {})  # a slow process of before the rebuild
         stored = await read_topic(fs, "t")
         assert stored is not None
         assert stored.partitions == 4

@@ -89,7 +89,7 @@ async def test_the_rebuilt_store_knows_its_root() -> None:
     stored = await read_root(kv, "c")
     assert stored is not None
     assert stored.root_id == await read_root_id(fs) != ""
-    assert (await RootGuard(kv, fs, "c").check()).incarnation == 1
+    assert (await RootGuard(kv, fs, "c").check()).rebuild_count == 1
 
 
 async def test_how_far_it_is_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
