@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.fetch.operation import Nearer
+from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.large_requests import LargeRequests
 from bmq.endpoint.partitions import Owners
 from bmq.endpoint.produce.connection_order import ProduceOrder
 from bmq.endpoint.produce.queue import ProduceQueue
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.catalog import Catalog
-
-if TYPE_CHECKING:
-    from bmq.endpoint.fetch.operation import Nearer
-    from bmq.endpoint.fetch.service import FetchService
 
 
 @dataclass(slots=True, kw_only=True)

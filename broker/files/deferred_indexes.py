@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.tasks import OwnedTasks
@@ -18,9 +18,7 @@ from bmq.core.aio.timers import TimerHeap
 from bmq.core.logging.fields import Report
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import NoSuchFile, StorageError
-
-if TYPE_CHECKING:
-    from bmq.broker.files.segment_files import SegmentFiles
+from bmq.storage.layout import PartitionPath
 
 BEHIND_MS = 500
 """Time from the release to the old owner's write of the index."""
@@ -36,10 +34,22 @@ ATTEMPTS = 3
 """Attempts to write one index; after the last one the failure is reported, and readers go on scanning the segment."""
 
 
+class IndexFiles(Protocol):
+    """The indexes of one partition (``broker.files.segment_files.SegmentFiles``).  Calls raise StorageError."""
+
+    path: PartitionPath
+
+    async def lacks_idx(self, name: SegmentName, length: int) -> bool:
+        """Return whether the segment is still ``length`` bytes long, without an index.  Raises NoSuchFile."""
+
+    async def write_encoded_idx(self, name: SegmentName, data: bytes) -> None:
+        """Write the index of a segment."""
+
+
 class _Late:
     __slots__ = ("data", "due_ms", "files", "length", "name")
 
-    def __init__(self, files: SegmentFiles, name: SegmentName, length: int, data: bytes, due_ms: int) -> None:
+    def __init__(self, files: IndexFiles, name: SegmentName, length: int, data: bytes, due_ms: int) -> None:
         self.files = files
         self.name = name
         self.length = length
@@ -71,7 +81,7 @@ class DeferredIndexes:
         """True while fewer than `BYTES_MAX` bytes wait: one more index may be deferred."""
         return self._budget.has_room
 
-    def add(self, files: SegmentFiles, name: SegmentName, length: int, data: bytes, *, after_ms: int) -> None:
+    def add(self, files: IndexFiles, name: SegmentName, length: int, data: bytes, *, after_ms: int) -> None:
         """Write the index ``data`` of a closed segment after ``after_ms``, if the segment has none by then.
 
         Does nothing then if the segment is gone, or no longer ``length`` bytes long.

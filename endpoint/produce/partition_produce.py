@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import ErrorCode, RequestError
@@ -13,15 +13,33 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.batch import HEADER_BYTES, NO_PRODUCER_ID
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import ACKS_ALL, PartitionAnswer
+from bmq.endpoint.api import Services
 from bmq.endpoint.partitions import Appended, Owner
-
-if TYPE_CHECKING:
-    from bmq.endpoint.produce.handler import Produce
 
 _COUNT = struct.Struct(">i")
 _COUNT_AT = 57
 _PRODUCER = struct.Struct(">qhi")  # producer id, epoch, base sequence
 _PRODUCER_AT = 43
+
+
+class WholeProduce(Protocol):
+    """The request that a part belongs to, as the part uses it (``endpoint.produce.handler.Produce``)."""
+
+    services: Services
+    acks: int
+    held_until: float
+
+    def may_append(self, part: PartitionProduce, producer_id: int, sequence: int, *, is_again: bool) -> bool:
+        """Return whether an idempotent batch may go to its owner now."""
+
+    def stumbled(self, part: PartitionProduce, producer_id: int, sequence: int) -> None:
+        """Note that an idempotent producer's batch got a retriable error."""
+
+    def hold_first(self, part: PartitionProduce) -> None:
+        """Put a part that its owner has given back before all others that wait for the partition."""
+
+    def part_over(self, error: RequestError | None) -> None:
+        """Count a part that has its result."""
 
 
 class PartitionProduce(PartitionAnswer):
@@ -38,7 +56,7 @@ class PartitionProduce(PartitionAnswer):
     topic: str
 
     def __init__(
-        self, produce: Produce, index: int, records: memoryview | None, counters: TopicCounters | None
+        self, produce: WholeProduce, index: int, records: memoryview | None, counters: TopicCounters | None
     ) -> None:
         super().__init__(index, ErrorCode.NONE)
         self._produce = produce
