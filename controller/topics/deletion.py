@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 
 from bmq.controller.kv_commit import Guard, Settled, commit_settled, deposed, is_deposed
 from bmq.core.aio.backoff import Backoff
-from bmq.core.aio.tasks import cancel_and_wait
+from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
@@ -124,7 +124,7 @@ class TopicCleaner:
         self._failed: dict[str, _Failed] = {}  # by key
         self.waiting = 0
         """Deleted topics that were not removed yet at the end of the last round."""
-        self._running: asyncio.Task[None] | None = None
+        self._tasks = OwnedTasks()
 
     @property
     def failing(self) -> int:
@@ -133,14 +133,11 @@ class TopicCleaner:
 
     async def start(self) -> None:
         """Begin to remove deleted topics."""
-        self._running = asyncio.create_task(self._run(), name="deleted topics")
+        self._tasks.start(self._run(), "removal of deleted topics")
 
     async def close(self) -> None:
-        """Stop.  Raises the failure of the task, if any: a bug."""
-        if self._running is not None:
-            await cancel_and_wait(self._running)
-            if not self._running.cancelled():
-                self._running.result()
+        """Stop."""
+        await self._tasks.close()
 
     async def _run(self) -> None:
         while True:

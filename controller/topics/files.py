@@ -19,7 +19,7 @@ from typing import Protocol
 
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.aio.subscribers import wait_for
-from bmq.core.aio.tasks import cancel_and_wait
+from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.errors import RequestError
 from bmq.core.logging.fields import fields
 from bmq.meta.catalog import Catalog, Topic
@@ -74,7 +74,7 @@ class Publisher:
         self._owed: dict[str, None] = {}  # an ordered set of names
         self._unchecked: deque[str] = deque()  # since the start, and not likely owed
         self._news = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
+        self._tasks = OwnedTasks()
 
     def __repr__(self) -> str:
         return f"Publisher(owed={len(self._owed)})"
@@ -108,14 +108,11 @@ class Publisher:
         The topics that were changed last are checked at once, since a leader that ended may owe their files; all others
         follow at a pace that is negligible for storage.
         """
-        self._running = asyncio.create_task(self._run(), name="topic files")
+        self._tasks.start(self._run(), "writer of topics' files")
 
     async def close(self) -> None:
-        """Stop.  Raises the failure of the task, if any: a bug."""
-        if self._running is not None:
-            await cancel_and_wait(self._running)
-            if not self._running.cancelled():
-                self._running.result()
+        """Stop."""
+        await self._tasks.close()
 
     def _owe(self, name: str) -> None:
         self._owed[name] = None

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -255,3 +256,22 @@ async def test_a_topic_that_cannot_be_removed_holds_up_no_other() -> None:
         await w.kv.commit([], [Delete(unknown), Delete(deleted_key("c", first.topic_id))])
         await cleaner.clean()
         assert (cleaner.waiting, cleaner.failing) == (0, 0)
+
+
+async def test_a_bug_in_the_removal_of_deleted_topics_is_reported_at_once() -> None:
+    reported: list[dict[str, Any]] = []
+    async with world() as w:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+
+        class Broken(StoredTopics):
+            async def withdraw(self, name: str, revision: int) -> None:
+                raise AssertionError("bug")
+
+        topic = await w.admin.create_topic("t", 1, configs={"file.delete.delay.ms": "0"})
+        await fill(w, topic)
+        await w.admin.delete_topic("t")
+        cleaner = TopicCleaner(w.kv, "c", Broken(w.fs), LoopClock(), guard=list)
+        await cleaner.start()
+        await asyncio.sleep(1)
+        assert [context["message"] for context in reported] == ["task removal of deleted topics failed"]
+        await cleaner.close()

@@ -66,3 +66,19 @@ async def test_the_newest_topic_files_are_checked_at_once_and_the_others_at_a_pa
     times = [at for at, _ in files.looked[10:]]
     assert times[500] - times[0] >= 480 * PACE_S
     await publisher.close()
+
+
+async def test_a_bug_in_the_writer_of_topic_files_is_reported_at_once() -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+    files = Files({})
+    files.highest = bug  # type: ignore[method-assign]
+    publisher = Publisher(files, catalog(1))
+    publisher.start()
+    await asyncio.sleep(1)
+    assert [context["message"] for context in reported] == ["task writer of topics' files failed"]
+    await publisher.close()
+
+
+async def bug(name: str) -> int:
+    raise AssertionError(f"{name} is where it cannot be")
