@@ -19,16 +19,17 @@ import sys
 import tempfile
 import time
 import uuid
-from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from bench import client_load
+from bench.comparison import compare_all
+from bench.results import latency_metrics
 from bench.roots import JAVA_OPTIONS
 from bench.servers import BMQ_ENVIRONMENT
 from tests.services.bmq import BmqServer
@@ -41,9 +42,6 @@ RECORD_BYTES = 1000
 PARTITIONS = 6
 PROCESSES = 3
 """Processes of a build in a cluster, each with all roles."""
-TIMEOUT_S = 120.0
-LOWER_IS_BETTER = ("_ms", "cpu_")
-"""Parts of the names of metrics of which the smaller value is the better one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,99 +97,27 @@ def measure(build: Build, amounts: Amounts) -> dict[str, float]:
         count = amounts.megabytes * MB // RECORD_BYTES
         gigabytes = count * RECORD_BYTES / GB
         metrics: dict[str, float] = {}
-        for name, run in (("produce", _produce), ("consume", _consume)):
+        steps = {
+            "produce": partial(client_load.produce, record_bytes=RECORD_BYTES),
+            "consume": client_load.consume,
+        }
+        for name, run in steps.items():
             before, begun = build.cpu_s, time.monotonic()
-            run(build.bootstrap, topic, count)
+            run(build.bootstrap, topic, count=count, partitions=PARTITIONS)
             seconds = time.monotonic() - begun
             metrics[f"{name}_mb_s"] = gigabytes * GB / MB / seconds
             metrics[f"{name}_cpu_s_gb"] = (build.cpu_s - before) / gigabytes
         before = build.cpu_s
-        latencies = _pace(build.bootstrap, topic, amounts.paced_records_s, amounts.paced_s)
+        latencies = client_load.paced(
+            build.bootstrap, topic, records_s=amounts.paced_records_s, seconds=amounts.paced_s,
+            record_bytes=RECORD_BYTES, partitions=PARTITIONS,
+        )  # fmt: skip
         metrics["paced_cpu_us_record"] = (build.cpu_s - before) / len(latencies) * 1e6
-        cuts = quantiles(latencies, n=100)
-        metrics["paced_p50_ms"], metrics["paced_p99_ms"] = cuts[49] * 1000, cuts[98] * 1000
+        found = latency_metrics(latencies, "us")
+        metrics |= {f"paced_{name}": found[name] for name in ("p50_us", "p99_us")}
         return metrics
     finally:
         build.delete_topic(topic)
-
-
-class _Deliveries:
-    """Counts acknowledgements.  Raises RuntimeError, when asked, if a record was refused."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.error: KafkaError | None = None
-
-    def __call__(self, error: KafkaError | None, _: Message) -> None:
-        self.count += 1
-        self.error = self.error or error
-
-    def check(self, count: int) -> None:
-        """Raise RuntimeError if not so many records were acknowledged without an error."""
-        if self.error is not None or self.count != count:
-            raise RuntimeError(f"{self.count} of {count} records acknowledged: {self.error}")
-
-
-def _produce(bootstrap: str, topic: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 5, "log_level": 0})
-    value, deliveries = os.urandom(RECORD_BYTES), _Deliveries()
-    for number in range(count):
-        while True:
-            try:
-                producer.produce(topic, value, partition=number // 64 % PARTITIONS, on_delivery=deliveries)
-                break
-            except BufferError:
-                producer.poll(0.01)
-        producer.poll(0)
-    producer.flush(TIMEOUT_S)
-    deliveries.check(count)
-
-
-def _consume(bootstrap: str, topic: str, count: int) -> None:
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False, "log_level": 0}
-    )
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-        seen, end = 0, time.monotonic() + TIMEOUT_S
-        while seen < count:
-            messages = consumer.consume(10_000, timeout=0.05)
-            for message in messages:
-                if message.error() is not None:
-                    raise RuntimeError(f"consuming {topic} failed: {message.error()}")
-            seen += len(messages)
-            if time.monotonic() > end:
-                raise TimeoutError(f"{seen} of {count} records consumed in {TIMEOUT_S:.0f} s")
-    finally:
-        consumer.close()
-
-
-def _pace(bootstrap: str, topic: str, records_s: int, seconds: float) -> array[float]:
-    """Produce at a fixed rate; return the seconds from when each record was due to its acknowledgement."""
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0})
-    value, deliveries, latencies = os.urandom(RECORD_BYTES), _Deliveries(), array("d")
-    count = int(records_s * seconds)
-
-    def on_delivery(due: float) -> Callable[[KafkaError | None, Message], None]:
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            latencies.append(time.monotonic() - due)
-            deliveries(error, message)
-
-        return delivered
-
-    for partition in range(PARTITIONS):  # connections are made before the clock starts
-        producer.produce(topic, value, partition=partition)
-    producer.flush(TIMEOUT_S)
-    begun = time.monotonic()
-    for number in range(count):
-        due = begun + number / records_s
-        while (left := due - time.monotonic()) > 0:
-            producer.poll(left)
-        producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=on_delivery(due))
-        producer.poll(0)
-    producer.flush(TIMEOUT_S)
-    deliveries.check(count)
-    return latencies
 
 
 # ---------------------------------------------------------------------------------------------------------- the builds
@@ -241,7 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for number in range(options.pairs + 1):
                 ordered = builds if number % 2 else builds[::-1]
                 pair = {build.name: measure(build, SITES[site]) for build in ordered}
-                shown = "  ".join(f"{name} {ratio:.3f}" for name, ratio in _ratios(pair).items())
+                both = compare_all([(pair["before"], pair["after"])])
+                shown = "  ".join(f"{found.metric} {found.ratio:.3f}" for found in both)
                 print(f"{site} pair {number} (load {os.getloadavg()[0]:.1f}):  {shown}", flush=True)
                 if number:  # the first warms both up
                     pairs[site].append(pair)
@@ -274,43 +201,9 @@ def _program(checkout: Path) -> Path:
     return checkout / ".venv" / "bin" / "bmq"
 
 
-def _ratios(pair: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    return {name: pair["after"][name] / value for name, value in pair["before"].items() if value}
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One metric of two builds: medians of both, and the median and the quartiles of the pairs' ratios."""
-
-    metric: str
-    before: float
-    after: float
-    ratio: float
-    low: float
-    high: float
-
-    @property
-    def verdict(self) -> str:
-        """ "equal" if 1 lies within the quartiles, else "better" or "WORSE"."""
-        if self.low <= 1 <= self.high:
-            return "equal"
-        is_less = self.ratio < 1
-        return "better" if is_less == any(part in self.metric for part in LOWER_IS_BETTER) else "WORSE"
-
-
-def compare(pairs: Sequence[Mapping[str, Mapping[str, float]]]) -> list[Comparison]:
-    """Return a comparison for each metric of the pairs, of which there are two or more."""
-    found = []
-    for name in pairs[0]["before"]:
-        low, middle, high = quantiles([_ratios(pair)[name] for pair in pairs], n=4, method="inclusive")
-        before, after = (median(pair[build][name] for pair in pairs) for build in ("before", "after"))
-        found.append(Comparison(name, before, after, middle, low, high))
-    return found
-
-
 def _print(site: str, pairs: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
     print(f"\n{site}: {len(pairs)} pairs\n{'':22}{'before':>10}{'after':>10}{'ratio':>8}{'quartiles':>16}")
-    for row in compare(pairs):
+    for row in compare_all([(pair["before"], pair["after"]) for pair in pairs]):
         print(
             f"{row.metric:22}{row.before:10.3f}{row.after:10.3f}{row.ratio:8.3f}{row.low:8.3f}{row.high:8.3f}"
             f"  {row.verdict}"

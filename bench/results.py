@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9}
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
+SECOND = {"ms": 1e3, "us": 1e6}
+"""A second in the units of latencies."""
 CURVE = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9)
 
 
@@ -92,15 +94,15 @@ class Results:
         return cls(**state)
 
 
-def latency_metrics(latencies_s: Sequence[float]) -> dict[str, float]:
-    """Return percentiles in milliseconds, each only if enough values lie beyond it to be meaningful."""
-    values = np.asarray(latencies_s, dtype=np.float64) * 1000
+def latency_metrics(latencies_s: Sequence[float], unit: str = "ms") -> dict[str, float]:
+    """Return percentiles in ``unit``, a key of ``SECOND``, each only if a value lies beyond it."""
+    values = np.asarray(latencies_s, dtype=np.float64) * SECOND[unit]
     if not len(values):
         return {}
-    metrics = {"n": float(len(values)), "max_ms": float(values.max())}
+    metrics = {"n": float(len(values)), f"max_{unit}": float(values.max())}
     for name, percent in PERCENTILES.items():
         if len(values) * (100 - percent) >= 100:
-            metrics[f"{name}_ms"] = float(np.percentile(values, percent))
+            metrics[f"{name}_{unit}"] = float(np.percentile(values, percent))
     return metrics
 
 

@@ -32,6 +32,7 @@ _DIE_WITH_PARENT = (
     "if os.getppid() != int(sys.argv[1]): os._exit(1)\n"  # the parent ended before the line above
     "os.execvp(sys.argv[2], sys.argv[2:])\n"
 )
+_CPUCLOCK_SCHED = 2  # Linux, posix-timers.h: with a pid, the clock of that process's time on a processor
 
 
 class NotReady(Exception):
@@ -131,6 +132,8 @@ class ServiceProcess:
     def cpu_seconds(self) -> float:
         """Processor time that its present life has used, all threads, user and kernel."""
         assert self._process is not None
+        if sys.platform == "linux":  # the process's own clock, in nanoseconds: the tables of /proc count in 10 ms
+            return time.clock_gettime(~self._process.pid << 3 | _CPUCLOCK_SCHED)
         times = self._process.cpu_times()
         return float(times.user + times.system)
 

@@ -1,0 +1,57 @@
+"""Comparisons of two sides that were measured in turn: the ratio of each pair of rounds, and what its spread says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+LOWER_IS_BETTER = ("_ms", "_us", "cpu_", "seconds")
+"""Parts of the names of metrics of which the smaller value is the better one."""
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One metric of two sides: medians of both, and the median and the quartiles of the pairs' ratios."""
+
+    metric: str
+    before: float
+    after: float
+    ratio: float
+    """The later side (or ours) to the earlier one (or theirs)."""
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """ "equal" if 1 lies within the quartiles, else "better" or "WORSE"."""
+        if self.low <= 1 <= self.high:
+            return "equal"
+        return "better" if (self.ratio < 1) == is_cost(self.metric) else "WORSE"
+
+
+def is_cost(metric: str) -> bool:
+    """Return whether the smaller value of this metric is the better one."""
+    return any(part in metric for part in LOWER_IS_BETTER)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the lower quartile, the median and the upper quartile; of one value three times that value."""
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def compare(metric: str, pairs: Sequence[tuple[float, float]]) -> Comparison:
+    """Return the comparison of one metric; ``pairs`` are (before, after) of each pair, before never 0."""
+    low, middle, high = quartiles([after / before for before, after in pairs])
+    before, after = (median(pair[side] for pair in pairs) for side in (0, 1))
+    return Comparison(metric, before, after, middle, low, high)
+
+
+def compare_all(pairs: Sequence[tuple[Metrics, Metrics]]) -> list[Comparison]:
+    """Return a comparison for each metric that both sides of every pair have, in the order of the first pair."""
+    names = [name for name in pairs[0][0] if all(name in after and before.get(name) for before, after in pairs)]
+    return [compare(name, [(before[name], after[name]) for before, after in pairs]) for name in names]

@@ -1,0 +1,42 @@
+"""Verdicts about two sides: what lies within the spread is equal."""
+
+import pytest
+
+from bench.comparison import compare, compare_all, quartiles
+
+
+@pytest.mark.parametrize(
+    ("metric", "ratios", "verdict"),
+    [
+        ("produce_mb_s", (0.9, 1.0, 1.1, 1.2), "equal"),
+        ("produce_mb_s", (1.1, 1.2, 1.3, 1.4), "better"),
+        ("produce_mb_s", (0.6, 0.7, 0.8, 0.9), "WORSE"),
+        ("records_s", (1.1, 1.2, 1.3, 1.4), "better"),
+        ("produce_cpu_s_gb", (1.1, 1.2, 1.3, 1.4), "WORSE"),
+        ("paced_cpu_us_record", (0.6, 0.7, 0.8, 0.9), "better"),
+        ("paced_p99_us", (1.1, 1.2, 1.3, 1.4), "WORSE"),
+        ("paced_p99_ms", (0.5, 0.9, 1.1, 9.0), "equal"),
+        ("seconds", (0.5, 0.6, 0.7, 0.8), "better"),
+    ],
+)
+def test_a_ratio_counts_only_beyond_the_quartiles_of_the_pairs(
+    metric: str, ratios: tuple[float, ...], verdict: str
+) -> None:
+    assert compare(metric, [(10.0, 10.0 * ratio) for ratio in ratios]).verdict == verdict
+
+
+def test_the_ratio_is_the_median_of_the_pairs_and_not_that_of_the_medians() -> None:
+    found = compare("produce_mb_s", [(10.0, 11.0), (100.0, 110.0), (20.0, 10.0)])
+    assert (found.before, found.after) == (20.0, 11.0)
+    assert found.ratio == pytest.approx(1.1)
+
+
+def test_one_pair_has_a_ratio_and_no_spread() -> None:
+    found = compare("records_s", [(10.0, 12.0)])
+    assert (found.ratio, found.low, found.high) == (1.2, 1.2, 1.2)
+    assert quartiles([3.0]) == (3.0, 3.0, 3.0)
+
+
+def test_a_metric_that_a_side_lacks_in_one_round_is_left_out() -> None:
+    pairs = [({"a": 1.0, "b": 2.0, "zero": 0.0}, {"a": 2.0, "b": 2.0, "zero": 1.0}), ({"a": 1.0}, {"a": 2.0, "b": 2.0})]
+    assert [found.metric for found in compare_all(pairs)] == ["a"]

@@ -1,0 +1,24 @@
+"""Percentiles: in their unit, and only where enough values lie beyond."""
+
+import pytest
+
+from bench.results import latency_metrics
+
+
+@pytest.mark.parametrize(("unit", "middle"), [("ms", 500.5), ("us", 500_500.0)])
+def test_percentiles_are_in_the_unit_that_is_asked_for(unit: str, middle: float) -> None:
+    found = latency_metrics([number / 1000 for number in range(1, 1001)], unit)
+    assert found[f"p50_{unit}"] == pytest.approx(middle)
+    assert found["n"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("count", "known"), [(1, []), (2, ["p50"]), (20, ["p50", "p90", "p95"]), (999, ["p50", "p90", "p95", "p99"])]
+)
+def test_a_percentile_needs_a_value_beyond_it(count: int, known: list[str]) -> None:
+    found = latency_metrics([1.0] * count, "us")
+    assert [name.removesuffix("_us") for name in found if name not in ("n", "max_us")] == known
+
+
+def test_no_latencies_have_no_percentiles() -> None:
+    assert latency_metrics([]) == {}
