@@ -13,18 +13,16 @@ import argparse
 import contextlib
 import os
 import resource
-import shlex
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from bench import against_report, machine
+from bench import against_report, provenance
 from bench.perf_tools import PRODUCER, PRODUCER_PROMPT, consume, produce
 from bench.results import Results, Sample
 from bench.servers import PAIRS, Server, start
@@ -187,18 +185,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.render:
         plan = QUICK if options.quick else FULL
         _allow_connections(plan.connections)
-        results = Results(
-            command=shlex.join(["python", "-m", "bench.against", *(sys.argv[1:] if arguments is None else arguments)]),
-            machine=machine.describe(options.folder),
-            plan=asdict(plan),
-            started=datetime.now(UTC).strftime("%Y-%m-%d"),
+        results = provenance.begin(
+            "bench.against", sys.argv[1:] if arguments is None else arguments, asdict(plan), options.folder
         )
         begun = time.monotonic()
         for pair in options.pairs.split(",") if options.pairs else PAIRS:
             _measure(PAIRS[pair], options, plan, results)
         results.took_s = time.monotonic() - begun
         if options.add:
-            _add_earlier(results, Results.load_from(path))
+            results.add_earlier(Results.load_from(path), lambda sample: (sample.bench, sample.adapter))
         results.save(path)
     results = Results.load_from(path)
     against_report.write(results, options.out)
@@ -217,18 +212,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--add", action="store_true", help="keep earlier figures of what is not measured now")
     parser.add_argument("--render", action="store_true", help="only write the page again")
     return parser.parse_args(arguments)
-
-
-def _add_earlier(results: Results, earlier: Results) -> None:
-    """Keep the earlier samples of measurements that were not made now.
-
-    Both servers of a pair are always measured in the same run, so the samples that are kept are comparable as well.
-    """
-    measured = {(sample.bench, sample.adapter) for sample in results.samples}
-    kept = [sample for sample in earlier.samples if (sample.bench, sample.adapter) not in measured]
-    results.samples = kept + results.samples
-    results.command = f"{earlier.command}\n    {results.command}"
-    results.took_s += earlier.took_s
 
 
 def _allow_connections(count: int) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import shutil
 import sys
 import tempfile
@@ -20,7 +19,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +26,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from bench import crowd_report, machine
+from bench import crowd_report, provenance
 from bench.ack_meter import AckMeter
 from bench.results import Results, Sample
 from bench.roots import JAVA_OPTIONS
@@ -36,7 +34,7 @@ from bench.servers import DATANODES
 from tests.services.bmq_cluster import BROKER, BmqCluster
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
-from tests.services.processes import wait_for
+from tests.services.processes import ServiceProcess, wait_for
 
 WATCHED = "watched"
 WATCHED_PARTITIONS = 24
@@ -75,14 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.quick:
         plan = QUICK
     settings = {} if options.block_bytes is None else {"BMQ_BLOCK_BYTES": str(options.block_bytes)}
-    results = Results(
-        command=shlex.join(["python", "-m", "bench.crowd", *(arguments if arguments is not None else sys.argv[1:])]),
-        machine=machine.describe(options.folder),
-        plan=asdict(plan) | {"rates": list(plan.rates)},
-        started=datetime.now(UTC).strftime("%Y-%m-%d"),
+    results = provenance.begin(
+        "bench.crowd",
+        sys.argv[1:] if arguments is None else arguments,
+        asdict(plan) | {"rates": list(plan.rates)},
+        options.folder,
     )
     began = time.monotonic()
-    with _cluster(options.folder, settings) as (cluster, etcd):
+    with _cluster(options.folder, settings) as (cluster, etcd, servers):
+        provenance.note_servers(results, servers)
         for case, metrics in measure(cluster, etcd, plan):
             shown = "  ".join(f"{name}={value:.4g}" for name, value in metrics.items())
             print(f"{case}:  {shown}", flush=True)
@@ -238,13 +237,15 @@ def _by_role(values: Mapping[str, float], unit: str, scale: float, *, largest: b
 
 
 @contextmanager
-def _cluster(parent: Path | None, settings: Mapping[str, str]) -> Iterator[tuple[BmqCluster, EtcdCluster]]:
+def _cluster(
+    parent: Path | None, settings: Mapping[str, str]
+) -> Iterator[tuple[BmqCluster, EtcdCluster, Sequence[ServiceProcess]]]:
     folder = Path(tempfile.mkdtemp(prefix="bmq-crowd-", dir=parent))
     try:
         hdfs = HdfsCluster(datanodes=DATANODES, java_options=JAVA_OPTIONS, folder=folder / "hdfs")
         with EtcdCluster(folder=folder / "etcd") as etcd, hdfs:
             with BmqCluster(f"{hdfs.root}/bench", etcd, folder=folder / "bmq", environment=settings) as cluster:
-                yield cluster, etcd
+                yield cluster, etcd, [*cluster.processes, *etcd.members, *hdfs.processes]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench import machine
 from bench.results import Results
 
 ROLES = ("proxy", "broker", "controller", "coordinator")
@@ -18,6 +19,8 @@ def _head(results: Results) -> str:
     plan = results.plan
     return f"""# {plan["topics"] * plan["partitions"]:,} partitions in one cluster
 
+{results.head}
+
 Written by `python -m bench.crowd`; do not edit. The raw figures are in `benchmarks/crowd.json`.
 
     {results.command}
@@ -28,7 +31,7 @@ and an HDFS of four datanodes, and the client, all on one machine.
 
 |  |  |
 |---|---|
-{chr(10).join(f"| {name} | {value} |" for name, value in results.machine.items())}"""
+{chr(10).join(f"| {name} | {value} |" for name, value in machine.rows(results))}"""
 
 
 def _costs(results: Results) -> str:

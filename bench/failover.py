@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import failover_report, machine
+from bench import failover_report, provenance
 from bench.ack_meter import AFTER_S, BEFORE_S, AckMeter, fill
 from bench.failover_sites import NAMES, Site, open_site
 from bench.results import Results, Sample, spread_of
@@ -52,23 +50,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = Plan(sizes=tuple(options.sizes.split(",")), partitions=options.partitions, rounds=options.rounds)
     if options.quick:
         plan = Plan(sizes=("10MB",), partitions=8, rounds=1)
-    results = Results(
-        command=shlex.join(["python", "-m", "bench.failover", *(arguments if arguments is not None else sys.argv[1:])]),
-        machine=machine.describe(options.folder),
-        plan=asdict(plan) | {"sizes": list(plan.sizes)},
-        started=datetime.now(UTC).strftime("%Y-%m-%d"),
+    results = provenance.begin(
+        "bench.failover",
+        sys.argv[1:] if arguments is None else arguments,
+        asdict(plan) | {"sizes": list(plan.sizes)},
+        options.folder,
     )
     began = time.monotonic()
     for name in options.sites.split(","):
         try:
             with open_site(name, options.folder) as site:
+                provenance.note_servers(results, site.processes, name)
                 for sample in measure(name, site, plan):
                     _note(sample, results)
         except Exception as error:  # noqa: BLE001 - a failure is a result, and costs the other cluster nothing
             results.failures.append(f"{name}: {error!r}")
     results.took_s = time.monotonic() - began
     if options.add:
-        _add_earlier(results, Results.load_from(path))
+        results.add_earlier(Results.load_from(path), lambda sample: (sample.adapter, sample.case))
     results.save(path)
     failover_report.write(Results.load_from(path), options.out)
     for failure in results.failures:
@@ -88,16 +87,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--add", action="store_true", help="keep earlier figures of what is not measured now")
     parser.add_argument("--render", action="store_true", help="only draw again from benchmarks/failover.json")
     return parser.parse_args(arguments)
-
-
-def _add_earlier(results: Results, earlier: Results) -> None:
-    """Keep the earlier samples of measurements that were not made now: clusters and sizes run one after the other
-    anyway."""
-    measured = {(sample.adapter, sample.case) for sample in results.samples}
-    kept = [sample for sample in earlier.samples if (sample.adapter, sample.case) not in measured]
-    results.samples = kept + results.samples
-    results.command = f"{earlier.command}\n    {results.command}"
-    results.took_s += earlier.took_s
 
 
 def bytes_of(text: str) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from bench import plots  # its settings: text stays text
+from bench import machine, plots  # plots: its settings, text stays text
 from bench.ack_meter import AFTER_S, BEFORE_S, BIN_S
 from bench.results import Results
 from bench.servers import KAFKA_HEAP_MB, KAFKA_PROPERTIES
@@ -30,6 +30,8 @@ def _head(results: Results) -> str:
     properties = ", ".join(f"`{name}={value}`" for name, value in KAFKA_PROPERTIES.items())
     return f"""# A broker lost, a broker more
 
+{results.head}
+
 Written by `python -m bench.failover`; do not edit. The raw figures are in `benchmarks/{PLOT}.json`.
 
     {results.command}
@@ -47,7 +49,7 @@ All processes of a cluster share one machine; the clusters run one after the oth
 
 |  |  |
 |---|---|
-{chr(10).join(f"| {name} | {value} |" for name, value in results.machine.items())}"""
+{chr(10).join(f"| {name} | {value} |" for name, value in machine.rows(results))}"""
 
 
 def _table(results: Results) -> str:

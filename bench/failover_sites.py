@@ -24,7 +24,7 @@ from tests.services.bmq_cluster import BROKER, BmqCluster
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
 from tests.services.kafka import SERVER_JAVA, KafkaCluster
-from tests.services.processes import wait_for
+from tests.services.processes import ServiceProcess, wait_for
 
 NAMES = ("bmq", "kafka")
 RETURN_TIMEOUT_S = 3600.0
@@ -38,6 +38,10 @@ class Site(Protocol):
     """One of the two clusters.  A victim is a broker, by the name that the site gives it."""
 
     bootstrap: str
+
+    @property
+    def processes(self) -> Sequence[ServiceProcess]:
+        """The server processes."""
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None: ...
 
@@ -79,10 +83,11 @@ class Site(Protocol):
 class BmqSite:
     """A cluster of three proxies, three brokers, two controllers and two coordinators."""
 
-    def __init__(self, cluster: BmqCluster, hdfs: HdfsCluster) -> None:
+    def __init__(self, cluster: BmqCluster, hdfs: HdfsCluster, etcd: EtcdCluster) -> None:
         self.bootstrap = cluster.bootstrap
         self._cluster = cluster
         self._hdfs = hdfs
+        self.processes = [*cluster.processes, *etcd.members, *hdfs.processes]
         self._added = ""
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
@@ -147,6 +152,7 @@ class KafkaSite:
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self.bootstrap = cluster.bootstrap
+        self.processes = cluster.processes
         self._cluster = cluster
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
@@ -212,9 +218,7 @@ class KafkaSite:
         }
 
     def broker_cpu_s(self) -> dict[str, float]:
-        return {
-            str(node): process.cpu_seconds for node, process in enumerate(self._cluster.processes, 1) if node < SPARE
-        }
+        return {str(node): self._cluster.node(node).cpu_seconds for node in self._cluster.node_ids if node != SPARE}
 
     def stored_bytes(self) -> dict[str, float]:
         return {str(node): _size(self._cluster.folder / "data" / str(node)) for node in range(1, SPARE)}
@@ -259,6 +263,6 @@ def open_site(name: str, parent: Path | None) -> Iterator[Site]:
             hdfs = HdfsCluster(datanodes=DATANODES, java_options=JAVA_OPTIONS, folder=folder / "hdfs")
             with EtcdCluster(folder=folder / "etcd") as etcd, hdfs:
                 with BmqCluster(f"{hdfs.root}/bench", etcd, folder=folder / "bmq") as cluster:
-                    yield BmqSite(cluster, hdfs)
+                    yield BmqSite(cluster, hdfs, etcd)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

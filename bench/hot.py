@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from confluent_kafka import Producer
 
-from bench import hot_report, machine
+from bench import hot_report, provenance
 from bench.failover_sites import NAMES, Site, open_site
 from bench.results import Results, Sample
 
@@ -57,15 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hot_report.write(Results.load_from(path), options.out)
         return 0
     plan = QUICK if options.quick else FULL
-    results = Results(
-        command=shlex.join(["python", "-m", "bench.hot", *(arguments if arguments is not None else sys.argv[1:])]),
-        machine=machine.describe(options.folder),
-        plan=asdict(plan),
-        started=datetime.now(UTC).strftime("%Y-%m-%d"),
+    results = provenance.begin(
+        "bench.hot", sys.argv[1:] if arguments is None else arguments, asdict(plan), options.folder
     )
     began = time.monotonic()
     for name in options.sites.split(","):
         with open_site(name, options.folder) as site:
+            provenance.note_servers(results, site.processes, name)
             sample = measure(name, site, plan)
         shown = "  ".join(f"{metric}={value:.4g}" for metric, value in sample.metrics.items())
         print(f"{name}:  {shown}", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench import machine
 from bench.results import Results, Sample
 from bench.servers import KAFKA_HEAP_MB
 
@@ -24,6 +25,8 @@ def _head(results: Results) -> str:
     plan = results.plan
     return f"""# One partition of four takes ten times the load
 
+{results.head}
+
 Written by `python -m bench.hot`; do not edit. The raw figures are in `benchmarks/hot.json`.
 
     {results.command}
@@ -38,12 +41,12 @@ where by its rule every broker has a replica of everything. Each cluster has the
 
 |  |  |
 |---|---|
-{chr(10).join(f"| {name} | {value} |" for name, value in results.machine.items())}"""
+{chr(10).join(f"| {name} | {value} |" for name, value in machine.rows(results))}"""
 
 
 def _row(sample: Sample) -> str:
     metrics = sample.metrics
-    shares = [f"{metrics[name]:.0%}" for name in ("load_off", "cpu_off", "bytes_off")]
+    shares = [f"{metrics[name]:.0%}" if name in metrics else "-" for name in ("load_off", "cpu_off", "bytes_off")]
     return (
         f"| {sample.adapter} | {metrics['records_s']:,.0f} | {' | '.join(shares)} | {metrics['written_per_byte']:.2f}"
         f" | {metrics['moved']:.0f} |"

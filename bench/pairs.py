@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -97,10 +97,8 @@ def measure(build: Build, amounts: Amounts) -> dict[str, float]:
         count = amounts.megabytes * MB // RECORD_BYTES
         gigabytes = count * RECORD_BYTES / GB
         metrics: dict[str, float] = {}
-        steps = {
-            "produce": partial(client_load.produce, record_bytes=RECORD_BYTES),
-            "consume": client_load.consume,
-        }
+        produce = partial(client_load.produce, record_bytes=RECORD_BYTES)
+        steps: dict[str, Callable[..., None]] = {"produce": produce, "consume": client_load.consume}
         for name, run in steps.items():
             before, begun = build.cpu_s, time.monotonic()
             run(build.bootstrap, topic, count=count, partitions=PARTITIONS)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import plots
+from bench import machine, plots
 from bench.many import LOADS, LONE_OPENS
 from bench.plan import SIZES
 from bench.results import Results, Spread
@@ -61,9 +61,11 @@ def write(results: Results, out: Path) -> None:
 
 
 def _head(results: Results) -> str:
-    machine = _table(("", ""), results.machine.items())
+    machine_table = _table(("", ""), machine.rows(results))
     taken = _times(results.plan["rounds"], "round") + ", after a first one that is dropped" * results.plan["is_warmed"]
     return f"""# Benchmarks
+
+{results.head}
 
 Written by `make bench`; do not edit. The raw figures are in `benchmarks/results.json`.
 
@@ -74,7 +76,7 @@ Each round takes every adapter in turn. A figure is the median of the rounds; ±
 lowest and the highest round, as a share of it. MB and GB are powers of ten; batches of 1 KB, 64 KB and 1 MB are powers
 of two.
 
-{machine}
+{machine_table}
 
 Clients, broker, NameNode and datanodes share these cores: every acknowledged byte is received and written three times
 on the same machine. The memory adapter is the broker without storage; the local one writes to the page cache."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -54,8 +54,49 @@ class Results:
     took_s: float = 0.0
     load: list[float] = field(default_factory=list)
     """The machine's load average before each round: other work, and our own round before."""
+    commit: str = ""
+    """The commit that was measured; "" in results from before commits were recorded."""
+    is_dirty: bool = False
+    """Whether files of that commit were changed, documentation apart."""
+    versions: dict[str, str] = field(default_factory=dict)
+    servers: dict[str, str] = field(default_factory=dict)
+    """The command line of each server process, by a name that ends in its kind and number: ``kafka-3/kafka-1``."""
+    corrections: list[str] = field(default_factory=list)
+    """Sentences about figures that were found wrong after they were published, and withdrawn."""
+    warm_up: list[Sample] = field(default_factory=list)
+    """The rounds that came first and do not count."""
     samples: list[Sample] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+
+    @property
+    def measured_at(self) -> str:
+        """The line at the top of the page: which code these figures are of.  The page's check compares it."""
+        if not self.commit:
+            return f"Measured before commits were recorded ({self.started})."
+        changed = ", with changes that were not committed" if self.is_dirty else ""
+        return f"Measured at commit `{self.commit[:12]}`{changed} ({self.started})."
+
+    @property
+    def head(self) -> str:
+        """The first lines below a page's title: the measured code, and what is wrong with the figures, if anything."""
+        return "\n\n".join([self.measured_at, *(f"**Corrected:** {each}" for each in self.corrections)])
+
+    def add_earlier(self, earlier: Results, key: Callable[[Sample], object]) -> None:
+        """Keep the earlier samples whose ``key`` no sample of now has.
+
+        Raises ValueError if they are of another commit: a page shows one.
+        """
+        if (earlier.commit, earlier.is_dirty) != (self.commit, self.is_dirty) or not self.commit:
+            raise ValueError(f"the earlier figures are not of commit {self.commit}: {earlier.measured_at}")
+        measured = {key(sample) for sample in self.samples}
+        self.samples = [sample for sample in earlier.samples if key(sample) not in measured] + self.samples
+        self.warm_up = earlier.warm_up + self.warm_up
+        self.failures = earlier.failures + self.failures
+        self.servers = earlier.servers | self.servers
+        self.versions = earlier.versions | self.versions
+        self.load = earlier.load + self.load
+        self.command = f"{earlier.command}\n    {self.command}"
+        self.took_s += earlier.took_s
 
     def of(self, bench: str, adapter: str, case: str) -> list[Sample]:
         """Return the samples of one case, round by round."""
@@ -83,14 +124,16 @@ class Results:
         """Write the results as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         state = asdict(self)
-        state["samples"] = [_rounded(sample) for sample in state["samples"]]
+        for kind in ("samples", "warm_up"):
+            state[kind] = [_rounded(sample) for sample in state[kind]]
         path.write_text(json.dumps(state, indent=1) + "\n")
 
     @classmethod
     def load_from(cls, path: Path) -> Results:
         """Return the results that ``save`` wrote."""
         state = json.loads(path.read_text())
-        state["samples"] = [Sample(**sample) for sample in state["samples"]]
+        for kind in ("samples", "warm_up"):
+            state[kind] = [Sample(**sample) for sample in state.get(kind, ())]
         return cls(**state)
 
 

@@ -11,16 +11,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import shlex
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import uvloop
 
-from bench import machine, report
+from bench import provenance, report
 from bench.many import partitions
 from bench.plan import FULL, QUICK, Plan
 from bench.results import Results, Sample
@@ -45,14 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.write(Results.load_from(path), options.out)
         return 0
     plan = QUICK if options.quick else FULL
-    results = Results(
-        command=shlex.join(["python", "-m", "bench.run", *_arguments(options)]),
-        machine=machine.describe(options.folder),
-        plan=plan.to_json(),
-        started=datetime.now(UTC).strftime("%Y-%m-%d"),
-    )
+    results = provenance.begin("bench.run", _arguments(options), plan.to_json(), options.folder)
     started = time.monotonic()
     with open_roots(options.adapters, settle_s=plan.settle_s, parent=options.folder) as roots:
+        if roots.cluster is not None:
+            provenance.note_servers(results, roots.cluster.processes)
         uvloop.run(_measure(roots, options.adapters, options.only, plan, results))
     results.took_s = time.monotonic() - started
     results.save(path)

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from bench import machine, spark_report
+from bench import provenance, spark_report
 from bench.decode import by_decoder, import_seconds, sample, seconds
 from bench.results import Results, Sample
 from bench.spark_cpu import SparkMeter
@@ -143,16 +141,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.render:
         plan = QUICK if options.quick else FULL
         jars = kafka_source_jars()
-        results = Results(
-            command=shlex.join(["python", "-m", "bench.spark", *(["--quick"] if options.quick else [])]),
-            machine=machine.describe(options.folder) | _software(jars),
-            plan=asdict(plan),
-            started=datetime.now(UTC).strftime("%Y-%m-%d"),
-        )
+        results = provenance.begin("bench.spark", ["--quick"] if options.quick else [], asdict(plan), options.folder)
+        results.machine |= _software(jars)
         begun = time.monotonic()
         for found in decoder(plan):
             _note(results, found)
         with open_site(options.folder) as site:
+            for place, processes in site.processes.items():
+                provenance.note_servers(results, processes, place)
             spark = start_spark(spark_jars=",".join(map(str, jars)), spark_driver_memory="2g")
             try:
                 _measure(spark, site, plan, results)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bench import machine
 from bench.results import Results, Spread
-from bench.servers import BMQ_ENVIRONMENT, KAFKA_HEAP_MB
-from bench.spark_sites import DATANODES, EMPTY, KEYS, PARTITIONS, SEGMENT_BYTES
+from bench.servers import KAFKA_HEAP_MB
+from bench.spark_sites import BMQ_ENVIRONMENT, DATANODES, EMPTY, KEYS, PARTITIONS, SEGMENT_BYTES
 
 NOTES = Path(__file__).with_name("spark_notes.md")
 """The conclusions, written by hand: to be checked again after each change of the source or the decoder."""
@@ -47,6 +48,8 @@ def _head(results: Results) -> str:
     ours = ", ".join(f"`{name}={value}`" for name, value in BMQ_ENVIRONMENT.items())
     return f"""# Spark
 
+{results.head}
+
 Written by `make bench-spark`; do not edit. The raw figures are in `benchmarks/spark.json`.
 
     {results.command}
@@ -68,7 +71,7 @@ compression.
 CPU is user and system time of all processes: Spark's JVM, all its Python processes, and the servers read from (HDFS's
 NameNode and datanodes; `bmq serve` with them; Kafka).
 
-{_table(("", ""), results.machine.items())}
+{_table(("", ""), machine.rows(results))}
 
 Spark and the servers share these cores: time that one uses is not there for the others."""
 

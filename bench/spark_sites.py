@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.roots import JAVA_OPTIONS
-from bench.servers import BMQ_ENVIRONMENT, KAFKA_HEAP_MB, KAFKA_PROPERTIES
+from bench.servers import BMQ_ENVIRONMENT as SERVER_ENVIRONMENT
+from bench.servers import KAFKA_HEAP_MB, KAFKA_PROPERTIES
 from tests.services.bmq import BmqServer
 from tests.services.hdfs import HdfsCluster
 from tests.services.kafka import SERVER_JAVA, KafkaCluster
@@ -33,6 +34,8 @@ SEGMENT_BYTES = 64 << 20
 """Bytes of a segment: most of a topic is closed, as of any topic that is older than an hour, and its end is open."""
 PRODUCER = {"acks": "all", "batch.size": 65536, "linger.ms": 20, "queue.buffering.max.messages": 500_000}
 SETTLE_S = 60.0
+BMQ_ENVIRONMENT = {"BMQ_CACHE_BYTES": str(2 << 30), **SERVER_ENVIRONMENT}
+"""Settings of ``bmq serve``: topics are read right after they were written, by Kafka from the machine's free memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,11 @@ class Site:
     @property
     def kafka_cpu_s(self) -> float:
         return self.kafka.cpu_seconds
+
+    @property
+    def processes(self) -> dict[str, list[ServiceProcess]]:
+        """The server processes, by whose they are."""
+        return {"BMQ": [self.bmq.process, *self.hdfs.processes], "Kafka": self.kafka.processes}
 
     def fill(self, topic: Topic) -> None:
         """Write the topic to both; return when readers of storage see all of it."""

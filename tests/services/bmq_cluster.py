@@ -28,7 +28,7 @@ from bmq.meta.ownership import PartitionRecord, decode, partitions_prefix
 from tests.services.bmq import HOST, BmqServer
 from tests.services.etcd import EtcdCluster
 from tests.services.netns import Machine, Network
-from tests.services.processes import NotReady, wait_for
+from tests.services.processes import NotReady, ServiceProcess, wait_for
 
 CLUSTER = "bmq"
 SETTLE_TIMEOUT_S = 120.0
@@ -99,6 +99,11 @@ class BmqCluster:
     def names(self, role: str) -> list[str]:
         """Return the names of the members with this role, in the order in which they were added."""
         return [name for name in self.members if name.startswith(role)]
+
+    @property
+    def processes(self) -> list[ServiceProcess]:
+        """The process of each member."""
+        return [member.process for member in self.members.values()]
 
     @property
     def cpu_seconds(self) -> dict[str, float]:

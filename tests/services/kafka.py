@@ -116,6 +116,10 @@ class KafkaCluster:
     def processes(self) -> list[ServiceProcess]:
         return list(self._nodes.values())
 
+    def node(self, number: int) -> ServiceProcess:
+        """Return the process of this node, broker or controller."""
+        return self._nodes[number]
+
     @property
     def cpu_seconds(self) -> float:
         """Processor time of all processes in their present lives."""
