@@ -8,7 +8,7 @@ DOCKER ?= docker
 export PYTHONDONTWRITEBYTECODE =
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-spark hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-smoke bench-spark hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -29,6 +29,7 @@ help:
 	@echo "make monitoring  rules, alerts, dashboards and metrics by promtool and a real Prometheus (builds both with Go, once, in minutes)"
 	@echo "make mutants    mistakes in the rules' code, each with the test that must fail by it (JOBS at once)"
 	@echo "make bench      measure, and draw docs/benchmarks.md"
+	@echo "make bench-smoke  in two minutes: does a produce or a fetch cost more than it did? beside a fixed reference loop"
 	@echo "make bench-spark  measure Spark over segments beside its own Kafka source, into docs/benchmarks-spark.md"
 	@echo "make hdfs-up    a development HDFS on this machine; make hdfs-down stops it"
 	@echo "make etcd-up    a development etcd on this machine; make etcd-down stops it"
@@ -118,6 +119,9 @@ mutants: setup
 bench: setup hdfs-jars clients
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.against
+
+bench-smoke: setup
+	$(BIN)/python -m bench.smoke
 
 bench-spark: setup hdfs-jars clients
 	$(BIN)/python -m bench.spark
