@@ -217,3 +217,12 @@ async def cluster(*names: str, **options: Any) -> AsyncIterator[Cluster]:
         yield made
     finally:
         await made.stop()
+
+
+async def owned(c: Cluster, owner: str = "a") -> PartitionKey:
+    """Return a new topic's only partition, which ``owner`` has opened."""
+    c.topic()
+    (key,) = c.keys()
+    c.give(owner, key)
+    await c[owner].assigned.wait(key, 5.0)
+    return key

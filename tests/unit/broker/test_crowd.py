@@ -23,12 +23,11 @@ from bmq.meta.kv_memory import KvFaults
 from bmq.storage.filesystem import CreateOptions, Lease
 from bmq.storage.hdfs import HdfsSettings
 from bmq.storage.memory import Faults
-from tests.harness.loop import run
 from tests.harness.waiting import now, until
 from tests.unit.broker.cluster import Cluster, Node, cluster
 from tests.unit.broker.world import idempotent
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
 PROBE_S = HdfsSettings().probe_timeout_s
 WRITTEN = 12
@@ -58,43 +57,46 @@ def count_calls(of: Any, names: tuple[str, ...]) -> Counter[str]:
 class Moved:
     """Partitions of a broker that dies ("killed") or is emptied ("drained"), of which some are written."""
 
-    def __init__(self, partitions: int, how: str) -> None:
+    def __init__(self) -> None:
         self.pauses_s: list[float] = []
         self.store: Counter[str] = Counter()
         self.storage: Counter[str] = Counter()
 
-        async def story() -> None:
-            async with cluster("a", "b", broker=BrokerConfig()) as c:
-                c.topic(partitions)
-                keys = c.keys()
-                written = keys[:: partitions // WRITTEN][:WRITTEN]
-                c.give("a", *keys)
-                for number, key in enumerate(written):
-                    await c.write("a", key, idempotent(0, producer_id=number))
-                await _all_open(c["a"], keys)
-                c.storage.faults = HDFS
-                for node in c.nodes.values():
-                    node.kv.faults = ETCD
-                store = count_calls(c["b"].kv, ("get", "commit"))
-                storage = count_calls(c["b"].fs, STORAGE_CALLS)
+    @classmethod
+    async def moved(cls, partitions: int, how: str) -> Moved:
+        """Return the pauses and the calls of one such move."""
+        self = cls()
+        async with cluster("a", "b", broker=BrokerConfig()) as c:
+            c.topic(partitions)
+            keys = c.keys()
+            written = keys[:: partitions // WRITTEN][:WRITTEN]
+            c.give("a", *keys)
+            for number, key in enumerate(written):
+                await c.write("a", key, idempotent(0, producer_id=number))
+            await _all_open(c["a"], keys)
+            c.storage.faults = HDFS
+            for node in c.nodes.values():
+                node.kv.faults = ETCD
+            store = count_calls(c["b"].kv, ("get", "commit"))
+            storage = count_calls(c["b"].fs, STORAGE_CALLS)
 
-                async def write(key: PartitionKey) -> None:
-                    began = now()
-                    await c.write("b", key, idempotent(1, producer_id=written.index(key)))
-                    self.pauses_s.append(now() - began)
+            async def write(key: PartitionKey) -> None:
+                began = now()
+                await c.write("b", key, idempotent(1, producer_id=written.index(key)))
+                self.pauses_s.append(now() - began)
 
-                if how == "killed":
-                    c["a"].kill()
-                    c["b"].view.leave("a")
-                    c["b"].view.assign("b", *keys)
-                    await asyncio.gather(*map(write, written))
-                    await _all_open(c["b"], keys)
-                    del c.nodes["a"]
-                else:
-                    await _drain(c, keys, lambda key: write(key) if key in written else None)
-                self.store, self.storage = Counter(store), Counter(storage)  # not what the end of the test calls
+            if how == "killed":
+                c["a"].kill()
+                c["b"].view.leave("a")
+                c["b"].view.assign("b", *keys)
+                await asyncio.gather(*map(write, written))
+                await _all_open(c["b"], keys)
+                del c.nodes["a"]
+            else:
+                await _drain(c, keys, lambda key: write(key) if key in written else None)
+            self.store, self.storage = Counter(store), Counter(storage)  # not what the end of the test calls
 
-        run(story())
+        return self
 
 
 async def _drain(c: Cluster, keys: list[PartitionKey], use: Callable[[PartitionKey], Any]) -> None:
@@ -120,9 +122,9 @@ async def _all_open(node: Node, keys: list[PartitionKey]) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "drained"])
-def test_idle_partitions_do_not_make_written_ones_wait(how: str) -> None:
+async def test_idle_partitions_do_not_make_written_ones_wait(how: str) -> None:
     """Twelve times the partitions: the pauses are as long; each idle one costs a read, a commit and no storage call."""
-    few, many = Moved(WRITTEN, how), Moved(12 * WRITTEN, how)
+    few, many = await Moved.moved(WRITTEN, how), await Moved.moved(12 * WRITTEN, how)
     assert max(many.pauses_s) < 1.25 * max(few.pauses_s)
     assert sum(many.pauses_s) < 1.25 * sum(few.pauses_s)
     more = 11 * WRITTEN
@@ -130,8 +132,6 @@ def test_idle_partitions_do_not_make_written_ones_wait(how: str) -> None:
     assert many.store["get"] - few.store["get"] <= more
     assert many.storage == few.storage
 
-
-# ---------------------------------------------------------------------------------------------- a datanode breaks
 
 OPEN_S = 0.02
 OPENINGS = 16
@@ -144,7 +144,7 @@ class Broken:
     ``fence_s``: how long a takeover takes.
     """
 
-    def __init__(self, partitions: int, how: str, fence_s: float = OPEN_S) -> None:
+    def __init__(self, fence_s: float) -> None:
         self._fence_s = fence_s
         self.calls: list[str] = []
         """Segments that were created ("create") and taken over ("fence"), as each call ends or begins."""
@@ -153,28 +153,31 @@ class Broken:
         self.fences = self.fences_most = 0
         """Takeovers under way, and the most at once."""
 
-        async def story() -> None:
-            async with cluster("a", broker=BrokerConfig()) as c:
-                c.storage.faults = HDFS
-                keys = _replicated(c, partitions)
-                c.give("a", *keys)
-                self._watch(c["a"], c)
-                await asyncio.gather(*(c.write("a", key, _record(number, 0)) for number, key in enumerate(keys)))
-                node, self.affected = Counter(n for file in c.storage.appenders for n in file.nodes).most_common(1)[0]
-                self.calls.clear()
-                (c.storage.kill_datanode if how == "killed" else c.storage.stop_datanode)(node)
-                began = now()
+    @classmethod
+    async def broken(cls, partitions: int, how: str, fence_s: float = OPEN_S) -> Broken:
+        """Return what happened when the datanode broke."""
+        self = cls(fence_s)
+        async with cluster("a", broker=BrokerConfig()) as c:
+            c.storage.faults = HDFS
+            keys = _replicated(c, partitions)
+            c.give("a", *keys)
+            self._watch(c["a"], c)
+            await asyncio.gather(*(c.write("a", key, _record(number, 0)) for number, key in enumerate(keys)))
+            node, self.affected = Counter(n for file in c.storage.appenders for n in file.nodes).most_common(1)[0]
+            self.calls.clear()
+            (c.storage.kill_datanode if how == "killed" else c.storage.stop_datanode)(node)
+            began = now()
 
-                async def write(number: int, key: PartitionKey) -> None:
-                    await c.write("a", key, _record(number, 1))
-                    self.latencies_s.append(now() - began)
+            async def write(number: int, key: PartitionKey) -> None:
+                await c.write("a", key, _record(number, 1))
+                self.latencies_s.append(now() - began)
 
-                await asyncio.gather(*(write(number, key) for number, key in enumerate(keys)))
-                await until(lambda: self.calls.count("fence") >= self.affected)
-                if how == "paused":
-                    c.storage.resume_datanode(node)
+            await asyncio.gather(*(write(number, key) for number, key in enumerate(keys)))
+            await until(lambda: self.calls.count("fence") >= self.affected)
+            if how == "paused":
+                c.storage.resume_datanode(node)
 
-        run(story())
+        return self
 
     def _watch(self, node: Node, c: Cluster) -> None:
         create, fence, probe = node.fs.create, node.fs.fence, node.fs.probe
@@ -219,19 +222,19 @@ def _record(number: int, sequence: int) -> bytearray:
 
 
 @pytest.mark.parametrize("how", ["killed", "paused"])
-def test_broken_segments_are_taken_over_after_the_next_are_open(how: str) -> None:
+async def test_broken_segments_are_taken_over_after_the_next_are_open(how: str) -> None:
     """No produce waits for a takeover, and a takeover costs the NameNode more than opening a file."""
-    broken = Broken(60, how)
+    broken = await Broken.broken(60, how)
     assert broken.affected > 30
     first = broken.calls.index("fence")
     assert first > broken.affected - OPENINGS
     assert how == "paused" or broken.fences_most == SEALS_AT_ONCE
 
 
-def test_slow_takeovers_do_not_start_all_at_once() -> None:
+async def test_slow_takeovers_do_not_start_all_at_once() -> None:
     """Each datanode gives a takeover half a second: hundreds at once would all time out, and begin again."""
     slow_s = 2.5 * SEAL_TURN_S  # as lease recovery is
-    broken = Broken(110, "killed", slow_s)
+    broken = await Broken.broken(110, "killed", slow_s)
     assert broken.affected > 3 * SEALS_AT_ONCE
     journals = 1
     assert broken.fences_most <= 3 * SEALS_AT_ONCE + journals, "as many more each time that turns are given on"
@@ -239,9 +242,9 @@ def test_slow_takeovers_do_not_start_all_at_once() -> None:
 
 @pytest.mark.parametrize("partitions", [1, 8, 120])
 @pytest.mark.parametrize("how", ["killed", "paused"])
-def test_a_pause_lasts_as_long_as_the_files_take_to_open(partitions: int, how: str) -> None:
+async def test_a_pause_lasts_as_long_as_the_files_take_to_open(partitions: int, how: str) -> None:
     """Beside the time in which a silent node is found, which is the same for one partition and for many."""
-    broken = Broken(partitions, how)
+    broken = await Broken.broken(partitions, how)
     rounds = -(-broken.affected // OPENINGS)
     found_s = BrokerConfig().silent_flush_ms / 1000 + PROBE_S if how == "paused" else 0.0
     assert max(broken.latencies_s) < found_s + 2 * rounds * OPEN_S + 0.05

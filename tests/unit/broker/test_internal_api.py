@@ -1,24 +1,18 @@
-"""A broker's responses to other processes: questions, segments, traffic, and the fence of coordinators' logs."""
+"""A broker's responses to other processes: questions, segments, and traffic."""
 
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import product
 from typing import Any
 
 import pytest
 
-from bmq.broker.files.stalls import StallDetector
 from bmq.broker.partition_queries import ANSWERED_A_TURN
-from bmq.broker.shard_log_fence import ShardFence
-from bmq.broker.traffic import CALLERS_MAX, PARTITIONS_MAX, TrafficCounters
 from bmq.core.aio.steps import finish_steps
-from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
-from bmq.core.records.batch import Record, build_batch
 from bmq.core.rpc.message import InternalRequest
 from bmq.core.rpc.messages.broker import (
     ENDS_FLUSHED,
@@ -37,7 +31,6 @@ from bmq.core.rpc.messages.broker import (
     ProducersRequest,
     Question,
     ShardAppendRequest,
-    ShardAppendResponse,
     ShardOpenRequest,
 )
 from bmq.core.rpc.messages.member import PingRequest
@@ -45,26 +38,15 @@ from bmq.storage import checkpoint
 from bmq.storage.checkpoint import ProducerState, decode_producers, from_big_endian
 from tests.harness.loop_stops import STOP_MAX_S, TurnCounter, loop_stops
 from tests.harness.waiting import until
-from tests.unit.broker.cluster import Caller, Cluster, cluster
+from tests.unit.broker.cluster import Caller, cluster, owned
 from tests.unit.broker.world import batch, idempotent
 
 pytestmark = pytest.mark.slow
 
 
-async def owned(c: Cluster, owner: str = "a") -> PartitionKey:
-    c.topic()
-    (key,) = c.keys()
-    c.give(owner, key)
-    await c[owner].assigned.wait(key, 5.0)
-    return key
-
-
 async def ask(caller: Caller, key: PartitionKey, question: Question, argument: int = 0) -> AskResponse:
     request = AskRequest(key.topic_id, key.partition, question, argument)
     return await caller.ask(request)
-
-
-# ----------------------------------------------------------------------------------------------------------- questions
 
 
 async def test_every_question_is_answered_as_the_owner_would() -> None:
@@ -153,7 +135,7 @@ async def ask_together(caller: Caller, *questions: PartitionQuestion, wait_ms: i
     return [(each.error, each.values if each.is_answered else None) for each in response.answers]
 
 
-async def test_questions_about_many_partitions() -> None:
+async def test_questions_about_many_partitions_are_answered_together() -> None:
     async with cluster() as c:
         topic = c.topic(partitions=3)
         first, second, elsewhere = c.keys()
@@ -237,7 +219,7 @@ async def test_many_questions_are_answered_in_turns() -> None:
         assert stops.longest_s < STOP_MAX_S
 
 
-async def test_producers() -> None:
+async def test_an_owners_producers_are_given_as_it_knows_them() -> None:
     async with cluster() as c:
         key = await owned(c)
         for sequence in range(3):
@@ -313,10 +295,7 @@ async def test_ping_says_whether_the_broker_serves() -> None:
         assert not (await caller.ask(PingRequest())).is_serving
 
 
-# ---------------------------------------------------------------------------------------------------------------- load
-
-
-async def test_load_since_the_callers_last_question() -> None:
+async def test_load_is_that_since_the_callers_last_request() -> None:
     async with cluster() as c:
         c.topic(100)
         keys = c.keys()
@@ -377,248 +356,3 @@ async def test_open_files_are_reported_and_the_share_is_taken() -> None:
         assert found.held + found.closing + found.waiting >= 1
         assert places.limit == 1, "at least one file"
         await until(lambda: places.limit == places.limit_max)
-
-
-def test_load_costs_what_had_traffic_and_keeps_few_accounts() -> None:
-    load = TrafficCounters()
-    keys = [PartitionKey(_uuid(1), number) for number in range(3)]
-    for number in range(CALLERS_MAX + 3):
-        assert load.take(f"c{number}") == {}
-    load.wrote(keys[0], 10)
-    told = [load.take(f"c{number}") for number in range(3, CALLERS_MAX + 3)]
-    assert [list(each) for each in told] == [[keys[0]]] * CALLERS_MAX
-    assert not load.knows("c0")
-    assert load.take("c0") == {}, "forgotten, so it begins anew"
-    load.read(keys[1], 5)
-    (traffic,) = load.take("c0").values()
-    assert (traffic.bytes_in, traffic.bytes_out, traffic.requests) == (0, 5, 1)
-
-
-def test_load_that_nobody_asks_for_is_not_kept() -> None:
-    """Nothing is counted before the first question, nor for ever after the last one; a caller that asks again later
-    begins from nothing."""
-    load = TrafficCounters()
-    keys = [PartitionKey(_uuid(1), number) for number in range(PARTITIONS_MAX + 1)]
-    for key in keys:
-        load.wrote(key, 10)
-    assert repr(load) == "<TrafficCounters partitions=0 callers=0>"
-    assert load.take("gone") == {}
-    for key in keys:
-        load.wrote(key, 10)
-    assert repr(load) == "<TrafficCounters partitions=0 callers=0>"
-    assert not load.knows("gone")
-    assert load.take("gone") == {}
-    for first in (0, PARTITIONS_MAX // 2 + 1):
-        for key in keys[first:][: PARTITIONS_MAX // 2 + 1]:
-            load.read(key, 5)
-        assert len(load.take("asks")) == (0 if first == 0 else PARTITIONS_MAX // 2)
-    assert not load.knows("gone"), "what it has not been told grew past the bound"
-    load.wrote(keys[0], 1)
-    assert list(load.take("asks")) == [keys[0]]
-
-
-def test_stalls() -> None:
-    stalls = StallDetector(5_000)
-    seen = []
-    for now_ms, has_work, progress in [
-        (0, False, 0), (60_000, False, 0),  # idle
-        (61_000, True, 0), (65_000, True, 0), (66_000, True, 0),  # stalled
-        (67_000, True, 1),  # one flush
-        (71_000, True, 1), (72_000, True, 1),  # stalled again
-        (73_000, False, 1), (80_000, True, 1), (84_000, True, 1),  # given up, then new work
-    ]:  # fmt: skip
-        stalls.update(now_ms, has_work=has_work, progress=progress)
-        seen.append(stalls.is_stalled)
-    assert seen == [False, False, False, False, True, False, False, True, False, False, False]
-
-
-# --------------------------------------------------------------------------------------------------------------- shards
-
-
-def records(value: bytes = b"v") -> bytearray:
-    return build_batch([Record(value=value)])
-
-
-class Coordinator:
-    """Opens and appends over one connection, as one that believes to have ``ownership``."""
-
-    def __init__(self, c: Cluster, broker: str, key: PartitionKey, ownership: int) -> None:
-        self._caller = Caller(c[broker])
-        self._key = key
-        self._ownership = ownership
-        self.epoch = -1
-
-    async def open(self) -> ErrorCode:
-        request = ShardOpenRequest(self._key.topic_id, self._key.partition, self._ownership)
-        answer = await self._caller.ask(request)
-        if answer.error is ErrorCode.NONE:
-            self.epoch = answer.epoch
-        return answer.error
-
-    def send(self, value: bytes = b"v") -> asyncio.Future[ShardAppendResponse]:
-        """Send an append; its place in the log is decided when this returns."""
-        key = self._key
-        request = ShardAppendRequest(key.topic_id, key.partition, self.epoch, self._ownership, records(value))
-        return asyncio.ensure_future(self._caller.ask(request))
-
-    async def append(self, value: bytes = b"v") -> ErrorCode | int:
-        answer = await self.send(value)
-        return answer.base_offset if answer.error is ErrorCode.NONE else answer.error
-
-
-async def test_a_shard_is_opened_and_written() -> None:
-    async with cluster() as c:
-        key = await owned(c)
-        coordinator = Coordinator(c, "a", key, 5)
-        assert await coordinator.append() is ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is not open yet"
-        assert await coordinator.open() is ErrorCode.NONE
-        assert [await coordinator.append() for _ in range(3)] == [0, 1, 2]
-        answers = await asyncio.gather(*(coordinator.send() for _ in range(10)))
-        assert [answer.base_offset for answer in answers] == list(range(3, 13))
-        assert answers[-1].high_watermark == 13
-
-
-async def test_kafscale_121_two_coordinators_for_one_group() -> None:
-    """The stale one is refused once the newer one has opened the log, and cannot open it again."""
-
-    async with cluster() as c:
-        key = await owned(c)
-        stale, newer = Coordinator(c, "a", key, 5), Coordinator(c, "a", key, 6)
-        await stale.open()
-        assert await stale.append() == 0
-        assert await newer.open() is ErrorCode.NONE
-        assert await stale.append() is ErrorCode.NOT_COORDINATOR
-        assert await newer.append() == 1
-        assert await stale.open() is ErrorCode.NOT_COORDINATOR
-        assert await stale.append() is ErrorCode.NOT_COORDINATOR
-        assert await newer.append() == 2
-
-
-async def test_what_a_stale_coordinator_got_in_lies_before_the_barrier() -> None:
-    """The batch was sent before the newer coordinator opened: it is flushed and acknowledged late, and in the log
-    before what comes after."""
-
-    async with cluster() as c:
-        key = await owned(c)
-        stale, newer = Coordinator(c, "a", key, 5), Coordinator(c, "a", key, 6)
-        await stale.open()
-        late = stale.send()
-        await asyncio.sleep(0)
-        await newer.open()
-        assert await newer.append() == 1
-        assert (await late).base_offset == 0
-
-
-async def test_fencing_holds_across_a_change_of_the_partitions_owner() -> None:
-    """The new owner knows no number.  The stale coordinator's appends name the old epoch, so they are refused; if it
-    opens the log there first, the newer one opens it later and sees all that it has written."""
-
-    async with cluster() as c:
-        key = await owned(c)
-        stale, newer = Coordinator(c, "a", key, 5), Coordinator(c, "a", key, 6)
-        await stale.open()
-        await newer.open()
-        assert await newer.append() == 0
-        c.give("b", key)
-        await c["b"].assigned.wait(key, 5.0)
-        assert await newer.append() is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert await stale.append() is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        stale_again, newer_again = Coordinator(c, "b", key, 5), Coordinator(c, "b", key, 6)
-        stale_again.epoch = stale.epoch
-        assert await stale_again.append() is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert await stale_again.open() is ErrorCode.NONE
-        assert stale_again.epoch == 2
-        assert await stale_again.append() == 1
-        assert await newer_again.open() is ErrorCode.NONE
-        assert await stale_again.append() is ErrorCode.NOT_COORDINATOR
-        assert await newer_again.append() == 2
-
-
-async def test_a_broken_connections_bytes_do_not_follow_the_next_barrier() -> None:
-    """One coordinator lost its connection and opened the log again: what still comes over the old one is refused."""
-
-    async with cluster() as c:
-        key = await owned(c)
-        before, after = Coordinator(c, "a", key, 5), Coordinator(c, "a", key, 5)
-        await before.open()
-        await before.append()
-        await after.open()
-        assert await after.append() == 1
-        assert await before.append() is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert await after.append() == 2
-
-
-async def test_none_may_follow_an_append_that_failed() -> None:
-    async with cluster() as c:
-        key = await owned(c)
-        coordinator = Coordinator(c, "a", key, 5)
-        await coordinator.open()
-        owner = await c["a"].assigned.wait(key, 1.0)
-        append = type(owner).append_internal
-        calls: list[int] = []
-
-        def refuse_the_second(self: Any, data: memoryview) -> asyncio.Future[int]:
-            calls.append(len(data))
-            if len(calls) == 2:
-                raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "no")
-            return append(self, data)
-
-        patch = pytest.MonkeyPatch()
-        patch.setattr(type(owner), "append_internal", refuse_the_second)
-        try:
-            answers = await asyncio.gather(*(coordinator.send() for _ in range(4)))
-        finally:
-            patch.undo()
-        assert [answer.error for answer in answers] == [
-            ErrorCode.NONE,
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ]
-        assert await coordinator.open() is ErrorCode.NONE
-        assert await coordinator.append() == 1
-
-
-@pytest.mark.parametrize(
-    ("epoch", "ownership", "is_same", "has_failed"), list(product((1, 2, 3), (4, 5, 6), (True, False), (True, False)))
-)
-def test_the_fence_by_every_case(epoch: int, ownership: int, is_same: bool, has_failed: bool) -> None:
-    """Open a shard under epoch 2 with ownership 5, and check for each other epoch and ownership which may append, and
-    which may open."""
-    fence, key, holder, ended = ShardFence(), PartitionKey(_uuid(1), 0), object(), []
-    fence.open(key, 2, 5, holder, lambda: ended.append(1))
-    if has_failed:
-        fence.failed(key, holder)
-    outcome = _outcome(lambda: fence.check(key, epoch, ownership, holder if is_same else object()))
-    if epoch != 2:
-        assert outcome is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    elif ownership < 5:
-        assert outcome is ErrorCode.NOT_COORDINATOR
-    elif ownership == 5 and is_same and not has_failed:
-        assert outcome is ErrorCode.NONE
-    else:
-        assert outcome is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    opened = _outcome(lambda: fence.open(key, epoch, ownership, object()))
-    is_stale = epoch == 2 and ownership < 5
-    assert opened is (ErrorCode.NOT_COORDINATOR if is_stale else ErrorCode.NONE)
-    assert ended == ([] if is_stale else [1])
-
-
-def test_the_fence_keeps_nothing_of_closed_partitions() -> None:
-    fence, key, ended = ShardFence(), PartitionKey(_uuid(1), 0), []
-    fence.open(key, 2, 5, object(), lambda: ended.append(1))
-    fence.closed(key)
-    fence.closed(key)
-    assert (len(fence), ended) == (0, [1])
-
-
-def _outcome(act: Callable[[], None]) -> ErrorCode:
-    try:
-        act()
-    except RequestError as error:
-        return error.code
-    return ErrorCode.NONE
-
-
-def _uuid(number: int) -> uuid.UUID:
-    return uuid.UUID(int=number)

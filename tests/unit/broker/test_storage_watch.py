@@ -1,4 +1,4 @@
-"""A broker from which something is only read: when its reads are a reason to try storage, and what a trial shows."""
+"""A broker from which something is only read: what a trial of storage shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bmq.broker.files.stalls import ReadDoubts
 from bmq.broker.storage_watch import READ_LATE_MS, READ_TRIAL_REST_MS
 from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
@@ -25,30 +24,6 @@ pytestmark = pytest.mark.slow
 
 BOUND_S = 12.0
 """From a read that waits to the stall: it is late (2 s), and what is written then is not acknowledged (5 s)."""
-
-
-@pytest.mark.parametrize(
-    ("looks", "expected"),
-    [
-        ("idle", [(0, 0, 0, 0, False), (60, 0, 0, 0, False)]),
-        ("one waits", [(0, 1, 0, 0, False), (1, 1, 0, 0, False), (2, 1, 0, 0, True)]),
-        ("others wait, one after the other", [(0, 1, 0, 0, False), (1, 2, 0, 0, False), (2, 3, 0, 0, False)]),
-        ("one fails", [(0, 0, 0, 0, False), (1, 0, 1, 0, True)]),
-        ("storage flushes while one waits", [(0, 1, 0, 0, False), (1, 1, 0, 1, False), (2, 1, 0, 1, False)]),
-        ("it flushes no longer", [(0, 1, 0, 1, False), (1, 1, 0, 2, False), (3, 1, 0, 2, True)]),
-        ("one fails beside flushes", [(0, 0, 0, 0, False), (1, 0, 1, 1, False), (2, 0, 1, 1, False)]),
-        ("each fails", [(0, 0, 1, 0, True), (1, 0, 2, 0, False), (9, 0, 9, 0, False), (10, 0, 9, 0, True)]),
-        ("one failed a while ago", [(0, 0, 1, 0, True), (60, 0, 1, 0, False)]),
-        ("one waits on", [(0, 1, 0, 0, False), (2, 1, 0, 0, True), (11, 1, 0, 0, False), (12, 1, 0, 0, True)]),
-    ],
-)
-def test_when_storage_is_tried(looks: str, expected: list[tuple[int, int, int, int, bool]]) -> None:
-    """Rows: seconds, the read that waits for longest, failures, progress, whether to try storage."""
-    doubts = ReadDoubts(2_000, 10_000)
-    seen = [
-        doubts.check(s * 1000, oldest=oldest, failed=failed, progress=done) for s, oldest, failed, done, _ in expected
-    ]
-    assert seen == [each[-1] for each in expected], looks
 
 
 async def written(c: Cluster) -> PartitionKey:

@@ -219,12 +219,12 @@ def test_a_bug_in_one_partition_does_not_hold_up_the_line() -> None:
         def send(self) -> bool:
             raise ZeroDivisionError("a bug")
 
-    async def main() -> None:
+    async def serve_all() -> None:
         scheduler = FlushScheduler(4, 1)
         for sender in (Broken(0, sent, 1), Sender(1, sent, 1), Broken(2, sent, 1), Sender(3, sent, 1)):
             scheduler.want(sender)
         await turns(10)
 
-    with pytest.raises(ZeroDivisionError):
-        run(main())
+    with pytest.raises(ZeroDivisionError):  # the loop raises what its handler got
+        run(serve_all())
     assert [sender.name for sender in sent] == [1, 3]

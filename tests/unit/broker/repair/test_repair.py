@@ -33,7 +33,7 @@ from tests.harness.loop import run
 from tests.harness.waiting import until
 from tests.simulation.world import KEY, PATH, SMALL, Process, World, make, read_log
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks, pytest.mark.seed(7)]
 
 COUNT = 6
 COVERED = SMALL
@@ -123,18 +123,16 @@ def writer_of(process: Process) -> PartitionDriver:
     return process.driver
 
 
-def story(body: Callable[[Damaged], Awaitable[None]], config: BrokerConfig) -> None:
-    async def main() -> None:
-        world = World(7, config=config)
-        process = world.process()
-        await until(lambda: process.is_serving)
-        for number in range(COUNT):
-            await writer_of(process).append(make(1, number, pid=1, size=SIZE))
-        await asyncio.sleep(1.0)
-        process.crash()
-        await body(Damaged(world))
-
-    run(main(), 7)
+async def damaged(config: BrokerConfig) -> Damaged:
+    """Return the partition of an owner that wrote ``COUNT`` batches and was killed."""
+    world = World(7, config=config)
+    process = world.process()
+    await until(lambda: process.is_serving)
+    for number in range(COUNT):
+        await writer_of(process).append(make(1, number, pid=1, size=SIZE))
+    await asyncio.sleep(1.0)
+    process.crash()
+    return Damaged(world)
 
 
 async def shorter(d: Damaged) -> None:
@@ -194,81 +192,73 @@ ROWS: dict[str, Row] = {  # damage, were there checkpoints, why OFFLINE, what is
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_an_offline_partition_is_opened_again(row: Row) -> None:
+async def test_an_offline_partition_is_opened_again(row: Row) -> None:
     """Report the repair first, with nothing changed, then run it: what is lost is skipped, the rest reads as before."""
     damage, config, label, lost, end = row
 
-    async def body(d: Damaged) -> None:
-        await damage(d)
-        before, record = d.files(), await d.record()
-        shown = await d.repair()
-        assert label in shown.reason
-        gaps = [(gap.first, gap.end - 1) for plan in shown.plans for gap in plan.gaps]
-        assert (gaps, shown.end_offset) == (lost, end)
-        assert (d.files(), await d.record()) == (before, record), "it only looked"
+    d = await damaged(config)
+    await damage(d)
+    before, record = d.files(), await d.record()
+    shown = await d.repair()
+    assert label in shown.reason
+    gaps = [(gap.first, gap.end - 1) for plan in shown.plans for gap in plan.gaps]
+    assert (gaps, shown.end_offset) == (lost, end)
+    assert (d.files(), await d.record()) == (before, record), "it only looked"
 
-        offline = await d.heir()
-        assert writer_of(offline).machine.state is PartitionState.OFFLINE
-        assert label in writer_of(offline).machine.offline_reason
-        done = await d.repair(is_dry=False)
-        assert label in done.reason
-        heir = await d.heir()
-        partition = writer_of(heir).machine
-        assert (partition.state, partition.high_watermark) == (PartitionState.WRITE, end)
-        assert await writer_of(heir).append(make(2, 0, pid=2, size=SIZE)) == end
-        stored = await d.stored(end + 1)
-        missing = {offset for first, last in lost for offset in range(first, last + 1)}
-        assert [batch.base_offset for batch in stored if batch.count] == [
-            offset for offset in range(end + 1) if offset not in missing
-        ]
-        kept = [bytes for path, bytes in d.files().items() if "/damaged-" in path]
-        assert len(kept) == len(done.set_aside)
-        assert all(path in before.values() for path in kept), "the old bytes are kept"
-        assert (await d.repair()).reason == ""
-        arguments = Namespace(paths=[], topic=PATH.topic, partition=None, topic_id=None, json=True, records=True)
-        assert await verify(d.fs, await find_targets(d.fs, arguments), arguments) == 0
-
-    story(body, config)
+    offline = await d.heir()
+    assert writer_of(offline).machine.state is PartitionState.OFFLINE
+    assert label in writer_of(offline).machine.offline_reason
+    done = await d.repair(is_dry=False)
+    assert label in done.reason
+    heir = await d.heir()
+    partition = writer_of(heir).machine
+    assert (partition.state, partition.high_watermark) == (PartitionState.WRITE, end)
+    assert await writer_of(heir).append(make(2, 0, pid=2, size=SIZE)) == end
+    stored = await d.stored(end + 1)
+    missing = {offset for first, last in lost for offset in range(first, last + 1)}
+    assert [batch.base_offset for batch in stored if batch.count] == [
+        offset for offset in range(end + 1) if offset not in missing
+    ]
+    kept = [bytes for path, bytes in d.files().items() if "/damaged-" in path]
+    assert len(kept) == len(done.set_aside)
+    assert all(path in before.values() for path in kept), "the old bytes are kept"
+    assert (await d.repair()).reason == ""
+    arguments = Namespace(paths=[], topic=PATH.topic, partition=None, topic_id=None, json=True, records=True)
+    assert await verify(d.fs, await find_targets(d.fs, arguments), arguments) == 0
 
 
-def test_the_shorter_log_gives_lost_offsets_out_again() -> None:
-    async def body(d: Damaged) -> None:
-        await shorter(d)
-        report = await d.repair(is_dry=False, choice=Choice.SHORTER)
-        assert (report.end_offset, report.set_aside) == (3, [])
-        heir = await d.heir()
-        assert writer_of(heir).machine.state is PartitionState.WRITE
-        assert await writer_of(heir).append(make(2, 0, pid=2, size=SIZE)) == 3
-        assert [batch.count for batch in await d.stored(4)] == [1] * 4
-
-    story(body, COVERED)
+async def test_a_repair_to_the_shorter_log_assigns_lost_offsets_again() -> None:
+    d = await damaged(COVERED)
+    await shorter(d)
+    report = await d.repair(is_dry=False, choice=Choice.SHORTER)
+    assert (report.end_offset, report.set_aside) == (3, [])
+    heir = await d.heir()
+    assert writer_of(heir).machine.state is PartitionState.WRITE
+    assert await writer_of(heir).append(make(2, 0, pid=2, size=SIZE)) == 3
+    assert [batch.count for batch in await d.stored(4)] == [1] * 4
 
 
-def test_a_record_that_cannot_be_decoded_is_made_anew() -> None:
-    async def body(d: Damaged) -> None:
-        await d.kv.commit([], [Put(RECORD_KEY, b"what?")])
-        offline = writer_of(await d.heir()).machine
-        assert offline.state is PartitionState.OFFLINE
-        assert offline.offline_reason in (await d.repair()).reason
-        await d.repair(is_dry=False)
-        heir = writer_of(await d.heir())
-        assert await heir.append(make(1, COUNT, pid=1, size=SIZE)) == COUNT
-        assert [batch.count for batch in await d.stored(COUNT + 1)] == [1] * (COUNT + 1)
-
-    story(body, COVERED)
+async def test_a_record_that_cannot_be_decoded_is_written_again() -> None:
+    d = await damaged(COVERED)
+    await d.kv.commit([], [Put(RECORD_KEY, b"what?")])
+    offline = writer_of(await d.heir()).machine
+    assert offline.state is PartitionState.OFFLINE
+    assert offline.offline_reason in (await d.repair()).reason
+    await d.repair(is_dry=False)
+    heir = writer_of(await d.heir())
+    assert await heir.append(make(1, COUNT, pid=1, size=SIZE)) == COUNT
+    assert [batch.count for batch in await d.stored(COUNT + 1)] == [1] * (COUNT + 1)
 
 
-def test_an_idempotent_producer_goes_on_behind_the_gap() -> None:
+async def test_an_idempotent_producer_goes_on_behind_the_gap() -> None:
     """A checkpoint knew its last batches, also those that are lost: a repeated one is recognised, the next is taken."""
 
-    async def body(d: Damaged) -> None:
-        await shorter(d)
-        await d.repair(is_dry=False)
-        heir = writer_of(await d.heir())
-        assert await heir.append(make(1, COUNT - 1, pid=1, size=SIZE)) == COUNT - 1
-        assert await heir.append(make(1, COUNT, pid=1, size=SIZE)) == COUNT
-
-    story(body, COVERED)
+    d = await damaged(COVERED)
+    await shorter(d)
+    await d.repair(is_dry=False)
+    heir = writer_of(await d.heir())
+    assert await heir.append(make(1, COUNT - 1, pid=1, size=SIZE)) == COUNT - 1
+    assert await heir.append(make(1, COUNT, pid=1, size=SIZE)) == COUNT
 
 
 class Mortal:
@@ -309,7 +299,7 @@ async def killed_and_again(d: Damaged, fatal: int, **wanted: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["listed", "closed"])
-def test_killed_anywhere_it_is_run_again(kind: str) -> None:
+def test_a_repair_that_was_killed_at_any_call_can_be_run_again(kind: str) -> None:
     """Kill the repair at each of its calls of storage and store in turn: the next run ends what this one began."""
     ended = False
 
@@ -327,53 +317,52 @@ def test_killed_anywhere_it_is_run_again(kind: str) -> None:
         ended = await killed_and_again(d, fatal, with_records=True, all_segments=True)
         assert [batch.base_offset for batch in await d.stored(end) if not batch.count] == [COUNT]
 
+    async def killed(fatal: int) -> None:
+        await (listed if kind == "listed" else closed)(await damaged(COVERED), fatal)
+
     for fatal in range(1, 60):
-        story(lambda d, fatal=fatal: (listed if kind == "listed" else closed)(d, fatal), COVERED)  # type: ignore[misc]
+        run(killed(fatal), 7)
         if ended:
             assert fatal > 15
             return
     raise AssertionError("it never ended")
 
 
-def test_somebody_else_is_faster() -> None:
+async def test_a_repair_ends_if_a_broker_takes_the_partition_meanwhile() -> None:
     """A broker that takes the partition over meanwhile keeps it: nothing that it may have read is replaced."""
 
-    async def body(d: Damaged) -> None:
-        await shorter(d)
-        before = d.files()
-        write = Repair._write_draft
+    d = await damaged(COVERED)
+    await shorter(d)
+    before = d.files()
+    write = Repair._write_draft
 
-        async def interrupted(self: Repair, plan: Any) -> str:
-            draft = await write(self, plan)
-            await d.heir()
-            return draft
+    async def interrupted(self: Repair, plan: Any) -> str:
+        draft = await write(self, plan)
+        await d.heir()
+        return draft
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Repair, "_write_draft", interrupted)
-            with pytest.raises(NotRepaired, match="taken"):
-                await d.repair(is_dry=False)
-        assert {path: data for path, data in d.files().items() if path.endswith(".log")} == before
-
-    story(body, COVERED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Repair, "_write_draft", interrupted)
+        with pytest.raises(NotRepaired, match="taken"):
+            await d.repair(is_dry=False)
+    assert {path: data for path, data in d.files().items() if path.endswith(".log")} == before
 
 
-def test_what_cannot_be_read_now_is_given_up_only_if_told_so() -> None:
-    async def body(d: Damaged) -> None:
-        read = MemoryFileSystem.read
+async def test_unreadable_blocks_are_given_up_only_if_the_operator_says_so() -> None:
+    d = await damaged(COVERED)
+    read = MemoryFileSystem.read
 
-        async def away(self: MemoryFileSystem, path: str, position: int, length: int) -> bytes:
-            if path == PATH.log(A) and position + length > 2 * BATCH_BYTES:
-                raise StorageUnavailable("block 7: no datanode answers")
-            return await read(self, path, position, length)
+    async def away(self: MemoryFileSystem, path: str, position: int, length: int) -> bytes:
+        if path == PATH.log(A) and position + length > 2 * BATCH_BYTES:
+            raise StorageUnavailable("block 7: no datanode answers")
+        return await read(self, path, position, length)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(MemoryFileSystem, "read", away)
-            with pytest.raises(NotRepaired, match="--unreadable-is-lost"):
-                await d.repair()
-            report = await d.repair(unreadable_is_lost=True)
-            assert sum(plan.lost for plan in report.plans) == COUNT
-
-    story(body, COVERED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "read", away)
+        with pytest.raises(NotRepaired, match="--unreadable-is-lost"):
+            await d.repair()
+        report = await d.repair(unreadable_is_lost=True)
+        assert sum(plan.lost for plan in report.plans) == COUNT
 
 
 async def poisoned(d: Damaged) -> int:
@@ -390,16 +379,14 @@ async def poisoned(d: Damaged) -> int:
     return driver.machine.high_watermark
 
 
-def test_a_batch_that_nobody_can_read_is_skipped() -> None:
+async def test_an_unreadable_batch_of_a_closed_segment_is_skipped() -> None:
     """Skip a batch in a closed segment while its partition is open: the records are gone, offsets and neighbours
     stay."""
 
-    async def body(d: Damaged) -> None:
-        end = await poisoned(d)
-        epoch = (await d.record()).epoch
-        report = await d.repair(is_dry=False, with_records=True, all_segments=True)
-        assert [(gap.first, gap.end) for plan in report.older for gap in plan.gaps] == [(COUNT, COUNT + 1)]
-        assert (await d.record()).epoch == epoch, "its owner goes on"
-        assert [batch.base_offset for batch in await d.stored(end) if not batch.count] == [COUNT]
-
-    story(body, COVERED)
+    d = await damaged(COVERED)
+    end = await poisoned(d)
+    epoch = (await d.record()).epoch
+    report = await d.repair(is_dry=False, with_records=True, all_segments=True)
+    assert [(gap.first, gap.end) for plan in report.older for gap in plan.gaps] == [(COUNT, COUNT + 1)]
+    assert (await d.record()).epoch == epoch, "its owner goes on"
+    assert [batch.base_offset for batch in await d.stored(end) if not batch.count] == [COUNT]

@@ -1,0 +1,38 @@
+"""The response to PartitionsNotServed: the first partitions by name, with bounded reasons."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from bmq.broker.not_served_api import NAMED_MAX, REASON_MAX, not_served
+from bmq.storage.layout import PartitionPath
+
+
+def found(count: int, why: str = "why", trouble: str = "") -> Any:
+    """Return what is not served of a broker with ``count`` such partitions, which come last first."""
+    partitions = [(PartitionPath(f"t{n % 2}", "id", n), why) for n in reversed(range(count))]
+    broker: Any = SimpleNamespace(storage_trouble=trouble)
+    assigned: Any = SimpleNamespace(not_served=lambda: partitions)
+    return not_served(broker, assigned)
+
+
+def test_partitions_are_named_by_topic_and_number() -> None:
+    assert [(each.topic, each.partition) for each in found(4).partitions] == [
+        ("t0", 0),
+        ("t0", 2),
+        ("t1", 1),
+        ("t1", 3),
+    ]
+    assert found(0).total == 0
+
+
+def test_past_the_bound_partitions_are_only_counted() -> None:
+    assert len(found(NAMED_MAX).partitions) == NAMED_MAX
+    more = found(NAMED_MAX + 5)
+    assert (more.total, len(more.partitions)) == (NAMED_MAX + 5, NAMED_MAX)
+
+
+def test_reasons_are_cut_to_their_bound() -> None:
+    long = found(1, "x" * (REASON_MAX + 1), "y" * (REASON_MAX + 1))
+    assert (len(long.partitions[0].why), len(long.storage_trouble)) == (REASON_MAX, REASON_MAX)
