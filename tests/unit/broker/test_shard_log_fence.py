@@ -16,7 +16,9 @@ from bmq.core.model import PartitionKey
 @pytest.mark.parametrize(
     ("epoch", "ownership", "is_same", "has_failed"), list(product((1, 2, 3), (4, 5, 6), (True, False), (True, False)))
 )
-def test_only_the_holder_that_opened_the_log_last_may_append(epoch: int, ownership: int, is_same: bool, has_failed: bool) -> None:
+def test_only_the_holder_that_opened_the_log_last_may_append(
+    epoch: int, ownership: int, is_same: bool, has_failed: bool
+) -> None:
     """Open a shard under epoch 2 with ownership 5, and check for each other epoch and ownership which may append, and
     which may open."""
     fence, key, holder, ended = ShardFence(), PartitionKey(uuid.UUID(int=1), 0), object(), []

@@ -1,4 +1,4 @@
-"""The sweep of what earlier owners left, while each fence takes long."""
+"""The sweep of what earlier owners and dead brokers left: drafts, spares and journals."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 
+from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.cleanup.orphans import FENCED_AT_ONCE, Sweeper
 from bmq.storage import layout
-from bmq.storage.filesystem import Lease, StorageUnavailable
+from bmq.storage.filesystem import (
+    Lease,
+    LeaseLost,
+    StorageError,
+    StorageUnavailable,
+    write_once,
+)
 from bmq.storage.memory import MemoryFileSystem
-from tests.harness.loop import run
-from tests.unit.broker.cleanup.test_janitor import HOUR_MS, KEY, PATH, SMALL, World
+from tests.unit.broker.cleanup.upkeep import HOUR_MS, KEY, PATH, SMALL, Owner, S, World
+
+pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
 FENCE_S = 10.0
 """As while a datanode of the file is dead."""
@@ -50,13 +58,102 @@ async def sweep(unclosable: str = "") -> tuple[list[str], float]:
     return await world.names(), loop.time() - begun
 
 
-def test_files_are_fenced_several_at_once() -> None:
+async def test_files_are_fenced_several_at_once() -> None:
     """Retention of the broker's other partitions waits for the sweep: one by one it would wait for minutes."""
-    names, took_s = run(sweep())
+    names, took_s = await sweep()
     assert names == []
     assert took_s == pytest.approx(3 * FENCE_S, abs=1.0)
 
 
-def test_a_file_that_cannot_be_fenced_keeps_no_other() -> None:
-    names, _ = run(sweep(LEFT[0]))
+async def test_a_file_that_cannot_be_fenced_delays_no_other() -> None:
+    names, _ = await sweep(LEFT[0])
     assert names == [layout.base_name(LEFT[0])]
+
+
+async def test_the_sweeper_takes_temporary_files_of_earlier_epochs_after_a_grace() -> None:
+    world = World()
+    owner = await world.owner("a")
+    await owner.broker.move(KEY)
+    owner.driver = await owner.broker.open(PATH, KEY, SMALL)  # epoch 2
+    old, own = PATH.spare(1, 5, "dead"), PATH.spare(2, 90, "other")
+    makers = [("idx", "dead"), ("idx", "a"), ("join", "dead"), ("join", "a")]
+    drafts = [f"{PATH.folder}/.{kind}-{S(0, 2, 0)}-{holder}" for kind, holder in makers]
+    concat = f"{PATH.folder}/.{S(0, 1, 0)}.log.concat"
+    unknown = f"{PATH.folder}/.somebody-elses"
+    for path in (old, own, *drafts, concat, unknown):
+        await write_once(world.reading, path, b"")
+    await owner.rounds()
+    await owner.rounds(500)
+    assert len(await world.names()) == 8
+    await owner.rounds(1500)
+    left = [own, drafts[1], drafts[3], unknown]
+    assert await world.names() == sorted(layout.base_name(path) for path in left)
+    young = PATH.spare(1, 6, "dead")
+    await write_once(world.reading, young, b"")
+    await owner.round(300)
+    assert layout.base_name(young) in await world.names()
+    await owner.round(7 * 3600)
+    assert layout.base_name(young) not in await world.names()
+
+
+async def test_an_open_spare_is_fenced_before_it_is_deleted() -> None:
+    """A zombie that still holds its spare open must not be acknowledged into a file without a name."""
+
+    world = World()
+    first = await world.owner("a")
+    await first.broker.move(KEY)
+    zombie = MemoryFileSystem(world.storage, "zombie")
+    appender = await zombie.create(PATH.spare(0, 1, "zombie"))
+    appender.write(b"early")
+    await appender.flush()  # the first one asks the NameNode, which does not find a deleted file
+    second = await world.owner("b")
+    await second.rounds()
+    await second.rounds(2000)
+    assert await world.names() == []
+    appender.write(b"late")
+    with pytest.raises(StorageError) as caught:
+        await appender.flush()
+    assert isinstance(caught.value, LeaseLost)
+
+
+async def test_a_dead_brokers_journals_are_deleted_once_no_record_names_them() -> None:
+    world = World()
+    first = await world.owner("a")
+    await first.send(3)
+    first.die()
+    config = JanitorConfig(journal_grace_ms=HOUR_MS, journal_sweep_ms=1000)
+    idle = Owner(world, "idle", config)
+    await idle.broker.start()
+    await asyncio.sleep(2 * 3600)
+    await idle.several_rounds()
+    # The dead one still owns the partition: its journal is what its successor begins from.
+    assert {name.rsplit("-", 1)[0] for name in await world.names(layout.JOURNALS)} == {"a", "idle"}
+    second = await world.owner("b", SMALL, config)
+    await second.send(4)  # registers: its record no longer names the first one's journals
+    await asyncio.sleep(3600)  # closed after it was read, it is as old as that
+    await idle.several_rounds()
+    assert {name.rsplit("-", 1)[0] for name in await world.names(layout.JOURNALS)} == {"idle", "b"}
+    assert await world.records(0, 7) == world.sent
+
+
+async def test_a_broker_that_was_only_paused_begins_another_journal() -> None:
+    """A paused broker wakes up after the sweep: its old journal refuses it, and the next one begins with a snapshot."""
+
+    world = World()
+    config = JanitorConfig(journal_grace_ms=HOUR_MS, journal_sweep_ms=1000)
+    sleeper = Owner(world, "sleeper", config)
+    await sleeper.broker.start()
+    await asyncio.sleep(1)
+    sleeper.fs.pause()
+    sleeper.kv.pause()
+    other = Owner(world, "other", config)
+    await other.broker.start()
+    await asyncio.sleep(2 * 3600)
+    await other.several_rounds()
+    assert {name.rsplit("-", 1)[0] for name in await world.names(layout.JOURNALS)} == {"other"}
+    sleeper.fs.resume()
+    sleeper.kv.resume()
+    sleeper.driver = await sleeper.broker.open(PATH, KEY, SMALL)
+    await sleeper.send(1)
+    await asyncio.sleep(5)
+    assert "sleeper-00000002.jnl" in await world.names(layout.JOURNALS)

@@ -37,7 +37,9 @@ def test_a_broker_with_work_and_no_progress_is_stalled_after_its_limit() -> None
         ("one waits on", [(0, 1, 0, 0, False), (2, 1, 0, 0, True), (11, 1, 0, 0, False), (12, 1, 0, 0, True)]),
     ],
 )
-def test_storage_is_tried_when_a_read_is_late_or_fails_and_nothing_else_progresses(looks: str, expected: list[tuple[int, int, int, int, bool]]) -> None:
+def test_storage_is_tried_when_a_read_is_late_or_fails_and_nothing_else_progresses(
+    looks: str, expected: list[tuple[int, int, int, int, bool]]
+) -> None:
     """Rows: seconds, the read that waits for longest, failures, progress, whether to try storage."""
     doubts = ReadDoubts(2_000, 10_000)
     seen = [

@@ -1,0 +1,334 @@
+"""Retention of owned partitions: which segments expire, when files are deleted, and crashes at any step."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.harness.loop import run
+from tests.unit.broker.cleanup.upkeep import (
+    CLOCK,
+    CONFIG,
+    HOUR_MS,
+    MINUTE_MS,
+    PATH,
+    SMALL,
+    S,
+    World,
+    life,
+    moved_log_start,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
+
+
+async def test_rule_10_retention_by_time_moves_the_start_then_deletes_after_the_delay() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS, file_delete_delay_ms=60_000))
+    await owner.send(6)
+    await asyncio.sleep(1800)
+    await owner.send(6)
+    await owner.rounds()
+    assert (owner.log_start, await world.logs()) == (0, [0, 3, 6, 9])
+    await owner.round(1850)  # the first two are an hour old now
+    assert owner.log_start == 6
+    assert await world.logs() == [0, 3, 6, 9]
+    await owner.round(59)
+    assert await world.logs() == [0, 3, 6, 9]
+    await owner.round(1)
+    assert await world.logs() == [6, 9]
+    assert await world.records(6, 12) == world.sent[6:]
+    assert owner.janitor.files_deleted == 2
+
+
+async def test_retention_by_time_takes_the_largest_timestamp_of_the_records() -> None:
+    """Old records written now go at once; records from the future stay; none at all means the file's own time."""
+
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    await owner.send(3, timestamp=CLOCK.now_ms() - 2 * HOUR_MS)
+    await owner.send(3, timestamp=-1)
+    await owner.send(3, timestamp=CLOCK.now_ms() + HOUR_MS // 2)
+    await owner.send(1)
+    await owner.rounds()
+    assert owner.log_start == 3
+    await owner.round(3590)
+    assert owner.log_start == 3
+    await owner.round(60)
+    assert owner.log_start == 6
+    await owner.round(1800)
+    assert owner.log_start == 10  # the last one had been waiting behind it
+
+
+async def test_a_segment_with_the_log_start_inside_expires_in_time() -> None:
+    """Delete records up to an offset inside a segment: its rest is checked when it expires, not a whole retention time
+    later."""
+
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    await owner.send(6)
+    await owner.round()
+    await moved_log_start(owner, 1)
+    await owner.round(1800)
+    await owner.send(3)  # what is registered has retention look again
+    await owner.rounds()
+    assert owner.log_start == 1
+    await owner.round(1810)
+    assert owner.log_start >= 3
+
+
+@pytest.mark.parametrize("hours", [20, -20])
+async def test_a_wall_clock_that_was_wrong_for_a_round_delays_nothing(hours: int) -> None:
+    """A clock ahead: what it calls expired is deleted, as with Kafka, but no deadline is kept in its time. A clock
+    behind (a machine that starts before it has synchronised the time): what expires is not checked hours later."""
+
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS, file_delete_delay_ms=60_000))
+    await owner.send(6)
+    owner.clock.ahead_ms = hours * HOUR_MS
+    await owner.round()
+    owner.clock.ahead_ms = 0
+    assert owner.log_start == (3 if hours > 0 else 0)
+    await owner.round(30)
+    await owner.round(40)
+    assert await world.logs() == ([3] if hours > 0 else [0, 3])
+    await owner.send(6)
+    await owner.rounds(61)
+    await owner.round(HOUR_MS / 1000)
+    assert owner.log_start == 12
+    await owner.rounds(61)
+    assert await world.logs() == [9]
+
+
+async def test_what_expires_is_computed_again_when_the_clock_is_set() -> None:
+    """A machine begins twenty hours behind; nothing is written any more when its clock is put right."""
+
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    await owner.send(6)
+    owner.clock.ahead_ms = -20 * HOUR_MS
+    await owner.rounds()
+    owner.clock.ahead_ms = 0
+    await owner.rounds(30)
+    assert owner.log_start == 0
+    await owner.rounds(HOUR_MS / 1000)
+    assert owner.log_start == 6
+
+
+async def test_a_clock_that_is_slewed_costs_no_listing() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=24 * HOUR_MS))
+    await owner.send(6)
+    await owner.rounds()
+    for _ in range(10):
+        owner.clock.ahead_ms += 90  # of 30 s: far more than ntpd slews
+        assert await owner.round(30) == 0
+
+
+async def test_retention_by_size_keeps_at_least_what_is_asked_and_follows_the_growth() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_bytes=1_100))
+    await owner.send(30)
+    await owner.rounds()
+    size = len(world.sent[0]) + 21
+    assert size * 3 <= 600 < size * 4
+    kept = (30 - owner.log_start) * size
+    assert 1_100 <= kept < 1_100 + 3 * size
+    for _ in range(20):
+        await owner.send(3)
+        await owner.rounds()
+        kept = (owner.watermark - owner.log_start) * size
+        assert 1_100 <= kept < 1_100 + 6 * size
+    await owner.rounds(60)
+    assert (await world.logs())[0] == owner.log_start
+    assert await world.records(owner.log_start, owner.watermark) == world.sent[owner.log_start :]
+
+
+async def test_retention_for_ever_deletes_nothing_and_costs_no_listing() -> None:
+    world = World()
+    owner = await world.owner("a", SMALL)
+    await owner.send(12)
+    await owner.rounds()
+    for _ in range(5):
+        assert await owner.round(HOUR_MS / 1000) <= 1  # sweeping
+    assert (owner.log_start, await world.logs()) == (0, [0, 3, 6, 9])
+
+
+async def test_the_open_segment_stays_and_the_newest_closed_one_is_emptied_but_kept_as_a_name() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=60_000))
+    await owner.send(4)
+    await owner.rounds()
+    assert owner.driver.machine.current is not None
+    await owner.round(250)
+    assert owner.log_start == 3  # 3 is in the open one
+    await owner.round(400)
+    await owner.round(3600)
+    assert owner.driver.machine.current is None  # idle, closed
+    assert (owner.log_start, owner.watermark) == (4, 4)
+    await owner.round(61)
+    assert await world.logs() == [3]
+    await owner.send(1)
+    await owner.round()
+    await owner.round(61)
+    assert await world.logs() == [4]
+    assert await world.records(4, 5) == world.sent[4:]
+
+
+async def test_files_of_deleted_records_are_deleted_after_the_delay() -> None:
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_bytes=100_000))
+    await owner.send(12)
+    await owner.rounds()
+    await moved_log_start(owner, 7)
+    await owner.round()
+    assert await world.logs() == [0, 3, 6, 9]
+    await owner.rounds(61)
+    assert await world.logs() == [6, 9]  # 7 and 8 are in the first
+    assert await world.records(7, 12) == world.sent[7:]
+
+
+async def test_a_file_that_may_still_be_open_is_not_deleted_until_the_record_says_closed() -> None:
+    world = World()
+    owner = await world.owner("a", SMALL)
+    await owner.send(12)
+    await owner.rounds()
+    await world.reading.delete(PATH.idx(S(6, 1, 2)))  # as if it were still being closed
+    await moved_log_start(owner, 9)
+    await owner.round()
+    await owner.rounds(61)
+    assert await world.logs() == [6, 9]
+    await owner.send(6)
+    await owner.round()
+    await owner.rounds(61)
+    assert (await world.logs())[0] == 9
+
+
+async def test_deletes_are_bounded_per_job() -> None:
+    world = World()
+    owner = await world.owner("a", SMALL, replace(CONFIG, deletes_per_job=2, jobs_per_round=1))
+    await owner.send(30)
+    await owner.rounds()
+    await moved_log_start(owner, 27)
+    await owner.round()
+    await asyncio.sleep(61)
+    counts = []
+    while await owner.round():
+        counts.append(owner.janitor.files_deleted)
+    assert counts[0] == 2
+    assert max(b - a for a, b in zip([0, *counts], counts, strict=False)) == 2
+    assert await world.logs() == [27]
+
+
+async def test_a_lost_partition_is_left_alone() -> None:
+    world = World()
+    first = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    await first.send(9, timestamp=0)
+    second = await world.owner("b", SMALL)
+    await asyncio.sleep(1)  # its indexes are written behind
+    before = await world.names()
+    await first.round()
+    await first.round(100)
+    assert (second.log_start, await world.names()) == (0, before)
+    assert first.janitor.files_deleted == 0
+    assert first.driver.machine.state.name == "FENCED"
+
+
+async def test_rule_10_files_are_deleted_only_after_a_fresh_proof_of_ownership() -> None:
+    """The first owner moved the log start, and was overtaken without noticing before the delay had passed."""
+
+    world = World()
+    first = await world.owner("a", SMALL)
+    await first.send(12)
+    await first.rounds()
+    await moved_log_start(first, 6)
+    await first.round()
+    await asyncio.sleep(60)
+    second = await world.owner("b", SMALL)
+    assert first.driver.machine.state.name == "WRITE"
+    await first.round(1)
+    assert first.janitor.files_deleted == 0
+    assert first.driver.machine.state.name == "FENCED"
+    assert await world.logs() == [0, 3, 6, 9]
+    await second.round()
+    await second.round(61)
+    assert await world.logs() == [6, 9]
+
+
+async def test_files_below_a_log_start_that_the_owner_left_are_deleted_by_its_successor() -> None:
+    world = World()
+    first = await world.owner("a", SMALL)
+    await first.send(12)
+    await moved_log_start(first, 6)
+    first.die()
+    second = await world.owner("b", SMALL)
+    assert second.log_start == 6
+    await second.round()
+    await second.round(61)
+    assert (await world.logs())[0] == 6
+    assert await world.records(6, 12) == world.sent[6:]
+
+
+@pytest.mark.parametrize("dies_before", [True, False])
+def test_a_crash_at_any_step_of_retention_loses_nothing_that_is_kept(dies_before: bool) -> None:
+    async def story(dies_at: int) -> int:
+        world = World()
+        first = await world.owner("a", SMALL)
+        await first.send(12)
+        await first.rounds()
+        await moved_log_start(first, 9)
+        await first.round()
+        await asyncio.sleep(61)
+        first.steps.dies_at, first.steps.dies_before = len(first.steps.steps) + dies_at, dies_before
+        await life(first.round())
+        steps = len(first.steps.steps)
+        first.die()
+        second = await world.owner("b", SMALL)
+        assert second.log_start == 9
+        assert await world.records(9, 12) == world.sent[9:]
+        await second.send(4)
+        await second.round()
+        await second.rounds(61)
+        assert (await world.logs())[0] == 9
+        assert all(int(name[:20]) >= 9 for name in await world.names() if not name.startswith("."))
+        assert await world.records(9, 16) == world.sent[9:]
+        return steps
+
+    steps = run(story(0))
+    assert steps >= 6
+    for dies_at in range(1, steps + 1):
+        run(story(dies_at))
+
+
+@pytest.mark.parametrize("dies_before", [True, False])
+def test_retention_after_a_crash_at_any_step_of_a_merge_keeps_what_has_not_expired(dies_before: bool) -> None:
+    """The old index covers only the oldest part of the merged file; retention comes before the merge is mended."""
+
+    async def story(dies_at: int) -> list[str]:
+        world = World()
+        first = await world.owner("a", replace(SMALL, segment_bytes=200))
+        await first.send(1)
+        await asyncio.sleep(4 * MINUTE_MS / 1000)
+        for _ in range(13):
+            await first.send(1)
+        first.configure(segment_bytes=2_000)
+        first.steps.dies_at, first.steps.dies_before = dies_at, dies_before
+        await life(first.round())
+        steps = list(first.steps.steps)
+        first.die()
+        await asyncio.sleep(2 * MINUTE_MS / 1000)
+        config = replace(SMALL, segment_bytes=2_000, retention_ms=5 * MINUTE_MS, file_delete_delay_ms=0)
+        second = await world.owner("b", config)
+        await second.rounds()
+        assert second.log_start <= 1
+        assert await world.records(1, 14) == world.sent[1:]
+        await second.rounds(5 * MINUTE_MS / 1000)
+        assert second.log_start == 14
+        return steps
+
+    steps = run(story(0))
+    assert "concat" in steps
+    for dies_at in range(1, len(steps) + 1):
+        run(story(dies_at))
