@@ -20,7 +20,6 @@ from bmq.core.logging.fields import fields_of
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from bmq.core.rpc.messages.broker import HandedOverRequest
-from bmq.meta import ownership
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import JOURNALS, PartitionPath
@@ -29,32 +28,12 @@ from bmq.storage.memory import Faults
 from tests.harness.loop_stops import TurnCounter
 from tests.harness.members import NoSuccessors, OneView
 from tests.harness.waiting import now
-from tests.unit.broker.cluster import Cluster, Node, cluster
+from tests.unit.broker.cluster import Cluster, cluster
+from tests.unit.broker.moves import count_gets, record_of
 from tests.unit.broker.world import batch, idempotent, world
 from tests.unit.endpoint.serving import append
 
 pytestmark = pytest.mark.slow
-
-
-def count_gets(node: Node) -> list[str]:
-    """Return the keys that a node reads from the store, from here on."""
-    asked: list[str] = []
-    get = node.kv.get
-
-    async def counted(key: str) -> Any:
-        asked.append(key)
-        return await get(key)
-
-    node.kv.get = counted  # type: ignore[method-assign]
-    return asked
-
-
-async def record_of(c: Cluster, number: int = 0) -> ownership.PartitionRecord:
-    record, _ = await ownership.read(c["a"].kv, ownership.partition_key("bmq", c.keys()[number]))
-    return record
-
-
-# ------------------------------------------------------------------------------------------------------ following
 
 
 async def test_only_what_the_view_assigns_is_opened() -> None:
@@ -313,9 +292,6 @@ async def test_a_changed_default_reaches_thousands_of_topics_in_steps() -> None:
         await asyncio.sleep(1)
         assert sizes.count(200) == 1_000
         follower.close()
-
-
-# ------------------------------------------------------------------------------------------------------- planned moves
 
 
 async def test_a_planned_move() -> None:
@@ -642,9 +618,6 @@ async def indexes(c: Cluster) -> Any:
             yield status.path
 
 
-# ------------------------------------------------------------------------------------------- two owners, stale news
-
-
 @pytest.mark.parametrize("seed", range(8))
 async def test_kafscale_120_two_brokers_wrote_one_partition(seed: int) -> None:
     """Two brokers are each assigned the partition, and both write for a minute of contradiction, over a slow store and
@@ -835,9 +808,6 @@ async def test_kafscale_162_a_stale_record_is_never_written_over_a_newer_one() -
         assert (await c["c"].assigned.wait(key, 1.0)).epoch == newest.epoch
 
 
-# -------------------------------------------------------------------------------------------------- lost membership
-
-
 async def test_a_lost_membership_ends_everything_at_once() -> None:
     async with cluster() as c:
         c.topic(3)
@@ -878,9 +848,6 @@ async def test_what_a_returned_member_owned_is_not_waited_for() -> None:
         began = now()
         assert await c.write("b", key, batch()) == 1
         assert now() - began < 0.5
-
-
-# ------------------------------------------------------------------------------------------------------- gray brokers
 
 
 async def test_a_broker_that_cannot_flush_says_so() -> None:

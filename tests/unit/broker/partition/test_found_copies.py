@@ -10,7 +10,7 @@ from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.found_copies import COUNTS_MAX, Count, FoundCopies
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.core.errors import ErrorCode, RequestError
-from tests.unit.broker.partition.test_machine import batch
+from tests.unit.broker.partition.machines import batch
 from tests.unit.broker.partition.test_shortage import open_segment, put, two_copies
 
 

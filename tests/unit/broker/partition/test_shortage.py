@@ -13,7 +13,7 @@ from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.shortage import Shortage
 from bmq.core.errors import ErrorCode, RequestError
-from tests.unit.broker.partition.test_machine import KEY, SPARE, batch, kinds, only, writing
+from tests.unit.broker.partition.machines import KEY, SPARE, batch, kinds, only, writing
 
 HOLD_MS = BrokerConfig().short_hold_ms
 SHORT = ev.SpareFailed("1 of 2 nodes", is_short=True)

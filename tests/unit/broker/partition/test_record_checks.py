@@ -94,7 +94,9 @@ TABLE = [
 
 @pytest.mark.parametrize(("data", "code"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 @pytest.mark.parametrize("acks", [-1, 1])
-async def test_poison_is_refused(data: bytes, code: ErrorCode, acks: int) -> None:
+async def test_a_batch_with_wrong_records_is_refused_and_nothing_of_it_stored(
+    data: bytes, code: ErrorCode, acks: int
+) -> None:
     """Nothing of it is stored, and the next batch of its partition is."""
 
     async with world() as w:
@@ -115,7 +117,7 @@ async def test_lz4_frames_of_other_clients_are_taken(is_checked: bool) -> None:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
-async def test_large_ones_are_checked_elsewhere(codec: str) -> None:
+async def test_large_batches_are_checked_off_the_loop_in_their_order(codec: str) -> None:
     """Beyond what the loop may take: off it, in the order of the requests, with the same verdicts."""
     calls = 0
 
@@ -162,9 +164,6 @@ async def test_a_topic_that_stamps_batches_asks_no_record_for_its_time() -> None
         assert (await w.produce_one(forged(ONE, base_timestamp=1 << 62, max_timestamp=1 << 62))).error_code == 0
 
 
-# ------------------------------------------------------------------------------------------------- bombs
-
-
 def bombs() -> dict[str, bytes]:
     """Return small batches that decompress to over 256 MB, or claim that they do, by codec."""
     zeros = bytes(16 << 20)
@@ -177,7 +176,7 @@ def bombs() -> dict[str, bytes]:
     }
 
 
-async def test_bombs_leave_nothing_behind() -> None:
+async def test_batches_that_decompress_to_too_much_leave_no_memory_behind() -> None:
     """Refused again and again, on a topic with its own codec and on one without, they take no memory."""
 
     async with world() as w:
@@ -221,7 +220,7 @@ async def test_gzip_of_empty_members_is_refused_soon(monkeypatch: pytest.MonkeyP
         assert (await w.produce_one(forged(member + several + member, codec=1))).error_code == 0
 
 
-async def test_what_nobody_waits_for_is_not_begun() -> None:
+async def test_batches_of_a_closed_connection_are_not_checked() -> None:
     """Close the client's connection: its batches that no thread has begun are dropped."""
     done: list[int] = []
 
@@ -240,9 +239,6 @@ async def test_what_nobody_waits_for_is_not_begun() -> None:
         await asyncio.sleep(1)
         assert len(done) == 1
         assert (await w.produce_one(idempotent(0, producer_id=8), acks=1)).base_offset == 1
-
-
-# ------------------------------------------------------------------------------------------------- the loop
 
 
 def small_records(size: int) -> tuple[bytes, int]:
