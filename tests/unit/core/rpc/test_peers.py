@@ -468,7 +468,7 @@ async def test_forgotten_members_are_never_reached_again() -> None:
         assert world.broken == []  # this side has closed it
 
 
-async def test_close_cancels_the_reads_under_way() -> None:
+async def test_close_ends_what_is_under_way() -> None:
     async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("1")
