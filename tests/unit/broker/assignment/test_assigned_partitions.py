@@ -30,7 +30,7 @@ def refusal(outcome: BaseException | None) -> ErrorCode:
     return outcome.code
 
 
-async def test_all_are_opened_in_the_background() -> None:
+async def test_assigned_partitions_are_opened_in_the_background() -> None:
     """A few at a time, without anybody asking."""
 
     async with world() as w:
@@ -59,7 +59,7 @@ async def test_a_segment_has_as_many_copies_as_its_topic_asks_for(copies: int) -
 
 
 @pytest.mark.parametrize("ask", ["wait", "get"])
-async def test_whoever_asks_goes_first(ask: str) -> None:
+async def test_partitions_that_requests_wait_for_are_opened_first(ask: str) -> None:
     """The last of 1,000 is open long before the others; a fetch only ever calls ``get``."""
 
     async with world() as w:
@@ -75,7 +75,7 @@ async def test_whoever_asks_goes_first(ask: str) -> None:
         assert len(w.flush_listener.told) < 30
 
 
-async def test_a_request_goes_before_a_flood_of_looks() -> None:
+async def test_a_request_is_opened_before_all_partitions_that_metadata_names() -> None:
     """One Metadata response checks every partition that there is: a produce must not wait behind them all."""
 
     async with world() as w:
@@ -87,7 +87,7 @@ async def test_a_request_goes_before_a_flood_of_looks() -> None:
         assert len(w.flush_listener.told) < 50
 
 
-async def test_many_that_are_wanted_open_at_full_width() -> None:
+async def test_many_partitions_that_requests_wait_for_open_concurrently() -> None:
     async with world(broker=BrokerConfig(open_parallel=8)) as w:
         w.kv.faults = KvFaults(latency_s=0.01)
         w.topic("orders", 100)
@@ -97,7 +97,7 @@ async def test_many_that_are_wanted_open_at_full_width() -> None:
         await asyncio.gather(*asking)
 
 
-async def test_who_is_told_finds_it_at_once() -> None:
+async def test_a_request_that_is_woken_finds_its_partition_open() -> None:
     """A fetch is woken by ``opened`` and asks in the same turn: hearing "not here" it would park again."""
     found: list[bool] = []
 
@@ -184,7 +184,7 @@ async def test_a_lost_membership_is_followed_by_another() -> None:
         assert not w.broker.is_lost
 
 
-async def test_a_partition_that_another_broker_takes_again_and_again() -> None:
+async def test_a_partition_that_another_broker_takes_again_and_again_is_opened_ever_more_slowly() -> None:
     """Back-off between tries is bounded, and grows."""
 
     async with world() as w:
@@ -209,7 +209,7 @@ async def test_a_partition_that_another_broker_takes_again_and_again() -> None:
 
 
 @pytest.mark.leaves_tasks
-async def test_offline_waits_for_an_operator() -> None:
+async def test_an_offline_partition_waits_for_an_operator() -> None:
     """Said at once and with the reason, as a storage error; not tried again."""
 
     async with world() as w:
@@ -292,7 +292,7 @@ async def test_assign_is_idempotent_and_reconfigures() -> None:
         assert [event[0] for event in w.flush_listener.told] == ["opened", "flushed"]
 
 
-async def test_a_config_that_changes_while_it_opens() -> None:
+async def test_a_config_that_changes_while_a_partition_opens_reaches_it() -> None:
     async with world() as w:
         w.kv.faults = KvFaults(latency_s=0.1)
         w.topic("orders", 5)
@@ -304,7 +304,7 @@ async def test_a_config_that_changes_while_it_opens() -> None:
             assert (await w.owner("orders", number)).max_message_bytes == 100
 
 
-async def test_withdraw() -> None:
+async def test_a_withdrawn_partition_flushes_what_it_accepted_and_is_released() -> None:
     """Withdraw a partition with a batch in flight: it is gone for all readers at once; the batch is flushed and
     acknowledged first."""
 
@@ -325,7 +325,7 @@ async def test_withdraw() -> None:
         assert (await w.owner()).high_watermark == 2
 
 
-async def test_a_pipeline_that_does_not_close_holds_nobody_up() -> None:
+async def test_a_pipeline_that_does_not_close_delays_no_release() -> None:
     """A datanode hangs just when the last segment is closed: its file is taken over, and the hand-over ends."""
 
     async with world() as w:
@@ -375,7 +375,7 @@ async def test_withdraw_of_a_deleted_topic_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.05, 0.15, 0.3])
-async def test_withdraw_while_it_opens_and_assign_again(after_s: float) -> None:
+async def test_a_partition_withdrawn_while_it_opens_can_be_assigned_again(after_s: float) -> None:
     async with world() as w:
         w.topic("orders", 3)
         await w.produce_one(batch())
@@ -396,7 +396,7 @@ async def test_withdraw_while_it_opens_and_assign_again(after_s: float) -> None:
         assert w.assigned.get(w.key()) is owner
 
 
-async def test_close_refuses_those_who_wait() -> None:
+async def test_close_refuses_the_requests_that_wait() -> None:
     async with world() as w:
         w.kv.faults = KvFaults(unavailable=1.0)
         w.topic("orders", 3)

@@ -294,7 +294,7 @@ async def test_a_changed_default_reaches_thousands_of_topics_in_steps() -> None:
         follower.close()
 
 
-async def test_a_planned_move() -> None:
+async def test_a_planned_move_is_opened_without_a_fence_and_with_every_producer() -> None:
     """The old owner flushes, closes and sends its release note; the new one opens then, without fencing, and has every
     producer's state."""
 
@@ -331,7 +331,7 @@ async def test_what_was_accepted_before_the_move_is_acknowledged() -> None:
         assert await held == 2
 
 
-async def test_the_new_owner_does_not_wait_for_ever() -> None:
+async def test_a_new_owner_does_not_wait_for_ever_for_the_old_one() -> None:
     """The former owner is not notified of the move (its view hangs): it is fenced after ``handover_wait_ms``."""
 
     async with cluster() as c:
@@ -351,7 +351,7 @@ async def test_the_new_owner_does_not_wait_for_ever() -> None:
         assert not zombie.is_open
 
 
-async def test_a_word_that_is_lost_costs_the_patience() -> None:
+async def test_a_lost_release_note_costs_the_time_that_a_new_owner_waits() -> None:
     async with cluster() as c:
         c.topic()
         (key,) = c.keys()
@@ -394,7 +394,7 @@ async def test_a_dead_owner_is_not_waited_for(is_news_early: bool) -> None:
         del c.nodes["a"]
 
 
-async def test_a_word_that_comes_while_the_record_is_read() -> None:
+async def test_a_release_note_that_comes_while_the_record_is_read_counts() -> None:
     """The record is read before the release, and the release note arrives before the read returns: the new owner does
     not wait."""
 
@@ -417,7 +417,7 @@ async def test_a_word_that_comes_while_the_record_is_read() -> None:
         assert now() - began < 1.0
 
 
-async def test_a_word_before_the_assignment_is_heard_of() -> None:
+async def test_a_release_note_may_come_before_the_assignment() -> None:
     async with cluster() as c:
         c.topic()
         (key,) = c.keys()
@@ -432,7 +432,7 @@ async def test_a_word_before_the_assignment_is_heard_of() -> None:
         assert now() - began < 0.1
 
 
-async def test_withdrawn_while_it_waits() -> None:
+async def test_a_partition_withdrawn_while_it_waits_for_its_old_owner_is_not_opened() -> None:
     """Move a partition from a to b to c: b never had it and sends no release note to c, which waits for a."""
 
     async with cluster("a", "b", "c") as c:
@@ -455,7 +455,7 @@ async def test_withdrawn_while_it_waits() -> None:
         assert len(c["b"].broker) == 0
 
 
-async def test_withdrawn_while_it_claims() -> None:
+async def test_a_partition_withdrawn_while_it_is_claimed_is_released() -> None:
     """a to b to c: b has not claimed the partition yet, so it knows no record that c could build on."""
 
     async with cluster("a", "b", "c") as c:
@@ -477,7 +477,7 @@ async def test_withdrawn_while_it_claims() -> None:
         assert await c.write("c", key, batch()) == 1
 
 
-async def test_to_and_fro() -> None:
+async def test_a_partition_that_moves_to_and_fro_keeps_its_log() -> None:
     """Moved back before it has left: it is opened again, by its own hand."""
 
     async with cluster() as c:
@@ -493,7 +493,7 @@ async def test_to_and_fro() -> None:
         assert await c.write("a", key, batch()) == 10
 
 
-async def test_many_moves_are_told_together() -> None:
+async def test_new_owners_are_notified_of_many_moves_together() -> None:
     """100 partitions: one message at a time, and closed and opened in parallel, bounded."""
 
     async with cluster() as c:
@@ -521,7 +521,7 @@ async def test_many_moves_are_told_together() -> None:
         assert 2 < max(most) <= c.broker_config.open_parallel
 
 
-async def test_where_the_time_of_a_move_goes() -> None:
+async def test_a_move_takes_as_long_as_its_serial_calls() -> None:
     """With HDFS's usual times (2 ms a call to the NameNode or the store, 0.3 ms a flush) the first acknowledgement by
     the new owner comes well within 100 ms of the assignment; the assertions show what each side takes."""
 
@@ -678,7 +678,7 @@ class Contradicted:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_rule_9_who_is_the_owner_no_more_refuses_no_sequence(count: int) -> None:
+async def test_rule_9_a_broker_that_is_not_the_owner_any_more_refuses_no_sequence(count: int) -> None:
     """A former owner's producer table lacks what its successor has acknowledged: it refuses the batch as not the
     leader, not as out of sequence, and the successor takes it."""
 
@@ -695,7 +695,7 @@ async def test_rule_9_who_is_the_owner_no_more_refuses_no_sequence(count: int) -
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
-async def test_rule_9_a_gap_is_refused_by_who_is_the_owner(is_cut: bool) -> None:
+async def test_rule_9_a_sequence_gap_is_refused_by_the_present_owner(is_cut: bool) -> None:
     """Leave a gap in the sequence numbers: the owner refuses it. While the store does not respond who the owner is, the
     producer is to try again."""
 
@@ -714,7 +714,7 @@ async def test_rule_9_a_gap_is_refused_by_who_is_the_owner(is_cut: bool) -> None
         assert await c.write("a", key, idempotent(1)) == 1
 
 
-async def test_a_gap_whose_partition_ends_meanwhile_is_answered() -> None:
+async def test_a_sequence_gap_is_refused_though_its_partition_ends_meanwhile() -> None:
     async with cluster() as c:
         case = Contradicted(c)
         await case.begin()
@@ -997,7 +997,7 @@ async def test_a_gray_brokers_partitions_are_fenced_away() -> None:
             assert outcome != offset
 
 
-async def test_a_gray_broker_answers_what_it_holds_once_another_has_the_partition(
+async def test_a_gray_broker_refuses_its_batches_once_another_owns_the_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A gray broker can neither flush nor take over its own file. Clients ask no other broker before it has responded,
@@ -1028,7 +1028,7 @@ async def test_a_gray_broker_answers_what_it_holds_once_another_has_the_partitio
         assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-async def test_told_of_what_it_does_not_know() -> None:
+async def test_a_release_note_of_an_unknown_partition_is_ignored() -> None:
     """Partitions that are open already, or are not ours, or do not exist."""
 
     async with cluster() as c:

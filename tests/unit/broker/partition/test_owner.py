@@ -19,11 +19,9 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import (
     ListOffsetsRequest,
     ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
 )
 
-from bmq.broker.config import BrokerConfig, LogConfig
+from bmq.broker.config import LogConfig
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.owner import LogSize, PartitionOwner
 from bmq.core.errors import ErrorCode, RequestError
@@ -33,6 +31,7 @@ from bmq.meta.kv_memory import KvFaults
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.filesystem import FileStatus
 from bmq.storage.memory import Faults, MemoryFileSystem
+from tests.unit.broker.partition.logs import ROLLING, SLOW, T0, fill, offsets
 from tests.unit.broker.world import World, batch, idempotent, world
 
 pytestmark = pytest.mark.slow
@@ -49,24 +48,7 @@ if TYPE_CHECKING:
         return assigned
 
 
-ROLLING = BrokerConfig(block_bytes=1 << 20, idle_close_ms=1000)
-SLOW = Faults(ack_s=(0.5, 0.5))
-"""A flush takes half a second."""
-T0 = 1_700_000_000_000
-
-
-async def fill(w: World, *timestamps: int, rolls_every: int = 0) -> None:
-    """Produce a batch of one record for each timestamp; with ``rolls_every`` so many batches a segment."""
-    for number, timestamp in enumerate(timestamps):
-        assert (await w.produce_one(batch(base_timestamp=T0 + timestamp))).error_code == 0
-        if rolls_every and (number + 1) % rolls_every == 0:
-            await asyncio.sleep(3)  # it closes as idle
-
-
-# ------------------------------------------------------------------------------------------------------- properties
-
-
-async def test_properties_follow_the_partition() -> None:
+async def test_an_owners_properties_follow_its_partition() -> None:
     async with world() as w:
         w.topic(max_message_bytes="5000")
         owner = await w.owner()
@@ -89,7 +71,7 @@ async def test_properties_follow_the_partition() -> None:
         assert not owner.is_open
 
 
-async def test_internal_appends() -> None:
+async def test_internal_batches_are_acknowledged_with_their_base_offset() -> None:
     """Append as a coordinator's shard does: control batches and internal producers are acknowledged with the base
     offset."""
 
@@ -105,7 +87,7 @@ async def test_internal_appends() -> None:
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_tails_are_told_in_order() -> None:
+async def test_flush_listeners_are_notified_in_order() -> None:
     """Expect one notification a flush, and nothing after ``closed``, although the hand-over still flushes."""
 
     async with world() as w:
@@ -132,7 +114,7 @@ async def test_tails_are_told_in_order() -> None:
         assert w.flush_listener.told[-1] == ("opened", 0, 2, 3, 6)
 
 
-async def test_without_tails() -> None:
+async def test_an_owner_without_a_flush_listener_serves() -> None:
     async with world() as w:
         w.broker.shared.flush_listener = None
         w.topic()
@@ -141,76 +123,7 @@ async def test_without_tails() -> None:
         assert not w.flush_listener.told
 
 
-# ------------------------------------------------------------------------------------------------------ ListOffsets
-
-
-async def offsets(
-    w: World, *timestamps: int, version: int = 11, epoch: int = -1, partition: int = 0, timeout_ms: int = 1000
-) -> list[Any]:
-    """Return error, offset, timestamp and leader epoch for each timestamp."""
-    Topic = ListOffsetsRequest.ListOffsetsTopic
-    found = []
-    for timestamp in timestamps:
-        part = Topic.ListOffsetsPartition(
-            partition_index=partition, current_leader_epoch=epoch, timestamp=timestamp, max_num_offsets=1
-        )
-        request = ListOffsetsRequest(
-            replica_id=-1, isolation_level=1, topics=[Topic(name="orders", partitions=[part])], timeout_ms=timeout_ms
-        )
-        response = await w.call(request, ListOffsetsResponse, version)
-        ((answer,),) = [topic.partitions for topic in response.topics]
-        name = ErrorCode(answer.error_code).name
-        found.append((name, answer.offset, answer.timestamp, answer.leader_epoch))
-    return found
-
-
-async def test_list_offsets() -> None:
-    async with world(broker=ROLLING) as w:
-        w.topic()
-        assert await offsets(w, -1, -2, -3, T0) == [
-            ("NONE", 0, -1, 1),
-            ("NONE", 0, -1, 1),
-            ("NONE", -1, -1, -1),
-            ("NONE", -1, -1, -1),
-        ]
-        await fill(w, 0, 100, 50, 300, 200, rolls_every=2)
-        assert await offsets(w, -1, -2, -4, -5, -6) == [
-            ("NONE", 5, -1, 1),
-            ("NONE", 0, -1, -1),
-            ("NONE", 0, -1, -1),
-            ("NONE", -1, -1, -1),
-            ("NONE", -1, -1, -1),
-        ]
-        assert await offsets(w, T0 + 1, T0 + 101, T0 + 301, 0) == [
-            ("NONE", 1, T0 + 100, -1),
-            ("NONE", 3, T0 + 300, -1),
-            ("NONE", -1, -1, -1),
-            ("NONE", 0, T0, -1),
-        ]
-        assert await offsets(w, -3) == [("NONE", 3, T0 + 300, -1)]
-
-
-@pytest.mark.parametrize("rolls_every", [0, 1, 2, 3])
-@pytest.mark.parametrize("log_start", range(6))
-async def test_max_timestamp_in_what_is_left(rolls_every: int, log_start: int) -> None:
-    """Whatever the segments, and however far the log start has moved into one."""
-    timestamps = [500, 100, 400, 50, 300, 200]
-
-    async with world(broker=ROLLING) as w:
-        w.topic()
-        await fill(w, *timestamps, rolls_every=rolls_every)
-        owner = await w.owner()
-        await owner.delete_before(log_start)
-        largest = max(timestamps[log_start:])
-        for _ in range(2):  # found, then remembered
-            assert await owner.offset_of_max_timestamp() == (timestamps.index(largest), T0 + largest)
-        await fill(w, 900)
-        assert await owner.offset_of_max_timestamp() == (6, T0 + 900)
-        await owner.delete_before(-1)
-        assert await owner.offset_of_max_timestamp() == (-1, -1)
-
-
-async def test_list_offsets_refusals() -> None:
+async def test_list_offsets_refuses_other_versions_and_epochs() -> None:
     async with world() as w:
         w.topic()
         await w.owner()
@@ -236,85 +149,6 @@ async def test_list_offsets_names_a_partition_once() -> None:
         assert [each.error_code for each in response.topics[0].partitions] == [ErrorCode.INVALID_REQUEST] * 2
 
 
-async def test_a_search_has_a_time_out() -> None:
-    async with world(broker=ROLLING) as w:
-        w.topic()
-        await fill(w, 0, 1, rolls_every=1)
-        w.storage.faults = Faults(call_s=(5.0, 5.0))
-        assert (await offsets(w, T0))[0][0] == "REQUEST_TIMED_OUT"
-        w.storage.faults = Faults(unavailable=1.0)
-        assert (await offsets(w, T0))[0][0] == "KAFKA_STORAGE_ERROR"
-
-
-@pytest.mark.parametrize("timeout_ms", [0, -1])
-async def test_no_time_told_is_no_time_out(timeout_ms: int) -> None:
-    """kafka-python sends 0: what is known is returned at once, and a slow search gets the time of clients that send no
-    time-out."""
-
-    async with world(broker=ROLLING) as w:
-        w.topic()
-        await fill(w, 0, 1, rolls_every=1)
-        for version in (10, 11):
-            found = await offsets(w, -1, -2, T0 + 1, version=version, timeout_ms=timeout_ms)
-            assert [each[:2] for each in found] == [("NONE", 2), ("NONE", 0), ("NONE", 1)]
-        w.storage.faults = Faults(call_s=(5.0, 5.0))
-        assert (await offsets(w, T0, timeout_ms=timeout_ms))[0][:2] == ("NONE", 0)
-
-
-# -------------------------------------------------------------------------------------------- OffsetForLeaderEpoch
-
-
-async def end_of_epoch(w: World, epoch: int, *, current: int = -1, version: int = 4) -> tuple[str, int, int]:
-    Topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-    part = Topic.OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
-    request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[Topic(topic="orders", partitions=[part])])
-    response = await w.call(request, OffsetForLeaderEpochResponse, version)
-    ((answer,),) = [topic.partitions for topic in response.topics]
-    return ErrorCode(answer.error_code).name, answer.leader_epoch, answer.end_offset
-
-
-async def test_epochs_over_restarts() -> None:
-    """Epochs 1, 2 and 4 wrote, 3 did not; Kafka's ``LeaderEpochFileCache.endOffsetFor``."""
-
-    async with world() as w:
-        w.topic()
-        await fill(w, 0, 1, 2)
-        for number in range(3):
-            await w.stop()
-            await w.start()
-            w.assign()
-            await w.owner()
-            if number != 1:
-                await fill(w, 3, 4)
-        assert (await w.owner()).epoch == 4
-        for version in (2, 3, 4):
-            assert await end_of_epoch(w, 1, version=version) == ("NONE", 1, 3)
-        assert await end_of_epoch(w, 2) == ("NONE", 2, 5)
-        assert await end_of_epoch(w, 3) == ("NONE", 2, 5), "the largest epoch at or below"
-        assert await end_of_epoch(w, 4) == ("NONE", 4, 7), "the owner's own: its watermark"
-        assert await end_of_epoch(w, 0) == ("NONE", 0, 0), "before all that is known: where that begins"
-        assert await end_of_epoch(w, 5) == ("NONE", -1, -1)
-        assert await end_of_epoch(w, -1) == ("NONE", -1, -1)
-        assert (await end_of_epoch(w, 1, current=3))[0] == "FENCED_LEADER_EPOCH"
-        assert (await end_of_epoch(w, 1, current=0))[0] == "NONE"
-        assert (await end_of_epoch(w, 1, current=5))[0] == "UNKNOWN_LEADER_EPOCH"
-
-
-async def test_an_epoch_that_wrote_nothing_yet() -> None:
-    async with world() as w:
-        w.topic()
-        await fill(w, 0, 1)
-        await w.stop()
-        await w.start()
-        w.assign()
-        await w.owner()
-        assert await end_of_epoch(w, 1) == ("NONE", 1, 2)
-        assert await end_of_epoch(w, 2) == ("NONE", 2, 2)
-
-
-# ----------------------------------------------------------------------------------- acknowledged before the flush
-
-
 async def send_two(w: World) -> PartitionOwner:
     """Produce two records that are acknowledged (acks=1) and not flushed."""
     owner = await w.owner()
@@ -324,7 +158,7 @@ async def send_two(w: World) -> PartitionOwner:
     return owner
 
 
-async def test_list_offsets_tells_the_end_of_what_was_acknowledged() -> None:
+async def test_list_offsets_gives_the_end_of_what_was_acknowledged() -> None:
     async with world(faults=SLOW) as w:
         w.topic()
         owner = await send_two(w)
@@ -353,7 +187,7 @@ async def test_delete_records_past_what_was_acknowledged_is_out_of_range() -> No
         assert owner.high_watermark == 2
 
 
-async def test_who_waits_for_a_flush_waits_no_longer_than_asked() -> None:
+async def test_a_wait_for_a_flush_ends_at_the_requests_time_out() -> None:
     async with world(faults=SLOW) as w:
         w.topic()
         owner = await send_two(w)
@@ -363,7 +197,7 @@ async def test_who_waits_for_a_flush_waits_no_longer_than_asked() -> None:
         assert owner.log_start == 0
 
 
-async def test_what_only_waits_for_its_flush_is_not_waited_for() -> None:
+async def test_list_offsets_does_not_wait_for_batches_that_are_not_acknowledged() -> None:
     """The batch was sent with acks=all and is not acknowledged: ListOffsets returns the end without it."""
 
     async with world(faults=SLOW) as w:
@@ -373,9 +207,6 @@ async def test_what_only_waits_for_its_flush_is_not_waited_for() -> None:
         assert await offsets(w, -1) == [("NONE", 0, -1, 1)]
         assert owner.high_watermark == 0
         assert (await sent)[0].error_code == 0
-
-
-# ---------------------------------------------------------------------------------------------------- DeleteRecords
 
 
 async def delete(w: World, offset: int, name: str = "orders", **options: Any) -> tuple[str, int]:
@@ -389,7 +220,7 @@ async def delete(w: World, offset: int, name: str = "orders", **options: Any) ->
     return ErrorCode(answer.error_code).name, answer.low_watermark
 
 
-async def test_delete_records() -> None:
+async def test_delete_records_raises_the_log_start_of_topics_that_delete() -> None:
     async with world() as w:
         w.topic()
         w.topic("__consumer_offsets")
@@ -420,10 +251,7 @@ async def test_delete_records_needs_the_ownership_proven() -> None:
         assert await delete(w, 2, timeout_ms=500) == ("REQUEST_TIMED_OUT", -1)
 
 
-# ------------------------------------------------------------------------------------------------- DescribeProducers
-
-
-async def test_describe_producers() -> None:
+async def test_describe_producers_names_clients_and_no_internal_producers() -> None:
     async with world() as w:
         w.topic("orders", 2)
         await w.produce_one(idempotent(0, 3))
@@ -440,9 +268,6 @@ async def test_describe_producers() -> None:
         assert (third.error_code, third.partition_index) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 2)
 
 
-# --------------------------------------------------------------------------------------------------- DescribeLogDirs
-
-
 async def sizes(w: World, topics: Any = None, version: int = 4) -> dict[tuple[str, int], int]:
     response = await w.call(DescribeLogDirsRequest(topics=topics), DescribeLogDirsResponse, version)
     (result,) = response.results
@@ -453,7 +278,7 @@ async def sizes(w: World, topics: Any = None, version: int = 4) -> dict[tuple[st
     }
 
 
-async def test_describe_log_dirs() -> None:
+async def test_describe_log_dirs_gives_each_partitions_bytes() -> None:
     async with world(broker=ROLLING) as w:
         w.topic("orders", 2)
         w.topic("other")
@@ -497,7 +322,7 @@ async def test_log_bytes_are_counted_as_the_log_grows(rolls_every: int) -> None:
         assert await owner.log_bytes() == newest * size
 
 
-async def test_log_bytes_of_what_is_not_closed_are_counted_again() -> None:
+async def test_bytes_of_segments_that_are_not_closed_are_counted_again() -> None:
     """The namespace does not know an open file's length (HDFS: until the block ends), also when the next is open."""
     lengths = {0: 0, 5: 0}
     listings = 0

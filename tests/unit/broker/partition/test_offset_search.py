@@ -1,0 +1,135 @@
+"""Searches in a partition's log: by timestamp, by the largest timestamp, and by leader epoch."""
+
+from __future__ import annotations
+
+import pytest
+from kafka.protocol.consumer import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+from bmq.core.errors import ErrorCode
+from bmq.storage.memory import Faults
+from tests.unit.broker.partition.logs import ROLLING, T0, fill, offsets
+from tests.unit.broker.world import World, world
+
+pytestmark = pytest.mark.slow
+
+
+async def test_list_offsets_finds_the_ends_timestamps_and_the_largest_one() -> None:
+    async with world(broker=ROLLING) as w:
+        w.topic()
+        assert await offsets(w, -1, -2, -3, T0) == [
+            ("NONE", 0, -1, 1),
+            ("NONE", 0, -1, 1),
+            ("NONE", -1, -1, -1),
+            ("NONE", -1, -1, -1),
+        ]
+        await fill(w, 0, 100, 50, 300, 200, rolls_every=2)
+        assert await offsets(w, -1, -2, -4, -5, -6) == [
+            ("NONE", 5, -1, 1),
+            ("NONE", 0, -1, -1),
+            ("NONE", 0, -1, -1),
+            ("NONE", -1, -1, -1),
+            ("NONE", -1, -1, -1),
+        ]
+        assert await offsets(w, T0 + 1, T0 + 101, T0 + 301, 0) == [
+            ("NONE", 1, T0 + 100, -1),
+            ("NONE", 3, T0 + 300, -1),
+            ("NONE", -1, -1, -1),
+            ("NONE", 0, T0, -1),
+        ]
+        assert await offsets(w, -3) == [("NONE", 3, T0 + 300, -1)]
+
+
+@pytest.mark.parametrize("rolls_every", [0, 1, 2, 3])
+@pytest.mark.parametrize("log_start", range(6))
+async def test_the_largest_timestamp_is_that_of_the_records_that_are_left(rolls_every: int, log_start: int) -> None:
+    """Whatever the segments, and however far the log start has moved into one."""
+    timestamps = [500, 100, 400, 50, 300, 200]
+
+    async with world(broker=ROLLING) as w:
+        w.topic()
+        await fill(w, *timestamps, rolls_every=rolls_every)
+        owner = await w.owner()
+        await owner.delete_before(log_start)
+        largest = max(timestamps[log_start:])
+        for _ in range(2):  # found, then remembered
+            assert await owner.offset_of_max_timestamp() == (timestamps.index(largest), T0 + largest)
+        await fill(w, 900)
+        assert await owner.offset_of_max_timestamp() == (6, T0 + 900)
+        await owner.delete_before(-1)
+        assert await owner.offset_of_max_timestamp() == (-1, -1)
+
+
+async def test_a_search_that_takes_too_long_times_out() -> None:
+    async with world(broker=ROLLING) as w:
+        w.topic()
+        await fill(w, 0, 1, rolls_every=1)
+        w.storage.faults = Faults(call_s=(5.0, 5.0))
+        assert (await offsets(w, T0))[0][0] == "REQUEST_TIMED_OUT"
+        w.storage.faults = Faults(unavailable=1.0)
+        assert (await offsets(w, T0))[0][0] == "KAFKA_STORAGE_ERROR"
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+async def test_a_time_out_of_zero_or_less_is_the_usual_one(timeout_ms: int) -> None:
+    """kafka-python sends 0: what is known is returned at once, and a slow search gets the time of clients that send no
+    time-out."""
+
+    async with world(broker=ROLLING) as w:
+        w.topic()
+        await fill(w, 0, 1, rolls_every=1)
+        for version in (10, 11):
+            found = await offsets(w, -1, -2, T0 + 1, version=version, timeout_ms=timeout_ms)
+            assert [each[:2] for each in found] == [("NONE", 2), ("NONE", 0), ("NONE", 1)]
+        w.storage.faults = Faults(call_s=(5.0, 5.0))
+        assert (await offsets(w, T0, timeout_ms=timeout_ms))[0][:2] == ("NONE", 0)
+
+
+async def end_of_epoch(w: World, epoch: int, *, current: int = -1, version: int = 4) -> tuple[str, int, int]:
+    Topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    part = Topic.OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
+    request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[Topic(topic="orders", partitions=[part])])
+    response = await w.call(request, OffsetForLeaderEpochResponse, version)
+    ((answer,),) = [topic.partitions for topic in response.topics]
+    return ErrorCode(answer.error_code).name, answer.leader_epoch, answer.end_offset
+
+
+async def test_the_end_of_each_earlier_epoch_is_known_after_restarts() -> None:
+    """Epochs 1, 2 and 4 wrote, 3 did not; Kafka's ``LeaderEpochFileCache.endOffsetFor``."""
+
+    async with world() as w:
+        w.topic()
+        await fill(w, 0, 1, 2)
+        for number in range(3):
+            await w.stop()
+            await w.start()
+            w.assign()
+            await w.owner()
+            if number != 1:
+                await fill(w, 3, 4)
+        assert (await w.owner()).epoch == 4
+        for version in (2, 3, 4):
+            assert await end_of_epoch(w, 1, version=version) == ("NONE", 1, 3)
+        assert await end_of_epoch(w, 2) == ("NONE", 2, 5)
+        assert await end_of_epoch(w, 3) == ("NONE", 2, 5), "the largest epoch at or below"
+        assert await end_of_epoch(w, 4) == ("NONE", 4, 7), "the owner's own: its watermark"
+        assert await end_of_epoch(w, 0) == ("NONE", 0, 0), "before all that is known: where that begins"
+        assert await end_of_epoch(w, 5) == ("NONE", -1, -1)
+        assert await end_of_epoch(w, -1) == ("NONE", -1, -1)
+        assert (await end_of_epoch(w, 1, current=3))[0] == "FENCED_LEADER_EPOCH"
+        assert (await end_of_epoch(w, 1, current=0))[0] == "NONE"
+        assert (await end_of_epoch(w, 1, current=5))[0] == "UNKNOWN_LEADER_EPOCH"
+
+
+async def test_an_epoch_that_wrote_nothing_yet_ends_where_the_log_ends() -> None:
+    async with world() as w:
+        w.topic()
+        await fill(w, 0, 1)
+        await w.stop()
+        await w.start()
+        w.assign()
+        await w.owner()
+        assert await end_of_epoch(w, 1) == ("NONE", 1, 2)
+        assert await end_of_epoch(w, 2) == ("NONE", 2, 2)
