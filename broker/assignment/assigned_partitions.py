@@ -444,7 +444,8 @@ class AssignedPartitions:
         return found
 
     def _opening_ended(self, slot: _Slot, task: asyncio.Task[None]) -> None:
-        slot.opening = None
+        if slot.opening is task:  # it may have been enqueued and opened again before this callback ran
+            slot.opening = None
         self._opening.discard(task)
         if report_bug(task, f"opening {slot.path} failed"):
             self._ended(slot, repr(task.exception()))

@@ -248,11 +248,6 @@ class Group:
         """True if the group has no member and no pending one: it may be deleted."""
         return self.state is GroupState.EMPTY and not self.pending
 
-    @property
-    def is_simple(self) -> bool:
-        """True if the group only stores offsets: it has had no member, as far as its record says."""
-        return self.protocol_type is None and self.is_idle
-
     def is_subscribed(self, topic: str) -> bool:
         """Return True if a member may subscribe to the topic; for unreadable metadata, all topics of consumers."""
         return self.protocol_type == CONSUMER if self.topics is None else topic in self.topics

@@ -149,7 +149,7 @@ def _groups(world: World) -> dict[str, object]:
             sorted((each.member_id, each.instance_id or "", each.assignment) for each in group.members),
         )
         for group_id, group in serving.state.groups.items()
-        if group.state in (GroupState.STABLE, GroupState.EMPTY) and not group.is_simple
+        if group.state in (GroupState.STABLE, GroupState.EMPTY) and not (group.protocol_type is None and group.is_idle)
     }
 
 
