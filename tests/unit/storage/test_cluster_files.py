@@ -81,7 +81,7 @@ async def test_of_several_clusters_at_once_one_wins(root: Connect) -> None:
         assert await read_cluster(clients[0]) == winners[0]
 
 
-async def test_topics_of_a_later_incarnation_win_over_those_of_an_earlier_one(root: Connect) -> None:
+async def test_topics_written_after_a_rebuild_win_over_earlier_ones(root: Connect) -> None:
     """Raise the rebuild count: one file is replaced by one with a number higher by 1, and topics written under it win
     over all that were written before."""
 

@@ -119,7 +119,7 @@ class Owner:
         self.fs = MemoryFileSystem(world.storage, name)
         self.kv = MemoryKeyValue(world.store, random=random.Random(2))
         self.clock = WallClock()
-        self.broker = lone_broker(self.fs, self.kv, incarnation=name, clock=self.clock, upkeep=ASLEEP)
+        self.broker = lone_broker(self.fs, self.kv, incarnation=name, clock=self.clock, janitor_config=ASLEEP)
         self.steps = StepFileSystem(world.storage, name)
         self.janitor = Janitor(replace(self.broker.shared, fs=self.steps), self.held, config, random.Random(3))
 
