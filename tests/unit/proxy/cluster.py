@@ -21,10 +21,13 @@ from bmq.broker.traffic import TrafficCounters
 from bmq.core.aio.subscribers import Subscribers
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode
 from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Client, Request, Response
-from bmq.core.records.batch import Record, build_batch
+from bmq.core.records.batch import Batch, Record, build_batch
+from bmq.core.records.cursor import read_batches
+from bmq.core.records.reader import read_records
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest
 from bmq.core.rpc.messages.member import HelloRequest
@@ -467,3 +470,42 @@ def plain(value: bytes = b"x", size: int = 100) -> bytearray:
 def idempotent(sequence: int, producer_id: int = 7, size: int = 100) -> bytearray:
     value = f"{producer_id}/{sequence}".encode().ljust(size, b".")
     return build_batch([Record(value=value)], producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+
+
+async def answers(sent: list[Any]) -> list[tuple[str, int]]:
+    """Return error and base offset of each produce."""
+    return [(ErrorCode(each.error_code).name, each.base_offset) for each in await asyncio.gather(*sent)]
+
+
+async def values(world: Cluster, partition: int = 0, offset: int = 0) -> list[str]:
+    """Return the values of the log from ``offset`` on, as the proxy reads it."""
+    out: list[str] = []
+    end = (await (await world.owners.wait(world.key(partition), 10)).ends()).high_watermark
+    while offset < end:
+        fetched = await world.fetch(world.want(offset, partition), max_wait_s=5)
+        batches = batches_of(fetched)
+        assert all(not look.error for look in fetched.results), fetched.results
+        for batch in batches:
+            out.append(value_of(batch))
+            offset = batch.next_offset
+        if fetched.release is not None:
+            fetched.release()
+    return out
+
+
+def batches_of(fetched: FetchResult) -> list[Batch]:
+    """Return the batches of a fetch."""
+    data = memoryview(b"".join([bytes(each) for look in fetched.results for each in look.buffers]))
+    return list(read_batches(data))
+
+
+def value_of(batch: Batch) -> str:
+    """Return the value of a batch's only record."""
+    (record,) = read_records(batch)
+    assert record.value is not None
+    return bytes(record.value).rstrip(b".").decode()
+
+
+def errors_of(fetched: FetchResult) -> list[str]:
+    """Return the names of the errors of a fetch's partitions."""
+    return [look.error.name for look in fetched.results if look.error]

@@ -62,7 +62,7 @@ class Caller:
         return type(response).decode(data, version=version)
 
 
-def test_the_registered_versions() -> None:
+def test_group_apis_are_registered_in_kafkas_versions() -> None:
     """Kafka 4.x's."""
     ranges = {ApiKey(key).name: (api.min_version, api.max_version) for key, api in APIS.items()}
     assert ranges == {
@@ -81,7 +81,7 @@ def test_the_registered_versions() -> None:
 
 
 @pytest.mark.parametrize("version", range(11))
-async def test_a_life_in_every_version(version: int) -> None:
+async def test_a_group_lives_in_every_version(version: int) -> None:
     async with running(World()) as world:
         call = Caller(world)
         await _find(call, version)
@@ -190,7 +190,7 @@ async def _leave(call: Caller, version: int, member_id: str) -> None:
         assert left.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_errors_that_are_told_before_any_group_is_looked_at() -> None:
+async def test_wrong_requests_are_refused_before_any_group_is_read() -> None:
     async with running(World()) as world:
         call = Caller(world)
         for version in (0, 6, 9):
@@ -224,7 +224,7 @@ async def test_errors_that_are_told_before_any_group_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-async def test_commit_errors(version: int) -> None:
+async def test_a_wrong_commit_has_kafkas_errors(version: int) -> None:
     async with running(World()) as world:
         call = Caller(world)
 
@@ -246,7 +246,7 @@ async def test_commit_errors(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 7, 8, 10])
-async def test_a_fetch_that_fails_says_so_where_its_version_has_it(version: int) -> None:
+async def test_a_failed_offset_fetch_has_its_error_where_the_version_has_a_field(version: int) -> None:
     world = World()
     world.logs.fail_opens = 99
     async with running(world):
@@ -259,7 +259,7 @@ async def test_a_fetch_that_fails_says_so_where_its_version_has_it(version: int)
         assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_many_find_their_coordinator_at_once_and_the_topic_is_made_once() -> None:
+async def test_concurrent_searches_for_coordinators_create_the_topic_once() -> None:
     async with running(World()) as world:
         call = Caller(world)
         answers = await asyncio.gather(*(call(m.FindCoordinatorRequest(key=f"g{n}"), 3) for n in range(50)))

@@ -9,8 +9,8 @@ import pytest
 
 from bmq.core.config import NodeConfig
 from bmq.core.wire.messages import AlterConfigsRequest, IncrementalAlterConfigsRequest
+from tests.unit.proxy.handlers.admin_requests import ALTER, DESCRIBE, INCREMENT, alter, altered, describe, versions
 from tests.unit.proxy.handlers.admin_serving import serving
-from tests.unit.proxy.handlers.test_admin import ALTER, DESCRIBE, INCREMENT, alter, altered, describe, versions
 
 BROKER, LOGGER = 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)

@@ -30,11 +30,11 @@ def picked(choice: RelayChoice, *members: Member, to: str = "b1", now: float = 0
         (proxy("p", is_draining=True), "it is about to leave"),
     ],
 )
-def test_who_is_not_asked(member: Member, why: str) -> None:
+def test_a_member_that_cannot_relay_is_not_chosen(member: Member, why: str) -> None:
     assert picked(RelayChoice("own", ""), member) is None, why
 
 
-def test_who_says_that_it_does_not_reach_it_is_left_out() -> None:
+def test_a_proxy_that_does_not_reach_the_member_is_not_chosen() -> None:
     choice = RelayChoice("own", "")
     members = [proxy("p1"), proxy("p2")]
     found = choice.pick("b1", members, {"p1": {"b1", "b2"}, "p2": {"b2"}}, 0.0)
@@ -49,7 +49,7 @@ def test_the_own_zone_comes_first_whatever_the_order() -> None:
     assert picked(RelayChoice("own", "here"), *members[:20]) is not None
 
 
-def test_many_in_trouble_spread_and_each_keeps_to_its_choice() -> None:
+def test_many_proxies_spread_over_relays_and_each_keeps_its_choice() -> None:
     members = [proxy(f"p{number}") for number in range(4)]
     chosen = {name: picked(RelayChoice(name, ""), *members) for name in (f"own{number}" for number in range(400))}
     assert set(chosen.values()) == {"p0", "p1", "p2", "p3"}
@@ -58,7 +58,7 @@ def test_many_in_trouble_spread_and_each_keeps_to_its_choice() -> None:
     assert {chosen[name] for name in moved} == {"p0"}, "only those that it served go elsewhere"
 
 
-def test_who_could_not_help_is_asked_less_and_less_often() -> None:
+def test_a_relay_that_failed_is_chosen_less_and_less_often() -> None:
     choice, members, now = RelayChoice("own", ""), [proxy("p1"), proxy("p2")], 0.0
     first = picked(choice, *members)
     assert first is not None

@@ -129,7 +129,7 @@ async def test_a_lone_question_waits_at_the_broker() -> None:
 
 
 @pytest.mark.parametrize("question", sorted(set(Question) - {Question.ENDS}))
-async def test_what_changes_or_proves_something_goes_alone(question: Question) -> None:
+async def test_a_question_with_an_effect_is_a_request_of_its_own(question: Question) -> None:
     async with batching() as (broker, questions):
         await asyncio.gather(*(ask(questions, partition, question) for partition in range(3)))
         is_alone = question in (Question.DELETE_BEFORE, Question.CONFIRM_END)
@@ -230,7 +230,7 @@ async def test_errors_reach_their_callers(answers: list[OwnerAnswer], codes: lis
         assert [each.code.name for each in found if isinstance(each, RequestError)] == codes
 
 
-async def test_who_does_not_wait_any_more_is_not_asked_for() -> None:
+async def test_a_cancelled_question_is_not_sent() -> None:
     async with batching() as (broker, questions):
         asked = [asyncio.ensure_future(ask(questions, number)) for number in range(4)]
         await asyncio.sleep(0)
@@ -240,7 +240,7 @@ async def test_who_does_not_wait_any_more_is_not_asked_for() -> None:
         assert broker.together == [2]
 
 
-async def test_closing_cancels_what_is_under_way() -> None:
+async def test_closing_cancels_questions_in_flight() -> None:
     async with batching() as (broker, questions):
         broker.slow, broker.opens_at = {0}, 1e9
         asked = [asyncio.ensure_future(ask(questions, number)) for number in range(4)]

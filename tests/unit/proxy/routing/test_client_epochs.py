@@ -100,7 +100,7 @@ class ProxyClient:
         return fetched.results[0].error if fetched.results else ErrorCode.NONE
 
 
-async def test_metadata_gives_no_epoch_whatever_the_proxy_has_heard_from_owners() -> None:
+async def test_metadata_gives_no_epoch_even_if_the_owner_has_told_one() -> None:
     """A client that is given one by one proxy, and none by the next, may stay with the first for ever (franz-go)."""
 
     async with clients() as client:

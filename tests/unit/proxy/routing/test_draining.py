@@ -29,7 +29,7 @@ def without_owner(world: Cluster) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_what_waits_is_answered_when_the_last_broker_has_gone(when: str) -> None:
+async def test_waiting_requests_are_answered_when_the_last_broker_has_gone(when: str) -> None:
     """Remove the last broker before the proxy drains, or after: responses come in order, with a retriable error."""
 
     async with cluster() as world:
@@ -59,7 +59,7 @@ async def test_what_waits_is_answered_when_the_last_broker_has_gone(when: str) -
         assert now() - began < 3 * SOON_S
 
 
-async def test_brokers_that_leave_too_are_none_to_wait_for() -> None:
+async def test_brokers_that_drain_are_not_waited_for() -> None:
     async with cluster() as world:
         world.kill("b1")
         world.view.leave("b1")
@@ -92,7 +92,7 @@ async def test_with_a_broker_that_stays_the_hand_over_is_waited_for() -> None:
         assert [answer.error_code for answer in await asyncio.gather(*sent)] == [0, 0, 0]
 
 
-async def test_questions_are_not_repeated_either() -> None:
+async def test_questions_are_not_repeated_without_a_broker_that_stays() -> None:
     async with cluster() as world:
         await world.send(idempotent(0))
         owner = world.remote_owners.get(world.key())

@@ -30,7 +30,7 @@ async def written(c: Cluster) -> list[Any]:
     return keys
 
 
-async def test_one_question_to_each_broker_and_none_to_oneself() -> None:
+async def test_each_other_broker_is_asked_once() -> None:
     async with cluster("a", "b", "c") as c:
         keys = await written(c)
         assert await finder(c).find(keys) == {key: key.partition for key in keys}
@@ -69,7 +69,7 @@ async def test_a_broker_that_is_cut_off_or_of_an_earlier_version_is_left_out() -
         assert await finder(c).find(keys) == {key: key.partition for key in keys[0::3]}
 
 
-async def test_a_process_that_is_no_broker_asks_all_of_others() -> None:
+async def test_a_process_that_is_not_a_broker_asks_for_all_partitions() -> None:
     async with cluster("a", "b", "c") as c:
         keys = await written(c)
         elsewhere = HighWatermarks(c["a"].view, None, c["a"].wire)

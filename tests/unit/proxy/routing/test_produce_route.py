@@ -237,7 +237,7 @@ def test_every_state_and_event(state: RouteState, event: str, after: RouteState,
     assert story.route.state is after
 
 
-def test_the_rows_are_all_there_are() -> None:
+def test_the_table_has_a_row_for_every_state_and_event() -> None:
     """Responses come only where something is under way."""
     shown = {(state, type(EVENTS[event](BEGINNINGS[state]()))) for state, event, _, _ in ROWS}
     assert shown == {pair for pair, cell in TABLE.items() if cell is not Cell.NEVER}
@@ -259,7 +259,7 @@ def test_parts_come_back_in_order_and_those_that_come_too_early_behind_them() ->
     assert story.hand(9) == ["send b 3"]
 
 
-def test_rule_9_without_a_producer_id_what_was_sent_is_not_sent_again() -> None:
+def test_rule_9_a_sent_batch_without_a_producer_id_is_not_sent_again() -> None:
     story = Story()
     story.tell(Assigned("a", is_up=True))
     story.hand(NO_PRODUCER, 7, NO_PRODUCER)
@@ -270,7 +270,7 @@ def test_rule_9_without_a_producer_id_what_was_sent_is_not_sent_again() -> None:
     assert [each.is_unsure for each in story.parts[1:]] == [True, False]
 
 
-def test_rule_9_what_may_be_in_the_file_is_sent_again_only_with_a_producer_id() -> None:
+def test_rule_9_a_batch_that_may_be_stored_is_sent_again_only_with_a_producer_id() -> None:
     story = Story()
     story.tell(Assigned("a", is_up=True))
     story.hand(NO_PRODUCER, 7)
@@ -279,7 +279,7 @@ def test_rule_9_what_may_be_in_the_file_is_sent_again_only_with_a_producer_id() 
     assert story.refuse(1, code) == ["back 1"]
 
 
-def test_rule_9_what_came_back_waits_for_those_under_way_until_its_time_is_up() -> None:
+def test_rule_9_a_returned_batch_waits_for_those_in_flight_until_its_time_limit() -> None:
     story = settling()
     wake_at = story.route.wake_at
     assert wake_at == HELD_S
@@ -287,7 +287,7 @@ def test_rule_9_what_came_back_waits_for_those_under_way_until_its_time_is_up() 
     assert (story.route.state, story.route.wake_at) == (SETTLING, None)
 
 
-def test_what_is_not_known_to_be_refused_is_answered_as_timed_out() -> None:
+def test_a_batch_that_may_be_stored_is_answered_as_timed_out() -> None:
     """Clients take NOT_LEADER_OR_FOLLOWER for "certainly not written"."""
     story = opened()
     story.tell(ConnectionLost("a"))
@@ -324,7 +324,7 @@ def test_a_producer_that_comes_again_is_not_given_up() -> None:
     assert story.refuse(2) == ["back 0 2"]
 
 
-def test_nobody_waits_for_what_is_expired() -> None:
+def test_an_expired_batch_is_given_up() -> None:
     """Under way it is not answered; refused it is not given back."""
     story = opened()
     story.hand(9)
@@ -364,7 +364,7 @@ def test_a_late_loss_says_nothing_of_the_present_connection() -> None:
     assert story.route.is_open
 
 
-def test_room_is_what_is_under_way_or_has_come_back_meanwhile() -> None:
+def test_batches_in_flight_and_returned_ones_count_against_the_room() -> None:
     story = Story(credit_bytes=30)
     story.tell(Assigned("a", is_up=True))
     story.hand(7, 8, size=10)
