@@ -301,3 +301,9 @@ async def serving(partitions: int = 2, *, has_sessions: bool = False, **options:
     assert (world.fetch_service.budget.memory.used, world.fetch_service.budget.storage.used) == (0, 0)
     assert world.metrics.parked_fetches == 0
     assert has_sessions or len(world.fetch_service.poll) == 0
+
+
+async def quiesce() -> None:
+    """Wait until all tasks that can continue stand still again."""
+    for _ in range(20):
+        await asyncio.sleep(0)

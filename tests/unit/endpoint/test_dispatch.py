@@ -6,129 +6,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.protocol.consumer import HeartbeatRequest as RawHeartbeat
-from kafka.protocol.metadata import ApiVersionsRequest as RawApiVersions
 
-from bmq.core.clock import LoopClock, SystemClock
+from bmq.core.clock import SystemClock
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics.counters import Metrics
 from bmq.core.net.request import CloseConnection, Request, Response
-from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.large import LARGE_ELEMENTS, is_large
-from bmq.core.wire.messages import (
-    ApiVersionsResponse,
-    HeartbeatResponse,
-    MetadataResponse,
-    OffsetFetchResponse,
-)
+from bmq.core.wire.messages import HeartbeatResponse, MetadataResponse, OffsetFetchResponse
 from bmq.core.wire.response_errors import error_codes
-from bmq.endpoint import api_versions
-from bmq.endpoint.api import Api
-from bmq.endpoint.dispatch import Endpoint
-from bmq.endpoint.large_requests import LargeRequests
-from bmq.endpoint.response_budget import ResponseBudget
-
-
-class Asker:
-    """A ``Client`` that is not a connection."""
-
-    peer, host, is_closed = "10.0.0.1:5", "10.0.0.1", False
-    client_id: str | None = None
-    client_software = ("", "")
-
-    def on_close(self, call: Any) -> Any:
-        return lambda: None
-
-
-def endpoint(handle: Any = None, *, raw: Any = None, clock: Any = None) -> Endpoint:
-    heartbeat = Api(ApiKey.HEARTBEAT, 1, 4, handle or (None if raw else beat), handle_raw=raw)
-    produce = Api(ApiKey.PRODUCE, 3, 13, handle_raw=beat_raw, is_pipelined=True, advertised_min=0)
-    services: Any = SimpleNamespace(
-        metrics=Metrics(), clock=clock or LoopClock(), apis=(), large=LargeRequests(), responses=ResponseBudget(1 << 30)
-    )
-    made = Endpoint(services, [produce, heartbeat, *api_versions.APIS])
-    assert services.apis == (produce, heartbeat, *api_versions.APIS)
-    return made
-
-
-def counters(made: Endpoint, key: ApiKey = ApiKey.HEARTBEAT) -> Any:
-    return made._services.metrics.api(key)
-
-
-def beat(services: Any, request: Request, message: Any) -> Any:
-    return HeartbeatResponse(throttle_time_ms=0, error_code=27)
-
-
-def beat_raw(services: Any, request: Request) -> Response:
-    return Response((b"raw",))
-
-
-def heartbeat(version: int = 4, correlation_id: int = 77) -> memoryview:
-    message = RawHeartbeat(group_id="g", generation_id=1, member_id="m")
-    message.with_header(correlation_id=correlation_id, client_id="tester")
-    return memoryview(bytearray(message.encode(version=version, header=True)))
-
-
-def versions(version: int, name: str = "librdkafka", software: str = "2.3.0-rc1") -> memoryview:
-    message = RawApiVersions(client_software_name=name, client_software_version=software)
-    message.with_header(correlation_id=9, client_id="tester")
-    return memoryview(bytearray(message.encode(version=version, header=True)))
-
-
-def joined(answer: Response | Awaitable[Response]) -> bytes:
-    assert isinstance(answer, Response)
-    return b"".join(answer.buffers)
-
-
-def decoded(answer: Response | Awaitable[Response], kind: Any, version: int) -> Any:
-    return kind.decode(joined(answer), version=version, header=True)
-
-
-# ---------------------------------------------------------------------------------------------------- ApiVersions
-
-
-@pytest.mark.parametrize("version", range(5))
-async def test_api_versions_lists_the_registrations(version: int) -> None:
-    asker = Asker()
-    answer = endpoint()(versions(version), asker)
-    message = decoded(answer, ApiVersionsResponse, version)
-    ranges = {each.api_key: (each.min_version, each.max_version) for each in message.api_keys}
-    assert message.error_code == 0
-    assert ranges == {ApiKey.PRODUCE: (0, 13), ApiKey.HEARTBEAT: (1, 4), ApiKey.API_VERSIONS: (0, 4)}
-    assert asker.client_software == (("librdkafka", "2.3.0-rc1") if version >= 3 else ("", ""))
-    if version >= 3:
-        assert not message.supported_features
-        assert message.finalized_features_epoch == -1
-
-
-@pytest.mark.parametrize("version", [5, 99, 32_767, -1])
-async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
-    """The client's body may be of an unknown form (KIP-511)."""
-
-    data = bytearray(versions(3))
-    data[2:4] = version.to_bytes(2, "big", signed=True)
-    made = endpoint()
-    answer = made(memoryview(data[:8] + b"\xff\xff\xff"), Asker())
-    expected = (9).to_bytes(4, "big") + (35).to_bytes(2, "big") + (1).to_bytes(4, "big") + b"\0\x12\0\0\0\x04"
-    assert joined(answer) == expected
-    assert counters(made, ApiKey.API_VERSIONS).errors == {ErrorCode.UNSUPPORTED_VERSION: 1}
-
-
-@pytest.mark.parametrize("name", ["", "a b", "-a", "a-", "ä", "a\n", ".a"])
-async def test_software_names_that_kafka_refuses(name: str) -> None:
-    for asked in (versions(3, name), versions(4, software=name)):
-        asker, made = Asker(), endpoint()
-        assert joined(made(asked, asker)) == b"\0\0\0\x09\0\x2a\x01\0\0\0\0\0"  # in the asked version
-        assert asker.client_software == ("", "")
-        assert counters(made, ApiKey.API_VERSIONS).errors == {42: 1}
-
-
-# --------------------------------------------------------------------------------------------------------- dispatch
+from tests.unit.endpoint.endpoints import Asker, counters, decoded, endpoint, heartbeat, joined
 
 
 async def test_answers_are_encoded_at_the_asked_version() -> None:
@@ -173,12 +61,12 @@ async def test_errors_of_large_answers_are_counted_too() -> None:
         (b"\0\x0c\0\x04\0\0\0\x01\0\x50abc", "header cannot be read: a text of 80 bytes"),
     ],
 )
-async def test_what_closes_the_connection(data: bytes, why: str) -> None:
+async def test_a_frame_that_is_not_a_request_closes_the_connection(data: bytes, why: str) -> None:
     with pytest.raises(CloseConnection, match=why):
         endpoint()(memoryview(bytearray(data)), Asker())
 
 
-def test_pipelined_is_what_is_registered_so() -> None:
+def test_only_apis_registered_as_pipelined_are() -> None:
     made = endpoint()
     assert made.is_pipelined(memoryview(b"\0\0\0\x03"))
     assert not made.is_pipelined(heartbeat())
@@ -207,7 +95,7 @@ async def test_async_handlers_begin_at_once() -> None:
     assert decoded(endpoint(quick)(heartbeat(), Asker()), HeartbeatResponse, 4).error_code == 6
 
 
-async def test_finished_answers_and_futures_of_them() -> None:
+async def test_a_handler_may_return_a_response_or_a_future_of_it() -> None:
     released: list[int] = []
     ready = Response((b"12345678",), lambda: released.append(1))
     future = asyncio.get_running_loop().create_future()
@@ -224,7 +112,7 @@ async def test_finished_answers_and_futures_of_them() -> None:
 
 @pytest.mark.parametrize("error", [RequestError(ErrorCode.INVALID_REQUEST, "left a handler"), KeyError("x")])
 @pytest.mark.parametrize("is_late", [False, True])
-async def test_bugs_say_whose_they_are(error: Exception, is_late: bool) -> None:
+async def test_a_bug_in_a_handler_is_logged_with_its_api(error: Exception, is_late: bool) -> None:
     def fails(services: Any, request: Request, message: Any) -> Any:
         raise error
 
@@ -242,7 +130,7 @@ async def test_bugs_say_whose_they_are(error: Exception, is_late: bool) -> None:
     assert caught.value.__notes__[-1] == "answering HEARTBEAT version 4 of 10.0.0.1:5 ('tester')"
 
 
-async def test_refusal_of_an_async_handler() -> None:
+async def test_an_async_handler_may_close_the_connection() -> None:
     async def refuses(services: Any, request: Request, message: Any) -> Any:
         await asyncio.sleep(0)
         raise CloseConnection("why")
@@ -280,7 +168,7 @@ async def test_large_answers_are_encoded_off_the_loop(is_late: bool, monkeypatch
     assert threading.main_thread() not in threads
 
 
-def test_what_is_large() -> None:
+def test_a_response_with_many_elements_is_large() -> None:
     topic = MetadataResponse.MetadataResponseTopic
     partition = topic.MetadataResponsePartition
     many = [topic(partitions=[partition() for _ in range(100)]) for _ in range(LARGE_ELEMENTS // 100)]

@@ -116,7 +116,7 @@ async def test_one_without_an_estimate_counts_once_it_is_there() -> None:
 
 
 @pytest.mark.parametrize("padding", ["m", "m" * INLINE_BYTES])
-async def test_what_fails_or_is_dropped_gives_its_room_back(padding: str) -> None:
+async def test_a_response_that_fails_or_is_dropped_returns_its_room(padding: str) -> None:
     w = World()
     w.error = RuntimeError("a bug")
     with pytest.raises(RuntimeError):
@@ -133,7 +133,7 @@ async def test_what_fails_or_is_dropped_gives_its_room_back(padding: str) -> Non
     assert (w.responses.used, w.responses.waiting) == (0, 0)
 
 
-def test_apis_that_answer_much_to_little_take_room_before() -> None:
+def test_apis_with_large_responses_reserve_room_first() -> None:
     takes = {api.key for api in ALL_APIS if api.response_bytes is not None}
     assert takes == {
         ApiKey.METADATA,

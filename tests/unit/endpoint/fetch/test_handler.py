@@ -77,12 +77,12 @@ def partitions(response: Any) -> dict[int, Any]:
     return {each.partition_index: each for topic in response.responses for each in topic.partitions}
 
 
-def test_it_is_registered_as_kafka_lists_it() -> None:
+def test_fetch_is_registered_in_kafkas_versions() -> None:
     assert [(api.key, api.min_version, api.max_version) for api in APIS] == [(ApiKey.FETCH, 4, 18)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_records_and_marks(version: int) -> None:
+async def test_records_and_watermarks_are_returned_in_every_version(version: int) -> None:
     async with serving(has_sessions=True) as world:
         for _ in range(3):
             world.flush("t", 1)
@@ -169,7 +169,7 @@ async def test_a_follower_is_refused(version: int) -> None:
         assert not found[0].records
 
 
-async def test_what_is_no_fetch_closes_the_connection() -> None:
+async def test_a_malformed_fetch_closes_the_connection() -> None:
     async with serving(has_sessions=True) as world:
         services = cast(Services, SimpleNamespace(fetch_service=world.fetch_service))
         with pytest.raises(CloseConnection):
@@ -218,7 +218,7 @@ async def test_nothing_is_read_from_storage_for_a_client_that_is_sent_elsewhere(
         assert (found[0].error_code, found[0].preferred_read_replica) == (0, 2)
 
 
-async def test_an_error_is_told_by_the_leader_itself() -> None:
+async def test_a_client_of_another_zone_gets_an_error_from_this_proxy() -> None:
     async with serving(has_sessions=True) as world:
         world.flush("t", 0)
         beyond = topic_of(world, "t", 0, offset=99)

@@ -14,7 +14,7 @@ from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S
 from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from tests.harness.waiting import now
-from tests.unit.endpoint.serving import World, errors, offsets, release, serving, want
+from tests.unit.endpoint.serving import World, errors, offsets, quiesce, release, serving, want
 
 pytestmark = pytest.mark.slow
 
@@ -48,11 +48,6 @@ class Client:
 
     def wanted(self, partition: int) -> SessionPartition:
         return want("t", partition, self.positions[partition])
-
-
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 # ------------------------------------------------------------------------------------------------------- what is told
@@ -105,7 +100,7 @@ async def test_records_that_the_client_does_not_take_are_given_again() -> None:
             assert offsets(fetched) == {("t", 1): [0]}
 
 
-async def test_what_waits_for_its_owner_is_told_only_when_time_is_up() -> None:
+async def test_a_partition_without_an_owner_is_reported_when_the_time_is_up() -> None:
     async with serving(3, has_sessions=True) as world:
         client = Client(world, range(2))
         await client.poll(max_wait_s=0)
@@ -170,21 +165,21 @@ async def test_a_fetch_of_no_bytes_still_gets_one_batch() -> None:
         assert client.got == {0: [0], 1: [0]}
 
 
-async def test_a_topic_made_anew_between_two_polls_is_read_from_its_new_log() -> None:
+async def test_a_topic_recreated_between_two_polls_is_read_from_its_new_log() -> None:
     async with serving(3, has_sessions=True) as world:
         world.topic("u", number=40)
         first = await world.fetch([want("u")], session=(0, 0), max_wait_s=0)
         world.topic("u", number=41)
         await world.fetch(session=(first.session_id, 1), max_wait_s=0)
         parked = asyncio.create_task(world.fetch(session=(first.session_id, 2), max_wait_s=100))
-        await settle()
+        await quiesce()
         world.flush("u")
         assert offsets(await parked) == {("u", 0): [0]}
         assert now() == 0
         release(await parked)
 
 
-async def test_an_error_is_told_until_it_is_gone_and_then_the_marks_again() -> None:
+async def test_an_error_is_reported_until_it_is_gone_and_then_the_watermarks_again() -> None:
     async with serving(3, has_sessions=True) as world:
         client = Client(world, range(2))
         await client.poll(max_wait_s=0)
@@ -209,7 +204,7 @@ async def test_a_topic_that_goes_and_comes_again() -> None:
         listed = [want("t"), want("u")]
         first = await world.fetch(listed, session=(0, 0), max_wait_s=0)
         parked = asyncio.create_task(world.fetch(session=(first.session_id, 1), max_wait_s=100))
-        await settle()
+        await quiesce()
         world.catalog.put("u", None)
         assert errors(await parked) == {("u", 0): "UNKNOWN_TOPIC_OR_PARTITION"}
         assert now() == 0
@@ -245,24 +240,24 @@ async def test_a_later_request_of_the_session_overtakes_a_parked_one() -> None:
     async with serving(3, has_sessions=True) as world:
         first = await world.fetch([want("t")], session=(0, 0), max_wait_s=0)
         parked = asyncio.create_task(world.fetch(session=(first.session_id, 1), max_wait_s=100))
-        await settle()
+        await quiesce()
         later = asyncio.create_task(world.fetch(session=(first.session_id, 2), max_wait_s=100))
         overtaken = await parked
         assert (overtaken.error, overtaken.results) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, ())
         assert overtaken.session_id == first.session_id
-        await settle()
+        await quiesce()
         world.flush("t")
         assert offsets(await later) == {("t", 0): [0]}
         assert now() == 0
         release(await later)
 
 
-async def test_a_session_closed_under_its_parked_fetch_is_answered_and_followed_no_more() -> None:
+async def test_a_parked_fetch_whose_session_is_closed_is_answered_and_followed_no_more() -> None:
     async with serving(3, has_sessions=True) as world:
         first = await world.fetch([want("t"), want("t", 1)], session=(0, 0), max_wait_s=0)
         assert len(world.fetch_service.poll) == 2
         parked = asyncio.create_task(world.fetch(session=(first.session_id, 1), max_wait_s=100))
-        await settle()
+        await quiesce()
         await world.fetch([want("t")], session=(first.session_id, -1), max_wait_s=0)
         assert (await parked).error == ErrorCode.NONE
         assert now() == 0
@@ -277,7 +272,7 @@ async def test_a_session_closed_while_its_fetch_reads_storage_is_answered_after_
         world.fetch_service.log_start_moved(world.key("t"), 0)
         world.fs.gate.clear()
         reading = asyncio.create_task(world.fetch(session=(first.session_id, 1), committed=True, max_wait_s=100))
-        await settle()
+        await quiesce()
         assert world.fs.running == 1
         await world.fetch([], session=(first.session_id, -1))
         world.fs.gate.set()
@@ -288,7 +283,7 @@ async def test_a_session_closed_while_its_fetch_reads_storage_is_answered_after_
 async def test_a_session_whose_first_answer_never_went_out_is_ended() -> None:
     async with serving(3, has_sessions=True) as world:
         parked = asyncio.create_task(world.fetch([want("t")], session=(0, 0), max_wait_s=100))
-        await settle()
+        await quiesce()
         assert world.metrics.fetch_sessions == 1
         parked.cancel()
         await asyncio.gather(parked, return_exceptions=True)
@@ -300,7 +295,7 @@ async def test_an_established_session_survives_a_client_that_goes() -> None:
         client = Client(world, range(2))
         await client.poll(max_wait_s=0)
         parked = asyncio.create_task(world.fetch(session=(client.session_id, 1), max_wait_s=100))
-        await settle()
+        await quiesce()
         parked.cancel()
         await asyncio.gather(parked, return_exceptions=True)
         client.epoch = 2
@@ -338,7 +333,7 @@ async def test_a_poll_of_ten_thousand_partitions_looks_at_the_three_that_have_ch
         await client.poll(max_wait_s=0)  # the three were listed: their positions have moved
         assert len(asked) == 6
         parked = asyncio.create_task(client.poll(max_wait_s=100))
-        await settle()
+        await quiesce()
         world.flush("t", 5)
         await parked
         assert len(asked) <= 8
@@ -351,11 +346,11 @@ async def test_ten_thousand_owners_that_come_one_by_one_cost_one_look_each() -> 
             world.close("t", partition)
         await client.poll(max_wait_s=0)
         parked = asyncio.create_task(client.poll(max_wait_s=100))
-        await settle()
+        await quiesce()
         world.owners.asked.clear()
         for partition in range(1_000):
             world.open("t", partition)
-            await settle()
+            await quiesce()
         world.flush("t", 3)
         assert len((await parked).results) == 1_000
         assert len(world.owners.asked) < 2_100
@@ -460,7 +455,7 @@ async def test_a_process_that_is_not_a_member_sends_its_clients_away(has_busy_on
         parked = None
         if not has_busy_one:
             parked = asyncio.ensure_future(client.poll(max_wait_s=60.0))
-            await settle()
+            await quiesce()
             assert not parked.done()
         world.fetch_service.send_away(True)
         began = now()
@@ -469,7 +464,7 @@ async def test_a_process_that_is_not_a_member_sends_its_clients_away(has_busy_on
         fetched = await (parked or client.poll(max_wait_s=60.0))
         refused, polls = errors(fetched), 0
         while len(refused) < 3:
-            await settle()
+            await quiesce()
             refused.update(errors(await client.poll(max_wait_s=0.0)))
             assert now() - began < 1
             polls += 1
@@ -477,7 +472,7 @@ async def test_a_process_that_is_not_a_member_sends_its_clients_away(has_busy_on
         assert set(refused.values()) == {"NOT_LEADER_OR_FOLLOWER"}
         world.fetch_service.send_away(True)
         world.fetch_service.send_away(False)
-        await settle()
+        await quiesce()
         client.moved = list(range(3))
         world.flush("t", 1)
         fetched = await client.poll(max_wait_s=0.0)

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode
 from bmq.endpoint.fetch import operation
 from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchParams, FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
-from bmq.endpoint.fetch.sessions import PARTITIONS_A_STEP, FetchSessions
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
 
 MANY = 2 * PARTITIONS_A_TURN + 10
@@ -45,7 +43,7 @@ async def large(
 
 
 @pytest.mark.parametrize("epoch", [-1, 0])
-async def test_it_answers_as_a_small_one_does(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_fetch_has_the_response_of_a_small_one(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async with fetching() as w:
         for number in range(0, MANY, 7):
             w.flush("orders", number)
@@ -74,7 +72,7 @@ async def test_a_small_request_of_a_large_session_whose_partitions_all_have_news
         assert third.results == []
 
 
-async def test_a_flush_wakes_it_and_it_tells_when_it_parks() -> None:
+async def test_a_flush_wakes_a_large_fetch_which_reports_that_it_parks() -> None:
     async with fetching() as w:
         parked: list[int] = []
         waiting = asyncio.ensure_future(
@@ -90,7 +88,9 @@ async def test_a_flush_wakes_it_and_it_tells_when_it_parks() -> None:
         assert len(w.fetch_service.poll) == 0
 
 
-async def test_beyond_the_bound_of_those_that_wait_it_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_beyond_the_bound_of_parked_partitions_a_large_fetch_is_answered_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(operation, "PARTITIONS_MAX", MANY)
 
     async with fetching() as w:
@@ -137,21 +137,3 @@ async def test_a_session_that_ends_in_a_pause_refuses_the_request_and_follows_no
             0,
             0,
         )
-
-
-def test_a_session_has_room_for_what_was_counted_however_many_begin_together() -> None:
-    """Two that begin in each other's pauses do not pass the bound together."""
-    ids = iter(range(1, 10))
-    sessions = FetchSessions(100, lambda: next(ids))
-    count = 6 * PARTITIONS_A_STEP
-    steps = [
-        sessions.begin_in_steps(0, 0, [want(f"t{topic}", number) for number in range(count)], (), by_id=False, now_ms=0)
-        for topic in range(2)
-    ]
-    for _ in range(8):
-        for each in steps:
-            next(each)
-    turns = [finish_steps(each) for each in steps]
-    assert [turn.session is not None for turn in turns] == [True, False]
-    assert sessions.partitions == count
-    assert [len(turn.partitions or ()) for turn in turns] == [count, count]

@@ -45,7 +45,7 @@ def full(size: int = LIMIT) -> tuple[MemoryPool, Reservation]:
         (2 * LIMIT, 1, 0),
     ],
 )
-def test_how_much_is_granted(used: int, asked: int, granted: int) -> None:
+def test_a_grant_depends_on_the_bytes_in_use(used: int, asked: int, granted: int) -> None:
     made = full(used)[0] if used else lane()
     reservation = made.try_take(asked)
     assert (reservation.size if reservation is not None else 0) == granted
@@ -56,7 +56,7 @@ def test_how_much_is_granted(used: int, asked: int, granted: int) -> None:
     assert made.used == used
 
 
-def test_those_who_never_give_back_leave_something_for_those_who_come() -> None:
+def test_reservations_that_are_never_released_leave_room_for_new_ones() -> None:
     """However many ask for everything and keep it, the next one gets something, and small ones longest."""
     made = lane(64 << 20)
     grants = []
@@ -70,7 +70,7 @@ def test_those_who_never_give_back_leave_something_for_those_who_come() -> None:
     assert small >= 8
 
 
-async def test_those_who_wait_are_served_in_order_and_small_ones_pass() -> None:
+async def test_waits_are_granted_in_order_and_small_ones_pass() -> None:
     made, held = full()
     served: list[tuple[str, int]] = []
 
@@ -97,7 +97,7 @@ async def test_those_who_wait_are_served_in_order_and_small_ones_pass() -> None:
     assert all(task.done() for task in tasks)
 
 
-async def test_a_cancelled_wait_takes_nothing_wherever_it_is_met() -> None:
+async def test_a_cancelled_wait_takes_no_memory() -> None:
     made, held = full()
     waiting, granted, last = (asyncio.create_task(made.take(60)) for _ in range(3))
     await asyncio.sleep(0)
@@ -123,7 +123,7 @@ async def test_a_cancelled_head_lets_the_next_one_in() -> None:
     assert made.used == 2700
 
 
-async def test_every_grant_is_told_to_the_blocks() -> None:
+async def test_every_grant_shrinks_the_block_cache() -> None:
     told: list[int] = []
     budget = FetchBudget(8 * LIMIT, 0.5, told.append)
     assert budget.storage.limit == LIMIT
@@ -158,7 +158,7 @@ def test_a_part_of_a_reservation_is_released_apart() -> None:
     assert one.used == 0
 
 
-def test_blocks_may_have_what_the_others_leave() -> None:
+def test_the_block_cache_may_have_the_memory_that_is_left() -> None:
     told: list[int] = []
     budget = FetchBudget(1000, 0.5, told.append)
     assert (budget.tail_limit, budget.memory.limit, budget.storage.limit) == (500, 250, 125)

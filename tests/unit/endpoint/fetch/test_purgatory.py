@@ -54,7 +54,7 @@ def test_every_move_between_the_sets() -> None:
     assert b.watch is None
 
 
-def test_who_was_served_goes_to_the_end_and_a_touch_keeps_the_place() -> None:
+def test_a_served_partition_goes_to_the_end_and_a_touched_one_keeps_its_place() -> None:
     watch, (a, b, _) = watch_of(FetchPurgatory(), 0, 1, 2)
     watch.served(a)
     assert sets(watch)[0] == [1, 2, 0]
@@ -97,7 +97,7 @@ def test_zero_bytes_needed_are_one() -> None:
     assert poll.flushed(K[0], 1) == [watch]
 
 
-def test_a_change_wakes_at_once_and_only_who_is_parked() -> None:
+def test_a_change_wakes_a_parked_fetch_at_once() -> None:
     poll = FetchPurgatory()
     parked, _ = watch_of(poll, 0)
     other, _ = watch_of(poll, 0, 1)
@@ -119,7 +119,7 @@ def test_a_flush_wakes_all_who_follow() -> None:
     assert poll.flushed(K[0], 10) == watches
 
 
-def test_what_happens_before_the_park_is_in_the_set_to_look_at() -> None:
+def test_a_flush_before_the_park_is_in_the_set_to_read() -> None:
     poll = FetchPurgatory()
     watch, _ = watch_of(poll, 0)
     quiet(watch)

@@ -12,16 +12,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 from bmq.endpoint.fetch.sessions import (
     EPOCH_MAX,
     EVICTION_MS,
     NO_SESSION,
+    PARTITIONS_A_STEP,
     PARTITIONS_PER_SLOT,
     FetchSessions,
     Turn,
 )
+from tests.unit.endpoint.serving import want
 
 ID = uuid.UUID(int=7)
 
@@ -85,7 +88,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("named", "epoch", "by_id", "error", "goes_on", "is_closed"), TABLE)
-def test_what_an_id_and_an_epoch_mean(
+def test_a_session_id_and_epoch_have_kafkas_meaning(
     named: str, epoch: int, by_id: bool, error: ErrorCode, goes_on: str, is_closed: bool
 ) -> None:
     sessions = FetchSessions(10, counter())
@@ -119,7 +122,7 @@ def test_an_epoch_runs_from_1_to_the_largest_and_back_to_1() -> None:
     assert begin(sessions, session.id, EPOCH_MAX).epoch == session.epoch == 1
 
 
-def test_an_overtaken_turn_knows_it() -> None:
+def test_a_request_that_was_overtaken_is_refused() -> None:
     sessions = FetchSessions(10, counter())
     session_id = opened(sessions)
     first = begin(sessions, session_id, 1)
@@ -171,7 +174,7 @@ def test_ids_are_never_zero_nor_taken() -> None:
     assert [opened(sessions), opened(sessions)] == [5, 6]
 
 
-def test_nothing_listed_makes_no_session() -> None:
+def test_a_request_without_partitions_begins_no_session() -> None:
     sessions = FetchSessions(10, counter())
     assert begin(sessions, 0, 0).session is None
 
@@ -189,7 +192,7 @@ def test_without_room_there_is_no_session() -> None:
     assert sessions.get(second) is not None
 
 
-def test_the_one_unused_for_longest_makes_room() -> None:
+def test_the_session_unused_for_longest_makes_room() -> None:
     sessions = FetchSessions(2, counter())
     first, second = opened(sessions, 9), opened(sessions, 1)
     begin(sessions, first, 1, now_ms=10)
@@ -337,3 +340,21 @@ class Model(RuleBasedStateMachine):
 
 Model.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestModel = Model.TestCase
+
+
+def test_sessions_that_begin_together_stay_within_the_bound_of_partitions() -> None:
+    """Two that begin in each other's pauses do not pass the bound together."""
+    ids = iter(range(1, 10))
+    sessions = FetchSessions(100, lambda: next(ids))
+    count = 6 * PARTITIONS_A_STEP
+    steps = [
+        sessions.begin_in_steps(0, 0, [want(f"t{topic}", number) for number in range(count)], (), by_id=False, now_ms=0)
+        for topic in range(2)
+    ]
+    for _ in range(8):
+        for each in steps:
+            next(each)
+    turns = [finish_steps(each) for each in steps]
+    assert [turn.session is not None for turn in turns] == [True, False]
+    assert sessions.partitions == count
+    assert [len(turn.partitions or ()) for turn in turns] == [count, count]

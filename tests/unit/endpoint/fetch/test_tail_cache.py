@@ -41,7 +41,7 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset() -> None:
     assert [read(tails, A, offset) for offset in (10, 14, 15, 19, 24)] == [[10, 15, 20]] * 2 + [[15, 20]] * 2 + [[20]]
 
 
-def test_what_is_not_kept_is_no_hit() -> None:
+def test_an_offset_outside_the_tail_is_no_hit() -> None:
     tails = cache()
     tails.add(A, [batch(10, 5)])
     for key, offset in ((A, 9), (A, 15), (A, 99), (B, 10)):
@@ -75,7 +75,7 @@ def test_flushes_that_follow_each_other_are_one_run() -> None:
 
 
 @pytest.mark.parametrize("base", [4, 6, 0])
-def test_a_gap_begins_anew(base: int) -> None:
+def test_a_gap_starts_a_new_tail(base: int) -> None:
     tails = cache()
     tails.add(A, [batch(0, 5)])
     tails.add(A, [batch(base), batch(base + 1)])
@@ -216,7 +216,7 @@ OPERATIONS = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(OPERATIONS)
-def test_it_does_what_a_plain_list_does(operations: list[tuple[str, PartitionKey, int, int]]) -> None:
+def test_the_tail_cache_does_what_a_plain_list_does(operations: list[tuple[str, PartitionKey, int, int]]) -> None:
     """The model: (partition, base offset) in order of arrival; a gap (one operation in twelve) begins again."""
     cost = batch(0, 1, 100).size + ENTRY_BYTES
     tails, kept, ends = cache(5 * cost), list[tuple[PartitionKey, int]](), {A: 0, B: 0}

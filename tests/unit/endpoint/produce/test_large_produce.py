@@ -54,7 +54,7 @@ async def until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it does not come")
 
 
-async def test_all_of_it_is_answered_in_the_request_s_order() -> None:
+async def test_a_large_produce_is_answered_in_the_requests_order() -> None:
     async with serving() as w:
         w.topic(partitions=2)
         answers = await send(w, [(number % 3, batch()) for number in range(MANY)])
@@ -66,7 +66,7 @@ async def test_all_of_it_is_answered_in_the_request_s_order() -> None:
         assert (counters.produces, counters.failed_produces) == (MANY, len(answers[2::3]))
 
 
-async def test_rule_9_what_the_connection_sends_behind_it_stays_behind_it() -> None:
+async def test_rule_9_later_produces_of_the_connection_stay_behind_a_large_one() -> None:
     """A producer's next batches do not overtake those that are still to be handed out, on any path."""
 
     async with serving() as w:
@@ -83,7 +83,7 @@ async def test_rule_9_what_the_connection_sends_behind_it_stays_behind_it() -> N
         assert [each.base_offset for each in found] == list(range(2 * MANY + 4))
 
 
-async def test_other_connections_do_not_wait_for_it() -> None:
+async def test_other_connections_do_not_wait_for_a_large_produce() -> None:
     async with serving() as w:
         w.topic(partitions=2)
         await w.owner(partition=1)
@@ -95,7 +95,7 @@ async def test_other_connections_do_not_wait_for_it() -> None:
         assert len(await large) == 4 * MANY
 
 
-async def test_its_time_out_answers_what_is_not_flushed() -> None:
+async def test_the_time_out_answers_the_parts_that_are_not_flushed() -> None:
     async with serving() as w:
         w.topic(partitions=2)
         await w.produce_one(batch())
@@ -107,7 +107,7 @@ async def test_its_time_out_answers_what_is_not_flushed() -> None:
         assert all(each.base_offset == -1 for each in answers)
 
 
-async def test_held_parts_are_dropped_with_their_connection_wherever_it_stands() -> None:
+async def test_held_parts_are_dropped_with_their_connection() -> None:
     async with serving() as w:
         w.topic("orders", assign=False)
         for turns in (1, 2, 5, 20, 200):
@@ -150,7 +150,7 @@ def test_a_request_that_is_given_up_leaves_nothing_to_the_collector() -> None:
         assert parts() == before
 
 
-async def test_without_acks_it_is_not_answered_and_fails_by_closing() -> None:
+async def test_a_large_produce_without_acks_fails_by_closing_the_connection() -> None:
     async with serving() as w:
         w.topic()
         assert await send(w, [(0, batch()) for _ in range(MANY)], acks=0) == []
@@ -167,7 +167,7 @@ async def test_more_than_the_limit_closes_the_connection() -> None:
             await w.endpoint(memoryview(frame), w.client)  # type: ignore[misc]
 
 
-async def test_those_under_way_are_bounded_and_the_next_one_waits() -> None:
+async def test_large_produces_in_flight_are_bounded_and_the_next_one_waits() -> None:
     async with serving() as w:
         w.topic("orders", assign=False)
         w.services.large._produced.limit = MANY + 1
@@ -183,7 +183,7 @@ async def test_those_under_way_are_bounded_and_the_next_one_waits() -> None:
         assert (w.services.large._produced.used, w.services.large._produced.waiting) == (0, 0)
 
 
-async def test_a_malformed_one_closes_the_connection_and_holds_nothing() -> None:
+async def test_a_malformed_large_produce_closes_the_connection() -> None:
     async with serving() as w:
         w.topic()
         pieces = [Data.PartitionProduceData(index=0, records=bytes(batch())) for _ in range(MANY)]
@@ -196,7 +196,7 @@ async def test_a_malformed_one_closes_the_connection_and_holds_nothing() -> None
         assert answer.base_offset == 0
 
 
-async def test_topic_ids_find_their_topics() -> None:
+async def test_a_large_produce_finds_topics_by_id() -> None:
     async with serving() as w:
         topic = w.topic()
         pieces = [Data.PartitionProduceData(index=0, records=bytes(batch())) for _ in range(MANY)]

@@ -99,7 +99,7 @@ class Part:
         self.on_over()
 
 
-async def test_a_line_is_served_in_order_in_one_step() -> None:
+async def test_a_queue_is_served_in_order_in_one_step() -> None:
     """Nothing runs between the first and the last of a queue for which there is room: no batch can overtake."""
 
     holding, owners, owner = ProduceQueue(), FakeOwners(), FakeOwner()
@@ -117,7 +117,7 @@ async def test_a_line_is_served_in_order_in_one_step() -> None:
     assert holding.held_bytes == 0
 
 
-async def test_the_line_is_gone_with_its_last() -> None:
+async def test_a_partitions_queue_is_gone_with_its_last_batch() -> None:
     """A batch that comes in the turn after the queue's last one left goes straight to the owner, not into a queue that
     is served no longer."""
 
@@ -135,7 +135,7 @@ async def test_the_line_is_gone_with_its_last() -> None:
     assert held == [False]
 
 
-async def test_without_room_one_after_another() -> None:
+async def test_without_room_batches_are_served_one_after_another() -> None:
     holding, owners, owner = ProduceQueue(), FakeOwners(), FakeOwner(room_for=0)
     owners.open(owner)
     for number in range(6):
@@ -149,7 +149,7 @@ async def test_without_room_one_after_another() -> None:
     assert len(holding) == 0
 
 
-async def test_rule_9_each_is_held_for_as_long_from_its_arrival() -> None:
+async def test_rule_9_each_batch_is_held_for_its_time_from_its_arrival() -> None:
     holding, owners = ProduceQueue(), FakeOwners()
     early = Part(0)
     holding.hold(KEY, early, owners, CONFIG)
@@ -163,7 +163,7 @@ async def test_rule_9_each_is_held_for_as_long_from_its_arrival() -> None:
         assert part.error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_an_error_at_once_is_told_to_all() -> None:
+async def test_an_error_of_the_search_for_an_owner_fails_all_waiting_batches() -> None:
     """Fail the wait for an owner, as for an OFFLINE partition: each held batch gets the error."""
 
     holding, owners = ProduceQueue(), FakeOwners()
@@ -177,7 +177,7 @@ async def test_an_error_at_once_is_told_to_all() -> None:
     assert [part.ended_at for part in parts] == [0.0] * 3
 
 
-async def test_what_is_over_is_passed_over() -> None:
+async def test_a_batch_that_is_over_is_skipped() -> None:
     holding, owners, owner = ProduceQueue(), FakeOwners(), FakeOwner()
     parts = [Part(number) for number in range(5)]
     for part in parts:
@@ -191,7 +191,7 @@ async def test_what_is_over_is_passed_over() -> None:
 
 
 @pytest.mark.leaves_tasks  # a queue whose owner never has room
-async def test_the_bytes_of_what_is_over_are_given_back_at_once() -> None:
+async def test_the_bytes_of_a_batch_that_is_over_are_returned_at_once() -> None:
     """An owner without room keeps its line waiting; what timed out there must not refuse other partitions' produces."""
 
     holding, owners = ProduceQueue(), FakeOwners()
@@ -216,7 +216,7 @@ async def test_the_bytes_of_what_is_over_are_given_back_at_once() -> None:
     assert part.error is None
 
 
-async def test_who_comes_while_all_others_have_left_is_held_for_as_long() -> None:
+async def test_a_batch_that_comes_when_all_others_have_left_is_held_for_its_time() -> None:
     holding, owners = ProduceQueue(), FakeOwners()
     early = Part(0)
     holding.hold(KEY, early, owners, CONFIG)
@@ -233,7 +233,7 @@ async def test_who_comes_while_all_others_have_left_is_held_for_as_long() -> Non
 
 
 @pytest.mark.leaves_tasks  # a queue whose owner never has room
-async def test_full_buffers_are_no_reason_to_refuse() -> None:
+async def test_full_buffers_do_not_refuse_a_batch() -> None:
     """The bound on what waits for moving partitions is not for those that are here and slow."""
 
     holding, owners = ProduceQueue(), FakeOwners()
@@ -247,7 +247,7 @@ async def test_full_buffers_are_no_reason_to_refuse() -> None:
     assert parts[3].error is None
 
 
-async def test_what_is_given_back_goes_to_the_front() -> None:
+async def test_a_batch_that_is_given_back_goes_to_the_front() -> None:
     """Newest first, as owners give it back; the parts that came meanwhile stay behind it."""
 
     holding, owners, owner = ProduceQueue(), FakeOwners(), FakeOwner()
@@ -264,7 +264,7 @@ async def test_what_is_given_back_goes_to_the_front() -> None:
     assert (len(holding), holding.held_bytes) == (0, 0)
 
 
-async def test_rule_9_what_is_given_back_ends_in_its_own_time() -> None:
+async def test_rule_9_a_batch_that_is_given_back_keeps_its_time_limit() -> None:
     """The queue waits for an owner until the time of the part that was first before."""
 
     holding, owners = ProduceQueue(), FakeOwners()
@@ -279,7 +279,7 @@ async def test_rule_9_what_is_given_back_ends_in_its_own_time() -> None:
     assert len(holding) == 0
 
 
-async def test_what_is_given_back_while_the_queue_is_served_is_next() -> None:
+async def test_a_batch_given_back_while_the_queue_is_served_is_next() -> None:
     holding, owners, owner = ProduceQueue(), FakeOwners(), FakeOwner()
 
     class Returned(Part):

@@ -18,7 +18,7 @@ def client() -> FakeClient:
     return FakeClient()
 
 
-def test_what_follows_waits_until_the_refused_one_is_back(client: FakeClient) -> None:
+def test_later_batches_are_refused_until_the_refused_one_is_back(client: FakeClient) -> None:
     stumbles = RetryOrder()
     stumbles.note(client, KEY, 7, 10)
     assert not stumbles.may_pass(client, KEY, 7, 11)
@@ -89,7 +89,7 @@ def test_sequences_wrap(client: FakeClient) -> None:
     assert stumbles.may_pass(client, KEY, 7, (1 << 31) - 2)
 
 
-def test_others_are_not_concerned(client: FakeClient) -> None:
+def test_other_producers_and_partitions_are_not_refused(client: FakeClient) -> None:
     stumbles = RetryOrder()
     stumbles.note(client, KEY, 7, 10)
     assert stumbles.may_pass(client, OTHER, 7, 11)
@@ -97,7 +97,7 @@ def test_others_are_not_concerned(client: FakeClient) -> None:
     assert stumbles.may_pass(FakeClient(), KEY, 7, 11)
 
 
-def test_all_goes_with_the_connection(client: FakeClient) -> None:
+def test_a_closed_connections_refusals_are_forgotten(client: FakeClient) -> None:
     stumbles = RetryOrder()
     stumbles.note(client, KEY, 7, 10)
     client.close()
@@ -114,7 +114,7 @@ def test_a_connection_keeps_a_bounded_number(client: FakeClient) -> None:
     assert not stumbles.may_pass(client, KEY, STUMBLES_MAX, 11)
 
 
-def test_who_has_heard_all_answers_begins_anew_in_that_partition(client: FakeClient) -> None:
+def test_a_producer_with_all_responses_starts_again_in_that_partition(client: FakeClient) -> None:
     stumbles = RetryOrder()
     for key in (KEY, OTHER):
         for producer_id in (7, 8):

@@ -1,0 +1,76 @@
+"""An endpoint with a few APIs, and requests to it as frames."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from types import SimpleNamespace
+from typing import Any
+
+from kafka.protocol.consumer import HeartbeatRequest as RawHeartbeat
+from kafka.protocol.metadata import ApiVersionsRequest as RawApiVersions
+
+from bmq.core.clock import LoopClock
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.request import Request, Response
+from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.messages import HeartbeatResponse
+from bmq.endpoint import api_versions
+from bmq.endpoint.api import Api
+from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.large_requests import LargeRequests
+from bmq.endpoint.response_budget import ResponseBudget
+
+
+class Asker:
+    """A ``Client`` that is not a connection."""
+
+    peer, host, is_closed = "10.0.0.1:5", "10.0.0.1", False
+    client_id: str | None = None
+    client_software = ("", "")
+
+    def on_close(self, call: Any) -> Any:
+        return lambda: None
+
+
+def endpoint(handle: Any = None, *, raw: Any = None, clock: Any = None) -> Endpoint:
+    heartbeat = Api(ApiKey.HEARTBEAT, 1, 4, handle or (None if raw else beat), handle_raw=raw)
+    produce = Api(ApiKey.PRODUCE, 3, 13, handle_raw=beat_raw, is_pipelined=True, advertised_min=0)
+    services: Any = SimpleNamespace(
+        metrics=Metrics(), clock=clock or LoopClock(), apis=(), large=LargeRequests(), responses=ResponseBudget(1 << 30)
+    )
+    made = Endpoint(services, [produce, heartbeat, *api_versions.APIS])
+    assert services.apis == (produce, heartbeat, *api_versions.APIS)
+    return made
+
+
+def counters(made: Endpoint, key: ApiKey = ApiKey.HEARTBEAT) -> Any:
+    return made._services.metrics.api(key)
+
+
+def beat(services: Any, request: Request, message: Any) -> Any:
+    return HeartbeatResponse(throttle_time_ms=0, error_code=27)
+
+
+def beat_raw(services: Any, request: Request) -> Response:
+    return Response((b"raw",))
+
+
+def heartbeat(version: int = 4, correlation_id: int = 77) -> memoryview:
+    message = RawHeartbeat(group_id="g", generation_id=1, member_id="m")
+    message.with_header(correlation_id=correlation_id, client_id="tester")
+    return memoryview(bytearray(message.encode(version=version, header=True)))
+
+
+def versions(version: int, name: str = "librdkafka", software: str = "2.3.0-rc1") -> memoryview:
+    message = RawApiVersions(client_software_name=name, client_software_version=software)
+    message.with_header(correlation_id=9, client_id="tester")
+    return memoryview(bytearray(message.encode(version=version, header=True)))
+
+
+def joined(answer: Response | Awaitable[Response]) -> bytes:
+    assert isinstance(answer, Response)
+    return b"".join(answer.buffers)
+
+
+def decoded(answer: Response | Awaitable[Response], kind: Any, version: int) -> Any:
+    return kind.decode(joined(answer), version=version, header=True)

@@ -1,0 +1,46 @@
+"""ApiVersions: the registered ranges, unknown versions of itself, and clients' names."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.core.errors import ErrorCode
+from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.messages import ApiVersionsResponse
+from tests.unit.endpoint.endpoints import Asker, counters, decoded, endpoint, joined, versions
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_api_versions_lists_the_registrations(version: int) -> None:
+    asker = Asker()
+    answer = endpoint()(versions(version), asker)
+    message = decoded(answer, ApiVersionsResponse, version)
+    ranges = {each.api_key: (each.min_version, each.max_version) for each in message.api_keys}
+    assert message.error_code == 0
+    assert ranges == {ApiKey.PRODUCE: (0, 13), ApiKey.HEARTBEAT: (1, 4), ApiKey.API_VERSIONS: (0, 4)}
+    assert asker.client_software == (("librdkafka", "2.3.0-rc1") if version >= 3 else ("", ""))
+    if version >= 3:
+        assert not message.supported_features
+        assert message.finalized_features_epoch == -1
+
+
+@pytest.mark.parametrize("version", [5, 99, 32_767, -1])
+async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
+    """The client's body may be of an unknown form (KIP-511)."""
+
+    data = bytearray(versions(3))
+    data[2:4] = version.to_bytes(2, "big", signed=True)
+    made = endpoint()
+    answer = made(memoryview(data[:8] + b"\xff\xff\xff"), Asker())
+    expected = (9).to_bytes(4, "big") + (35).to_bytes(2, "big") + (1).to_bytes(4, "big") + b"\0\x12\0\0\0\x04"
+    assert joined(answer) == expected
+    assert counters(made, ApiKey.API_VERSIONS).errors == {ErrorCode.UNSUPPORTED_VERSION: 1}
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a-", "ä", "a\n", ".a"])
+async def test_a_software_name_that_kafka_refuses_is_an_invalid_request(name: str) -> None:
+    for asked in (versions(3, name), versions(4, software=name)):
+        asker, made = Asker(), endpoint()
+        assert joined(made(asked, asker)) == b"\0\0\0\x09\0\x2a\x01\0\0\0\0\0"  # in the asked version
+        assert asker.client_software == ("", "")
+        assert counters(made, ApiKey.API_VERSIONS).errors == {42: 1}
