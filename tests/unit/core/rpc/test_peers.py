@@ -8,7 +8,7 @@ import os
 import socket
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -24,27 +24,16 @@ from tests.harness.waiting import now
 from tests.unit.core.rpc.world import (
     ECHO,
     KERNEL_BYTES,
-    EchoRequest,
+    B,
     EchoResponse,
     FakeMember,
-    Kafka,
     World,
+    ask,
     echo,
+    lost,
     result,
+    up,
 )
-
-B = FakeMember()
-
-
-async def up(world: World, kind: ConnectionKind = ConnectionKind.CONTROL) -> Peer:
-    return await world.peers.reach(B, kind, 5)
-
-
-async def lost(future: asyncio.Future[memoryview]) -> PeerLost:
-    with pytest.raises(PeerLost) as caught:
-        await future
-    return caught.value
-
 
 # ---------------------------------------------------------------------------------------------------------- calls
 
@@ -486,10 +475,6 @@ async def test_close_ends_what_is_under_way() -> None:
 # ------------------------------------------------------------------------------------------------------------ asking
 
 
-async def ask(world: World, method: str, timeout_s: float = 5) -> str:
-    return (await world.peers.ask(B, EchoRequest(method), timeout_s)).result
-
-
 async def test_questions_and_their_errors() -> None:
     async with World(PeerSettings()) as world:
         assert await ask(world, "1") == "1"
@@ -531,13 +516,6 @@ class EmptyEchoRequest(InternalRequest[EchoResponse]):
     """An Echo without its fields."""
 
     KEY = ECHO
-
-
-@dataclass(frozen=True, slots=True)
-class LaterRequest(InternalRequest[EchoResponse]):
-    """A request of an API that only a later version serves."""
-
-    KEY = cast(InternalKey, 10_999)
 
 
 async def test_requests_that_are_not_served() -> None:
@@ -612,74 +590,3 @@ async def test_a_connection_of_its_callers_own() -> None:
 
 
 # -------------------------------------------------------------------------------------------------- the other side
-
-
-async def test_handlers_learn_who_calls() -> None:
-    async with World(PeerSettings()) as world:
-        await ask(world, "1")
-        (call,) = world.calls
-        assert (call.version, call.client_id, call.caller, call.client.host) == (0, "a-1", "a-1", "a")
-        assert call.arrived > 0
-
-
-async def test_an_api_of_a_later_version_is_refused_and_costs_no_connection() -> None:
-    async with World(PeerSettings()) as world:
-        peer = await up(world, ConnectionKind.CONTROL)
-        with pytest.raises(RequestError) as refused:
-            await world.peers.ask(B, LaterRequest(), 2)
-        assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
-        assert peer.is_up
-        await ask(world, "1")
-
-
-async def test_kafkas_apis_go_to_their_own_dispatch() -> None:
-    async with World(PeerSettings()) as world:
-        kafka = Kafka()
-        world.endpoint.register_kafka(kafka)
-        peer = await up(world, ConnectionKind.PRODUCE)
-        assert bytes(await peer.call(0, 13, [b"body"])) == b"kafka"
-        assert kafka.frames[0][:4] == b"\0\0\0\x0d"
-        assert kafka.frames[0].endswith(b"\0\x03a-1\0body")
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        b"\0\0\0\x0d\0\0\0\1\xff\xff\0",
-        b"\x27\x11\0\0\0\0\0\1\xff\xff\0\0",
-        b"\x27\x10\0\0\0\0\0\1\xff\xff\0\0",
-        b"\x27\x10\0\0\0\0\0\1\0\x09ab",
-        b"\x7f\xff\0\0\0\0\0\1\xff\xff\0\0",
-    ],
-    ids=["Produce", "Ping", "unreadable Hello", "unreadable header", "unknown"],
-)
-async def test_nothing_is_answered_before_hello(frame: bytes) -> None:
-    async with World(PeerSettings()) as world:
-        world.endpoint.register_kafka(Kafka())
-        received = bytearray()
-
-        class Stranger(asyncio.Protocol):
-            def get_buffer(self, sizehint: int) -> memoryview:
-                return memoryview(bytearray(100))
-
-            def buffer_updated(self, nbytes: int) -> None:
-                received.extend(bytes(nbytes))
-
-        transport, _ = await asyncio.get_running_loop().create_connection(Stranger, "b", 9093)
-        transport.write(len(frame).to_bytes(4, "big") + frame)
-        await asyncio.sleep(1)
-        assert transport.is_closing()
-        assert not received
-        assert world.metrics.connections_malformed == 1
-
-
-async def test_a_bug_ends_the_connection_and_is_told() -> None:
-    async with World(PeerSettings()) as world:
-        peer = await up(world)
-        world.answers["1"] = ZeroDivisionError("a bug")
-        assert (await lost(peer.call(ECHO, 0, echo("1")))).was_sent
-        world.later("2")
-        call = (await up(world)).call(ECHO, 0, echo("2"))
-        await asyncio.sleep(1)
-        world.answers["2"].set_exception(ZeroDivisionError("another"))
-        assert (await lost(call)).was_sent

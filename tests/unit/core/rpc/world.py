@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
@@ -17,7 +19,7 @@ from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest, InternalResponse
 from bmq.core.rpc.message_fields import Bytes, Text
 from bmq.core.rpc.peer import PeerSettings
-from bmq.core.rpc.peers import Peers
+from bmq.core.rpc.peers import ConnectionKind, Peer, PeerLost, Peers
 from bmq.core.rpc.server import InternalCall, InternalEndpoint
 
 KERNEL_BYTES = 256 << 10
@@ -278,3 +280,27 @@ def echo(method: str, size: int = 0) -> Sequence[Buffer]:
 
 def result(body: memoryview) -> str:
     return EchoResponse.decode(body).result
+
+
+B = FakeMember()
+
+
+async def up(world: World, kind: ConnectionKind = ConnectionKind.CONTROL) -> Peer:
+    return await world.peers.reach(B, kind, 5)
+
+
+async def lost(future: asyncio.Future[memoryview]) -> PeerLost:
+    with pytest.raises(PeerLost) as caught:
+        await future
+    return caught.value
+
+
+async def ask(world: World, method: str, timeout_s: float = 5) -> str:
+    return (await world.peers.ask(B, EchoRequest(method), timeout_s)).result
+
+
+@dataclass(frozen=True, slots=True)
+class LaterRequest(InternalRequest[EchoResponse]):
+    """A request of an API that only a later version serves."""
+
+    KEY = cast(InternalKey, 10_999)

@@ -1,4 +1,4 @@
-"""What all fetches of a process share: the tails, reads of storage, the readers that are kept, and the memory."""
+"""Shared parts of all fetches of a process: the tails, reads of storage, the readers that are kept, the memory."""
 
 from __future__ import annotations
 

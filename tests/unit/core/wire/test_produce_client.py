@@ -1,4 +1,4 @@
-"""Produce and Fetch as one process asks another: what one side writes the other reads, and cut bytes are refused."""
+"""Produce as one process sends it to another: the other reads what was written, and cut bytes are refused."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import pytest
 
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.net.request import Response
-from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, FetchPartition, encode_fetch, parse_fetch
-from bmq.core.wire.fetch_client import FETCH_VERSION, decode_fetch_response, encode_fetch_request
 from bmq.core.wire.primitives import response_header
 from bmq.core.wire.produce import PartitionAnswer, TopicAnswer, encode_produce, parse_produce
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
 
-ONE, TWO = uuid.UUID(int=1), uuid.UUID(int=2)
+ONE = uuid.UUID(int=1)
+
+
+TWO = uuid.UUID(int=2)
 
 
 def body_of(answer: Response) -> memoryview:
@@ -40,7 +41,7 @@ def test_a_produce_request_says_how_long_it_may_yet_be_held(held_ms: int) -> Non
     assert parse_produce(body, PRODUCE_VERSION).held_ms == held_ms
 
 
-def test_produce_responses() -> None:
+def test_produce_responses_are_read_as_written_and_refused_if_cut() -> None:
     answers = [
         TopicAnswer(
             None,
@@ -65,51 +66,3 @@ def test_produce_responses() -> None:
     for size in range(len(body)):
         with pytest.raises(FormatError):
             decode_produce_response(body[:size])
-
-
-def test_fetch_requests() -> None:
-    wanted = [FetchPartition(3, 5, 1 << 40, -1, 1 << 20), FetchPartition(4, -1, 0, -1, 7)]
-    buffers = encode_fetch_request(
-        session_id=9,
-        session_epoch=2,
-        topics=[(ONE, wanted)],
-        forgotten=[(TWO, [1, 2])],
-        max_wait_ms=500,
-        min_bytes=1,
-        max_bytes=1 << 23,
-    )
-    asked = parse_fetch(memoryview(b"".join(buffers)), FETCH_VERSION)
-    assert [(topic.topic_id, topic.partitions) for topic in asked.topics] == [(ONE, wanted)]
-    assert [(topic.topic_id, list(topic.partitions)) for topic in asked.forgotten] == [(TWO, [1, 2])]
-    assert (asked.session_id, asked.session_epoch, asked.replica_id, asked.isolation_level) == (9, 2, -1, 0)
-    assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (500, 1, 1 << 23)
-
-
-def test_fetch_responses_are_views_of_their_frame() -> None:
-    topics = [
-        FetchedTopic(
-            None,
-            ONE,
-            [
-                FetchedPartition(0, 0, 30, 29, 2, [b"abc", b"de"]),
-                FetchedPartition(1, ErrorCode.NOT_LEADER_OR_FOLLOWER, diverging_epoch=(1, 2)),
-                FetchedPartition(2, 0, 8, 8, 0, [b"f"], aborted=[(4, 5), (6, 7)]),
-            ],
-        )
-    ]
-    body = body_of(encode_fetch(FETCH_VERSION, 0, topics, session_id=77))
-    told = decode_fetch_response(body)
-    assert (told.error_code, told.session_id, told.topics[0].topic_id) == (0, 77, ONE)
-    fields = ("partition", "error_code", "high_watermark", "last_stable_offset", "log_start")
-    assert [tuple(getattr(each, name) for name in fields) for each in told.topics[0].partitions] == [
-        (0, 0, 30, 29, 2),
-        (1, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, -1),
-        (2, 0, 8, 8, 0),
-    ]
-    assert [[bytes(data) for data in each.records] for each in told.topics[0].partitions] == [[b"abcde"], [], [b"f"]]
-    (records,) = told.topics[0].partitions[0].records
-    assert isinstance(records, memoryview)
-    assert records.obj is body.obj
-    for size in range(len(body)):
-        with pytest.raises(FormatError):
-            decode_fetch_response(body[:size])

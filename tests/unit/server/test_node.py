@@ -53,7 +53,7 @@ async def ask(node: Node, listener: str, key: ApiKey, version: int, message: Any
 
 
 @pytest.mark.loops("asyncio")
-async def test_each_listener_tells_its_own_address() -> None:
+async def test_each_listener_returns_its_own_address() -> None:
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
     async with single_node(CONFIG, fs, kv) as node:
         node.is_at(ADDRESSES)
@@ -105,7 +105,7 @@ async def test_each_listener_tells_its_own_address() -> None:
         (NodeConfig(listen="[::1]:1", advertise="k:2"), "PLAINTEXT://[::1]:1", "PLAINTEXT://k:2"),
     ],
 )
-def test_tools_are_shown_kafkas_settings(config: NodeConfig, listeners: str, advertised: str) -> None:
+def test_listeners_are_described_as_kafkas_settings(config: NodeConfig, listeners: str, advertised: str) -> None:
     shown = {each.key.name: each.value for each in describe(config, {}, {})}
     assert (shown["listeners"], shown["advertised.listeners"]) == (listeners, advertised)
 

@@ -1,14 +1,12 @@
-"""Topic and broker configs: which are taken, what is in force, and what is said of it."""
+"""Topic configs: which are accepted, what is in force, and from which layer."""
 
 from __future__ import annotations
 
 import pytest
 
-from bmq.core.config import OPTIONS, NodeConfig, option_name
-from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta import broker_configs, topic_configs
-from bmq.meta.config_changes import ConfigChange, Operation, apply
-from bmq.meta.config_values import ConfigSource, ConfigType, Setting
+from bmq.core.config import NodeConfig
+from bmq.meta import topic_configs
+from bmq.meta.config_values import ConfigSource, Setting
 
 NODE = NodeConfig()
 
@@ -79,7 +77,7 @@ def test_node_settings_and_topic_defaults_agree() -> None:
         ("unclean.leader.election.enable", "true", "true"),
     ],
 )
-def test_taken(name: str, text: str, kept: str) -> None:
+def test_a_valid_config_is_kept_in_canonical_form(name: str, text: str, kept: str) -> None:
     assert topic_configs.validate({name: text}) == {name: kept}
 
 
@@ -112,7 +110,7 @@ def test_taken(name: str, text: str, kept: str) -> None:
         ("retention.ms", None),
     ],
 )
-def test_refused(name: str, text: str | None) -> None:
+def test_an_invalid_config_is_refused_by_name(name: str, text: str | None) -> None:
     with pytest.raises(ValueError, match=name):
         topic_configs.validate({name: text})
 
@@ -122,7 +120,7 @@ def test_configs_that_contradict_each_other_are_refused() -> None:
         topic_configs.validate({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"})
 
 
-def test_the_nearest_layer_wins_and_all_are_shown() -> None:
+def test_the_nearest_layer_is_in_force_and_all_are_described() -> None:
     node = NodeConfig(log_retention_ms=4)
     defaults, own = {"log.retention.ms": "3"}, {"log.retention.ms": "2"}
     described = {d.key.name: d for d in topic_configs.describe({"retention.ms": "1"}, node, defaults, own)}
@@ -140,75 +138,3 @@ def test_the_nearest_layer_wins_and_all_are_shown() -> None:
     assert topic_configs.effective({}, node, {}, {})["retention.ms"] == "4"
     assert described["remote.storage.enable"].synonyms == []
     assert described["remote.storage.enable"].source is ConfigSource.DEFAULT_CONFIG
-
-
-def test_every_setting_of_a_node_is_described() -> None:
-    described = {d.key.name: d for d in broker_configs.describe(NodeConfig(num_partitions=7, node_id=3), {}, {})}
-    assert {option_name(option) for option in OPTIONS} < set(described)
-    partitions = described["num.partitions"]
-    assert (partitions.value, partitions.source, partitions.is_read_only, partitions.key.kind) == (
-        "7", ConfigSource.STATIC_BROKER_CONFIG, True, ConfigType.INT,
-    )  # fmt: skip
-    assert described["auto.create.topics.enable"].key.kind is ConfigType.BOOLEAN
-    assert described["auto.create.topics.enable"].value == "true"
-    assert described["log.retention.ms"].key.kind is ConfigType.LONG
-    assert not described["log.retention.ms"].is_read_only
-    assert described["broker.id"].value == "3"
-    assert described["roles"].value == "proxy,broker,controller,coordinator"
-
-
-def test_only_topic_defaults_may_be_altered_on_a_broker() -> None:
-    assert broker_configs.validate({"log.retention.ms": " 5", "message.max.bytes": "1"}) == {
-        "log.retention.ms": "5",
-        "message.max.bytes": "1",
-    }
-    for name, value in (("num.partitions", "3"), ("listeners", "x"), ("nonsense", "1"), ("log.retention.ms", "x")):
-        with pytest.raises(ValueError, match=name):
-            broker_configs.validate({name: value})
-    assert set(broker_configs.DYNAMIC) == {k.server for k in topic_configs.TABLE.values() if k.server}
-
-
-def test_the_clusters_defaults_show_only_what_was_set() -> None:
-    described = broker_configs.describe_defaults({"log.retention.ms": "5"})
-    assert [(d.key.name, d.value, d.source) for d in described] == [
-        ("log.retention.ms", "5", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-    ]
-    assert described[0].synonyms == [Setting("log.retention.ms", "5", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)]
-
-
-def change(name: str, operation: Operation, value: str | None = None) -> ConfigChange:
-    return ConfigChange(name, operation, value)
-
-
-def lists(name: str) -> str | None:
-    return topic_configs.default_list(name, NODE, {})
-
-
-def test_operations_on_what_is_there() -> None:
-    current = {"a": "1", "b": "2", "cleanup.policy": "compact"}
-    changes = [
-        change("a", Operation.SET, "3"),
-        change("b", Operation.DELETE),
-        change("missing", Operation.DELETE),
-        change("cleanup.policy", Operation.APPEND, "delete,compact"),
-    ]
-    assert apply(current, changes, lists) == {"a": "3", "cleanup.policy": "compact,delete"}
-    assert current["a"] == "1"
-    assert apply({}, [change("cleanup.policy", Operation.APPEND, "compact")], lists) == {
-        "cleanup.policy": "delete,compact"
-    }
-    assert apply(current, [change("cleanup.policy", Operation.SUBTRACT, "compact")], lists)["cleanup.policy"] == ""
-    assert apply(current, {"z": "1"}, lists) == {"z": "1"}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "code"),
-    [
-        (change("retention.ms", Operation.APPEND, "1"), ErrorCode.INVALID_CONFIG),
-        (change("retention.ms", Operation.SET), ErrorCode.INVALID_REQUEST),
-    ],
-)
-def test_operations_that_make_no_sense(wrong: ConfigChange, code: ErrorCode) -> None:
-    with pytest.raises(RequestError) as caught:
-        apply({}, [wrong], lists)
-    assert caught.value.code is code

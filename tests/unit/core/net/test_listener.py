@@ -122,7 +122,7 @@ async def test_a_client_that_leaves_is_noticed() -> None:
         assert world.script.begun == [1]
 
 
-async def test_garbage_and_refusals_are_closed() -> None:
+async def test_malformed_and_refused_requests_close_the_connection() -> None:
     async with listening(max_connections=2) as world:
         kept = await connect(world)
         reader, writer = await connect(world)

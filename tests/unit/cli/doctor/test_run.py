@@ -1,0 +1,129 @@
+"""`bmq cluster doctor` before a root, a store and a server that are real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from bmq.cli.main import main
+from bmq.meta.open import open_keyvalue
+from bmq.server.root_guard import RootGuard
+from bmq.storage.health import StorageHealth
+from bmq.storage.local.filesystem import LocalFileSystem
+from bmq.storage.open import open_filesystem
+
+Told = pytest.CaptureFixture[str]
+
+
+@contextmanager
+def server(status: int, body: dict[str, str]) -> Iterator[str]:
+    """Serve this response of /readyz; yields HOST:PORT."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing is logged."""
+
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"127.0.0.1:{listening.server_port}"
+    finally:
+        listening.shutdown()
+        thread.join()
+        listening.server_close()
+
+
+def made(folder: Path) -> tuple[str, str]:
+    """Make a cluster's root and store, as its first process does; return their addresses."""
+    root, meta = f"file://{folder}/root", f"sqlite://{folder}/meta.db"
+    (folder / "root").mkdir(parents=True)
+
+    async def make() -> None:
+        kv = await open_keyvalue(meta)
+        fs = await open_filesystem(root, holder="test")
+        await RootGuard(kv, fs, "bmq").check()
+        await fs.close()
+        await kv.close()
+
+    asyncio.run(make())
+    return root, meta
+
+
+def doctor(root: str, meta: str, http: str, *words: str) -> int:
+    return main(["cluster", "doctor", "--root", root, "--meta", meta, "--http", http, "--timeout", "5", *words])
+
+
+@pytest.fixture(autouse=True)
+def room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have room on the disk, whatever this machine has."""
+
+    async def health(fs: LocalFileSystem) -> StorageHealth:
+        return StorageHealth(capacity_bytes=100, remaining_bytes=50)
+
+    monkeypatch.setattr(LocalFileSystem, "health", health)
+
+
+@pytest.mark.loops("asyncio")
+async def test_room_of_a_local_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+
+    health = await LocalFileSystem(str(tmp_path), "test").health()
+    assert 0 <= health.remaining_bytes <= health.capacity_bytes
+    assert health.capacity_bytes > 0
+
+
+def test_all_is_well(tmp_path: Path, capsys: Told) -> None:
+    root, meta = made(tmp_path)
+    with server(200, {"status": "ok", "message": ""}) as address:
+        assert doctor(root, meta, address) == 0
+    assert capsys.readouterr().out == "all is well\n"
+    assert not list((tmp_path / "root").glob(".doctor*")), "the probe is deleted"
+
+
+def test_a_part_that_is_not_served(tmp_path: Path, capsys: Told) -> None:
+    root, meta = made(tmp_path)
+    with server(200, {"status": "degraded", "message": "partition t-0 is offline"}) as address:
+        assert doctor(root, meta, address, "--json") == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["what"] == "a part is not served: partition t-0 is offline"
+
+
+def test_the_store_is_read_when_no_server_has_it(tmp_path: Path, capsys: Told) -> None:
+    _, meta = made(tmp_path / "a")
+    root, _ = made(tmp_path / "b")
+    assert doctor(root, meta, "127.0.0.1:1") == 1
+    told = capsys.readouterr().out
+    assert "root: file://" in told
+    assert "it is the root of cluster" in told
+    assert "bmq cluster merge-root" in told
+    assert "does not answer" in told
+
+
+def test_a_root_that_is_not_there(tmp_path: Path, capsys: Told) -> None:
+    _, meta = made(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert doctor(f"file://{tmp_path}/file/root", meta, "127.0.0.1:1") == 1
+    assert "root: file://" in capsys.readouterr().out
+
+
+def test_wrong_settings(capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BMQ_ROOT", "BMQ_META", "BMQ_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["cluster", "doctor"]) == 2
+    assert "--root and --meta" in capsys.readouterr().err
+    assert main(["cluster", "doctor", "--root", "file:///r", "--meta", "http://x"]) == 2

@@ -1,0 +1,177 @@
+"""A process from its start to its end: what it logs, and whose errors come out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bmq.core.config import NodeConfig
+from bmq.server import process
+from bmq.server.process import Leaving, notice_if_slow
+from tests.harness.log_text import lines
+
+
+@pytest.fixture(autouse=True)
+def few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep this process's limit of open files as it is."""
+    monkeypatch.setattr(process, "raise_limit", lambda: 65_536)
+
+
+def config(folder: Path, *, root: str = "", meta: str = "", http: str = "127.0.0.1:0") -> NodeConfig:
+    return NodeConfig(
+        root=root or (folder / "root").as_uri(),
+        meta=meta or f"sqlite://{folder / 'meta.db'}",
+        listen="127.0.0.1:0",
+        http=http,
+        internal="127.0.0.1:0",
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"meta": "sqlite://h/x"}, "'sqlite://h/x' is not sqlite:///absolute/file"),
+        ({"root": "hdfs://nn:port/x"}, "hdfs://nn:port/x"),
+    ],
+)
+def test_a_wrong_store_or_root_is_one_line(settings: dict[str, str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(process.CannotServe) as raised:
+        process.serve(config(tmp_path, **settings))
+    (line,) = str(raised.value).splitlines()
+    assert said in line
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(process.CannotServe) as raised:
+            process.serve(config(tmp_path, http=f"127.0.0.1:{port}"))
+    (line,) = str(raised.value).splitlines()
+    assert f"127.0.0.1:{port}" in line
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def fails() -> None:
+    raise KeyError("work")
+
+
+@pytest.mark.loops("asyncio")
+async def test_an_error_of_the_body_is_raised_unchanged() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with process.running(forever()), process.running(forever()):
+            raise ZeroDivisionError
+
+
+@pytest.mark.loops("asyncio")
+async def test_an_error_of_the_work_ends_the_body_and_is_raised_unchanged() -> None:
+    with pytest.raises(KeyError, match="work"):
+        async with process.running(forever()), process.running(fails()):
+            await forever()
+
+
+async def later(seconds: float) -> None:
+    """Return behind all timers of the loop that are due by then."""
+    loop = asyncio.get_running_loop()
+    is_over = loop.create_future()
+    loop.call_later(seconds, is_over.set_result, None)
+    await is_over
+
+
+async def test_a_slow_close_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with notice_if_slow("hdfs://nn:8020/bmq", 0.0):
+        await later(0.01)
+    assert lines(caplog) == ["no answer within 0 s, still trying path=hdfs://nn:8020/bmq"]
+
+
+async def test_a_quick_close_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with notice_if_slow("hdfs://nn:8020/bmq", 0.01):
+        pass
+    await later(0.02)
+    assert caplog.messages == []
+
+
+class Broker:
+    moved_total = 5
+
+
+def test_the_hand_over_is_logged_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    """Count the drain's partitions alone, not those that moved before."""
+    caplog.set_level("INFO")
+    broker = Broker()
+    leaving = Leaving(broker)
+    leaving.begin()
+    broker.moved_total += 12
+    leaving.log()
+    assert lines(caplog) == ["drained: 12 partitions handed over or closed"]
+
+
+def test_a_process_without_partitions_logs_none(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for leaving in (Leaving(None), Leaving(Broker())):
+        leaving.log()
+    nothing = Leaving(None)
+    nothing.begin()
+    nothing.log()
+    assert caplog.messages == []
+
+
+class Walker:
+    def __init__(self, load: Callable[[], bool]) -> None:
+        self.load_compiled = load
+
+
+def without_numba() -> bool:
+    raise ImportError("numba needs NumPy 2.3 or less")
+
+
+@pytest.mark.loops("asyncio")
+@pytest.mark.parametrize(
+    ("load", "level", "text"),
+    [
+        (lambda: True, logging.INFO, "by compiled code"),
+        (lambda: False, logging.WARNING, "-m pip install 'numba>="),
+        (without_numba, logging.WARNING, "numba needs NumPy 2.3"),
+    ],
+)
+async def test_a_line_says_how_records_are_checked(
+    load: Callable[[], bool],
+    level: int,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(process, "WALKER", Walker(load))
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    monkeypatch.setattr(process, "COMPILED_AFTER_S", 0)
+    with caplog.at_level(logging.INFO):
+        await process.load_walk()
+    (record,) = caplog.records
+    assert record.levelno == level
+    (line,) = lines(caplog)
+    assert text in line
+
+
+async def test_the_compiled_check_is_not_loaded_while_the_first_partitions_are_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loads: list[float] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(process, "WALKER", Walker(lambda: not loads))
+    monkeypatch.setattr("gc.freeze", lambda: None)
+
+    async def in_thread(load: Callable[[], bool]) -> bool:
+        loads.append(loop.time())
+        return load()
+
+    monkeypatch.setattr(asyncio, "to_thread", in_thread)
+    began = loop.time()
+    await process.load_walk()
+    assert loads == [began + process.COMPILED_AFTER_S]
