@@ -25,7 +25,7 @@ from tests.unit.broker.world import batch, idempotent, world
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-async def test_every_version(version: int) -> None:
+async def test_each_version_of_produce_is_served(version: int) -> None:
     async with world() as w:
         w.topic()
         for expected in (0, 3):
@@ -57,7 +57,7 @@ async def test_rule_1_acked_means_flushed() -> None:
         assert owner.high_watermark == 4
 
 
-async def test_several_topics_and_partitions() -> None:
+async def test_the_response_has_each_partition_in_the_order_of_the_request() -> None:
     """One request gets a response in its own order; a partition that fails does not delay the others."""
 
     async with world() as w:
@@ -97,7 +97,7 @@ async def test_several_topics_and_partitions() -> None:
         assert w.metrics.apis[0].errors == {3: 2, 17: 1, 87: 1}
 
 
-async def test_unknown_topic_id() -> None:
+async def test_a_topic_id_that_does_not_exist_is_refused() -> None:
     async with world() as w:
         w.topic()
         (answer,) = await w.produce({("missing", 0): batch()}, version=13)
@@ -105,7 +105,9 @@ async def test_unknown_topic_id() -> None:
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_what_follows_a_batch_for_a_topic_not_known_yet_waits_until_it_comes_again(version: int) -> None:
+async def test_a_batch_behind_one_refused_for_an_unknown_topic_is_refused_until_that_one_is_resent(
+    version: int,
+) -> None:
     """Metadata of another process had the topic already; the owner would take the second batch for the beginning."""
 
     async with world() as w:
@@ -121,7 +123,7 @@ async def test_what_follows_a_batch_for_a_topic_not_known_yet_waits_until_it_com
         assert [(each.error_code, each.base_offset) for each in answers] == [(0, 0), (0, 1)]
 
 
-async def test_what_is_no_produce_request_closes_the_connection() -> None:
+async def test_bytes_that_are_not_a_produce_request_close_the_connection() -> None:
     async with world() as w:
         frame = bytearray.fromhex("0000 0009 00000001 ffff 00") + b"\x00" * 3
         with pytest.raises(CloseConnection):
@@ -144,7 +146,7 @@ async def test_what_is_no_produce_request_closes_the_connection() -> None:
     ],
     ids=["empty", "short", "two batches", "crc", "control", "transactional", "large"],
 )
-async def test_refused_records(records: bytes, code: ErrorCode) -> None:
+async def test_records_that_are_not_one_intact_batch_of_a_client_are_refused(records: bytes, code: ErrorCode) -> None:
     async with world() as w:
         w.topic()
         answer = await w.produce_one(records)
@@ -168,7 +170,9 @@ async def test_zstd_needs_version_7() -> None:
         ({"transactional_id": "t"}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ],
 )
-async def test_refused_requests(options: dict[str, Any], code: ErrorCode) -> None:
+async def test_bad_acks_and_transactional_ids_are_refused_for_every_partition(
+    options: dict[str, Any], code: ErrorCode
+) -> None:
     async with world() as w:
         w.topic("orders", 2)
         answers = await w.produce({("orders", 0): batch(), ("orders", 1): batch()}, **options)
@@ -184,7 +188,7 @@ async def test_a_failed_produce_without_acks_closes_the_connection() -> None:
             await w.produce({("missing", 0): batch()}, acks=0)
 
 
-async def test_log_append_time() -> None:
+async def test_log_append_time_is_the_brokers_clock_and_a_duplicates_first_one() -> None:
     async with world() as w:
         w.topic(message_timestamp_type="LogAppendTime")
         answer = await w.produce_one(idempotent(0))
@@ -219,7 +223,7 @@ async def test_rule_9_duplicates_wait_for_the_original() -> None:
         assert [each.base_offset for each in await read_log(w.fs, 5, w.path())] == [0, 2]
 
 
-async def test_rule_9_a_duplicate_of_what_was_only_buffered() -> None:
+async def test_rule_9_a_duplicate_with_acks_all_waits_for_an_original_with_acks_1() -> None:
     """The original asked for acks=1, its repetition for -1: that one waits."""
 
     async with world() as w:
@@ -263,7 +267,7 @@ async def test_rule_9_held_produces_are_a_fifo_that_nothing_overtakes() -> None:
         assert [(await each)[0].base_offset for each in sent] == list(range(60))
 
 
-async def test_rule_9_not_even_in_the_moment_of_opening() -> None:
+async def test_rule_9_a_produce_at_the_moment_of_opening_goes_behind_the_held_ones() -> None:
     """A produce that arrives between the partition's opening and the turn of those held goes behind them."""
 
     async with world() as w:
@@ -279,7 +283,7 @@ async def test_rule_9_not_even_in_the_moment_of_opening() -> None:
         assert [(await each)[0].base_offset for each in sent] == [0, 1]
 
 
-async def test_held_for_a_while_then_told_to_retry() -> None:
+async def test_a_produce_held_for_held_produce_ms_gets_a_retriable_error() -> None:
     """held_produce_ms bounds the wait for an owner; another partition of the same request is written meanwhile."""
 
     async with world(held_produce_ms=500) as w:
@@ -296,7 +300,7 @@ async def test_held_for_a_while_then_told_to_retry() -> None:
         assert (await w.produce_one(batch())).base_offset == 0
 
 
-async def test_the_requests_time_out_bounds_the_hold() -> None:
+async def test_a_produce_is_held_no_longer_than_the_requests_time_out() -> None:
     async with world() as w:
         w.topic()
         w.kv.faults = KvFaults(unavailable=1.0)
@@ -308,7 +312,7 @@ async def test_the_requests_time_out_bounds_the_hold() -> None:
         assert (await w.produce_one(batch())).base_offset == 0, "what timed out while it was held is not written"
 
 
-async def test_a_time_out_does_not_take_back_the_append() -> None:
+async def test_a_batch_whose_request_timed_out_stays_in_the_log() -> None:
     async with world() as w:
         w.topic()
         await w.produce_one(batch())
@@ -351,7 +355,7 @@ async def test_held_bytes_are_bounded() -> None:
         assert set(codes[refused:]) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
-async def test_back_pressure_waits_in_line() -> None:
+async def test_produces_for_a_full_buffer_are_held_in_order_and_not_refused() -> None:
     """An owner without room: produces are held, in order, and never refused; the buffer's bound is kept."""
 
     async with world(broker=BrokerConfig(buffer_bytes=2000, flush_bytes=1000, flushes_per_partition=1)) as w:
@@ -369,7 +373,7 @@ async def test_back_pressure_waits_in_line() -> None:
         assert most < 2000 + len(idempotent(0))
 
 
-async def test_losing_the_partition_is_a_retriable_error() -> None:
+async def test_a_produce_whose_partition_is_lost_gets_a_retriable_error() -> None:
     """Redpanda #5355: never UNKNOWN_SERVER_ERROR.  Afterwards it is reopened, and the resent batch stands once."""
 
     async with world() as w:
@@ -392,7 +396,7 @@ async def test_losing_the_partition_is_a_retriable_error() -> None:
 
 
 @pytest.mark.parametrize("target", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
-async def test_compression_type(target: str) -> None:
+async def test_batches_are_stored_under_the_topics_compression_type(target: str) -> None:
     """Batches are stored under the topic's codec, whatever they came with, in the order of the requests."""
 
     async def slowly(call: Callable[[], Outcome]) -> Outcome:
@@ -422,7 +426,7 @@ async def test_recompression_may_make_a_batch_too_large() -> None:
         assert (await w.produce_one(batch(), acks=1)).base_offset == 0
 
 
-async def test_damaged_compressed_records() -> None:
+async def test_damaged_compressed_records_are_refused_and_the_next_batch_is_stored() -> None:
     """The CRC is right, the records are not: INVALID_RECORD, and those behind go on."""
 
     async with world() as w:
@@ -452,7 +456,7 @@ async def test_recompression_has_a_bound_and_ends_with_the_partition() -> None:
         assert outcomes == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
-async def test_an_answer_is_there_at_once_when_nothing_waits() -> None:
+async def test_acks_1_and_0_on_an_open_partition_are_served_without_a_turn_of_the_loop() -> None:
     """acks=1 and acks=0 on an open partition need no task, no timer and no turn of the loop."""
 
     async with world() as w:

@@ -77,7 +77,7 @@ async def test_rule_5_superseded_segments_are_empty_and_do_not_end_the_one_befor
     ]
 
 
-async def test_n_past_its_four_digits_is_ordered_by_number() -> None:
+async def test_segments_numbered_past_four_digits_are_ordered_by_number() -> None:
     fs = filesystem()
     await put(fs, S(0, 1, 9998), S(5, 1, 9999), S(5, 1, 10000))
     segments = LogSegments(fs, PATH)
@@ -98,7 +98,7 @@ async def test_an_index_without_a_log_is_listed_but_not_live() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_walk_agrees_with_recovery_on_every_end(seed: int) -> None:
+async def test_the_walk_agrees_with_recovery_on_the_end_of_every_segment(seed: int) -> None:
     """Random histories in which every segment is registered at or past the last one's base."""
     rng = random.Random(seed)
     names, base, epoch, n = [], 0, 1, 0
@@ -124,7 +124,7 @@ def _pairs(names: Sequence[SegmentName]) -> list[tuple[SegmentName, int | None]]
     return list(zip(names, ends(names), strict=True))
 
 
-async def test_find_and_between() -> None:
+async def test_a_segment_is_found_by_offset_and_segments_by_range() -> None:
     fs = filesystem()
     await put(fs, S(10, 1, 0), S(20, 1, 1), S(30, 1, 2))
     segments = LogSegments(fs, PATH)
@@ -140,7 +140,7 @@ async def test_find_and_between() -> None:
     assert list(segments.between(0, 10)) == []
 
 
-async def test_rule_8_what_is_covered_is_not_listed_and_what_is_new_costs_only_itself() -> None:
+async def test_rule_8_covered_segments_are_not_listed_again_and_a_new_one_costs_one_entry() -> None:
     fs = filesystem()
     await put(fs, *(S(n * 10, 1, n) for n in range(300)))
     segments = LogSegments(fs, PATH)
@@ -155,7 +155,7 @@ async def test_rule_8_what_is_covered_is_not_listed_and_what_is_new_costs_only_i
     assert segments.find(2999) == Extent(S(2990, 1, 299), 3000)
 
 
-async def test_the_owners_word_saves_the_listing_only_if_nothing_lies_between() -> None:
+async def test_the_owners_current_segment_saves_a_listing_only_if_it_is_the_last_known_one() -> None:
     fs = filesystem()
     await put(fs, S(0, 1, 0))
     segments = LogSegments(fs, PATH)
@@ -242,12 +242,14 @@ OPEN = Retained(30, None, 50, None)
         ("never backwards", [A, B, C], {"log_start": 28, "retention_ms": 6_000}, 28),
     ],
 )
-def test_expired(label: str, segments: list[Retained], options: dict[str, int], wanted: int) -> None:
+def test_the_log_start_after_retention_in_each_case_of_the_table(
+    label: str, segments: list[Retained], options: dict[str, int], wanted: int
+) -> None:
     arguments = {"now_ms": NOW, "retention_ms": -1, "retention_bytes": -1, "high_watermark": 40, "log_start": 0}
     assert expired(segments, **(arguments | options)) == wanted, label
 
 
-def test_only_what_lies_below_the_log_start_and_is_followed_is_deletable() -> None:
+def test_only_a_segment_that_ends_at_or_below_the_log_start_is_deletable() -> None:
     live = ListedSegment(S(10, 1, 1), 20, 5, 0, True)
     assert is_deletable(live, 20)
     assert not is_deletable(live, 19)

@@ -59,7 +59,7 @@ async def test_rule_6_a_silent_node_is_left_by_all_partitions_at_once(has_tokens
         w.storage.resume_datanode("dn1")
 
 
-async def test_a_second_silent_node_is_left_as_soon() -> None:
+async def test_a_second_silent_node_is_left_as_soon_as_the_first() -> None:
     """The new pipelines are younger than ``slow_roll_interval_ms``: that is for slowness alone."""
 
     async with world() as w:
@@ -87,7 +87,7 @@ async def test_a_pipeline_that_was_idle_is_left_with_its_first_batch() -> None:
         w.storage.resume_datanode(node)
 
 
-async def test_when_no_node_answers_tokens_are_asked_for() -> None:
+async def test_segments_without_any_responding_node_are_left_only_for_a_token() -> None:
     """Stop every datanode of the segment while no roll token is left: the fault may be the broker's own network, so it
     does not open a storm of new files."""
 
@@ -106,7 +106,7 @@ async def test_when_no_node_answers_tokens_are_asked_for() -> None:
         assert (await waiting)[0].error_code == 0
 
 
-async def test_storage_that_is_slow_and_answers_is_left_only_for_a_token() -> None:
+async def test_segments_on_slow_nodes_that_respond_are_left_only_for_a_token() -> None:
     async with world() as w:
         make_topic(w)
         await w.produce_one(batch())
@@ -118,7 +118,7 @@ async def test_storage_that_is_slow_and_answers_is_left_only_for_a_token() -> No
         assert open_nodes(w) == before
 
 
-async def test_the_journal_asks_the_nodes_of_a_late_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_journal_probes_the_nodes_of_a_late_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     """Storage then knows which ones the next file is to avoid."""
     asked: list[str] = []
     probe = MemoryFileSystem.probe

@@ -95,7 +95,7 @@ async def keep_busy(w: World, partition: int) -> None:
 
 
 @pytest.mark.parametrize("bound", ["storage", "config"])
-async def test_many_more_partitions_than_places_are_all_served(bound: str) -> None:
+async def test_many_more_partitions_than_open_files_are_all_served(bound: str) -> None:
     """Each partition gets its turn, again and again, and nothing is lost."""
     config = BrokerConfig(open_pipelines_max=5) if bound == "config" else BrokerConfig()
 
@@ -115,7 +115,7 @@ async def test_many_more_partitions_than_places_are_all_served(bound: str) -> No
             assert await values(w, partition, 3) == [value(partition, number) for number in range(3)]
 
 
-async def test_idle_segments_make_room_and_busy_ones_stay() -> None:
+async def test_an_idle_segment_is_closed_for_another_and_busy_ones_stay_open() -> None:
     async with world() as w:
         Crowded(w, 4)
         w.storage.faults = Faults(ack_s=(0.05, 0.1))
@@ -135,7 +135,7 @@ async def test_idle_segments_make_room_and_busy_ones_stay() -> None:
         await asyncio.gather(*busy, return_exceptions=True)
 
 
-async def test_where_all_are_busy_for_ever_they_take_turns() -> None:
+async def test_partitions_that_are_always_busy_take_turns_with_the_open_files() -> None:
     """No partition is idle at any moment; one that has had its turn gives its place away, and gets another later."""
 
     async with world() as w:
@@ -158,7 +158,7 @@ async def test_where_all_are_busy_for_ever_they_take_turns() -> None:
         crowded.files_max = 1000
 
 
-async def test_a_partition_written_every_moment_keeps_its_file_for_its_turn() -> None:
+async def test_a_partition_with_pauses_of_less_than_a_second_keeps_its_file_for_its_turn() -> None:
     """Between two records it is not idle: else nearly each of them would cost a file."""
 
     async with world(broker=BrokerConfig(open_pipelines_max=4)) as w:
@@ -181,7 +181,7 @@ async def test_a_partition_written_every_moment_keeps_its_file_for_its_turn() ->
         await asyncio.gather(*writing, return_exceptions=True)
 
 
-async def test_where_more_wait_than_have_files_the_next_idle_one_is_closed_at_once() -> None:
+async def test_an_idle_file_is_closed_at_once_if_more_partitions_wait_than_have_files() -> None:
     """A thousand that are written once must not each keep a file for the third of a turn."""
 
     async with world(broker=BrokerConfig(open_pipelines_max=4)) as w:
@@ -196,7 +196,7 @@ async def test_where_more_wait_than_have_files_the_next_idle_one_is_closed_at_on
         assert loop.time() - began < 60 / 4 * w.broker_config.crowded_turn_ms / 1000 / 3
 
 
-async def test_full_storage_is_asked_seldom_and_the_operator_told_once() -> None:
+async def test_full_storage_is_tried_about_once_a_second_and_reported_once() -> None:
     """Retries do not grow with the number of partitions that wait; when there is room again all of them continue by
     themselves."""
 
@@ -215,7 +215,7 @@ async def test_full_storage_is_asked_seldom_and_the_operator_told_once() -> None
         assert w.broker.waiting_for_place == 0
 
 
-async def test_want_of_room_is_no_reason_to_move_partitions() -> None:
+async def test_a_broker_that_storage_has_no_room_for_is_not_gray() -> None:
     """Other brokers have no more room. Want of room is a reason to send clients elsewhere; storage that does not
     respond is one to move partitions, too."""
 
@@ -235,7 +235,7 @@ async def test_want_of_room_is_no_reason_to_move_partitions() -> None:
         await until(lambda: w.broker.is_serving and not w.broker.is_gray)
 
 
-async def test_the_bound_recovers_when_there_is_room() -> None:
+async def test_the_limit_rises_to_the_configured_one_when_storage_has_room() -> None:
     """The limit rises again to the configured one; after that it costs no time (rule 8)."""
 
     async with world() as w:
@@ -255,7 +255,7 @@ async def test_the_bound_recovers_when_there_is_room() -> None:
         assert places._timer is None
 
 
-async def test_a_broker_that_leaves_flushes_what_waits_for_a_place() -> None:
+async def test_a_broker_that_leaves_flushes_the_batches_that_wait_for_an_open_file() -> None:
     """Hand-overs free the places that the others need; the next broker finds every batch."""
 
     async with world() as w:
@@ -275,7 +275,7 @@ async def test_a_broker_that_leaves_flushes_what_waits_for_a_place() -> None:
             assert await values(w, partition, 1) == [value(partition, 0)]
 
 
-async def test_a_journal_that_finds_no_room_gets_that_of_segments() -> None:
+async def test_segments_are_closed_for_a_journal_that_storage_has_no_room_for() -> None:
     """Refuse a journal's new file: a journal takes no place, and without it nothing can be handed over, so segments are
     closed until it has its file."""
 
@@ -295,7 +295,7 @@ async def test_a_journal_that_finds_no_room_gets_that_of_segments() -> None:
         assert any("no room" in report for report in w.broker.reports)
 
 
-async def test_a_broker_whose_journal_is_never_written_leaves_all_the_same() -> None:
+async def test_a_broker_whose_journal_is_never_written_leaves_in_bounded_time() -> None:
     async with world() as w:
         await w.stop()
         crowded = Crowded(w, 0)
@@ -314,7 +314,7 @@ async def test_a_broker_whose_journal_is_never_written_leaves_all_the_same() -> 
         assert (await w.owner()).high_watermark == 1
 
 
-async def test_who_is_lost_while_it_waits_leaves_the_line() -> None:
+async def test_a_partition_that_is_lost_while_it_waits_leaves_the_queue() -> None:
     async with world() as w:
         crowded = Crowded(w, 0)
         w.topic(partitions=3)
@@ -330,7 +330,7 @@ async def test_who_is_lost_while_it_waits_leaves_the_line() -> None:
             assert (await w.produce_one(batch(), partition)).error_code == 0, "in its next life"
 
 
-async def test_a_file_whose_closing_is_given_up_is_left_at_once() -> None:
+async def test_the_place_of_a_file_is_free_when_its_closing_is_abandoned() -> None:
     """The process ends while a pipeline hangs in its closing: no connection of it goes on, and its place is free."""
 
     async with world() as w:
@@ -370,7 +370,7 @@ async def test_a_partition_that_is_being_claimed_is_fenced_with_the_others() -> 
 # ------------------------------------------------------------------------------------------------------- the parts
 
 
-async def test_places_are_given_in_order_and_taken_back_from_the_cancelled() -> None:
+async def test_places_are_given_in_order_and_taken_back_from_cancelled_waiters() -> None:
     asked: list[int] = []
     places = OpenFileLimit(2, 2, asked.append, lambda *_, **__: None)
     order: list[int] = []
@@ -401,7 +401,7 @@ async def test_places_are_given_in_order_and_taken_back_from_the_cancelled() -> 
     places.close()
 
 
-async def test_a_bound_that_was_lowered_rises_step_by_step() -> None:
+async def test_a_lowered_limit_rises_step_by_step() -> None:
     """Refusals lower the limit once in a few checks, not once each; after each lowering nothing is let in for a
     while."""
 
@@ -437,7 +437,7 @@ async def test_a_bound_that_was_lowered_rises_step_by_step() -> None:
     assert len(told) == 1
 
 
-async def test_a_share_is_the_bound_for_its_time() -> None:
+async def test_a_share_is_the_limit_until_it_ends() -> None:
     """Neither refusals nor time change the limit before its share ends; then the broker continues by itself, from
     there."""
 
@@ -479,7 +479,7 @@ async def test_no_share_takes_the_last_file_or_gives_more_than_is_configured(sha
     assert places._timer is None, "nothing is begun after the end"
 
 
-async def test_a_larger_share_lets_those_in_who_wait() -> None:
+async def test_a_larger_share_admits_waiting_openings() -> None:
     places = OpenFileLimit(10, 10, lambda _: None, lambda *_, **__: None)
     places.share(2, 10.0)
     waiting = [asyncio.ensure_future(places.enter()) for _ in range(5)]
@@ -492,7 +492,7 @@ async def test_a_larger_share_lets_those_in_who_wait() -> None:
     places.close()
 
 
-async def test_who_was_refused_has_not_lost_its_turn() -> None:
+async def test_a_refused_opening_keeps_its_turn() -> None:
     """A refused opening comes back after a while, behind many later ones: it goes first, since it has waited for
     longest."""
 

@@ -113,7 +113,7 @@ TABLE: list[tuple[str, list[tuple[int, int]], int, tuple[int, int, int], str | i
     ("before", "before_epoch", "sent", "answer"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
 )
 @pytest.mark.parametrize("flushed", ["nothing flushed", "half flushed", "all flushed", "after a restart"])
-def test_kafkas_answers(
+def test_a_produce_gets_kafkas_answer_in_each_case_of_the_table(
     before: list[tuple[int, int]], before_epoch: int, sent: tuple[int, int, int], answer: str | int, flushed: str
 ) -> None:
     """The same whether what came before is flushed, on its way, or was read back by the next owner."""
@@ -129,7 +129,7 @@ def test_kafkas_answers(
     assert log.send(sequence, count, epoch=epoch) == answer
 
 
-def test_the_answers_of_a_refused_batch_do_not_change_the_state() -> None:
+def test_a_refused_batch_does_not_change_the_state() -> None:
     log = Log()
     assert [log.send(0), log.send(5), log.send(0, epoch=2), log.send(1), log.send(1, epoch=2)] == [
         0,
@@ -140,7 +140,7 @@ def test_the_answers_of_a_refused_batch_do_not_change_the_state() -> None:
     ]
 
 
-def test_after_an_epoch_bump_the_old_epochs_batches_are_no_duplicates() -> None:
+def test_after_an_epoch_bump_the_old_epochs_batches_are_not_duplicates() -> None:
     """The list of kept batches begins again: sequence 0 of the new epoch is not sequence 0 of the old."""
     log = Log()
     assert [log.send(0, 3), log.send(0, 3, epoch=1), log.send(0, 3, epoch=1)] == [0, 3, "first 3"]
@@ -151,7 +151,7 @@ def test_producers_do_not_share_sequences() -> None:
     assert [log.send(0, pid=1), log.send(0, pid=2), log.send(1, pid=1), log.send(5, pid=2)] == [0, 1, 2, GAP]
 
 
-def test_a_batch_without_a_producer_id_is_nobodys() -> None:
+def test_a_batch_without_a_producer_id_belongs_to_no_producer() -> None:
     table = ProducerTable()
     plain = batch(-1, pid=-1, epoch=-1)
     assert table.find_duplicate(plain) is None
@@ -190,7 +190,7 @@ def test_the_next_batch_is_checked_against_what_is_appended() -> None:
     assert latest.batches[-1].base_sequence == 2
 
 
-def test_a_state_says_what_a_checkpoint_needs() -> None:
+def test_a_snapshot_has_each_producers_epoch_and_last_batches() -> None:
     log = Log()
     log.send(3, 2, epoch=6)
     log.flush()
@@ -206,7 +206,7 @@ def test_no_more_than_five_batches_are_kept() -> None:
         assert [kept.base_sequence for kept in latest.batches] == list(range(max(0, n + 1 - BATCHES_KEPT), n + 1))
 
 
-def test_take_changes_gives_each_change_once() -> None:
+def test_each_changed_producer_is_taken_once() -> None:
     """Deltas between full checkpoints: flushed states changed since the last call, the latest of each."""
     log = Log()
     log.send(0, pid=2)
@@ -264,7 +264,7 @@ def test_replay_equals_append_and_flush(seed: int) -> None:
     assert replayed.take_changes() == written.take_changes()
 
 
-def test_control_batches_are_no_producers_batches() -> None:
+def test_control_batches_change_no_producers_state() -> None:
     """A transaction's end marker carries the producer's id, but no sequence."""
     table = ProducerTable()
     table.replay(batch(-1, attributes=CONTROL), NOW_MS)
@@ -292,7 +292,7 @@ def test_old_producers_expire() -> None:
     table.check(batch(500, pid=1))
 
 
-def test_producers_expire_in_the_order_in_which_they_were_heard_of() -> None:
+def test_producers_expire_in_the_order_of_their_last_batches() -> None:
     """States of a checkpoint expire in that order, too, whatever their order there; those behind a clock that was set
     back, only later."""
     states = [ProducerState(pid, 0, -1, heard_ms, -1, ()) for pid, heard_ms in ((1, 300), (2, 100), (3, 200))]
@@ -306,7 +306,7 @@ def test_producers_expire_in_the_order_in_which_they_were_heard_of() -> None:
     assert table.expire(401) == 2
 
 
-def test_many_producers_are_kept_without_a_stop() -> None:
+def test_each_step_with_100000_producers_fits_in_a_turn_of_the_loop() -> None:
     """A hundred thousand in one partition: what the partition does with its table is one turn of the loop."""
     states = [
         ProducerState(pid, 0, -1, pid, -1, tuple(ProducerBatch(n, 5 * pid + n, 0, 1000) for n in range(5)))
@@ -348,7 +348,7 @@ def test_internal_producers_never_expire() -> None:
     assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_a_producer_with_batches_on_their_way_does_not_expire() -> None:
+def test_a_producer_with_unflushed_batches_does_not_expire() -> None:
     """Else its next batch would be accepted anywhere while an earlier one is still being flushed."""
     log = Log()
     log.send(0)

@@ -104,7 +104,7 @@ def test_a_shortage_that_ends_in_time_costs_only_time() -> None:
     put(machine)
 
 
-def test_what_was_sent_stays_in_the_log_and_is_written_when_nodes_are_back() -> None:
+def test_a_batch_that_was_sent_stays_in_the_log_and_is_written_when_nodes_are_back() -> None:
     """Break the pipeline after a batch was sent: it may be in the file, so it cannot be taken back. A repetition waits
     for it (rule 9)."""
     machine = two_copies()
@@ -132,7 +132,7 @@ def test_what_was_sent_stays_in_the_log_and_is_written_when_nodes_are_back() -> 
     assert put(machine, pid=7, sequence=1).batch.base_offset == 1
 
 
-def test_what_stands_before_an_acknowledged_batch_stays_in_the_log() -> None:
+def test_batches_before_an_acknowledged_one_stay_in_the_log() -> None:
     """A batch with acks=1 was acknowledged with its offset: nothing before it may be taken back."""
     machine = two_copies()
     batches = put(machine), put(machine, 1)
@@ -172,7 +172,7 @@ def test_a_spare_of_too_few_nodes_is_not_taken() -> None:
     assert created(effects).copies == 2
 
 
-def test_refused_batches_have_it_tried_again_one_at_a_time() -> None:
+def test_a_refused_batch_starts_one_new_try_at_a_time() -> None:
     machine = two_copies()
     put(machine)
     machine.after_append(0)
@@ -189,7 +189,7 @@ def test_refused_batches_have_it_tried_again_one_at_a_time() -> None:
     assert created(machine.after_append(later)).copies == 1
 
 
-def test_a_lower_setting_helps_what_waits() -> None:
+def test_a_lower_min_insync_replicas_applies_to_batches_that_wait() -> None:
     machine = two_copies()
     put(machine)
     machine.after_append(0)
@@ -222,7 +222,7 @@ def test_a_shortage_is_held_then_refused() -> None:
     assert not shortage.is_refusing, "counted from the beginning"
 
 
-def test_the_setting_is_checked() -> None:
+def test_min_insync_replicas_below_1_is_refused() -> None:
     with pytest.raises(ValueError, match=r"min\.insync\.replicas=0 is under 1"):
         LogConfig(min_insync=0).validate()
     assert replace(LogConfig(), min_insync=2) != LogConfig()

@@ -109,7 +109,7 @@ def test_any_range_is_filled_and_nothing_else(offset: int, length: int) -> None:
     assert memory == b"-" * 10 + BLOCK[offset : offset + length] + b"-" * 10
 
 
-def test_packets_that_come_in_pieces() -> None:
+def test_packets_that_arrive_in_pieces_are_put_together() -> None:
     def answer(send: Send) -> None:
         data = accepted(300) + b"".join(packets(300, 20_000))
         for at in range(0, len(data), 1001):
@@ -122,7 +122,7 @@ def test_packets_that_come_in_pieces() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_wrong_bytes(number: int) -> None:
+def test_bytes_that_differ_from_their_checksum_are_refused(number: int) -> None:
     def answer(send: Send) -> None:
         send(accepted(0) + b"".join(packets(0, 40_000, damaged=number)))
 
@@ -130,7 +130,7 @@ def test_wrong_bytes(number: int) -> None:
         reading(address, 0, memoryview(bytearray(40_000))).run()
 
 
-def test_refused() -> None:
+def test_the_datanodes_reason_for_a_refusal_is_in_the_error() -> None:
     def answer(send: Send) -> None:
         send(delimited(pb.BlockOpResponse(status=1, message="Replica not found")))
 
@@ -139,7 +139,7 @@ def test_refused() -> None:
 
 
 @pytest.mark.parametrize("sent", [0, 3, 100, 20_000])
-def test_hung_up(sent: int) -> None:
+def test_a_connection_that_ends_early_is_an_error(sent: int) -> None:
     def answer(send: Send) -> None:
         send((accepted(0) + b"".join(packets(0, 40_000)))[:sent])
 
@@ -147,7 +147,7 @@ def test_hung_up(sent: int) -> None:
         reading(address, 0, memoryview(bytearray(40_000))).run()
 
 
-def test_fewer_bytes_than_asked_for() -> None:
+def test_fewer_bytes_than_wanted_are_an_error() -> None:
     def answer(send: Send) -> None:
         send(accepted(0) + b"".join(packets(0, 10_000)))
 
@@ -155,7 +155,7 @@ def test_fewer_bytes_than_asked_for() -> None:
         reading(address, 0, memoryview(bytearray(40_000))).run()
 
 
-def test_packets_that_do_not_follow_one_another() -> None:
+def test_a_missing_packet_is_an_error() -> None:
     def answer(send: Send) -> None:
         first, _, third, *_ = packets(0, 40_000)
         send(accepted(0) + first + third)
@@ -164,13 +164,13 @@ def test_packets_that_do_not_follow_one_another() -> None:
         reading(address, 0, memoryview(bytearray(40_000))).run()
 
 
-def test_a_datanode_that_says_nothing_is_given_up() -> None:
+def test_a_datanode_that_sends_nothing_times_out() -> None:
     """Accept the connection and send nothing, as a datanode whose process is stopped does."""
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError):
         reading(silent.getsockname(), 0, memoryview(bytearray(10)), step_s=0.05).run()
 
 
-def test_stopped_from_another_thread() -> None:
+def test_another_thread_stops_a_read_that_waits_for_bytes() -> None:
     half = threading.Event()
     over = threading.Event()
 
@@ -199,7 +199,7 @@ def test_stopped_from_another_thread() -> None:
     assert len(found) == 1
 
 
-def test_stopped_before_it_began() -> None:
+def test_a_read_that_was_stopped_before_it_began_does_not_begin() -> None:
     with datanode(lambda send: None) as address:
         read = reading(address, 0, memoryview(bytearray(10)))
         read.stop()
@@ -209,7 +209,7 @@ def test_stopped_before_it_began() -> None:
 
 @pytest.mark.loops("asyncio")
 @pytest.mark.parametrize("length", [1, 2, 4 << 20])
-async def test_a_large_read_takes_its_memory_once(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+async def test_a_read_allocates_its_bytes_once(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     """Read a block by a thread: the received bytes are the result, and are not copied into it."""
 
     async def fill(client: Any, node: Any, located: Any, offset: int, out: memoryview) -> None:

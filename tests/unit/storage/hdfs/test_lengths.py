@@ -111,7 +111,7 @@ async def first_ack(pipeline: FakePipeline, acked: int) -> None:
     await until(lambda: pipeline.flushed > 0)
 
 
-async def test_what_grew_is_told_and_nothing_twice() -> None:
+async def test_a_files_length_is_sent_once_each_time_it_has_grown() -> None:
     world = World()
     _, pipeline = world.open()
     await world.told()  # nothing is acknowledged: the pipeline reports the first length
@@ -122,7 +122,7 @@ async def test_what_grew_is_told_and_nothing_twice() -> None:
     await world.close()
 
 
-async def test_an_appended_block_is_told_from_where_it_began() -> None:
+async def test_an_appended_block_is_sent_only_when_it_has_grown_past_its_first_length() -> None:
     world = World()
     _, pipeline = world.open(acked=7, is_new_block=False)
     await world.told()
@@ -131,7 +131,7 @@ async def test_an_appended_block_is_told_from_where_it_began() -> None:
     await world.close()
 
 
-async def test_no_call_arrives_behind_the_closing_one() -> None:
+async def test_no_length_is_sent_after_the_call_that_closes_the_file() -> None:
     world = World()
     appender, pipeline = world.open(acked=7, is_new_block=False)
     gate = world.namenode.gate = asyncio.Event()
@@ -150,7 +150,7 @@ async def test_no_call_arrives_behind_the_closing_one() -> None:
     await world.close()
 
 
-async def test_a_failed_pipeline_makes_no_call_more() -> None:
+async def test_no_length_is_sent_after_the_pipeline_failed() -> None:
     world = World()
     _, pipeline = world.open(acked=7, is_new_block=False)
     world.namenode.gate = asyncio.Event()
@@ -166,7 +166,7 @@ async def test_a_failed_pipeline_makes_no_call_more() -> None:
 @pytest.mark.parametrize(
     ("error", "level"), [(StorageUnavailable("away"), logging.WARNING), (LeaseLost("fenced"), logging.INFO)]
 )
-async def test_a_refusal_is_told_again_and_harms_no_file(
+async def test_a_refused_length_is_sent_again_and_the_file_stays_open(
     error: StorageError, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
@@ -183,7 +183,7 @@ async def test_a_refusal_is_told_again_and_harms_no_file(
     assert {record.levelno for record in caplog.records if "length" in record.getMessage()} == {level}
 
 
-async def test_when_the_namenode_is_away_the_round_ends() -> None:
+async def test_a_round_ends_at_the_first_file_if_the_namenode_is_unavailable() -> None:
     world = World(interval_s=3600.0)
     files = [world.open(path, acked=7, is_new_block=False) for path in ("/a", "/b")]
     for _, pipeline in files:
@@ -195,7 +195,7 @@ async def test_when_the_namenode_is_away_the_round_ends() -> None:
     await world.close()
 
 
-async def test_lengths_are_told_again_after_a_bug(caplog: pytest.LogCaptureFixture) -> None:
+async def test_lengths_are_sent_again_after_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
     """A file's report raises an error that is not expected: unless reports continue, snapshots hold the first flush
     only."""
     told: list[int] = []
@@ -214,6 +214,6 @@ async def test_lengths_are_told_again_after_a_bug(caplog: pytest.LogCaptureFixtu
     assert [record.getMessage() for record in caplog.records] == [text]
 
 
-def test_an_interval_of_nothing_is_refused() -> None:
+def test_an_interval_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="length_report_s"):
         HdfsSettings(length_report_s=0).validate()

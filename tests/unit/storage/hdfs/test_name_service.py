@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bmq.spark.options import OptionError, ReadOptions
-from bmq.spark.planning.roots import with_namenodes
 from bmq.storage.hdfs.name_service import read_config, resolve
 from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError
 
@@ -38,7 +35,9 @@ HA = {
         ("hdfs://one/b", {"dfs.nameservices": "one", "dfs.namenode.rpc-address": "n:1"}, "hdfs://n:1/b"),
     ],
 )
-def test_the_namenodes(url: str, properties: dict[str, str], told: str) -> None:
+def test_a_url_and_the_configuration_give_the_namenodes_addresses(
+    url: str, properties: dict[str, str], told: str
+) -> None:
     assert str(resolve(url, SiteConfig(properties, "conf"))) == told
 
 
@@ -67,7 +66,7 @@ def test_the_namenodes(url: str, properties: dict[str, str], told: str) -> None:
         ("hdfs://u:secret@mycluster/b", set(), {}, "user, query and fragment have no meaning here"),
     ],
 )  # fmt: skip
-def test_what_is_missing_or_not_built_is_named(
+def test_a_missing_or_unsupported_setting_is_named_in_the_error(
     url: str, without: set[str], properties: dict[str, str], said: str
 ) -> None:
     raw = {name: value for name, value in HA.items() if name not in without}
@@ -77,7 +76,7 @@ def test_what_is_missing_or_not_built_is_named(
     assert "secret" not in str(refused.value)
 
 
-def test_a_default_without_any_configuration_says_what_to_give() -> None:
+def test_a_url_without_a_namenode_needs_a_configuration_folder() -> None:
     with pytest.raises(ValueError, match="no HADOOP_CONF_DIR is given"):
         resolve("hdfs:///bmq")
 
@@ -85,7 +84,7 @@ def test_a_default_without_any_configuration_says_what_to_give() -> None:
 @pytest.mark.parametrize(
     "properties", [{"hadoop.security.authentication": "kerberos"}, {"dfs.data.transfer.protection": "privacy"}]
 )
-def test_addresses_in_the_url_do_not_ask_the_configuration(properties: dict[str, str]) -> None:
+def test_addresses_in_the_url_are_used_whatever_the_configuration(properties: dict[str, str]) -> None:
     """The configuration may be another cluster's: the NameNode itself responds whether it accepts the client."""
     config = SiteConfig({**HA, **properties}, "conf")
     assert str(resolve("hdfs://nn:8020/b", config)) == "hdfs://nn:8020/b"
@@ -101,14 +100,14 @@ def test_addresses_in_the_url_do_not_ask_the_configuration(properties: dict[str,
         ("hdfs://mycluster/b?dfs.client.use.datanode.hostname=false", "true", False),
     ],
 )
-def test_how_datanodes_are_reached_travels_in_the_url(url: str, value: str, told: bool) -> None:
+def test_the_use_of_datanode_host_names_is_part_of_the_resolved_url(url: str, value: str, told: bool) -> None:
     """A Spark driver resolves once, for executors that may have no configuration; a setting in the URL wins."""
     address = resolve(url, SiteConfig({**HA, "dfs.client.use.datanode.hostname": value}, "conf"))
     assert address.use_datanode_hostname is told
     assert resolve(str(address)) == address
 
 
-def test_a_broken_configuration_stops_only_who_needs_it(
+def test_a_broken_configuration_is_an_error_only_for_urls_that_need_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A root with NameNodes and ports was served before the configuration was read at all."""
@@ -127,18 +126,3 @@ def test_without_any_folder_there_is_no_configuration(monkeypatch: pytest.Monkey
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     monkeypatch.delenv("HADOOP_HOME", raising=False)
     assert "fs.defaultFS" not in read_config("hdfs:///x")
-
-
-def test_spark_resolves_where_it_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An executor gets a root that needs no configuration; what is wrong with it is the option's error."""
-    properties = "".join(
-        f"<property><name>{name}</name><value>{value}</value></property>" for name, value in HA.items()
-    )
-    (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{properties}</configuration>")
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    options = ReadOptions.parse({"root": "hdfs://mycluster/bmq", "topic": "orders"})
-    assert with_namenodes(options).root == "hdfs://m1.example.org:8020,m2.example.org:8020/bmq"
-    for root in ("file:///x", "webhdfs://nn:9870/bmq", "memory:x"):
-        assert with_namenodes(replace(options, root=root)).root == root
-    with pytest.raises(OptionError, match=r"option 'root': .* has no port: leave it out"):
-        with_namenodes(replace(options, root="hdfs://mycluster:8020/bmq"))
