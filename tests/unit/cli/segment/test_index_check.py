@@ -1,0 +1,79 @@
+"""The check of an index: each of its faults is named, with its place."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+
+from bmq.cli.segment.findings import Finding
+from bmq.cli.segment.index_check import IndexCheck
+from bmq.cli.segment.targets import TargetSegment
+from bmq.core.model import SegmentName
+from bmq.core.records.batch import Batch
+from bmq.storage.damage_reader import DamagedPart, FoundBatch
+from tests.unit.cli.segment.roots import FIRST, NOW, SIZE, THREE, Root, batch, described
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"index": array("q", (3, SIZE + 1, NOW + 2))}, f"points at position {SIZE + 1}, where no batch begins"),
+        ({"index": array("q", (4, SIZE, NOW + 2))}, "says offset 4 where the log has 3"),
+        ({"index": array("q", (3, SIZE, NOW + 1))}, f"timestamps reach {NOW + 1} before it; in the log {NOW + 2}"),
+        ({"index": array("q", (9, 3 * SIZE, NOW + 8))}, f"points at position {3 * SIZE}, where no batch begins"),
+        ({"end_offset": 8}, f"says that offset 8 is at position {3 * SIZE}"),
+        ({"position": 3 * SIZE - 1}, f"in the log a batch ends at {3 * SIZE} with offset 9"),
+        ({"max_timestamp": NOW}, f"largest timestamp {NOW} at offset 6; in the log it is {NOW + 8} at 6"),
+        ({"epochs": ((1, 3),)}, "leader epochs [(1, 3)]; in the log they are [(1, 0)]"),
+        ({"is_closed": False}, "checkpoint of an open segment"),
+        ({"segment": SegmentName(0, 1, 5)}, "belongs to segment 00000000000000000000-00000001-0005"),
+        ({"index": array("q", (6, 2 * SIZE, NOW + 5, 3, SIZE, NOW + 2))}, "its positions do not ascend"),
+    ],
+)
+def test_each_fault_of_an_index_is_named(root: Root, changes: dict[str, Any], what: str) -> None:
+    root.log(0, *THREE)
+    path = root.idx(described(FIRST, *THREE, **changes), FIRST)
+    status, lines = root.verify(root.within(path))
+    assert status == 1
+    assert any(what in line and ".idx" in line for line in lines), lines
+
+
+def test_an_index_that_counts_leftovers_is_at_fault(root: Root) -> None:
+    root.log(0, *THREE)
+    root.idx(described(FIRST, *THREE))
+    root.log(6, batch(6), n=1)
+    status, lines = root.verify()
+    assert status == 1
+    assert f"describes {3 * SIZE} bytes, but the segment ends at {2 * SIZE}" in lines[0]
+
+
+def test_a_merged_segment_may_be_longer_than_its_index(root: Root) -> None:
+    root.log(0, *THREE, batch(9, epoch=4))
+    root.idx(described(FIRST, *THREE))
+    root.log(12, batch(12, epoch=5), epoch=5)
+    assert root.verify() == (0, [])
+
+
+def test_entries_of_damaged_bytes_are_not_checked() -> None:
+    """Damage the second batch: its entry and the sums over all batches cannot be checked, the third's entry is."""
+    index = described(FIRST, *THREE, max_timestamp=NOW, epochs=((9, 0),))
+    index.index[3] = 7  # the third batch's offset, which is 6
+    found: list[Finding] = []
+    segment = TargetSegment("/f", FIRST, None, has_log=True, has_idx=True)
+    check = IndexCheck(segment, index, 3 * SIZE, found.append)
+    check.on_batch(FoundBatch(0, Batch(memoryview(THREE[0]))))
+    check.on_damage(DamagedPart(SIZE, SIZE, "the batch's CRC does not match", is_tail=False))
+    check.on_batch(FoundBatch(2 * SIZE, Batch(memoryview(THREE[2]))))
+    check.finish(None)
+    assert [finding.what for finding in found] == ["an entry says offset 7 where the log has 6"]
+
+
+def test_an_index_of_an_empty_segment_is_right() -> None:
+    index = described(FIRST, THREE[0], position=0, end_offset=0, max_timestamp=-1, max_timestamp_offset=-1, epochs=())
+    found: list[Finding] = []
+    IndexCheck(TargetSegment("/f", FIRST, None, has_log=True, has_idx=True), index, 0, found.append).finish(None)
+    assert found == []

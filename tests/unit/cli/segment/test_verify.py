@@ -1,0 +1,131 @@
+"""``bmq segment verify``: which files it reads, what it compares them with, and its progress."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from bmq.cli import progress
+from bmq.core.model import SegmentName
+from bmq.storage import batch_search
+from bmq.storage.checkpoint import encode
+from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END, frame
+from tests.unit.cli.segment.roots import FIRST, SIZE, THREE, Root, batch, described, spoil
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_right_log_has_no_findings(root: Root) -> None:
+    root.log(0, *THREE)
+    root.idx(described(FIRST, *THREE))
+    root.log(9, batch(9, epoch=2), epoch=2)
+    root.journal(frame(SNAPSHOT_BEGIN, b""), frame(SNAPSHOT_END, b""))
+    assert root.verify() == (0, [])
+    status, out, _ = root.run("verify", "--topic", "orders", "--records")
+    assert status == 0
+    assert "ok" in out
+    assert "3 batches, offsets 0..8" in out
+    assert out.endswith("2 files, 0 faults, 0 notes\n")
+
+
+def test_damage_is_found_in_front_of_a_batch_larger_than_a_block(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_search, "READ_BYTES", 256)
+    spoil(root.log(0, batch(0), batch(3, value=b"x" * 5000)), 17)
+    status, (line,) = root.verify()
+    assert status == 1
+    assert f"good batches follow at {SIZE}" in line
+
+
+@pytest.mark.parametrize("block_bytes", range(90, 400, 31))
+def test_block_borders_do_not_matter(root: Root, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
+    monkeypatch.setattr(batch_search, "READ_BYTES", block_bytes)
+    spoil(root.log(0, *THREE), SIZE + 20)
+    root.journal(*(frame(CHECKPOINT, encode(described(FIRST, *THREE[:1]))) for _ in range(3)))
+    status, (line,) = root.verify()
+    assert status == 1
+    assert f"@{SIZE} #3" in line
+
+
+def test_a_superseded_segment_is_ignored_unless_it_was_flushed(root: Root) -> None:
+    root.log(0, *THREE[:2])
+    root.log(6, batch(6), n=1)
+    root.log(6, batch(6), batch(9), n=2)
+    status, (line,) = root.verify()
+    assert status == 0
+    assert "all its" in line
+    root.journal(frame(CHECKPOINT, encode(described(SegmentName(6, 1, 1), batch(6), is_closed=False))))
+    status, (line,) = root.verify()
+    assert status == 1
+    assert "below data that was flushed here" in line
+
+
+def test_a_damaged_index_and_one_without_its_log_are_reported(root: Root) -> None:
+    root.log(0, *THREE)
+    spoil(root.idx(described(FIRST, *THREE)), 40)
+    root.idx(described(SegmentName(20, 1, 9), batch(20)))
+    status, lines = root.verify()
+    assert status == 1
+    assert [line.split(":", 1)[1] for line in lines] == [
+        " there is an index and no log of this name",
+        " index CRC does not match",
+    ]
+
+
+def test_a_journal_may_end_torn_but_not_be_damaged(root: Root) -> None:
+    records = [
+        frame(SNAPSHOT_BEGIN, b""),
+        frame(CHECKPOINT, encode(described(FIRST, *THREE))),
+        frame(SNAPSHOT_END, b""),
+    ]
+    path = root.journal(*records, frame(9, b"of a later version"))
+    assert root.verify(root.within(path)) == (0, [])
+    root.journal(*records, records[1][:-3])
+    status, (line,) = root.verify(root.within(path))
+    assert status == 0
+    assert "torn write" in line
+    spoil(path, len(records[0]) + 30)
+    status, lines = root.verify(root.within(path))
+    assert status == 1
+    assert f"@{len(records[0])} #None: {len(records[1])} bytes are not a record" in lines[0]
+    root.journal(frame(CHECKPOINT, b"no checkpoint"))
+    status, lines = root.verify(root.within(path))
+    assert status == 1
+    assert "@0 #None: checkpoint ends early" in lines[0]
+    assert "no whole snapshot" in lines[1]
+
+
+def test_progress_counts_bytes_over_all_files(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify two files: progress is reported by bytes over all files, and by files."""
+    monkeypatch.setattr(progress, "LOG_S", 0.0)
+    first, second = batch(0), batch(3)
+    root.log(0, first, second)
+    root.log(6, batch(6), n=1)
+    _, out, err = root.run("verify", "--topic", "orders", "--json")
+    assert len(out.splitlines()) == 3
+    assert [line.partition("/s, ")[2] or line.rpartition(", ")[2] for line in err.splitlines()] == [
+        "file 1 of 2",
+        "file 1 of 2",
+        "file 2 of 2",
+    ]
+    read = [line.removeprefix("bmq: verify: ").partition(",")[0] for line in err.splitlines()]
+    assert read == ["0 B", f"{len(first)} B", f"{len(first) + len(second)} B"]
+
+
+def test_progress_is_cleared_before_a_finding_is_printed(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "TERMINAL_S", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    root.log(0, batch(0), b"\0" * 100, batch(3))
+    _, _, err = root.run("verify", "--topic", "orders")
+    assert err.startswith("\r\x1b[Kbmq: verify: 0 B, file 1 of 1")
+    assert err.endswith("\r\x1b[K")
+
+
+def test_two_segments_of_one_registration_are_a_fault(root: Root) -> None:
+    root.log(0, batch(0))
+    root.log(3, batch(3))
+    status, lines = root.verify()
+    assert status == 1
+    assert lines == [
+        "fault 000003-00000001-0000.log @None #None: 00000000000000000000-00000001-0000 has the same epoch and number"
+    ]
