@@ -1,4 +1,4 @@
-"""Calls between processes (core/rpc/peers.py, core/rpc/peer.py), on virtual time."""
+"""A process's connections to others: how they are made, kept, refused and lost, and requests over them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import socket
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -18,12 +17,11 @@ from bmq.core.rpc.message import InternalRequest
 from bmq.core.rpc.messages.controller import ReportRequest
 from bmq.core.rpc.messages.member import HelloRequest, HelloResponse, PingResponse, Unregistered
 from bmq.core.rpc.peer import PeerSettings
-from bmq.core.rpc.peers import PAUSE_S, WANTED_S, ConnectionKind, Evidence, Peer, PeerBusy, PeerLost, Peers
+from bmq.core.rpc.peers import PAUSE_S, WANTED_S, ConnectionKind, Evidence, Peer, PeerLost, Peers
 from bmq.core.rpc.server import Admission
 from tests.harness.waiting import now
 from tests.unit.core.rpc.world import (
     ECHO,
-    KERNEL_BYTES,
     B,
     EchoResponse,
     FakeMember,
@@ -34,197 +32,6 @@ from tests.unit.core.rpc.world import (
     result,
     up,
 )
-
-# ---------------------------------------------------------------------------------------------------------- calls
-
-
-async def test_answers_in_any_order() -> None:
-    async with World(PeerSettings()) as world:
-        peer = await up(world)
-        world.later("1", "2", "3")
-        calls = [peer.call(ECHO, 0, echo(method)) for method in ("1", "2", "3")]
-        assert peer.bytes_under_way > 0
-        await asyncio.sleep(1)
-        assert world.begun == ["1", "2", "3"]
-        for number in (2, 0, 1):
-            world.answer(str(number + 1))
-            assert result(await calls[number]) == str(number + 1)
-        assert peer.bytes_under_way == 0
-
-
-async def test_one_held_request_holds_up_nothing() -> None:
-    async with World(PeerSettings()) as world:
-        peer = await up(world)
-        world.later("held")
-        held = peer.call(ECHO, 0, echo("held", 8 << 20))
-        for number in range(300):  # more than a client's connection may have unanswered
-            world.later(f"held {number}")
-            peer.call(ECHO, 0, echo(f"held {number}")).add_done_callback(lambda future: future.exception())
-        assert result(await peer.call(ECHO, 0, echo("quick"))) == "quick"
-        assert not held.done()
-        await asyncio.sleep(60)  # nor is a connection idle or dead that waits for an answer
-        world.answer("held")
-        assert result(await held) == "held"
-
-
-async def test_calls_go_out_in_their_order_however_large() -> None:
-    async with World(PeerSettings()) as world:
-        peer = await up(world)
-        sizes = [0, 300_000, 5, 70_000, 1, 2_000_000, 3, 4, 100_000] * 3
-        calls = [peer.call(ECHO, 0, echo(str(number), size)) for number, size in enumerate(sizes)]
-        assert [result(await call) for call in calls] == [str(number) for number in range(len(sizes))]
-        assert world.begun == [str(number) for number in range(len(sizes))]
-
-
-async def test_who_no_longer_waits_is_passed_over() -> None:
-    async with World(PeerSettings()) as world:
-        peer = await up(world)
-        world.later("1")
-        call = peer.call(ECHO, 0, echo("1"))
-        await asyncio.sleep(1)
-        call.cancel()
-        world.answer("1")
-        await asyncio.sleep(1)
-        assert peer.bytes_under_way == 0
-        assert result(await peer.call(ECHO, 0, echo("2"))) == "2"
-
-
-@pytest.mark.parametrize("bound", [{"calls_max": 2}, {"bytes_max": 900}], ids=["calls", "bytes"])
-async def test_bounds_fail_the_call_and_not_the_connection(bound: dict[str, int]) -> None:
-    async with World(PeerSettings(**bound)) as world:
-        peer = await up(world)
-        world.later("1", "2", "3", "4")
-        calls = [peer.call(ECHO, 0, echo("1")), peer.call(ECHO, 0, echo("2", 900))]
-        for method in ("3", "4"):
-            error = await lost(peer.call(ECHO, 0, echo(method)))
-            assert isinstance(error, PeerBusy)
-            assert not error.was_sent
-        world.answer("2")
-        await calls[1]
-        calls[1] = peer.call(ECHO, 0, echo("3"))
-        await asyncio.sleep(1)
-        world.answer("1", "3")
-        await asyncio.gather(*calls)
-        assert world.begun == ["1", "2", "3"]
-
-
-# ----------------------------------------------------------------------------------------------------------- loss
-
-
-async def test_what_was_sent_and_what_certainly_was_not() -> None:
-    async with World(PeerSettings()) as world:
-        peer = await up(world)
-        seen: list[str] = []
-        peer.on_lost(lambda: seen.append("lost"))
-        peer.on_lost(lambda: seen.append("never"))()
-        world.network.stop("b")
-        sent = [peer.call(ECHO, 0, echo("1")), peer.call(ECHO, 0, echo("2", 2 * KERNEL_BYTES))]
-        unsent = [peer.call(ECHO, 0, echo("3")), peer.call(ECHO, 0, echo("4"))]
-        world.network.cut()
-        assert [(await lost(call)).was_sent for call in sent + unsent] == [True, True, False, False]
-        assert seen == ["lost"]
-        assert (peer.is_up, peer.bytes_under_way) == (False, 0)
-        assert [incarnation for incarnation, _ in world.broken] == ["b-1"]
-        peer.on_lost(lambda: seen.append("at once"))
-        assert seen == ["lost", "at once"]
-        assert not (await lost(peer.call(ECHO, 0, echo("5")))).was_sent
-
-
-@pytest.mark.parametrize("busy", ["quiet", "waiting", "blocked"])
-async def test_a_stopped_process_is_noticed(busy: str) -> None:
-    async with World(PeerSettings()) as world:
-        peer = await up(world)
-        await asyncio.sleep(10)
-        assert peer.is_up
-        began = now()
-        world.network.stop("b")
-        if busy != "quiet":
-            call = peer.call(ECHO, 0, echo("1", 4 * KERNEL_BYTES if busy == "blocked" else 0))
-            call.add_done_callback(lambda future: future.exception())
-        gone = asyncio.Event()
-        peer.on_lost(gone.set)
-        await gone.wait()
-        assert 2 <= now() - began <= 3.25
-        assert len(world.broken) == 1
-        assert world.broken[0][0] == "b-1"
-
-
-async def test_a_short_stop_is_not() -> None:
-    async with World(PeerSettings()) as world:
-        peer = await up(world)
-        await asyncio.sleep(10)
-        world.network.stop("b")
-        call = peer.call(ECHO, 0, echo("1", 4 * KERNEL_BYTES))
-        await asyncio.sleep(1.8)
-        world.network.resume("b")
-        assert result(await call) == "1"
-        assert world.broken == []
-
-
-BUSY = [f"busy {number}" for number in range(20)]
-BUSY_BYTES = 400_000
-
-
-@pytest.mark.parametrize("opened_apart", [False, True])
-async def test_a_process_with_much_to_do_is_not_dead(opened_apart: bool) -> None:
-    """A busy process stops reading a connection of which it holds enough, so it responds to no ping there: a control
-    connection, opened for this, shows that it is alive, and nothing is lost."""
-
-    async with World(queued_max_request_bytes=2 << 20, socket_request_max_bytes=2 << 20) as world:
-        peer = await (world.peers.open(B, 5) if opened_apart else up(world, ConnectionKind.PRODUCE))
-        world.later(*BUSY)
-        calls = [peer.call(ECHO, 0, echo(each, BUSY_BYTES)) for each in BUSY]
-        await asyncio.sleep(50)
-        assert peer.is_up
-        assert len(world.begun) < len(BUSY), "the rest is not read"
-        world.answer(*BUSY)
-        assert [result(await call) for call in calls] == BUSY
-        assert world.broken == []
-
-
-async def test_a_process_with_much_to_do_that_stops_is_noticed() -> None:
-    async with World(queued_max_request_bytes=2 << 20, socket_request_max_bytes=2 << 20) as world:
-        peer = await up(world, ConnectionKind.PRODUCE)
-        world.later(*BUSY)
-        calls = [peer.call(ECHO, 0, echo(each, BUSY_BYTES)) for each in BUSY]
-        await asyncio.sleep(10)
-        began, gone = now(), asyncio.Event()
-        peer.on_lost(gone.set)
-        world.network.stop("b")
-        await gone.wait()
-        assert now() - began <= 3.25
-        assert {(await lost(call)).was_sent for call in calls} == {True, False}
-        world.network.resume("b")
-        world.answer(*BUSY)
-
-
-async def test_our_own_stop_breaks_nothing() -> None:
-    async with World(PeerSettings()) as world:
-        peer = await up(world)
-        await asyncio.sleep(5)
-        loop: Any = asyncio.get_running_loop()
-        loop.clock.now += 30
-        await asyncio.sleep(5)
-        assert peer.is_up
-        assert world.broken == []
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [b"\0\0\0\x08\0\0\x27\x0f\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\0\0\0"],
-    ids=["unasked", "negative", "huge"],
-)
-async def test_what_is_no_answer_ends_the_connection(answer: bytes) -> None:
-    async with World(PeerSettings()) as world:
-        peer = await up(world)
-        world.later("1")
-        call = peer.call(ECHO, 0, echo("1"))
-        world.network.ends[-1].write(answer)
-        assert (await lost(call)).was_sent
-        assert not peer.is_up
-
-
-# -------------------------------------------------------------------------------------------------- making connections
 
 
 async def test_three_connections_to_a_member_each_made_once() -> None:
@@ -284,7 +91,7 @@ async def test_a_connection_that_was_up_for_long_is_made_again_at_once() -> None
         assert now() - began < 0.02
 
 
-async def test_reach_waits_and_gives_up() -> None:
+async def test_reach_waits_for_the_connection_until_its_time_out() -> None:
     async with World(PeerSettings()) as world:
         world.listener.stop_accepting()
         with pytest.raises(PeerLost, match="nobody listens") as caught:
@@ -320,7 +127,7 @@ async def test_a_stopped_process_does_not_answer_hello() -> None:
         (None, {"getaddrinfo"}),  # no answer in time
     ],
 )
-async def test_trouble_of_ones_own_is_told_from_a_peer_that_is_not_there(
+async def test_an_error_of_this_process_is_not_evidence_against_the_peer(
     monkeypatch: pytest.MonkeyPatch, step: str, error: OSError | None, own_steps: set[str]
 ) -> None:
     """A process without a free descriptor, or whose resolver is away, has no evidence about the peer."""
@@ -366,7 +173,9 @@ async def test_a_peer_is_reached_at_another_of_its_addresses(monkeypatch: pytest
         ),
     ],
 )  # fmt: skip
-async def test_hello_is_refused(cluster: str, incarnation: str, protocols: tuple[int, int], why: str) -> None:
+async def test_hello_to_another_cluster_process_or_protocol_is_refused(
+    cluster: str, incarnation: str, protocols: tuple[int, int], why: str
+) -> None:
     async with World(PeerSettings()) as world:
         peers = Peers("a-1", cluster, protocols=protocols)
         with pytest.raises(PeerLost) as caught:
@@ -429,7 +238,7 @@ async def test_a_refusal_says_that_the_caller_is_not_registered(asks: bool) -> N
         assert told == [found]
 
 
-async def test_the_highest_protocol_of_both() -> None:
+async def test_a_connection_speaks_the_highest_protocol_of_both_sides() -> None:
     async with World(PeerSettings()):
         peers = Peers("a-1", "test", protocols=(0, 7))
         assert (await peers.reach(B, ConnectionKind.CONTROL, 1)).protocol == 1
@@ -457,7 +266,7 @@ async def test_forgotten_members_are_never_reached_again() -> None:
         assert world.broken == []  # this side has closed it
 
 
-async def test_close_ends_what_is_under_way() -> None:
+async def test_close_fails_the_calls_under_way() -> None:
     async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("1")
@@ -475,7 +284,7 @@ async def test_close_ends_what_is_under_way() -> None:
 # ------------------------------------------------------------------------------------------------------------ asking
 
 
-async def test_questions_and_their_errors() -> None:
+async def test_a_request_returns_its_response_or_raises_its_error() -> None:
     async with World(PeerSettings()) as world:
         assert await ask(world, "1") == "1"
         world.answers["2"] = RequestError(ErrorCode.NOT_CONTROLLER, "not me")
@@ -492,7 +301,7 @@ async def test_questions_and_their_errors() -> None:
         assert not failed.value.was_sent
 
 
-async def test_a_handler_that_fails_later() -> None:
+async def test_an_error_of_a_handler_that_waited_is_raised_at_the_caller() -> None:
     async with World(PeerSettings()) as world:
         world.later("1")
         asking = asyncio.create_task(ask(world, "1"))
@@ -502,7 +311,7 @@ async def test_a_handler_that_fails_later() -> None:
             await asking
 
 
-async def test_an_answer_that_cannot_be_read() -> None:
+async def test_a_response_that_cannot_be_decoded_is_an_error() -> None:
     async with World(PeerSettings()) as world:
         world.answers["1"] = asyncio.get_running_loop().create_future()
         world.answers["1"].set_result([b"\x7f\xff\1\0"])
@@ -518,7 +327,7 @@ class EmptyEchoRequest(InternalRequest[EchoResponse]):
     KEY = ECHO
 
 
-async def test_requests_that_are_not_served() -> None:
+async def test_a_request_that_the_process_does_not_serve_is_refused() -> None:
     async with World(PeerSettings()) as world:
         with pytest.raises(RequestError, match="UNSUPPORTED_VERSION: b-1 does not serve API 10009"):
             await world.peers.ask(B, ReportRequest("c", "why"), 5)
@@ -557,7 +366,7 @@ async def test_a_probe_without_a_response_says_so(monkeypatch: pytest.MonkeyPatc
             await world.peers.probe(B, 2)
 
 
-async def test_a_connection_of_its_callers_own() -> None:
+async def test_a_caller_may_open_a_connection_of_its_own() -> None:
     """A caller's own connection stands beside the shared ones, is watched as they are, made once, and closed with the
     member or with this process."""
 
