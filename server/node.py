@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -41,9 +41,7 @@ from bmq.core.logging.fields import fields
 from bmq.core.logging.levels import LogLevels
 from bmq.core.metrics.counters import Metrics
 from bmq.core.metrics.traffic import TrafficMeter
-from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Dispatch
-from bmq.core.records.batch import Batch
 from bmq.core.rpc.messages.broker import LogSizesRequest, PartitionsNotServedRequest
 from bmq.core.rpc.messages.coordinator import ForwardRequest, ShardsNotLoadedRequest
 from bmq.core.rpc.messages.member import LeaveRequest, LeaveResponse, LogLevelsRequest
@@ -76,6 +74,7 @@ from bmq.server.broker_endpoint import INTERNAL_APIS, internal_dispatch, interna
 from bmq.server.broker_role import BrokerRole
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.collected_metrics import Collected
+from bmq.server.flush_listeners import FetchAndShardListener, FetchListener
 from bmq.server.local_shard_log import LocalShardLogs
 from bmq.server.log_levels_api import LogLevelsApi
 from bmq.storage.block_cache import BlockCache, ReadConfig
@@ -294,7 +293,7 @@ class Node:
         return RemoteOwners(
             self.view,
             peers,
-            _ReadingListener(self),
+            FetchListener(self),
             lambda key: self.fetch_service.poll.is_followed(key),
             credit_bytes=self.config.internal_credit_bytes,
             held_s=self.config.held_produce_ms / 1000,
@@ -350,7 +349,7 @@ class Node:
         local = None
         if self.broker is not None:
             local = LocalShardLogs(self.broker.assigned, self.catalog, self.pool, self.broker.fence)
-            self.broker.broker.shared.flush_listener = _Listeners(self.fetch_service, local)
+            self.broker.broker.shared.flush_listener = FetchAndShardListener(self.fetch_service, local)
         if COORDINATOR not in self.config.roles:
             return None
         remote = RemoteShardLogs(self.view, self.catalog, self.joined.peers)
@@ -493,39 +492,3 @@ class Node:
 
 def _report(controller: Controller, by: str, incarnation: str, why: str) -> None:
     controller.report(by, incarnation)
-
-
-class _Listeners:
-    """Listener of this process's partitions, which notifies its fetches and the logs of its coordinator."""
-
-    def __init__(self, fetch_service: FetchService, logs: LocalShardLogs) -> None:
-        self._fetch_service = fetch_service
-        self._logs = logs
-        self.flushed = fetch_service.flushed  # on the hot path: no call in between
-        self.log_start_moved = fetch_service.log_start_moved
-
-    def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
-        self._fetch_service.opened(key, epoch, log_start, high_watermark)
-
-    def closed(self, key: PartitionKey) -> None:
-        self._fetch_service.closed(key)
-        self._logs.ended(key)
-
-
-class _ReadingListener:
-    """Listener that notifies the node's `FetchService`, for objects that are made before it."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
-        self._node.fetch_service.opened(key, epoch, log_start, high_watermark)
-
-    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
-        self._node.fetch_service.flushed(key, batches, high_watermark)
-
-    def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
-        self._node.fetch_service.log_start_moved(key, log_start)
-
-    def closed(self, key: PartitionKey) -> None:
-        self._node.fetch_service.closed(key)
