@@ -11,7 +11,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
-from bmq.endpoint.fetch.operation import Nearer
+from bmq.endpoint.fetch.fetch_params import Nearer
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.large_requests import LargeRequests
 from bmq.endpoint.partitions import Owners

@@ -9,7 +9,7 @@ from bmq.controller.admin.api import Admin
 from bmq.coordinator.api import GroupCoordinator
 from bmq.core.logging.levels import LogLevels
 from bmq.endpoint.api import Services
-from bmq.endpoint.fetch.operation import Nearer
+from bmq.endpoint.fetch.fetch_params import Nearer
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import Proxies
 from bmq.proxy.metadata_cache import MetadataCache

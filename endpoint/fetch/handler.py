@@ -41,7 +41,8 @@ from bmq.core.wire.fetch import (
 )
 from bmq.core.wire.primitives import TooManyPartitions
 from bmq.endpoint.api import Api, Services
-from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchParams, FetchResult
+from bmq.endpoint.fetch.fetch_params import FetchParams
+from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchResult
 from bmq.endpoint.fetch.partition_read import PartitionRead
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 

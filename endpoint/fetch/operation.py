@@ -26,13 +26,13 @@ from bmq.core.errors import ErrorCode
 from bmq.core.metrics.counters import Histogram, Metrics
 from bmq.core.tracing import Tracer
 from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.fetch.fetch_params import FetchParams
 from bmq.endpoint.fetch.fetch_time import FetchTime
 from bmq.endpoint.fetch.memory_budget import FetchBudget, MemoryPool, Reservation
 from bmq.endpoint.fetch.partition_read import PartitionRead
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.endpoint.fetch.sessions import NO_SESSION, FetchSession, Turn
 from bmq.endpoint.large_requests import PARTITIONS_MAX
-from bmq.meta.catalog import Topic
 
 STORAGE_PATIENCE_S = 10.0
 """Time that a fetch without other records waits for storage (or its max.wait, if longer).  It is below any client's
@@ -51,29 +51,6 @@ READ_BYTES_MIN = 64 << 10
 """Bytes that a read counts with at least: it returns a whole batch, however little was asked for."""
 READ_COPIES = 2
 """Number of copies of a range while it is read: one in the reader's window and one in the response."""
-
-
-Nearer = Callable[[Topic, int], int]
-"""Function from a topic and the number of its partition to the node id of a proxy, or -1 for this one."""
-
-
-class FetchParams:
-    """A request's fields beside its partitions.
-
-    ``max_wait_s`` is in seconds.  ``nearer`` returns the proxy that the client is to read a partition from instead, or
-    -1; if ``nearer`` is None, the client always reads from this process.
-    """
-
-    __slots__ = ("committed", "max_bytes", "max_wait_s", "min_bytes", "nearer")
-
-    def __init__(
-        self, min_bytes: int, max_bytes: int, max_wait_s: float, *, committed: bool, nearer: Nearer | None = None
-    ) -> None:
-        self.max_bytes = max_bytes
-        self.min_bytes = min(min_bytes, max_bytes)
-        self.max_wait_s = max(0.0, max_wait_s)
-        self.committed = committed
-        self.nearer = nearer
 
 
 class FetchResult:

@@ -24,9 +24,10 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
 from bmq.core.tracing import Tracer, Value
 from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.fetch.fetch_params import FetchParams
 from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S
 from bmq.endpoint.fetch.memory_budget import FetchBudget, Reservation
-from bmq.endpoint.fetch.operation import READ_COPIES, FetchOperation, FetchParams, FetchResult
+from bmq.endpoint.fetch.operation import READ_COPIES, FetchOperation, FetchResult
 from bmq.endpoint.fetch.partition_read import PartitionRead, read_partition
 from bmq.endpoint.fetch.purgatory import FetchPurgatory, FetchWatch, Identity, SessionPartition
 from bmq.endpoint.fetch.sessions import EPOCH_MAX, FetchSession, FetchSessions, Turn

@@ -17,7 +17,8 @@ from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch, Ends, Record, build_batch
 from bmq.core.records.cursor import read_batches
-from bmq.endpoint.fetch.operation import FetchParams, FetchResult
+from bmq.endpoint.fetch.fetch_params import FetchParams
+from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.partitions import AppendCallback, Appended, Owner, PartitionView

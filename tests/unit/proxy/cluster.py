@@ -38,7 +38,8 @@ from bmq.core.rpc.server import InternalEndpoint
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
-from bmq.endpoint.fetch.operation import FetchParams, FetchResult
+from bmq.endpoint.fetch.fetch_params import FetchParams
+from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.produce import handler as produce

@@ -11,7 +11,8 @@ import pytest
 
 from bmq.core.errors import ErrorCode
 from bmq.endpoint.fetch import operation
-from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchParams, FetchResult
+from bmq.endpoint.fetch.fetch_params import FetchParams
+from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
 

@@ -1,0 +1,29 @@
+"""The parameters of a fetch: its request without the partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bmq.meta.catalog import Topic
+
+Nearer = Callable[[Topic, int], int]
+"""Function from a topic and the number of its partition to the node id of a proxy, or -1 for this one."""
+
+
+class FetchParams:
+    """A request's fields beside its partitions.
+
+    ``max_wait_s`` is in seconds.  ``nearer`` returns the proxy that the client is to read a partition from instead, or
+    -1; if ``nearer`` is None, the client always reads from this process.
+    """
+
+    __slots__ = ("committed", "max_bytes", "max_wait_s", "min_bytes", "nearer")
+
+    def __init__(
+        self, min_bytes: int, max_bytes: int, max_wait_s: float, *, committed: bool, nearer: Nearer | None = None
+    ) -> None:
+        self.max_bytes = max_bytes
+        self.min_bytes = min(min_bytes, max_bytes)
+        self.max_wait_s = max(0.0, max_wait_s)
+        self.committed = committed
+        self.nearer = nearer
