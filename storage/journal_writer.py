@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.steps import Steps, finish_steps, run_in_steps
 from bmq.core.aio.subscribers import no_op
@@ -26,6 +24,7 @@ from bmq.storage.filesystem import (
     StorageError,
 )
 from bmq.storage.journal import CHECKPOINT, OVERHEAD, PROBE, SNAPSHOT_BEGIN, SNAPSHOT_END, frame
+from bmq.storage.journal_copies import JournalCopies
 from bmq.storage.journal_former_files import FormerFiles
 
 _PATIENCE_MAX_S = 10.0
@@ -33,11 +32,6 @@ _SYNC_S = 2.0  # added to the patience with a flush that waits for disks
 _SLOW_BYTES_PER_S = 10 << 20
 _FLUSH_BYTES_MAX = 8 << 20
 _BLOCK_BYTES_MIN = 64 << 20
-_COPIES_PATIENCE_S = 5.0
-"""The time for which the next file waits for room for all its copies.
-
-It is more than a datanode's heartbeat (3 s), which reports freed room to the NameNode.  Takeovers wait as long.
-"""
 _ROLL_AGAIN_S = 1.0
 """The time from a roll that storage did not serve to the next try, whatever is written to the open file meanwhile.
 
@@ -45,12 +39,6 @@ Nothing waits for it, the block has room for more, and each try is a file of the
 """
 _IDLE_RETRY_S = 1.0
 """The time from a next file that storage did not serve to the next try, while no checkpoint waits for it."""
-_FULLER_S = Backoff(5.0, 60.0)
-"""The time from a file with fewer copies to the next try to replace it.
-
-The first is short, since this process may merely have been cut off from the other datanodes for a moment.  Then it
-doubles each time.
-"""
 SNAPSHOT_A_TURN = 200
 """Checkpoints of a snapshot encoded between two pauses, at up to 40 us each."""
 
@@ -109,10 +97,7 @@ class JournalWriter:
     takes longer than ``late_s`` counts as failed; this patience grows with the bytes, with a sync, and with each late
     flush.  ``no_room`` is called with the reason each time that storage has no room for the next file.
 
-    A file is to have all its copies: its broker and its last node may be one machine, and partitions are not taken over
-    while their last broker's journal cannot be read.  If live datanodes have no room, it has fewer after a while.  A
-    file with fewer copies, for that reason or another, is replaced as soon as storage offers more
-    (docs/design/places.md).
+    How many copies a file is to have, and when one with fewer is replaced: ``storage.journal_copies``.
     """
 
     def __init__(
@@ -147,9 +132,7 @@ class JournalWriter:
         self._roll_at = 0.0  # no roll is tried before this time of the loop
         self._probe: asyncio.Future[None] | None = None
         self._n = 0
-        self._no_room_since: float | None = None  # when storage first had no room for the next file
-        self._fuller_at = math.inf  # when to try to replace a file with fewer copies
-        self._fuller_tries = 0  # of files in a row that have fewer copies
+        self._copies = JournalCopies()
         self._snapshot_bytes = 0
         self.former = FormerFiles(fs, incarnation, self._wake.set)
         self.bytes_written = 0
@@ -240,13 +223,13 @@ class JournalWriter:
                     continue
                 await self._write_queue()
                 if self._appender is not None:
-                    self.former.delete_old(self._appender.lease.paths[0], has_all_copies=self._has_all_copies)
+                    self.former.delete_old(self._appender.lease.paths[0], has_all_copies=self._copies.has_all)
                 if self._appender is not None and self._opening is not None:
                     if self._opening.task.done():
                         await self._roll(self._appender, self._opening)
                 elif self._appender is not None and self._is_roll_due(self._appender):
                     self._opening = self._open_next()
-                elif self._appender is not None and asyncio.get_running_loop().time() >= self._fuller_at:
+                elif self._appender is not None and self._copies.is_fuller_due(asyncio.get_running_loop().time()):
                     self._plan_fuller_file()
                     self._opening = self._open_next(is_fuller=True)
             if self._appender is not None:
@@ -371,11 +354,10 @@ class JournalWriter:
         """
         self._n += 1
         now = asyncio.get_running_loop().time()
-        is_patient = self._no_room_since is None or now - self._no_room_since < _COPIES_PATIENCE_S
         options = CreateOptions(
             block_bytes=_block_bytes(max(self._roll_bytes, 4 * self._snapshot_bytes)),
             chunk_bytes=512,
-            all_copies=is_patient or is_fuller,
+            all_copies=is_fuller or self._copies.waits_for_all(now),
         )
         create = self._fs.create(layout.journal(self.incarnation, self._n), options)
         task = asyncio.get_running_loop().create_task(create, name="journal's next file")
@@ -406,7 +388,8 @@ class JournalWriter:
             if appender is not None:
                 self._leave(appender)
             if isinstance(error, OutOfSpace) and not opening.is_fuller:
-                self._report_no_room(str(error), now)
+                self._copies.no_room(now)
+                self._no_room(str(error))
             if old is None:
                 await self._pause()
             return False
@@ -414,12 +397,7 @@ class JournalWriter:
             await _give_up(opening)
             raise
         self._appender = appender
-        self._no_room_since = None
-        copies = len(appender.nodes)  # 0 where storage has no datanodes
-        options = opening.options
-        if copies >= options.replication or (options.all_copies and not copies):
-            self._fuller_at, self._fuller_tries = math.inf, 0
-        else:
+        if not self._copies.begun(len(appender.nodes), opening.options):
             self._plan_fuller_file()
         self._wake.set()
         renewal, self._renewal = self._renewal, None
@@ -430,9 +408,7 @@ class JournalWriter:
     def _plan_fuller_file(self) -> None:
         """Have the open file replaced by one with more copies after a while, also if nothing is written meanwhile."""
         loop = asyncio.get_running_loop()
-        self._fuller_tries += 1
-        self._fuller_at = loop.time() + _FULLER_S.pause(self._fuller_tries)
-        loop.call_at(self._fuller_at, self._wake.set)
+        loop.call_at(self._copies.plan_fuller(loop.time()), self._wake.set)
 
     async def _pause(self) -> None:
         """Wait before the next try for a file; longer if nothing waits for it, since each try makes a file."""
@@ -442,11 +418,6 @@ class JournalWriter:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_IDLE_RETRY_S - self._retry_s):
                     await self._wake.wait()
-
-    def _report_no_room(self, why: str, now: float) -> None:
-        if self._no_room_since is None:
-            self._no_room_since = now
-        self._no_room(why)
 
     async def _snapshot_records(self) -> list[bytes]:
         records, turns = [], Turns(SNAPSHOT_A_TURN)
@@ -469,7 +440,7 @@ class JournalWriter:
     async def _roll(self, old: Appender, opening: _Opening) -> None:
         """Go on in the next file, which was created or could not be."""
         self._opening = None
-        has_all_copies = self._has_all_copies
+        has_all_copies = self._copies.has_all
         try:
             if not await self._begin(opening, old):  # go on in this one, and try again later
                 self._roll_later()
@@ -510,8 +481,3 @@ class JournalWriter:
             self._leave(appender)
             return False
         return True
-
-    @property
-    def _has_all_copies(self) -> bool:
-        """True if the open file has as many copies as it is to have."""
-        return self._fuller_at == math.inf
