@@ -32,7 +32,6 @@ from bmq.controller.failures import (
     StoreBack,
     Tick,
 )
-from bmq.controller.file_shares import FileShares
 from bmq.controller.member_client import MemberClient
 from bmq.controller.pending_moves import PendingMoves
 from bmq.controller.planning.idle_partitions import IdlePartitions
@@ -43,10 +42,11 @@ from bmq.controller.planning.planner_view import COOL_DOWN_S, Move, PlannerBroke
 from bmq.controller.planning.table_feed import TableFeed
 from bmq.controller.probing import Prober
 from bmq.controller.requested_moves import RequestedMoves
+from bmq.controller.share_rounds import ShareRounds
 from bmq.controller.stalled_brokers import StalledBrokers
+from bmq.controller.unreachable_reports import UnreachableReports
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.clock import Clock
-from bmq.core.errors import FormatError
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog, TopicChange
@@ -54,10 +54,8 @@ from bmq.meta.cluster.keys import member_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import BROKER, COORDINATOR, PROXY, Member
 from bmq.meta.cluster.membership import TTL_S as MEMBER_TTL_S
-from bmq.meta.cluster.unreachable import decode_unreachable, unreachable_prefix
 from bmq.meta.cluster.view import ViewChange
-from bmq.meta.kv import Changes, KeyValue, KvError
-from bmq.meta.prefix_watch import PrefixWatcher
+from bmq.meta.kv import KeyValue, KvError
 
 _log = logging.getLogger(__name__)
 
@@ -65,8 +63,6 @@ LOAD_S = 5.0
 """Time between two requests to brokers for their load and whether they serve."""
 LOADS_PARALLEL = 16
 """Brokers asked at once."""
-SHARE_ROUND_S = 1.0
-"""Time between rounds of shares while storage lacks room for open files; otherwise ``LOAD_S``."""
 AGAIN_S = 0.1
 """Pause before a plan that could not be written is made again."""
 MOVES_PER_WRITE = 5_000
@@ -109,7 +105,6 @@ class Term:
         self._idle = IdlePartitions()
         self.loads = Loads(self._partitions)
         self.stalled_brokers = StalledBrokers()
-        self.file_shares = FileShares()
         self.failures = FailureDetector(member_ttl_s)
         self.pending_moves = PendingMoves(kv, cluster, clock, lambda: self.queue.put(PLAN_NEEDED))
         self.is_balancing = False
@@ -124,8 +119,10 @@ class Term:
         self._assignments = Assignments(kv, cluster, view, leadership)
         self._members: dict[str, Member] = {}  # also those that are gone and still count as alive
         self._dead: dict[str, int] = {}  # declared dead, with the revision of the key that is to be deleted
-        self._unreachable: dict[str, frozenset[str]] = {}
-        self._reports = PrefixWatcher(kv, unreachable_prefix(cluster), self._take_reports, what="unreachable brokers")
+        self._unreachable = UnreachableReports(kv, cluster, lambda: self.queue.put(PLAN_NEEDED))
+        self._share_rounds = ShareRounds(
+            leadership, client, clock, brokers=lambda: self._living(BROKER), is_living=self.failures.is_living
+        )
         self._moved_at: dict[PartitionKey, float] = {}
         self._has_resting = False  # at the last plan
         self._requested = RequestedMoves()
@@ -148,9 +145,9 @@ class Term:
                 self._tasks = tasks
                 self._begin()
                 tasks.create_task(self._ask_loads(), name="loads")
-                tasks.create_task(self._share_files(), name="shares of open files")
+                tasks.create_task(self._share_rounds.run(), name="shares of open files")
                 tasks.create_task(self.pending_moves.run(), name="moves under way")
-                tasks.create_task(self._follow_reports(), name="unreachable")
+                tasks.create_task(self._unreachable.run(), name="unreachable")
                 await self._work()
         except* Deposed:
             _log.info("another process leads: this term ends")
@@ -292,7 +289,7 @@ class Term:
             self._members.pop(incarnation, None)
         self.loads.forget(incarnation)
         self.stalled_brokers.forget(incarnation)
-        self.file_shares.forget(incarnation)
+        self._share_rounds.forget(incarnation)
         self._is_dirty = True
 
     async def _probe(self, incarnation: str) -> None:
@@ -313,33 +310,6 @@ class Term:
     def topic_changed(self, change: TopicChange) -> None:
         """Handle a change of the catalog."""
         self._feed.note_topic(change)
-        self.queue.put(PLAN_NEEDED)
-
-    async def _follow_reports(self) -> None:
-        while not self._reports.has_started:
-            try:
-                await self._reports.start()
-            except KvError as error:
-                _log.info(
-                    "could not read the members that proxies cannot reach, trying again", extra=fields(error=error)
-                )
-        try:
-            await asyncio.get_running_loop().create_future()  # until cancelled
-        finally:
-            await self._reports.close()
-
-    def _take_reports(self, changes: Changes) -> None:
-        for event in changes:
-            proxy = event.key.rsplit("/", 1)[-1]
-            self._unreachable.pop(proxy, None)
-            if event.entry is not None:
-                try:
-                    self._unreachable[proxy] = decode_unreachable(event.entry.value)
-                except FormatError as error:
-                    _log.error(
-                        "a proxy's list of unreachable members cannot be read, and is ignored",
-                        extra=fields(member=proxy, error=error),
-                    )
         self.queue.put(PLAN_NEEDED)
 
     # --------------------------------------------------------------------------------------------------------- loads
@@ -370,31 +340,6 @@ class Term:
                 self.queue.put(PLAN_NEEDED)
             await asyncio.sleep(LOAD_S)
 
-    async def _share_files(self) -> None:
-        """Divide the open files that storage has room for: each round sends the last one's shares and takes reports."""
-        shares = self.file_shares
-        turns = asyncio.Semaphore(LOADS_PARALLEL)
-
-        async def ask(member: Member) -> None:
-            async with turns:
-                reported = await self._client.open_files(member, shares.share(member.incarnation))
-            if reported is not None and self.failures.is_living(member.incarnation):
-                shares.update(member.incarnation, reported, self._clock.monotonic())
-
-        while True:
-            if self.leadership.may_act:
-                was_divided = shares.is_divided
-                async with asyncio.TaskGroup() as tasks:
-                    for member in self._living(BROKER):
-                        tasks.create_task(ask(member))
-                shares.divide(self._clock.monotonic())
-                if shares.is_divided != was_divided:
-                    if shares.is_divided:
-                        _log.info("storage has room for about %d open files, brokers share it", shares.room)
-                    else:
-                        _log.info("storage has room again, brokers need no shares")
-            await asyncio.sleep(SHARE_ROUND_S if shares.is_divided else LOAD_S)
-
     def _waits_for_time(self) -> bool:
         """Return whether a plan made now may differ only because time has passed."""
         resting = self.stalled_brokers.resting(self._clock.monotonic())
@@ -417,7 +362,9 @@ class Term:
         return PlannerView(
             brokers=brokers,
             owners=self._partitions,
-            unreachable=count_unreachable(self._unreachable, proxies, {broker.incarnation for broker in brokers}),
+            unreachable=count_unreachable(
+                self._unreachable.by_proxy, proxies, {broker.incarnation for broker in brokers}
+            ),
             proxies=len(proxies),
             stalled=self.stalled_brokers.stalled,
             resting=self.stalled_brokers.resting(self._clock.monotonic()),

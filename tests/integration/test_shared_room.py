@@ -25,7 +25,7 @@ from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
 from bmq.controller.file_shares import FileShares, OpenFileReport
 from bmq.controller.member_client import SHARE_S
-from bmq.controller.term import LOAD_S, SHARE_ROUND_S
+from bmq.controller.share_rounds import ROOMY_ROUND_S, SHARE_ROUND_S
 from bmq.core.records.batch import Record, build_batch
 from bmq.meta.open import open_keyvalue
 from bmq.storage.filesystem import CreateOptions, FileSystem
@@ -209,4 +209,4 @@ async def _share(brokers: Sequence[Broker]) -> None:
             )
             shares.update(name, reported, time.monotonic())
         shares.divide(time.monotonic())
-        await asyncio.sleep(SHARE_ROUND_S if shares.is_divided else LOAD_S)
+        await asyncio.sleep(SHARE_ROUND_S if shares.is_divided else ROOMY_ROUND_S)

@@ -22,7 +22,7 @@ from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.open_segments import OpenFiles
 from bmq.controller.file_shares import FileShares, OpenFileReport
 from bmq.controller.member_client import SHARE_S
-from bmq.controller.term import LOAD_S, SHARE_ROUND_S
+from bmq.controller.share_rounds import ROOMY_ROUND_S, SHARE_ROUND_S
 from bmq.core.model import SegmentName
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.filesystem import Lease, OutOfSpace, StorageError
@@ -35,7 +35,6 @@ CLOSE_S = (0.01, 0.05)
 RETRY_S = 0.1
 RETRY_MAX_S = 2.0
 ROUND_S = SHARE_ROUND_S
-ROOMY_ROUND_S = LOAD_S
 SWITCH_S = 1.0
 SETTLED_S = 15.0
 NAME = SegmentName(0, 1, 0)

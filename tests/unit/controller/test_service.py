@@ -12,7 +12,7 @@ from bmq.controller.election import TTL_S
 from bmq.controller.planning.partition_load import Measured
 from bmq.controller.probing import LAST_RESORT_S
 from bmq.controller.service import FOLLOWED_S
-from bmq.controller.term import LOAD_S, SHARE_ROUND_S
+from bmq.controller.share_rounds import ROOMY_ROUND_S, SHARE_ROUND_S
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.cluster.keys import controller_key, member_key
 from bmq.meta.cluster.member import Member
@@ -256,7 +256,7 @@ async def test_a_new_leader_divides_the_open_files_by_its_own_reports() -> None:
     async with world("a", "b", controllers=("c1", "c2")) as w:
         reports = w.members.open_file_reports
         reports.update(a=file_report(60), b=file_report(0, 60))
-        await asyncio.sleep(LOAD_S + 1)
+        await asyncio.sleep(ROOMY_ROUND_S + 1)
         reports["b"] = file_report(0, 60, refused=1)
         await w.until(lambda: w.members.shares["b"] is not None)
         leader = w.led_by()
@@ -265,4 +265,4 @@ async def test_a_new_leader_divides_the_open_files_by_its_own_reports() -> None:
         await w.until(lambda: w.leader is not None)
         await w.until(lambda: w.members.shares["b"] is None)
         reports["b"] = file_report(22, 60, refused=2)
-        await w.until(lambda: w.members.shares["b"] is not None, LOAD_S + 2 * SHARE_ROUND_S)
+        await w.until(lambda: w.members.shares["b"] is not None, ROOMY_ROUND_S + 2 * SHARE_ROUND_S)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from bmq.controller.planning.partition_load import Measured
+from bmq.controller.share_rounds import ROOMY_ROUND_S, SHARE_ROUND_S
 from bmq.controller.stalled_brokers import REST_S
-from bmq.controller.term import LOAD_S, SHARE_ROUND_S
+from bmq.controller.term import LOAD_S
 from bmq.meta.cluster.keys import assignment_prefix, member_key
 from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
 from bmq.meta.kv import Commit, Compare, Delete, Put, Write
@@ -265,10 +266,10 @@ async def test_brokers_are_sent_their_shares_while_storage_lacks_room() -> None:
     async with world("a", "b", "old") as w:
         reports = w.members.open_file_reports
         reports.update(a=file_report(60), b=file_report(0, 60))
-        await asyncio.sleep(2 * LOAD_S)
+        await asyncio.sleep(2 * ROOMY_ROUND_S)
         assert w.members.shares == {"a": None, "b": None, "old": None}
         reports["b"] = file_report(0, 60, refused=1)
-        await w.until(lambda: w.members.shares["b"] is not None, LOAD_S + 2 * SHARE_ROUND_S)
+        await w.until(lambda: w.members.shares["b"] is not None, ROOMY_ROUND_S + 2 * SHARE_ROUND_S)
         assert w.members.shares == {"a": 23, "b": 22, "old": None}
         await w.kill("b")
         await w.lose_lease("b")
