@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from bmq.broker.events import Pending
 from bmq.broker.partition.checkpointer import OpenSegment
+from bmq.broker.pending import Pending
 
 
 class Duplicate:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from bmq.broker import events as ev
 from bmq.broker.config import LogConfig
 from bmq.broker.context import BrokerContext
-from bmq.broker.events import Effect, Event, Pending
+from bmq.broker.events import Effect, Event
 from bmq.broker.files.closing import Closing
 from bmq.broker.files.deferred_indexes import BEHIND_MS
 from bmq.broker.files.open_segments import OpenFiles
@@ -29,6 +29,7 @@ from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.recovery import Takeover
 from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.broker.partition.states import TERMINAL, PartitionState
+from bmq.broker.pending import Pending
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.aio.waiters import Waiters

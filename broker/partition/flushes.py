@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from bmq.broker import events as ev
 from bmq.broker.context import BrokerContext
-from bmq.broker.events import Event, Pending
+from bmq.broker.events import Event
 from bmq.broker.files.flush_scheduler import Flusher
+from bmq.broker.pending import Pending
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import Appender, OutOfSpace, PipelineFailed, StorageError
 

@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from bmq.broker import events as ev
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.events import Effect, Event, Pending
+from bmq.broker.events import Effect, Event
 from bmq.broker.partition.batches import Batches, Duplicate
 from bmq.broker.partition.checkpointer import Checkpointer, OpenSegment
 from bmq.broker.partition.found_copies import FoundCopies
@@ -35,6 +35,7 @@ from bmq.broker.partition.shortage import Shortage
 from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.broker.partition.transitions import TABLE
 from bmq.broker.partition.unclosed_segments import UnclosedSegments
+from bmq.broker.pending import Pending
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import NO_PRODUCER_ID, Batch, check_batch

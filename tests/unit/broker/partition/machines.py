@@ -8,10 +8,11 @@ from typing import Any
 
 from bmq.broker import events as ev
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.events import Effect, Pending
+from bmq.broker.events import Effect
 from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.states import PartitionState
+from bmq.broker.pending import Pending
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch, Record, build_batch
 from bmq.meta.ownership import PartitionRecord, SegmentEntry

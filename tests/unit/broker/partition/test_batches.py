@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.broker.events import Pending
 from bmq.broker.partition.batches import Batches
 from bmq.broker.partition.checkpointer import OpenSegment
+from bmq.broker.pending import Pending
 from bmq.core.records.batch import Batch
 from tests.unit.broker.partition.machines import SPARE, batch
 

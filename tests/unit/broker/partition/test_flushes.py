@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from bmq.broker import events as ev
-from bmq.broker.events import Event, Pending
+from bmq.broker.events import Event
 from bmq.broker.partition.flushes import JOIN_BYTES, InFlightFlushes
+from bmq.broker.pending import Pending
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import OutOfSpace, PipelineFailed, StorageError
 from tests.unit.broker.partition.machines import batch

@@ -8,10 +8,11 @@ import pytest
 
 from bmq.broker import events as ev
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.events import Effect, Pending
+from bmq.broker.events import Effect
 from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.shortage import Shortage
+from bmq.broker.pending import Pending
 from bmq.core.errors import ErrorCode, RequestError
 from tests.unit.broker.partition.machines import KEY, SPARE, batch, kinds, only, writing
 
