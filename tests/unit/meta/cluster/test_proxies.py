@@ -1,47 +1,21 @@
-"""The proxies that clients are sent to: even, the same everywhere, and little moves when a proxy comes or goes."""
+"""The proxies that clients are sent to: members with their listener, without those that drain."""
 
 from __future__ import annotations
 
-import json
 import uuid
 from dataclasses import replace
 
 import pytest
 
-from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import KvCatalog, Topic, encode_topic, topic_key
 from bmq.meta.cluster.keys import member_key
 from bmq.meta.cluster.kv_view import KvClusterView
-from bmq.meta.cluster.member import Address, Member, decode_member, encode_member
-from bmq.meta.cluster.placement import place
+from bmq.meta.cluster.member import Address, Member, encode_member
 from bmq.meta.cluster.proxies import ClusterProxies
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.proxy_addresses import ProxyAddress
-
-
-@pytest.mark.parametrize("count", [1, 3, 7, 100, 1000])
-@pytest.mark.parametrize("nodes", [1, 2, 3, 8])
-def test_no_node_has_more_than_its_even_share(count: int, nodes: int) -> None:
-    placed = place(b"seed", count, range(nodes))
-    assert len(placed) == count
-    assert max(placed.count(node) for node in range(nodes)) <= -(-count // nodes)
-
-
-def test_the_order_in_which_nodes_are_named_is_nothing() -> None:
-    assert place(b"seed", 100, [3, 1, 2]) == place(b"seed", 100, [1, 2, 3])
-
-
-def test_groups_of_items_differ() -> None:
-    assert place(b"one", 100, range(4)) != place(b"two", 100, range(4))
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_little_more_than_the_part_of_the_one_that_goes_moves(seed: int) -> None:
-    before, after = place(b"%d" % seed, 1000, range(8)), place(b"%d" % seed, 1000, range(7))
-    moved = sum(one != other for one, other in zip(before, after, strict=True))
-    assert 125 <= moved <= 200
 
 
 def proxy(number: int) -> Member:
@@ -58,7 +32,7 @@ def put(member: Member) -> Put:
     return Put(member_key("c", member.incarnation), encode_member(member))
 
 
-async def test_a_draining_proxy_is_told_of_no_more_and_one_that_is_alone_tells_of_itself() -> None:
+async def test_clients_are_not_sent_to_a_draining_proxy_unless_it_is_alone() -> None:
     kv = MemoryKeyValue(MemoryStore())
     topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=6)
     offsets = Topic(name="__consumer_offsets", topic_id=uuid.UUID(int=2), partitions=50)
@@ -92,7 +66,7 @@ async def test_a_draining_proxy_is_told_of_no_more_and_one_that_is_alone_tells_o
     await catalog.close()
 
 
-async def test_one_that_is_not_a_member_tells_of_the_others_while_there_are_any() -> None:
+async def test_a_proxy_that_is_not_a_member_names_the_others_while_there_are_any() -> None:
     """The view may still show it: it is cut off from the store."""
 
     kv = MemoryKeyValue(MemoryStore())
@@ -138,9 +112,7 @@ def listening(number: int, **ports: int) -> Member:
         ("OTHER", [(3, "h3", 9092)]),
     ],
 )
-async def test_clients_are_told_the_addresses_of_their_listener(
-    listener: str, told: list[tuple[int, str, int]]
-) -> None:
+async def test_clients_get_the_addresses_of_their_listener(listener: str, told: list[tuple[int, str, int]]) -> None:
     """A proxy without it is left out, with its partitions; one of an older version has one address for all."""
 
     kv = MemoryKeyValue(MemoryStore())
@@ -163,26 +135,7 @@ async def test_clients_are_told_the_addresses_of_their_listener(
     await catalog.close()
 
 
-def test_members_of_both_versions_read_each_other() -> None:
-    """The version before listeners reads the first address, and writes no more than that."""
-    member = listening(1, INSIDE=1, OUTSIDE=2)
-    assert decode_member(encode_member(member)) == member
-    written = json.loads(encode_member(member))
-    assert written["kafka"] == ["inside1", 1]
-    del written["listeners"]
-    old = decode_member(json.dumps(written).encode())
-    assert old.listeners == ()
-    assert old.kafka_at("OUTSIDE") == Address(host="inside1", port=1)
-
-
-@pytest.mark.parametrize("wrong", [[], {"A": 5}, {"A": ["h"]}, {"A": ["h", 65536]}, {"A": ["h", True]}, 7])
-def test_addresses_that_are_none_are_refused(wrong: object) -> None:
-    written = {**json.loads(encode_member(proxy(1))), "listeners": wrong}
-    with pytest.raises(FormatError):
-        decode_member(json.dumps(written).encode())
-
-
-async def test_what_is_not_there_is_nobody_elses_and_costs_nothing() -> None:
+async def test_an_unknown_partition_is_the_own_proxys_and_is_not_kept() -> None:
     kv = MemoryKeyValue(MemoryStore())
     view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
     proxies = ClusterProxies(ProxyAddress(0, "h0", 9092), view, catalog, 50)
