@@ -23,6 +23,13 @@ from bmq.cli.group import command as group
 from bmq.cli.records import consume, produce
 
 NODES = (1, 2)
+MEMBER = {
+    "member_id": "m-1",
+    "group_instance_id": None,
+    "client_id": "app",
+    "client_host": "/127.0.0.1",
+    "member_assignment": {"assigned_partitions": [{"topic": "orders", "partitions": [0, 1]}]},
+}
 
 
 @dataclass

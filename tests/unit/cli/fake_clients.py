@@ -10,6 +10,8 @@ from typing import Any
 from kafka import OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
+ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
 
 @dataclass(frozen=True)
 class FakeRecord:
@@ -20,6 +22,20 @@ class FakeRecord:
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]] = field(default_factory=list)
+
+
+def records_of(key: TopicPartition, first: int, last: int) -> list[FakeRecord]:
+    name = "ab"[key.partition]
+    return [
+        FakeRecord(key.topic, key.partition, offset, 1_000 * offset, b"k%d" % offset, f"{name}{offset}".encode())
+        for offset in range(first, last + 1)
+    ]
+
+
+def member_of(*partitions: int, member_id: str = "another") -> dict[str, Any]:
+    """Return the description of a group's member that these partitions are assigned to."""
+    assigned = [{"topic": "orders", "partitions": list(partitions)}]
+    return {"member_id": member_id, "member_assignment": {"assigned_partitions": assigned}}
 
 
 class FakeFuture:

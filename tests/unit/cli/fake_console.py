@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.unit.cli.fake_admin import parse
+
 Answer = tuple[int, Mapping[str, Any]]
 
 
@@ -36,6 +38,14 @@ def member(incarnation: str, *roles: str, **facts: object) -> dict[str, Any]:
         "storage_trouble": "",
         **facts,
     }
+
+
+def ask_cluster(*words: str) -> int:
+    """Run ``bmq cluster`` as the command line does, and return the exit status."""
+    arguments = parse("cluster", *words)
+    status = arguments.run(arguments)
+    assert isinstance(status, int)
+    return status
 
 
 class FakeCluster:

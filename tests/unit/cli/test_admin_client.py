@@ -13,7 +13,6 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 
 from bmq.cli.admin_client import AdminClient, RequestRefused, describe_code, perform, read_error, run
-from bmq.cli.output import format_size, print_table
 from tests.unit.cli.fake_admin import FakeAdmin, parse
 
 
@@ -22,7 +21,7 @@ def refused_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_without_a_listener_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     port = refused_port()
     arguments = parse("topic", "list", "--bootstrap-server", f"127.0.0.1:{port}")
     assert run(arguments) == 2
@@ -31,12 +30,12 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_no_address(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_or_wrong_address_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(parse("topic", "list", "--bootstrap-server", "localhost")) == 2
     assert "'localhost' is not HOST:PORT" in capsys.readouterr().err
 
 
-def test_somebody_listens_who_is_no_kafka(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_listener_that_does_not_speak_kafka_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Connect to a server that closes every connection: the command gives up after its timeout."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -57,7 +56,7 @@ def test_somebody_listens_who_is_no_kafka(capsys: pytest.CaptureFixture[str]) ->
     assert "accepts connections but does not answer as Kafka within 0.5 s" in capsys.readouterr().err
 
 
-def test_an_http_port_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_http_port_is_recognised_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     """No client is started, which would ask for as long as it may."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -86,7 +85,7 @@ def test_the_server_comes_from_the_environment(
     assert servers == ["broker:1234", "other:1", "127.0.0.1:9092"]
 
 
-def test_no_answer_in_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_does_not_respond_in_time_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
     def never(admin: AdminClient, arguments: argparse.Namespace) -> int:
         raise KafkaTimeoutError("too late")
 
@@ -112,11 +111,11 @@ def test_no_answer_in_time(capsys: pytest.CaptureFixture[str]) -> None:
         (9_999, None, "error 9999"),
     ],
 )
-def test_codes_in_words(code: int, message: str | None, told: str) -> None:
+def test_error_codes_are_printed_in_words(code: int, message: str | None, told: str) -> None:
     assert describe_code(code, message) == told
 
 
-def test_errors_that_come_as_texts() -> None:
+def test_errors_in_texts_are_recognised() -> None:
     assert read_error("[Error 40] InvalidConfigurationError: Bad: x\ny") == (40, "Bad: x\ny")
     assert read_error("[Error 69] GroupIdNotFoundError") == (69, "")
     assert read_error("something else") == (-1, "something else")
@@ -135,19 +134,3 @@ def test_refusals_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     arguments.command = refuse
     assert perform(arguments, connect) == 1
     assert capsys.readouterr() == ("half of it\n", "bmq: no\n")
-
-
-def test_tables_are_as_wide_as_their_cells(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("NAME", "N", "IS"), [("a", 1, True), ("longer", None, False)])
-    assert capsys.readouterr().out.splitlines() == ["NAME    N   IS", "a       1  yes", "longer  -   no"]
-    print_table(("NAME",), [])
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(
-    ("size", "told"),
-    [(None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1024 * 1024 - 1, "1.0 MiB"), (1536, "1.5 KiB"),
-     (1 << 40, "1.0 TiB"), (1 << 62, "4096.0 PiB")],
-)  # fmt: skip
-def test_sizes(size: int | None, told: str) -> None:
-    assert format_size(size) == told

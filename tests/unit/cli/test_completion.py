@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bmq.cli.command_tree import Command, walk
+from bmq.cli.command_tree import walk
 from bmq.cli.completion import bash, zsh
 from bmq.cli.main import build_parser, main
 from bmq.cli.profile import profiles
@@ -65,13 +65,7 @@ def test_all_commands_and_options_are_named(make: object) -> None:
     assert not re.search("@[A-Z]+@", script)
 
 
-def test_hidden_commands_would_be_seen() -> None:
-    """Each command of the parser's help is in the tree."""
-    top = COMMANDS[0]
-    assert [name for name, _ in top.commands] == re.findall(r"^    (\w+)", build_parser().format_help(), re.MULTILINE)
-
-
-def test_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_script_of_each_shell(capsys: pytest.CaptureFixture[str]) -> None:
     for name, make in (("bash", bash), ("zsh", zsh)):
         assert main(["completion", name]) == 0
         assert capsys.readouterr().out == make(COMMANDS)
@@ -144,11 +138,3 @@ def test_zsh_completes(words: list[str], expected: set[str], folder: Path) -> No
     done = shell(["zsh", "-f"], program, folder)
     assert done.stderr == ""
     assert set(done.stdout.splitlines()) == expected
-
-
-def test_a_command_is_known_by_its_path() -> None:
-    by_name: dict[str, Command] = {each.name: each for each in COMMANDS}
-    create = by_name["bmq topic create"]
-    assert [each.metavar for each in create.positionals] == ["NAME"]
-    assert ("--partitions",) in [each.names for each in create.options]
-    assert dict(by_name["bmq job"].commands).keys() >= {"to_parquet", "to-parquet", "audit"}

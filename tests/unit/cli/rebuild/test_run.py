@@ -57,7 +57,7 @@ async def _fill(fs: MemoryFileSystem) -> None:
         await write_once(fs, PartitionPath("t", str(TOPIC_ID), number).folder + "/file", b"x")
 
 
-async def test_what_is_read_ahead_ends_with_the_one_that_reads() -> None:
+async def test_listings_that_are_read_ahead_end_with_the_rebuild() -> None:
     """Keep a reference to the error, which would keep a generator from being collected: the listings still end."""
 
     fs = await _root()
@@ -92,7 +92,7 @@ async def test_the_rebuilt_store_knows_its_root() -> None:
     assert (await RootGuard(kv, fs, "c").check()).rebuild_count == 1
 
 
-async def test_how_far_it_is_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rebuild_shows_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics, journals and partitions are counted, and then the topics that are written."""
 
     fs = MemoryFileSystem(MemoryStorage(), "rebuild")

@@ -18,13 +18,13 @@ from bmq.cli.repair.command import lines
         (7, 7, "it is empty, its next offset is 7"),
     ],
 )
-def test_a_whole_partition(start: int, end: int, holds: str) -> None:
+def test_a_whole_partition_is_one_line(start: int, end: int, holds: str) -> None:
     told = {"topic": "orders", "partition": 3, "log_start": start, "end_offset": end}
     told |= {"offline_reason": "", "segments": [], "notes": []}
     assert lines(told) == [f"orders-3: nothing is damaged; {holds}"]
 
 
-def test_what_a_server_says_reaches_no_terminal_as_commands(
+def test_a_servers_text_reaches_no_terminal_as_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = {"topic": "orders", "partition": 3, "log_start": 0, "end_offset": 0, "is_done": False}
@@ -42,7 +42,9 @@ def test_what_a_server_says_reaches_no_terminal_as_commands(
         (["--meta", "sqlite:///nowhere/meta.db"], "sqlite:///nowhere/meta.db: there is no such file"),
     ],
 )
-def test_a_store_that_is_none(words: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_or_wrong_store_is_refused(
+    words: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["segment", "repair", "orders", "3", "--root", f"file://{tmp_path}", *words]) == 2
     assert why in capsys.readouterr().err
 

@@ -22,7 +22,6 @@ from bmq.storage.cluster_files import WrongCluster
 from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.open import open_filesystem
-from tests.harness.loop import run
 
 pytestmark = pytest.mark.slow
 
@@ -62,28 +61,24 @@ async def test_all_that_the_wrong_root_has_is_moved_as_the_same_file() -> None:
     assert (await merge(fs, "/root", "/rot")).moved == []
 
 
-def test_an_index_without_its_segment_is_not_one() -> None:
+@pytest.mark.parametrize("has_index", [False, True])
+async def test_an_index_without_its_segment_is_not_moved(has_index: bool) -> None:
     """Leave an index under the wrong root, whose segment lies under the right one: it is not moved.
 
     The right root has an index of its own, or reads the segment.
     """
     log, idx = (f"/topics/t/id/0/00000000000000000000-00000001-0000.{kind}" for kind in ("log", "idx"))
     own_log, own_idx = (f"/topics/t/id/0/00000000000000000007-00000002-0000.{kind}" for kind in ("log", "idx"))
-
-    async def body(has_index: bool) -> None:
-        fs = await split_cluster()
-        await fill(fs, "/root", **{log: b"segment", **({idx: b"right"} if has_index else {})})
-        await fill(fs, "/rot", **{idx: b"wrong", own_log: b"segment", own_idx: b"index"})
-        merged = await merge(fs, "/root", "/rot")
-        assert merged.left == []
-        assert {"/rot" + own_log, "/rot" + own_idx} <= set(merged.moved)
-        assert ("/root" + idx in await paths(fs, "/root")) is has_index
-        assert "/rot" + idx in await paths(fs, "/rot")
-        if has_index:
-            assert await fs.read("/root" + idx, 0, 100) == b"right"
-
-    for has_index in (False, True):
-        run(body(has_index))
+    fs = await split_cluster()
+    await fill(fs, "/root", **{log: b"segment", **({idx: b"right"} if has_index else {})})
+    await fill(fs, "/rot", **{idx: b"wrong", own_log: b"segment", own_idx: b"index"})
+    merged = await merge(fs, "/root", "/rot")
+    assert merged.left == []
+    assert {"/rot" + own_log, "/rot" + own_idx} <= set(merged.moved)
+    assert ("/root" + idx in await paths(fs, "/root")) is has_index
+    assert "/rot" + idx in await paths(fs, "/rot")
+    if has_index:
+        assert await fs.read("/root" + idx, 0, 100) == b"right"
 
 
 async def test_what_collides_stays_and_is_named() -> None:
@@ -259,7 +254,7 @@ def test_a_root_that_lost_its_files_gets_them_back(place: Place) -> None:
     place.serve("root")
 
 
-def test_what_is_refused(place: Place, capsys: Any) -> None:
+def test_a_merge_of_wrong_places_or_a_running_cluster_is_refused(place: Place, capsys: Any) -> None:
     place.serve("root")
     (place.folder / "empty").mkdir()
     assert merge_root(place, "none") == 2
