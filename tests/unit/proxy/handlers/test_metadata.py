@@ -1,4 +1,4 @@
-"""Metadata: the assembled bytes are the schema encoder's, kept as long as they are true, with Kafka's errors."""
+"""Metadata: responses of each version with Kafka's errors, and what makes the handler encode a topic again."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ import uuid
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from bmq.core.aio.turns import run_in_turns
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import CloseConnection
 from bmq.core.wire.api_keys import ApiKey
-from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import MetadataRequest, MetadataResponse
 from bmq.endpoint.dispatch import Endpoint
-from bmq.meta.catalog import Topic
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
 from bmq.proxy.handlers import metadata
-from bmq.proxy.metadata_cache import COST_PER_STEP, MetadataCache, encode_error
+from bmq.proxy.metadata_cache import COST_PER_STEP
 from tests.harness.fakes import FakeClient
-from tests.harness.loop import run
 from tests.unit.proxy.handlers.admin_serving import AdminServing, Spread, decode, serving
+from tests.unit.proxy.turns import Turns
 
 pytestmark = pytest.mark.slow
 
@@ -55,146 +50,6 @@ async def ask(w: AdminServing, version: int, message: Any) -> Any:
     data = await w.ask_raw(API, version, message)
     assert data[:4] == (77).to_bytes(4, "big")
     return decode(MetadataResponse, version, data)
-
-
-# ---------------------------------------------------------------------------------------------------- golden bytes
-
-
-class StillCatalog:
-    """Topics that do not change."""
-
-    version = 1
-    cluster_id = "id-of-the-cluster"
-
-    def __init__(self, topics: list[Topic]) -> None:
-        self.topics = {topic.name: topic for topic in topics}
-
-
-TOPICS = st.lists(
-    st.builds(
-        Topic,
-        name=st.text("ab._-", min_size=1, max_size=200),
-        topic_id=st.uuids(),
-        partitions=st.integers(1, 200),
-    ),
-    max_size=4,
-    unique_by=lambda topic: topic.name,
-)
-PROXIES = st.lists(
-    st.builds(
-        ProxyAddress,
-        node_id=st.integers(0, 1000),
-        host=st.text(max_size=20),
-        port=st.integers(0, 65535),
-        zone=st.sampled_from(["", "x", "y", "zone"]),
-    ),
-    min_size=1,
-    max_size=6,
-    unique_by=lambda proxy: proxy.node_id,
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(topics=TOPICS, proxies=PROXIES, version=st.sampled_from(VERSIONS), asked=st.booleans())
-def test_the_bytes_are_the_schema_encoders(
-    topics: list[Topic], proxies: list[ProxyAddress], version: int, asked: bool
-) -> None:
-    spread, catalog = Spread(proxies), StillCatalog(topics)
-    operations, cluster = (TOPIC_OPERATIONS, CLUSTER_OPERATIONS) if asked else (None, None)
-    cache = MetadataCache()
-
-    async def assemble() -> list[bytes]:
-        views: Any = (catalog, spread)
-        assert cache.all_topics(version, operations, *views) is None
-        count, joined = await cache.encode_all(version, operations, *views)
-        assert cache.all_topics(version, operations, *views) == (count, joined)
-        error = encode_error(version, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none", NO_ID, is_internal=False)
-        answer = cache.answer(version, -5, count + 1, [joined, error], catalog, spread, cluster)  # type: ignore[arg-type]
-        again = cache.answer(version, 6, count + 1, [joined, error], catalog, spread, cluster)  # type: ignore[arg-type]
-        assert answer.size == again.size
-        return [b"".join(answer.buffers), b"".join(again.buffers)]
-
-    for correlation_id, found in zip((-5, 6), run(assemble()), strict=True):
-        wanted = whole(catalog, spread, operations, cluster)
-        assert found == b"".join(encode_response(ApiKey.METADATA, version, correlation_id, wanted))
-
-
-def whole(catalog: StillCatalog, spread: Spread, operations: Any, cluster: Any) -> Any:
-    """Return the response as one generated message, to compare with the handler's."""
-    Element = MetadataResponse.MetadataResponseTopic
-    elements = []
-    for topic in catalog.topics.values():
-        partitions = []
-        for index in range(topic.partitions):
-            key = PartitionKey(topic.topic_id, index)
-            replicas = replicas_of(spread, key)
-            partitions.append(
-                Element.MetadataResponsePartition(
-                    error_code=0,
-                    partition_index=index,
-                    leader_id=spread.leader_of(key),
-                    leader_epoch=-1,
-                    replica_nodes=replicas,
-                    isr_nodes=replicas,
-                    offline_replicas=[],
-                )
-            )
-        elements.append(
-            Element(
-                error_code=0,
-                name=topic.name,
-                topic_id=topic.topic_id,
-                is_internal=topic.is_internal,
-                partitions=partitions,
-                authorized_operations=operations,
-            )
-        )
-    elements.append(
-        Element(error_code=3, name="none", topic_id=NO_ID, is_internal=False, partitions=[], authorized_operations=None)
-    )
-    return MetadataResponse(
-        throttle_time_ms=0,
-        brokers=[
-            MetadataResponse.MetadataResponseBroker(
-                node_id=proxy.node_id, host=proxy.host, port=proxy.port, rack=proxy.zone or None
-            )
-            for proxy in spread.addresses
-        ],
-        cluster_id=catalog.cluster_id,
-        controller_id=spread.addresses[0].node_id,
-        topics=elements,
-        authorized_operations=cluster,
-        error_code=0,
-    )
-
-
-def replicas_of(spread: Spread, key: PartitionKey) -> list[int]:
-    """Return the leader, then a proxy of each other zone, in the zones' order."""
-    zone_of = {proxy.node_id: proxy.zone for proxy in spread.addresses}
-    replicas = [spread.leader_of(key)]
-    for zone in dict.fromkeys(proxy.zone for proxy in spread.addresses):
-        nodes = [proxy.node_id for proxy in spread.addresses if proxy.zone == zone]
-        if zone != zone_of[replicas[0]]:
-            replicas.append(nodes[key.partition % len(nodes)])
-    return replicas
-
-
-@given(
-    zones=st.lists(st.sampled_from(["", "x", "y"]), min_size=1, max_size=6),
-    partition=st.integers(0, 20),
-    rack=st.sampled_from(["x", "y", "z"]),
-)
-def test_a_client_is_sent_to_a_replica_of_its_zone(zones: list[str], partition: int, rack: str) -> None:
-    """Java's clients go to no other proxy than one that Metadata names as a replica; only the leader sends them."""
-    spread = Spread([ProxyAddress(number, "h", 1, zone) for number, zone in enumerate(zones)])
-    topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=21)
-    key = PartitionKey(topic.topic_id, partition)
-    found = MetadataCache().nearer(rack, spread, topic, partition)
-    if spread.leader_of(key) != spread.own.node_id or rack not in zones:
-        assert found == -1
-    elif spread.own.zone != rack:
-        assert zones[found] == rack
-        assert found in replicas_of(spread, key)
 
 
 # --------------------------------------------------------------------------------------------------------- keeping
@@ -236,7 +91,7 @@ async def test_another_topics_change_does_not_encode_this_one_again() -> None:
         assert repr(w.services.metadata) == "MetadataCache(topics=50, encoded=52)"
 
 
-async def test_a_leader_is_given_at_all_times_and_an_epoch_at_none() -> None:
+async def test_a_partition_always_has_a_leader_and_never_an_epoch() -> None:
     """Ask with and without a known owner: a client that got an epoch once takes -1 as no leader at all (franz-go)."""
 
     async with serving() as w:
@@ -249,7 +104,7 @@ async def test_a_leader_is_given_at_all_times_and_an_epoch_at_none() -> None:
                 assert [(p.error_code, p.leader_id, p.leader_epoch) for p in partitions] == [(0, 0, -1)] * 2
 
 
-async def test_members_that_change_are_shown() -> None:
+async def test_leaders_follow_the_proxies() -> None:
     spread = Spread(ZONES)
     async with serving(proxies=spread) as w:
         await w.admin.create_topic("t", 3)
@@ -271,7 +126,7 @@ async def test_members_that_change_are_shown() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_every_version_answers_what_was_asked(version: int) -> None:
+async def test_each_version_returns_the_topics_that_were_asked_for(version: int) -> None:
     async with serving(config=NodeConfig(auto_create_topics_enable=False)) as w:
         made = await w.admin.create_topic("t", 2)
         await w.admin.ensure_topic("__consumer_offsets")
@@ -291,7 +146,7 @@ async def test_every_version_answers_what_was_asked(version: int) -> None:
             assert len((await ask(w, version, MetadataRequest(topics=None))).topics) == 2
 
 
-async def test_topics_by_id() -> None:
+async def test_a_topic_is_found_by_its_id_from_version_12_on() -> None:
     async with serving() as w:
         made = await w.admin.create_topic("t", 1)
         other = uuid.uuid4()
@@ -308,7 +163,7 @@ async def test_topics_by_id() -> None:
             ]  # fmt: skip
 
 
-async def test_operations_when_asked() -> None:
+async def test_authorized_operations_are_returned_if_asked_for() -> None:
     async with serving() as w:
         await w.admin.create_topic("t", 1)
         asked = asks("t", include_topic_authorized_operations=True, include_cluster_authorized_operations=True)
@@ -337,7 +192,7 @@ async def test_a_topic_is_created_when_both_sides_allow_it() -> None:
         assert w.catalog.topics == {}
 
 
-async def test_a_topic_that_cannot_be_created_now_is_asked_for_again() -> None:
+async def test_a_topic_that_cannot_be_created_now_has_a_retriable_error() -> None:
     async with serving() as w:
         w.store.stop()
         found = (await ask(w, 12, asks("new", allow_auto_topic_creation=True))).topics
@@ -346,7 +201,7 @@ async def test_a_topic_that_cannot_be_created_now_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_no_metadata_request_closes_the_connection(version: int) -> None:
+async def test_bytes_that_are_not_a_metadata_request_close_the_connection(version: int) -> None:
     """Send a malformed request: it is counted and logged as such, in one line, and not as a bug of the server."""
 
     async with serving() as w:
@@ -355,7 +210,7 @@ async def test_what_is_no_metadata_request_closes_the_connection(version: int) -
             Endpoint(w.services, metadata.APIS)(memoryview(bytearray(head + b"\x7f\xff\xff\xff")), FakeClient())
 
 
-async def test_asking_writes_nothing() -> None:
+async def test_a_metadata_request_for_an_existing_topic_writes_nothing() -> None:
     """KafScale #151."""
 
     async with serving() as w:
@@ -366,7 +221,7 @@ async def test_asking_writes_nothing() -> None:
         assert w.store.revision == before
 
 
-async def test_topics_that_are_gone_are_forgotten() -> None:
+async def test_deleted_topics_leave_the_cache() -> None:
     """Delete topics while no client ever asks for all of them: the cache drops them nevertheless."""
 
     async with serving() as w:
@@ -377,95 +232,6 @@ async def test_topics_that_are_gone_are_forgotten() -> None:
             await w.admin.delete_topic(f"t{n}")
         await ask(w, 12, asks("kept"))
         assert repr(w.services.metadata) == "MetadataCache(topics=1, encoded=21)"
-
-
-# ----------------------------------------------------------------------------------------------------- many topics
-
-
-def many_topics(count: int) -> list[Topic]:
-    return [Topic(name=f"t{n}", topic_id=uuid.UUID(int=n + 1), partitions=1 + n % 3) for n in range(count)]
-
-
-def proxies(*node_ids: int) -> list[ProxyAddress]:
-    return [ProxyAddress(node_id, f"h{node_id}", 1, "") for node_id in node_ids]
-
-
-class Turns:
-    """A count of the loop's turns that other tasks get meanwhile."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(0)
-            self.count += 1
-
-    async def end(self) -> int:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        return self.count
-
-
-async def test_all_of_many_topics_are_encoded_in_steps_and_once_for_all_who_ask() -> None:
-    cache, catalog = MetadataCache(), StillCatalog(many_topics(5_000))
-    views: Any = (catalog, Spread(proxies(1, 2)))
-    turns = Turns()
-    found = await asyncio.gather(*(cache.encode_all(12, None, *views) for _ in range(50)))
-    assert await turns.end() >= 5_000 * 25 / COST_PER_STEP
-    assert cache.encoded_topics == 5_000
-    assert {count for count, _ in found} == {5_000}
-    assert all(joined is found[0][1] for _, joined in found)
-
-
-@pytest.mark.parametrize("version", [4, 12])
-async def test_a_large_topic_is_encoded_in_steps(version: int) -> None:
-    """Ask for a large topic, alone or among all: each step has a turn of the loop, the bytes are those of one step."""
-
-    partitions = 3 * COST_PER_STEP + 1
-    catalog = StillCatalog([Topic(name="large", topic_id=uuid.UUID(int=1), partitions=partitions)])
-    spread: Any = Spread(ZONES)
-    cache = MetadataCache()
-    steps = list(cache.topic(catalog.topics["large"], version, None, spread))
-    assert len(steps) == 2 * 3, "three pauses each for the leaders and the bytes"
-
-    turns = Turns()
-    cache = MetadataCache()
-    count, joined = await cache.encode_all(version, None, catalog, spread)  # type: ignore[arg-type]
-    assert await turns.end() >= len(steps)
-    error = encode_error(version, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none", NO_ID, is_internal=False)
-    answer = cache.answer(version, 1, count + 1, [joined, error], catalog, spread)  # type: ignore[arg-type]
-    wanted = whole(catalog, spread, None, None)
-    assert b"".join(answer.buffers) == b"".join(encode_response(ApiKey.METADATA, version, 1, wanted))
-    assert await run_in_turns(cache.topic(catalog.topics["large"], version, None, spread)) == joined
-    assert cache.encoded_topics == 1
-
-
-async def test_what_changes_while_a_large_topic_is_encoded_is_not_kept() -> None:
-    topic = Topic(name="large", topic_id=uuid.UUID(int=1), partitions=2 * COST_PER_STEP)
-    cache = MetadataCache()
-    spread: Any = Spread(ZONES)
-    before = await run_in_turns(cache.topic(topic, 12, None, spread))
-    spread.version += 1
-    steps = cache.topic(topic, 12, None, spread)
-    next(steps)  # half of the leaders are looked for
-    spread.version += 1
-    spread.addresses = ZONES[:2]
-    assert await run_in_turns(steps) == before
-    after = await run_in_turns(cache.topic(topic, 12, None, spread))
-    fresh = await run_in_turns(MetadataCache().topic(topic, 12, None, spread))
-    assert after == fresh != before
-
-
-async def test_a_topic_made_again_under_its_name_has_bytes_of_its_own() -> None:
-    cache = MetadataCache()
-    spread: Any = Spread(ZONES)
-    for topic_id, partitions in ((1, 3), (2, 1), (2, 2)):
-        topic = Topic(name="t", topic_id=uuid.UUID(int=topic_id), partitions=partitions)
-        found = await run_in_turns(cache.topic(topic, 12, None, spread))
-        assert found == await run_in_turns(MetadataCache().topic(topic, 12, None, spread))
-    assert cache.encoded_topics == 3
 
 
 async def test_named_topics_are_encoded_in_turns_by_their_partitions() -> None:
@@ -479,46 +245,3 @@ async def test_named_topics_are_encoded_in_turns_by_their_partitions() -> None:
         found = await asking
         assert await turns.end() >= 4
         assert [len(topic.partitions) for topic in found.topics] == 10 * [COST_PER_STEP // 2]
-
-
-async def test_who_asks_after_a_change_is_told_of_it_and_who_asked_before_delays_nobody() -> None:
-    cache, catalog = MetadataCache(), StillCatalog(many_topics(2_000))
-    views: Any = (catalog, Spread(proxies(1, 2)))
-    before = asyncio.ensure_future(cache.encode_all(12, None, *views))
-    while not cache.encoded_topics:  # noqa: ASYNC110 - one turn after another
-        await asyncio.sleep(0)
-    catalog.topics["new"] = Topic(name="new", topic_id=uuid.uuid4(), partitions=1)
-    catalog.version = 2
-    after = [asyncio.ensure_future(cache.encode_all(12, None, *views)) for _ in range(10)]
-    assert (await before)[0] == 2_000
-    for each in after:
-        assert (await each)[0] == 2_001
-    assert cache.encoded_topics == 2_001
-    assert cache.all_topics(12, None, *views) is not None
-
-
-async def test_one_who_hangs_up_takes_the_work_from_nobody() -> None:
-    cache, catalog = MetadataCache(), StillCatalog(many_topics(2_000))
-    views: Any = (catalog, Spread(proxies(1, 2)))
-    first = asyncio.ensure_future(cache.encode_all(12, None, *views))
-    second = asyncio.ensure_future(cache.encode_all(12, None, *views))
-    await asyncio.sleep(0)
-    first.cancel()
-    assert (await second)[0] == 2_000
-    assert cache.encoded_topics == 2_000
-
-
-async def test_a_change_of_members_that_moves_no_leader_encodes_nothing_again() -> None:
-    cache, catalog, spread = MetadataCache(), StillCatalog(many_topics(500)), Spread(proxies(1, 2))
-    views: Any = (catalog, spread)
-    _, before = await cache.encode_all(12, None, *views)
-    spread.version += 1
-    assert cache.all_topics(12, None, *views) is None
-    _, after = await cache.encode_all(12, None, *views)
-    assert (cache.encoded_topics, after) == (500, before)
-    spread.addresses = proxies(1, 2, 3)
-    spread.version += 1
-    _, after = await cache.encode_all(12, None, *views)
-    moved = cache.encoded_topics - 500
-    assert moved > 0
-    assert after != before
