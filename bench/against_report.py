@@ -5,110 +5,204 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bench.perf_tools import PRODUCER, PRODUCER_PROMPT
+from bench import machine
+from bench.comparison import Comparison, compare
+from bench.deployments import SITES
+from bench.raw_client import RETRY_S
 from bench.results import Results, Spread
-from bench.servers import BMQ_ENVIRONMENT, KAFKA_HEAP_MB, KAFKA_PROPERTIES, PAIRS
+from bench.warm_up import RISE_MAX
 
+OBJECTIONS = Path(__file__).with_name("against_objections.md")
+"""What the page does not show, and what an expert would object to: true of the method, whatever the figures are."""
 NOTES = Path(__file__).with_name("against_notes.md")
 """The conclusions, written by hand: to be checked again after each change of the hot path."""
-TITLES = {"local": "One node, local disk", "hdfs": "Three replicas: BMQ on HDFS, three Kafka brokers"}
+TITLES = {
+    "local": "One node on a local disk",
+    "replicas": "Three nodes, three copies, two of them in sync at least",
+}
+NAMES = {
+    "kafka-1": "Kafka, one node",
+    "kafka-3": "Kafka, three nodes",
+    "bmq-local": "BMQ, one process",
+    "bmq-3": "BMQ, three processes over etcd and HDFS",
+    "bmq-hdfs": "BMQ, one process over HDFS",
+}
+PERCENTILES = ("p50_us", "p95_us", "p99_us", "p99.9_us", "max_us")
+GROUPS = {"cpu": "BMQ's processes", "storage_cpu": "HDFS", "etcd_cpu": "etcd"}
+MEMORY = {"rss_mb": "", "storage_rss_mb": ", HDFS", "etcd_rss_mb": ", etcd"}
 
 
 def write(results: Results, out: Path) -> None:
     """Write the page into folder ``out``."""
+    (out / "benchmarks-kafka.md").write_text(page(results))
+
+
+def page(results: Results) -> str:
+    """Return the page.  Raises ValueError for results of before commits were recorded: they have another form."""
+    if not results.commit:
+        raise ValueError(f"{results.measured_at} Their form is an earlier one: measure again.")
     parts = [_head(results)]
-    for pair, (kafka, bmq) in PAIRS.items():
-        tables = [
-            _throughput(results, kafka, bmq, "produce", "Producing"),
-            _throughput(results, kafka, bmq, "consume", "Consuming"),
-            _latency(results, kafka, bmq),
-            _once(results, (kafka, bmq), "restart", "seconds", "From `kill -9` to the first acknowledgement, seconds"),
-            _once(results, (kafka, bmq), "memory", "rss_mb", "Resident memory of the server, MB"),
+    for site, (kafka, *ours) in SITES.items():
+        sections = [_beside(results, kafka, name) for name in ours]
+        sections += [
+            _once(results, (kafka, *ours), "restart", {"seconds": ""}, _restart_title()),
+            _once(results, (kafka, *ours), "memory", MEMORY, "Resident memory, MB"),
         ]
-        if any(tables):
-            parts += [f"## {TITLES[pair]}", *filter(None, tables)]
-    if NOTES.exists():
-        parts.append(NOTES.read_text().strip())
-    (out / "benchmarks-kafka.md").write_text("\n\n".join(parts) + "\n")
+        if any(sections):
+            parts += [f"## {TITLES[site]}", _warmth(results, site), *filter(None, sections)]
+    if results.failures:
+        parts.append("## Failed\n\n" + "\n".join(f"- {failure}" for failure in results.failures))
+    parts += [OBJECTIONS.read_text().strip(), NOTES.read_text().strip()]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _head(results: Results) -> str:
-    tuned = ", ".join(f"`{name}={value}`" for name, value in KAFKA_PROPERTIES.items())
-    ours = ", ".join(f"`{name}={value}`" for name, value in BMQ_ENVIRONMENT.items())
-    rounds = results.plan["rounds"]
+    plan, settings = results.plan, results.plan["settings"]
+    rounds = plan["rounds"]
+    clients = "\n".join(f"    {line}" for line in plan["clients"].values())
     return f"""# Beside Apache Kafka
 
-Written by `make bench`; do not edit. The raw figures are in `benchmarks/kafka.json`.
+{results.head}
+
+Written by `make bench`; do not edit. Every round, with the command line of each process, is in `benchmarks/kafka.json`.
 
     {results.command}
 
-{results.started}, {results.took_s:.0f} seconds. Both servers of a pair run on the same machine at the same time;
-{rounds} {"round" if rounds == 1 else "rounds"} alternate between them, after a first one that is dropped. A figure is
-the median of the rounds; ± is half of the distance between the lowest and the highest, as a share of it. The ratio is
-BMQ's median to Kafka's. Clients are Kafka's own `producer-perf-test` ({_listed(PRODUCER)};
-for latency {_listed(PRODUCER_PROMPT)}) and `consumer-perf-test` on defaults, six partitions, no compression; the first
-part of each measurement warms the client up and is not counted.
+{results.started}, {results.took_s / 60:.0f} minutes. The deployments of a section run on one machine at the same time,
+and each round measures all of them in turn, in another order each time. Rounds come first that do not count, until no
+deployment's rate of producing is more than {RISE_MAX:.0%} above its best before; then {rounds} that do. Each round
+gives a ratio, BMQ's figure to Kafka's: shown are the median of the ratios and their quartiles. It is "equal" when 1
+lies within the quartiles, and "better" or "WORSE" for BMQ when not.
 
-Kafka runs with a heap of {KAFKA_HEAP_MB} MB and the JVM options of its own start script, default settings except
-{tuned}; three nodes with `min.insync.replicas=2`.
-`bmq serve` runs on defaults except {ours}.
-"All CPU" counts every server process of that side: for HDFS the NameNode and four datanodes too.
+Throughput is that of Kafka's own perf tools, six partitions, no compression; the first part of each measurement warms
+the client up and is not counted. Latency is an open loop of librdkafka with `linger.ms=0`: from when a record was due,
+in microseconds. Clients, with one of the sizes:
 
-{_table(("", ""), results.machine.items())}
+{clients}
 
-Client, servers and storage share these cores: time that one uses is not there for the others."""
+| settings, beside defaults | |
+| --- | --- |
+{chr(10).join(f"| {name} | {_listed(values)} |" for name, values in settings.items())}
+
+Kafka has the JVM options of its own start scripts. "All CPU" counts every server process of that side: for BMQ on HDFS
+the NameNode, the datanodes and etcd too.
+
+{_table(("", ""), machine.rows(results))}
+
+Clients, servers and storage share these cores: time that one uses is not there for the others. Load average before
+each round: {", ".join(f"{load:g}" for load in results.load)}."""
 
 
-def _throughput(results: Results, kafka: str, bmq: str, bench: str, title: str) -> str:
-    rows = []
-    for case in results.cases(bench):
-        theirs, ours = (results.spread(bench, name, case, "records_s") for name in (kafka, bmq))
-        if theirs is None or ours is None:
-            continue
-        costs = [results.spread(bench, name, case, "all_cpu_s_gb") for name in (kafka, bmq)]
-        own = results.spread(bench, bmq, case, "cpu_s_gb")
-        rows.append((case, _number(theirs), _number(ours), _ratio(ours, theirs), *map(_number, costs), _number(own)))
-    if not rows:
+def _warmth(results: Results, site: str) -> str:
+    found = results.plan["warm_up"].get(site)
+    if found is None:
         return ""
-    head = ("record", "Kafka records/s", "BMQ records/s", "ratio", "Kafka all CPU s/GB", "BMQ all CPU", "`bmq serve`")
-    return f"### {title}\n\n{_table(head, rows)}"
+    if found["is_warm"]:
+        return f"Warm after {found['rounds']} rounds, which do not count."
+    return f"**Not warm**: after {found['rounds']} rounds that do not count a rate still rose."
 
 
-def _latency(results: Results, kafka: str, bmq: str) -> str:
+def _beside(results: Results, kafka: str, name: str) -> str:
+    tables = [
+        _throughput(results, kafka, name, "produce", "Producing"),
+        _throughput(results, kafka, name, "consume", "Consuming what was just produced"),
+        _latency(results, kafka, name),
+    ]
+    if not any(tables):
+        return ""
+    return "\n\n".join([f"### {NAMES[name]}, beside {NAMES[kafka]}", *filter(None, tables)])
+
+
+def _throughput(results: Results, kafka: str, name: str, bench: str, title: str) -> str:
+    rates, costs = [], []
+    for case in results.cases(bench):
+        rate = _comparison(results, bench, case, kafka, name, "records_s")
+        cost = _comparison(results, bench, case, kafka, name, "all_cpu_s_gb")
+        if rate is None or cost is None:
+            continue
+        rates.append((case, _short(rate.before), _short(rate.after), *_ratio(rate)))
+        costs.append((case, _short(cost.before), _short(cost.after), *_ratio(cost), _parts(results, bench, name, case)))
+    if not rates:
+        return ""
+    head = ("record", "Kafka", "BMQ", "ratio", "quartiles", "")
+    return (
+        f"#### {title}\n\nRecords a second:\n\n{_table(head, rates)}\n\n"
+        f"Processor seconds a GB, all server processes:\n\n{_table((*head, 'of BMQ'), costs)}"
+    )
+
+
+def _latency(results: Results, kafka: str, name: str) -> str:
+    case = next(iter(results.cases("latency")), "")
     rows = []
-    for metric in ("p50_ms", "p95_ms", "p99_ms", "p99.9_ms", "max_ms"):
-        theirs, ours = (results.spread("latency", name, "1000 B", metric) for name in (kafka, bmq))
-        if theirs is not None and ours is not None:
-            rows.append((metric.removesuffix("_ms"), _number(theirs), _number(ours), _ratio(ours, theirs)))
+    for metric in (*PERCENTILES, "all_cpu_us_record"):
+        found = _comparison(results, "latency", case, kafka, name, metric)
+        if found is not None:
+            title = "CPU a record, all server processes" if metric.startswith("all_") else metric.removesuffix("_us")
+            rows.append((title, _short(found.before), _short(found.after), *_ratio(found)))
     if not rows:
         return ""
     rate = results.plan["latency_records_s"]
-    head = ("", "Kafka ms", "BMQ ms", "ratio")
-    return f"### Latency of producing {rate:,} records/s of 1 KB\n\n{_table(head, rows)}"
+    head = ("µs", "Kafka", "BMQ", "ratio", "quartiles", "")
+    return f"#### Latency of producing {rate:,} records/s of {case}\n\n{_table(head, rows)}"
 
 
-def _once(results: Results, names: Sequence[str], bench: str, metric: str, title: str) -> str:
+def _comparison(results: Results, bench: str, case: str, kafka: str, name: str, metric: str) -> Comparison | None:
+    """Return the comparison over the rounds that both have; None if there is none."""
+    theirs, ours = (
+        {sample.round: sample.metrics for sample in results.of(bench, each, case)} for each in (kafka, name)
+    )
+    both = [(theirs[number], ours[number]) for number in sorted(theirs.keys() & ours.keys())]
+    pairs = [(before[metric], after[metric]) for before, after in both if before.get(metric) and metric in after]
+    return compare(metric, pairs) if pairs else None
+
+
+def _parts(results: Results, bench: str, name: str, case: str) -> str:
+    """Return which group of BMQ's processes used how much, in words."""
+    spreads = {title: results.spread(bench, name, case, f"{group}_s_gb") for group, title in GROUPS.items()}
+    return ", ".join(f"{title} {_short(each.middle)}" for title, each in spreads.items() if each is not None)
+
+
+def _restart_title() -> str:
+    return (
+        "From `kill -9` of the only node to its first acknowledgement, seconds\n\nThe node is started again at once;"
+        f" the client tries every {RETRY_S * 1000:.0f} ms, which is what the figure is exact to. Three nodes:"
+        " [benchmarks-failover](benchmarks-failover.md)."
+    )
+
+
+def _once(results: Results, names: Sequence[str], bench: str, metrics: dict[str, str], title: str) -> str:
+    columns = [
+        (name, metric, f"{NAMES[name]}{part}")
+        for name in names
+        for metric, part in metrics.items()
+        if any(results.spread(bench, name, case, metric) for case in results.cases(bench))
+    ]
     rows = []
     for case in results.cases(bench):
-        cells = [results.spread(bench, name, case, metric) for name in names]
+        cells = [results.spread(bench, name, case, metric) for name, metric, _ in columns]
         if any(cells):
             rows.append((case, *map(_number, cells)))
-    return f"### {title}\n\n{_table(('', *names), rows)}" if rows else ""
+    head = ("", *(title for *_, title in columns))
+    return f"### {title}\n\n{_table(head, rows)}" if rows else ""
 
 
 def _listed(properties: dict[str, str]) -> str:
     return " ".join(f"`{name}={value}`" for name, value in properties.items())
 
 
-def _ratio(ours: Spread, theirs: Spread) -> str:
-    return f"**{ours.middle / theirs.middle:.2f}**" if theirs.middle else "-"
+def _ratio(found: Comparison) -> tuple[str, str, str]:
+    return f"**{found.ratio:.2f}**", f"{found.low:.2f} to {found.high:.2f}", found.verdict
 
 
 def _number(spread: Spread | None) -> str:
     if spread is None:
         return "-"
-    shown = f"{spread.middle:,.0f}" if spread.middle >= 1000 else f"{spread.middle:.3g}"
-    return f"{shown} ±{spread.share / 2:.0%}" if spread.low != spread.high else shown
+    shown = _short(spread.middle)
+    return f"{shown} ({_short(spread.low)} to {_short(spread.high)})" if spread.low != spread.high else shown
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

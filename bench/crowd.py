@@ -29,8 +29,7 @@ from confluent_kafka.cimpl import NewTopic
 from bench import crowd_report, provenance
 from bench.ack_meter import AckMeter
 from bench.results import Results, Sample
-from bench.roots import JAVA_OPTIONS
-from bench.servers import DATANODES
+from bench.roots import DATANODES, JAVA_OPTIONS
 from tests.services.bmq_cluster import BROKER, BmqCluster
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster

@@ -25,11 +25,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.roots import JAVA_OPTIONS
-from bench.servers import BMQ_ENVIRONMENT, KAFKA_HEAP_MB, KAFKA_PROPERTIES
+from bench.servers import BMQ_ENVIRONMENT, KAFKA_HEAP_MB, KAFKA_JAVA, KAFKA_PROPERTIES
 from tests.services.bmq import BmqServer
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
-from tests.services.kafka import SERVER_JAVA, KafkaCluster
+from tests.services.kafka import KafkaCluster
 from tests.services.processes import ServiceProcess, wait_for
 
 SITES = {"local": ("kafka-1", "bmq-local"), "replicas": ("kafka-3", "bmq-3", "bmq-hdfs")}
@@ -102,7 +102,7 @@ def start(name: str, parent: Path | None = None) -> Iterator[Deployment]:
 def _kafka(stack: contextlib.ExitStack, name: str, folder: Path) -> Deployment:
     nodes = int(name.removeprefix("kafka-"))
     cluster = KafkaCluster(
-        nodes=nodes, heap_mb=KAFKA_HEAP_MB, java_options=SERVER_JAVA, properties=KAFKA_PROPERTIES,
+        nodes=nodes, heap_mb=KAFKA_HEAP_MB, java_options=KAFKA_JAVA, properties=KAFKA_PROPERTIES,
         folder=folder / "kafka",
     )  # fmt: skip
     stack.enter_context(cluster)

@@ -56,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asdict(plan) | {"sizes": list(plan.sizes)},
         options.folder,
     )
+    earlier = Results.load_from(path) if options.add else None
+    if earlier is not None:
+        results.require_same_code(earlier)
     began = time.monotonic()
     for name in options.sites.split(","):
         try:
@@ -66,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Exception as error:  # noqa: BLE001 - a failure is a result, and costs the other cluster nothing
             results.failures.append(f"{name}: {error!r}")
     results.took_s = time.monotonic() - began
-    if options.add:
-        results.add_earlier(Results.load_from(path), lambda sample: (sample.adapter, sample.case))
+    if earlier is not None:
+        results.add_earlier(earlier, lambda sample: (sample.adapter, sample.case))
     results.save(path)
     failover_report.write(Results.load_from(path), options.out)
     for failure in results.failures:

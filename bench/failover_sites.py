@@ -18,12 +18,12 @@ from confluent_kafka.cimpl import NewTopic
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from bench.roots import JAVA_OPTIONS
-from bench.servers import DATANODES, KAFKA_HEAP_MB, KAFKA_PROPERTIES
+from bench.roots import DATANODES, JAVA_OPTIONS
+from bench.servers import KAFKA_HEAP_MB, KAFKA_JAVA, KAFKA_PROPERTIES
 from tests.services.bmq_cluster import BROKER, BmqCluster
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
-from tests.services.kafka import SERVER_JAVA, KafkaCluster
+from tests.services.kafka import KafkaCluster
 from tests.services.processes import ServiceProcess, wait_for
 
 NAMES = ("bmq", "kafka")
@@ -255,7 +255,7 @@ def open_site(name: str, parent: Path | None) -> Iterator[Site]:
     try:
         if name == "kafka":
             with KafkaCluster(
-                nodes=SPARE, heap_mb=KAFKA_HEAP_MB, java_options=SERVER_JAVA, properties=KAFKA_PROPERTIES,
+                nodes=SPARE, heap_mb=KAFKA_HEAP_MB, java_options=KAFKA_JAVA, properties=KAFKA_PROPERTIES,
                 folder=folder / "kafka",
             ) as kafka:  # fmt: skip
                 yield KafkaSite(kafka)

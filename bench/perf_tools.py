@@ -12,13 +12,31 @@ HEAP_MB = 512
 TIMEOUT_S = 300.0
 PRODUCER = {"acks": "all", "batch.size": "65536", "linger.ms": "5", "buffer.memory": "67108864"}
 """Producer settings for throughput: Kafka's documentation says to raise batch.size and linger.ms first."""
-PRODUCER_PROMPT = {"acks": "all", "linger.ms": "0"}
-"""Producer settings for latency."""
 _PRODUCED = re.compile(
     r"(\d+) (?:steady state )?records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\),"
     r" ([\d.]+) ms avg latency, ([\d.]+) ms max latency,"
     r" (\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th, (\d+) ms 99.9th"
 )
+
+
+def produce_arguments(
+    bootstrap: str, topic: str, *, count: int, record_bytes: int, properties: Mapping[str, str], warm_count: int = 0
+) -> list[str]:
+    """Return the class of ``kafka-producer-perf-test`` and its arguments."""
+    settings = [f"{name}={value}" for name, value in {"bootstrap.servers": bootstrap, **properties}.items()]
+    return [
+        "ProducerPerformance", "--topic", topic, "--num-records", str(count + warm_count), "--record-size",
+        str(record_bytes), "--throughput", "-1", "--warmup-records", str(warm_count),
+        "--reporting-interval", "60000", "--command-property", *settings,
+    ]  # fmt: skip
+
+
+def consume_arguments(bootstrap: str, topic: str, *, count: int) -> list[str]:
+    """Return the class of ``kafka-consumer-perf-test`` and its arguments."""
+    return [
+        "ConsumerPerformance", "--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(count),
+        "--hide-header", "--timeout", "60000",
+    ]  # fmt: skip
 
 
 def produce(
@@ -29,20 +47,16 @@ def produce(
     record_bytes: int,
     properties: Mapping[str, str],
     warm_count: int = 0,
-    records_s: int = -1,
 ) -> dict[str, float]:
     """Run ``kafka-producer-perf-test``; return records/s, MB/s (2^20) and latencies in ms, after ``warm_count``
     records.
 
     Raises ValueError if its output has no summary.
     """
-    settings = [f"{name}={value}" for name, value in {"bootstrap.servers": bootstrap, **properties}.items()]
-    output = run_tool(
-        "ProducerPerformance", "--topic", topic, "--num-records", str(count + warm_count), "--record-size",
-        str(record_bytes), "--throughput", str(records_s), "--warmup-records", str(warm_count),
-        "--reporting-interval", "60000", "--command-property", *settings,
-        timeout_s=TIMEOUT_S, heap_mb=HEAP_MB, java_options=CLIENT_JAVA,
-    )  # fmt: skip
+    arguments = produce_arguments(
+        bootstrap, topic, count=count, record_bytes=record_bytes, properties=properties, warm_count=warm_count
+    )
+    output = run_tool(*arguments, timeout_s=TIMEOUT_S, heap_mb=HEAP_MB, java_options=CLIENT_JAVA)
     found = _PRODUCED.findall(output.stdout)
     if not found:
         raise ValueError(f"no summary in: {output.stdout}\n{output.stderr}")
@@ -55,11 +69,8 @@ def consume(bootstrap: str, topic: str, *, count: int) -> dict[str, float]:
 
     Raises ValueError if it consumed less than ``count``.
     """
-    output = run_tool(
-        "ConsumerPerformance", "--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(count),
-        "--hide-header", "--timeout", "60000",
-        timeout_s=TIMEOUT_S, heap_mb=HEAP_MB, java_options=CLIENT_JAVA,
-    )  # fmt: skip
+    arguments = consume_arguments(bootstrap, topic, count=count)
+    output = run_tool(*arguments, timeout_s=TIMEOUT_S, heap_mb=HEAP_MB, java_options=CLIENT_JAVA)
     # start, end, MB, MB/s, records, records/s, rebalance ms, fetch ms, fetch MB/s, fetch records/s
     fields = [field.strip() for field in output.lines[-1].split(",")]
     if len(fields) < 10 or int(fields[4]) < count:

@@ -81,13 +81,14 @@ class Results:
         """The first lines below a page's title: the measured code, and what is wrong with the figures, if anything."""
         return "\n\n".join([self.measured_at, *(f"**Corrected:** {each}" for each in self.corrections)])
 
-    def add_earlier(self, earlier: Results, key: Callable[[Sample], object]) -> None:
-        """Keep the earlier samples whose ``key`` no sample of now has.
-
-        Raises ValueError if they are of another commit: a page shows one.
-        """
+    def require_same_code(self, earlier: Results) -> None:
+        """Raise ValueError if ``earlier`` is of another commit: a page shows one."""
         if (earlier.commit, earlier.is_dirty) != (self.commit, self.is_dirty) or not self.commit:
             raise ValueError(f"the earlier figures are not of commit {self.commit}: {earlier.measured_at}")
+
+    def add_earlier(self, earlier: Results, key: Callable[[Sample], object]) -> None:
+        """Keep the earlier samples whose ``key`` no sample of now has.  Raises ValueError if they are of other code."""
+        self.require_same_code(earlier)
         measured = {key(sample) for sample in self.samples}
         self.samples = [sample for sample in earlier.samples if key(sample) not in measured] + self.samples
         self.warm_up = earlier.warm_up + self.warm_up

@@ -17,10 +17,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from bench.roots import JAVA_OPTIONS
 from bench.servers import BMQ_ENVIRONMENT as SERVER_ENVIRONMENT
-from bench.servers import KAFKA_HEAP_MB, KAFKA_PROPERTIES
+from bench.servers import KAFKA_HEAP_MB, KAFKA_JAVA, KAFKA_PROPERTIES
 from tests.services.bmq import BmqServer
 from tests.services.hdfs import HdfsCluster
-from tests.services.kafka import SERVER_JAVA, KafkaCluster
+from tests.services.kafka import KafkaCluster
 from tests.services.processes import ServiceProcess, wait_for
 from tests.services.spark import readable
 
@@ -121,7 +121,7 @@ def open_site(parent: Path | None = None) -> Iterator[Site]:
             root = f"{hdfs.root}/bench"
             bmq = stack.enter_context(BmqServer(root, folder=folder, environment=BMQ_ENVIRONMENT))
             kafka = KafkaCluster(
-                heap_mb=KAFKA_HEAP_MB, java_options=SERVER_JAVA, properties=KAFKA_PROPERTIES, folder=folder / "kafka"
+                heap_mb=KAFKA_HEAP_MB, java_options=KAFKA_JAVA, properties=KAFKA_PROPERTIES, folder=folder / "kafka"
             )
             yield Site(root, bmq, hdfs, stack.enter_context(kafka))
     finally:
