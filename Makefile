@@ -8,7 +8,7 @@ DOCKER ?= docker
 export PYTHONDONTWRITEBYTECODE =
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-smoke bench-spark hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-cluster bench-smoke bench-spark hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -28,7 +28,8 @@ help:
 	@echo "make chart-apiserver  the Helm chart in a real API server: applied, installed, upgraded, rolled back (builds Kubernetes with Go, once)"
 	@echo "make monitoring  rules, alerts, dashboards and metrics by promtool and a real Prometheus (builds both with Go, once, in minutes)"
 	@echo "make mutants    mistakes in the rules' code, each with the test that must fail by it (JOBS at once)"
-	@echo "make bench      measure, and draw docs/benchmarks.md"
+	@echo "make bench      measure the log, and BMQ beside Kafka, and draw docs/benchmarks.md and docs/benchmarks-kafka.md"
+	@echo "make bench-cluster  measure lost brokers, 10,000 partitions and hot ones, and draw docs/benchmarks-failover.md, -crowd, -hot"
 	@echo "make bench-smoke  in two minutes: does a produce or a fetch cost more than it did? beside a fixed reference loop"
 	@echo "make bench-spark  measure Spark over segments beside its own Kafka source, into docs/benchmarks-spark.md"
 	@echo "make hdfs-up    a development HDFS on this machine; make hdfs-down stops it"
@@ -116,12 +117,17 @@ monitoring: setup etcd hdfs-jars
 mutants: setup
 	$(BIN)/python -m tests.mutants -j $(JOBS)
 
-bench: setup hdfs-jars clients
+bench: setup hdfs-jars etcd clients
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.against
 
 bench-smoke: setup
 	$(BIN)/python -m bench.smoke
+
+bench-cluster: setup hdfs-jars etcd clients
+	$(BIN)/python -m bench.failover
+	$(BIN)/python -m bench.crowd
+	$(BIN)/python -m bench.hot
 
 bench-spark: setup hdfs-jars clients
 	$(BIN)/python -m bench.spark

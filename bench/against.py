@@ -36,7 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = options.out / "benchmarks" / "kafka.json"
     if not options.render:
         plan = QUICK if options.quick else FULL
-        _allow_connections(plan.connections)
         settings = {"kafka": KAFKA_PROPERTIES, "bmq": BMQ_ENVIRONMENT, "bmq on HDFS": REPLICATED_ENVIRONMENT}
         given = sys.argv[1:] if arguments is None else arguments
         recorded = asdict(plan) | {"settings": settings, "clients": clients(plan), "warm_up": {}}
@@ -44,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         earlier = Results.load_from(path) if options.add else None
         if earlier is not None:
             results.require_same_code(earlier)
+        _allow_connections(plan.connections)
         begun = time.monotonic()
         for site in options.sites.split(","):
             _measure(site, options, plan, results)
@@ -91,7 +91,7 @@ def _measure(site: str, options: argparse.Namespace, plan: Plan, results: Result
             deployments = [stack.enter_context(start(name, options.folder)) for name in SITES[site]]
             for each in deployments:
                 provenance.note_servers(results, each.processes, each.name)
-            results.plan["warm_up"][site] = _warm_up(deployments, plan, results)
+            results.plan["warm_up"][site] = warm_up(deployments, plan, results)
             for number in range(1, plan.rounds + 1):
                 results.load.append(round(os.getloadavg()[0], 2))
                 for deployment in ordered(deployments, number):
@@ -104,7 +104,7 @@ def _measure(site: str, options: argparse.Namespace, plan: Plan, results: Result
                     _run(results, deployment, bench, once(deployment, plan), results.samples.append)
 
 
-def _warm_up(deployments: Sequence[Deployment], plan: Plan, results: Results) -> dict[str, object]:
+def warm_up(deployments: Sequence[Deployment], plan: Plan, results: Results) -> dict[str, object]:
     """Run rounds of throughput until no rate of producing rises; return how many, and whether that was reached."""
     rates: dict[str, list[float]] = {}
 

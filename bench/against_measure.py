@@ -57,7 +57,7 @@ QUICK = Plan(
     latency_warm_s=0.5,
     partitions=(100,),
     connections=100,
-    stored_gb=(),
+    stored_gb=(0,),
 )
 
 

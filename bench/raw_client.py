@@ -41,10 +41,10 @@ def addresses_of(bootstrap: str) -> list[Address]:
     return [(host, int(port)) for host, _, port in pairs]
 
 
-def connect(address: Address) -> socket.socket:
-    """Connect.  Raises OSError."""
+def connect(address: Address, *, timeout_s: float = RESPONSE_TIMEOUT_S) -> socket.socket:
+    """Connect; a response may take ``timeout_s``.  Raises OSError."""
     connection = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
-    connection.settimeout(RESPONSE_TIMEOUT_S)
+    connection.settimeout(timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 

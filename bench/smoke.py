@@ -49,6 +49,8 @@ WINDOW = 16
 BULK_WINDOW = 8
 """The reference's requests of ``CHUNK_BYTES`` in flight."""
 START_TIMEOUT_S = 60.0
+RESPONSE_TIMEOUT_S = 60.0
+"""Seconds for a response, on a machine however busy: its slowness is a figure and no failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,9 @@ def measure_bmq(server: BmqServer, amounts: Amounts) -> Metrics:
         cpu.append(server.cpu_seconds)
         client_load.consume(server.bootstrap, topic, count=count, partitions=PARTITIONS)
         cpu.append(server.cpu_seconds)
-        with raw_client.connect(raw_client.addresses_of(server.bootstrap)[0]) as connection:
+        with raw_client.connect(
+            raw_client.addresses_of(server.bootstrap)[0], timeout_s=RESPONSE_TIMEOUT_S
+        ) as connection:
             record, tiny = (raw_client.produce_frame(topic, os.urandom(size)) for size in (RECORD_BYTES, TINY_BYTES))
             for frame in (record, tiny):  # a refused request would look like a quick one
                 raw_client.produce(connection, frame)
@@ -173,7 +177,9 @@ def start(parent: Path | None) -> Iterator[tuple[BmqServer, Reference]]:
         process = ServiceProcess("reference", command, log=folder / "reference.out", environment=environment)
         process.start()
         stack.callback(process.kill)
-        connection = stack.enter_context(raw_client.connect((reference_loop.HOST, _port_of(process))))
+        connection = stack.enter_context(
+            raw_client.connect((reference_loop.HOST, _port_of(process)), timeout_s=RESPONSE_TIMEOUT_S)
+        )
         yield server, Reference(process, connection)
 
 
