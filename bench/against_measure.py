@@ -64,7 +64,10 @@ QUICK = Plan(
 def clients(plan: Plan) -> dict[str, str]:
     """Return the clients' command lines, or what stands for one, by what they measure."""
     size, count = plan.records[0]
-    sent = produce_arguments("BOOTSTRAP", "TOPIC", count=count, record_bytes=size, properties=PRODUCER)
+    sent = produce_arguments(
+        "BOOTSTRAP", "TOPIC", count=count, record_bytes=size, properties=PRODUCER,
+        warm_count=int(count * plan.warm_share),
+    )  # fmt: skip
     return {
         "produce": shlex.join(sent),
         "consume": shlex.join(consume_arguments("BOOTSTRAP", "TOPIC", count=count)),

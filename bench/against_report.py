@@ -99,7 +99,7 @@ def _warmth(results: Results, site: str) -> str:
         return ""
     if found["is_warm"]:
         return f"Warm after {found['rounds']} rounds, which do not count."
-    return f"**Not warm**: after {found['rounds']} rounds that do not count a rate still rose."
+    return f"**Not warm**: the rounds that do not count ended at {found['rounds']}, before rates had stopped rising."
 
 
 def _beside(results: Results, kafka: str, name: str) -> str:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from bench import against, deployments
-from bench.against_measure import NOT_MEASURED, ONCE, Plan, clients
+from bench.against_measure import NOT_MEASURED, ONCE, ROUNDS, Plan, clients
 from bench.deployments import Deployment
 from bench.results import Results, Sample
 
+Measure = Callable[[Deployment, Plan, int], Iterator[Sample]]
 PLAN = Plan(warm_rounds_most=4)
 
 
-def fake_throughput(rates: dict[str, list[float]], order: list[str]) -> object:
+def fake_throughput(rates: dict[str, list[float]], order: list[str]) -> Measure:
     """Return a measurement that takes the next of a deployment's rates; one without is a failure."""
 
     def measure(deployment: Deployment, plan: Plan, number: int) -> Iterator[Sample]:
@@ -30,7 +31,7 @@ def fake_throughput(rates: dict[str, list[float]], order: list[str]) -> object:
 
 def run(monkeypatch: pytest.MonkeyPatch, rates: dict[str, list[float]]) -> tuple[dict[str, object], Results, list[str]]:
     order: list[str] = []
-    monkeypatch.setitem(against.ROUNDS, "throughput", fake_throughput(rates, order))  # type: ignore[arg-type]
+    monkeypatch.setitem(ROUNDS, "throughput", fake_throughput(rates, order))
     results = Results(command="", machine={}, plan={}, started="")
     servers = [Deployment(name, "", 1, {}) for name in rates]
     return against.warm_up(servers, PLAN, results), results, order
