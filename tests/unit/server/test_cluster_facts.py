@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
@@ -30,8 +29,6 @@ from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.server import cluster_facts
 from bmq.server.cluster_facts import Operations
-from bmq.server.log_levels_api import LogLevelsApi
-from bmq.server.member_names import Ambiguous, NoSuchMember, find_member
 from bmq.server.node import Node
 from tests.unit.console.test_http import faults
 
@@ -150,11 +147,11 @@ SEEN = [
 ]
 
 
-def test_members_are_known_without_asking() -> None:
+def test_members_are_shown_from_the_view_alone() -> None:
     assert brief(Operations(node(View(), Leader())).members()) == SEEN
 
 
-async def test_status_is_the_leaders() -> None:
+async def test_status_is_that_of_the_leader() -> None:
     leader = Leader()
     leader.answers = lambda: ClusterStatusResponse(
         leader="controller-1",
@@ -195,7 +192,7 @@ async def test_members_of_a_later_format_are_not_read() -> None:
     assert brief(status["members"]) == SEEN
 
 
-async def test_what_is_named_is_bounded_and_its_numbers_are_whole() -> None:
+async def test_named_partitions_and_keys_are_bounded_and_their_totals_are_not() -> None:
     leader = Leader()
     leader.answers = refuse
     status = await Operations(node(View(), leader)).status(0)
@@ -203,7 +200,7 @@ async def test_what_is_named_is_bounded_and_its_numbers_are_whole() -> None:
     assert (status["partitions_not_served"], status["partitions_not_served_total"]) == ([], 150)
 
 
-async def test_status_has_what_the_coordinators_cannot_load() -> None:
+async def test_status_has_the_shards_that_coordinators_cannot_load() -> None:
     view, leader = View(), Leader()
     coordinators = [
         Member(incarnation=f"coordinator-{number}", roles=frozenset({COORDINATOR}), internal=at(number + 10))
@@ -219,7 +216,7 @@ async def test_status_has_what_the_coordinators_cannot_load() -> None:
     assert status["quarantined"] == [{"what": "topic t", "why": "wrong"}]
 
 
-async def test_status_has_what_the_brokers_cannot_serve_and_the_proxies_move() -> None:
+async def test_status_has_the_partitions_that_brokers_cannot_serve_and_the_proxies_rates() -> None:
     view, leader = View(), Leader()
     proxy = Member(incarnation="proxy-2", roles=frozenset({PROXY}), internal=at(20))
     view.members = {**MEMBERS, "proxy-2": proxy}
@@ -243,20 +240,20 @@ def refuse() -> ClusterStatusResponse:
 
 
 @pytest.mark.parametrize("answers", [None, refuse])
-def test_without_an_answer_of_the_leader_status_is_what_was_heard(
+async def test_without_a_response_of_the_leader_status_is_the_views(
     answers: Callable[[], ClusterStatusResponse] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_facts, "LEADER_S", 0.01)
     leader, view = Leader(), View()
     leader.answers = answers
-    status = asyncio.run(Operations(node(view, leader)).status())
+    status = await Operations(node(view, leader)).status()
     assert faults(status, STATUS) == []
     assert brief(status["members"]) == SEEN
     assert (status["is_from_leader"], status["leader"]) == (False, "controller-1")
     assert (status["partitions"], status["unassigned"], status["is_balancing"]) == (4, 1, None)
     assert [each["bytes_per_s"] for each in status["members"]] == [None] * 4
     view.controller = None
-    assert asyncio.run(Operations(node(view, leader)).status())["leader"] is None
+    assert (await Operations(node(view, leader)).status())["leader"] is None
 
 
 async def test_partitions_without_an_owner_are_counted_in_turns() -> None:
@@ -289,60 +286,24 @@ async def test_partitions_without_an_owner_are_counted_in_turns() -> None:
     assert max(looks.values()) <= ELEMENTS_A_TURN
 
 
-def test_acts_reach_the_leader_under_the_incarnation() -> None:
+async def test_drains_and_moves_are_sent_to_the_leader_by_incarnation() -> None:
     leader = Leader()
     operations = Operations(node(View(), leader))
-    assert asyncio.run(operations.drain("10.0.0.1:2")) == {"member": "broker-1b", "partitions": 1, "shards": 0}
-    moved = asyncio.run(operations.move("orders", 3, "broker-1a"))
+    assert await operations.drain("10.0.0.1:2") == {"member": "broker-1b", "partitions": 1, "shards": 0}
+    moved = await operations.move("orders", 3, "broker-1a")
     assert moved == {"topic": "orders", "partition": 3, "member": "broker-1a"}
-    assert asyncio.run(operations.balance()) == 3
+    assert await operations.balance() == 3
     assert leader.asked == [("drain", "broker-1b"), ("move", "orders", 3, "broker-1a")]
 
 
 @pytest.mark.parametrize(
     ("named", "status", "error"), [("nobody", 404, "unknown_member"), ("broker-1", 409, "ambiguous_member")]
 )
-async def test_a_member_that_cannot_be_told(named: str, status: int, error: str) -> None:
+async def test_a_drain_of_an_unknown_or_ambiguous_member_is_refused(named: str, status: int, error: str) -> None:
     leader = Leader()
     with pytest.raises(NotPossible) as refused:
         await Operations(node(View(), leader)).drain(named)
     assert (refused.value.status, refused.value.error, leader.asked) == (status, error, [])
-
-
-def names(*incarnations: str, **addresses: str) -> list[dict[str, str]]:
-    empty = {"internal": "", "kafka": "", "http": ""}
-    return [{"incarnation": each, **empty, **addresses} for each in incarnations]
-
-
-@pytest.mark.parametrize(
-    ("named", "found"),
-    [
-        ("a-1", "a-1"),  # one whose whole name begins another's
-        ("a-12", "a-12"),
-        ("b", "b-1"),
-        ("h:1", "c-1"),
-        ("[::1]:2", "c-1"),
-    ],
-)
-def test_find_member(named: str, found: str) -> None:
-    members = [*names("a-1", "a-12", "b-1"), *names("c-1", kafka="h:1", internal="[::1]:2")]
-    assert find_member(named, members) == found
-
-
-@pytest.mark.parametrize("named", ["a", "h:1"])
-def test_find_member_never_guesses(named: str) -> None:
-    with pytest.raises(Ambiguous):
-        find_member(named, [*names("a-1", "a-2"), *names("c-1", "c-2", kafka="h:1")])
-
-
-def test_find_member_by_no_name_finds_nobody() -> None:
-    with pytest.raises(NoSuchMember):
-        find_member("", names("a-1"))
-
-
-def test_no_such_member_lists_a_few() -> None:
-    with pytest.raises(NoSuchMember, match=r"there are a-00, .*, a-07 and 92 more"):
-        find_member("x", names(*(f"a-{number:02}" for number in range(100))))
 
 
 class LogPeers:
@@ -364,9 +325,9 @@ def with_log_peers(peers: LogPeers) -> Operations:
     return Operations(of)
 
 
-def test_log_levels_are_asked_of_the_member_that_is_meant() -> None:
+async def test_log_levels_are_read_and_set_at_the_named_member() -> None:
     peers = LogPeers(lambda _: LogLevelsResponse(levels=((20, "root"), (10, "bmq.broker")), own=((20, "root"),)))
-    told = asyncio.run(with_log_peers(peers).log_levels("10.0.0.1:2"))
+    told = await with_log_peers(peers).log_levels("10.0.0.1:2")
     assert told == {
         "member": "broker-1b",
         "loggers": [
@@ -375,7 +336,7 @@ def test_log_levels_are_asked_of_the_member_that_is_meant() -> None:
         ],
     }
     peers.respond = lambda request: LogLevelsResponse(levels=((30, request.logger),), own=((30, request.logger),))
-    set_to = asyncio.run(with_log_peers(peers).set_log_level("broker-1b", "bmq.core", "warn"))
+    set_to = await with_log_peers(peers).set_log_level("broker-1b", "bmq.core", "warn")
     assert set_to == {"member": "broker-1b", "logger": "bmq.core", "level": "WARNING", "is_set": True}
     assert peers.asked == [
         ("broker-1b", LogLevelsRequest()),
@@ -392,7 +353,7 @@ def test_log_levels_are_asked_of_the_member_that_is_meant() -> None:
         (RequestError(ErrorCode.INVALID_CONFIG, "there is no logger"), ErrorCode.INVALID_CONFIG),
     ],
 )
-async def test_a_member_whose_log_level_cannot_be_set(error: Exception, code: ErrorCode) -> None:
+async def test_an_error_of_the_member_is_raised_for_its_log_level(error: Exception, code: ErrorCode) -> None:
     def fail(_: LogLevelsRequest) -> LogLevelsResponse:
         raise error
 
@@ -400,26 +361,3 @@ async def test_a_member_whose_log_level_cannot_be_set(error: Exception, code: Er
         await with_log_peers(LogPeers(fail)).set_log_level("broker-1b", "bmq", "debug")
     assert refused.value.code is code
     assert refused.value.message
-
-
-def test_a_process_that_is_asked_for_its_log_levels_answers_as_it_is_read() -> None:
-    levels = LogLevels()
-    logger = logging.getLogger("bmq.test_of_the_api")
-    api = LogLevelsApi(levels)
-
-    async def ask(request: LogLevelsRequest) -> LogLevelsResponse:
-        buffers = api.handle(memoryview(b"".join(map(bytes, request.encode()))), cast(Any, None))
-        return LogLevelsResponse.decode(memoryview(b"".join(map(bytes, buffers))))
-
-    try:
-        told = asyncio.run(ask(LogLevelsRequest(logger.name, "debug")))
-        assert told.levels == told.own == ((10, logger.name),)
-        assert logger.level == logging.DEBUG
-        whole = asyncio.run(ask(LogLevelsRequest()))
-        assert (10, logger.name) in whole.own
-        assert set(whole.own) < set(whole.levels)
-        with pytest.raises(RequestError, match="there is no level 'x'") as refused:
-            asyncio.run(ask(LogLevelsRequest(logger.name, "x")))
-        assert refused.value.code is ErrorCode.INVALID_CONFIG
-    finally:
-        logger.setLevel(logging.NOTSET)

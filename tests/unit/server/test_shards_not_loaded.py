@@ -1,0 +1,49 @@
+"""Shards of the whole cluster that are not loaded: this process's own and those that other coordinators report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from bmq.core.rpc.messages.coordinator import ShardsNotLoadedResponse
+from bmq.core.rpc.peers import PeerLost
+from bmq.meta.cluster.member import COORDINATOR, Address, Member
+from bmq.server.shards_not_loaded import shards_not_loaded
+
+
+def node(reports: Mapping[str, dict[int, str] | None], own: dict[int, str] | None) -> Any:
+    """Return a node with these other coordinators; None: it does not respond, or this process has not the role."""
+
+    async def ask(member: Member, request: object, timeout_s: float) -> ShardsNotLoadedResponse:
+        found = reports[member.incarnation]
+        if found is None:
+            raise PeerLost("cut", was_sent=True)
+        return ShardsNotLoadedResponse(shards=tuple(found.items()))
+
+    members = {
+        name: Member(incarnation=name, roles=frozenset({COORDINATOR}), internal=Address(host="h", port=1))
+        for name in reports
+    }
+    return SimpleNamespace(
+        view=SimpleNamespace(own="own", members=members),
+        joined=SimpleNamespace(peers=SimpleNamespace(ask=ask)),
+        own_coordinator=None if own is None else SimpleNamespace(shards_not_loaded=lambda: own),
+    )
+
+
+async def test_shards_of_all_coordinators_are_joined_by_number() -> None:
+    found = await shards_not_loaded(node({"a": {9: "no owner", 1: "storage"}, "b": {}}, own={4: "it hangs"}))
+    assert [(each["shard"], each["coordinator"], each["why"]) for each in found] == [
+        (1, "a", "storage"), (4, "own", "it hangs"), (9, "a", "no owner"),
+    ]  # fmt: skip
+
+
+async def test_a_coordinator_that_does_not_respond_is_left_out() -> None:
+    found = await shards_not_loaded(node({"a": None, "b": {2: "storage"}}, own={}))
+    assert [each["coordinator"] for each in found] == ["b"]
+
+
+async def test_a_process_without_the_role_shows_the_shards_of_others() -> None:
+    assert await shards_not_loaded(node({}, own=None)) == []
+    assert len(await shards_not_loaded(node({"a": {2: "storage"}}, own=None))) == 1
