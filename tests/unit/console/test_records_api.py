@@ -1,0 +1,272 @@
+"""Records over HTTP: produced, and found by offset, time and key; and the bounds of what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from bmq.console import records_api
+from bmq.console.records_api import RecordsApi, partition_of
+from bmq.console.schema_registry import SchemaRegistry
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.records.batch import HEADER_BYTES, Record, build_batch
+from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.fetch import FetchedPartition
+from tests.unit.console.asked import get, post, refused
+from tests.unit.console.served import NO_SCHEMA, ORDERS, TOPIC, create, serving
+from tests.unit.console.states import NOW_MS, FakeRequests, list_offsets_response, state
+from tests.unit.console.states import TOPIC as TOPIC_FACTS
+from tests.unit.console.test_schema_registry import FakeRegistry, serving_registry
+
+pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
+
+
+async def test_records_are_produced_and_found_by_offset_time_and_key() -> None:
+    async with serving() as api:
+        await create(api)
+        times = []
+        for number in range(6):
+            body = {
+                "partition": 0, "key": f"k{number % 2}", "value": f'{{"n": {number}}}', "value_format": "json",
+                "headers": [{"key": "h", "value": None}],
+            }  # fmt: skip
+            status, told = await api("POST", f"{TOPIC}/records{ORDERS}", body)
+            assert (status, told["partition"], told["offset"]) == (201, 0, number)
+            times.append(told["timestamp"])
+        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, offset="earliest", limit=2)
+        assert [each["offset"] for each in told["records"]] == [0, 1]
+        assert told["partitions"] == [{"partition": 0, "log_start": 0, "high_watermark": 6, "next": 2, "error": ""}]
+        first = told["records"][0]
+        assert first["value"] == {"format": "json", "text": '{"n": 0}', "bytes": 8, **NO_SCHEMA}
+        assert first["headers"] == [{"key": "h", "value": {"text": None, "bytes": 0, **NO_SCHEMA, "format": "null"}}]
+        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, limit=2)
+        assert [each["offset"] for each in told["records"]] == [4, 5]
+        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, offset=3, limit=1, format="hex", bytes=2)
+        assert [each["offset"] for each in told["records"]] == [3]
+        assert told["records"][0]["value"] == {**NO_SCHEMA, "format": "hex", "text": "7b22", "bytes": 8, "is_cut": True}
+        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, timestamp=times[5])
+        assert told["records"][-1]["offset"] == 5
+        assert all(each["timestamp"] >= times[5] for each in told["records"])
+        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, key="k1", offset="earliest")
+        assert [each["offset"] for each in told["records"]] == [1, 3, 5]
+        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", limit=10)
+        assert [each["partition"] for each in told["partitions"]] == [0, 1]
+        _, told = await api("GET", f"{TOPIC}/partitions/{{partition}}/segments{ORDERS}&partition=0")
+        assert [each["base_offset"] for each in told["segments"]] == [0]
+        assert told["segments"][0]["blocks"][0]["nodes"]
+        assert told["segments"][0]["bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "error"),
+    [
+        ({"offset": "-3"}, 400, "wrong_parameter"),
+        ({"offset": "soon"}, 400, "wrong_parameter"),
+        ({"partition": 9}, 404, "unknown_partition"),
+        ({"format": "xml"}, 400, "wrong_parameter"),
+        ({"key": "zz", "key_format": "hex"}, 400, "wrong_value"),
+    ],
+)
+async def test_wrong_parameters_for_records_are_refused(query: dict[str, object], status: int, error: str) -> None:
+    async with serving() as api:
+        await create(api)
+        got, told = await api("GET", f"{TOPIC}/records{ORDERS}", **query)
+        assert (got, told["error"]) == (status, error)
+
+
+async def test_values_are_shown_by_their_schema() -> None:
+    async with serving() as api:
+        await create(api)
+        status, told = await api("GET", f"{TOPIC}/records{ORDERS}", format="registry")
+        assert (status, told["error"]) == (400, "no_schema_registry")
+        registry = FakeRegistry()
+        registry.answers["/schemas/ids/7"] = {"schema": '"string"'}
+        async with serving_registry(registry):
+            api.use_registry(SchemaRegistry(registry.url))
+            for number in (7, 8):
+                value = f"00000000{number:02x}0261"
+                body = {"partition": 0, "value": value, "value_format": "hex", "key": "k"}
+                assert (await api("POST", f"{TOPIC}/records{ORDERS}", body))[0] == 201
+            for wanted in ("auto", "registry"):
+                _, told = await api("GET", f"{TOPIC}/records{ORDERS}", offset="earliest", format=wanted)
+                known, unknown = (each["value"] for each in told["records"])
+                assert (known["format"], known["text"], known["schema_id"]) == ("avro", '"a"', 7)
+                assert (unknown["format"], unknown["schema_id"]) == ("hex", None)
+                assert ("404" in unknown["error"]) == (wanted == "registry")
+            assert sorted(registry.asked) == ["/schemas/ids/7", "/schemas/ids/8"]
+            _, told = await api("GET", f"{TOPIC}/records{ORDERS}", offset="earliest", format="hex")
+            assert {each["value"]["format"] for each in told["records"]} == {"hex"}
+            await api.registry.close()
+
+
+async def test_a_key_goes_where_kafkas_clients_put_it() -> None:
+    async with serving() as api:
+        await create(api, partitions=7)
+        _, made = await api("POST", f"{TOPIC}/records{ORDERS}", {"key": "billing", "value": "v"})
+        _, found = await api("GET", f"{TOPIC}/records{ORDERS}", key="billing")
+        assert [each["partition"] for each in found["partitions"]] == [made["partition"]]
+        assert [each["offset"] for each in found["records"]] == [0]
+
+
+# ---------------------------------------------------------------------------------------------- handlers by themselves
+
+
+class Log(FakeRequests):
+    """A log of offsets 5 to `end`, one fetch a batch of three records with keys k0 to k2; `broken` partitions fail."""
+
+    def __init__(self, end: int = 20, broken: Collection[int] = ()) -> None:
+        super().__init__()
+        self.end = end
+        self.broken = broken
+        self.fetched: list[int] = []
+        self.silent_from: int | None = None
+        """The offset from which on the time of a read is up; -1 for ListOffsets too."""
+
+    async def send(self, key: ApiKey, version: int, message: Any) -> Any:
+        assert key is ApiKey.LIST_OFFSETS
+        if self.silent_from == -1:
+            raise TimeoutError
+        return list_offsets_response(
+            message,
+            lambda _, part: (
+                ErrorCode.NOT_LEADER_OR_FOLLOWER if part.partition_index in self.broken else 0,
+                5 if part.timestamp == -2 else self.end if part.timestamp == -1 else -1,
+            ),
+        )
+
+    async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+        if self.silent_from is not None and offset >= self.silent_from:
+            raise TimeoutError
+        self.fetched.append(offset)
+        base = offset - (offset - 5) % 3
+        batch = build_batch([Record(key=b"k%d" % n, value=b"v") for n in range(3)], base_offset=base)
+        return FetchedPartition(partition, 0, self.end, self.end, 5, [batch])
+
+
+async def read(requests: FakeRequests, query: str) -> tuple[list[int], list[dict[str, Any]]]:
+    """Return the offsets of the records that a request gets, and the facts of its partitions."""
+    told: Any = await RecordsApi(state(requests=requests)).read(get(f"/?{query}", name="orders"))
+    return [each["offset"] for each in told["records"]], told["partitions"]
+
+
+@pytest.mark.parametrize(
+    ("query", "offsets", "following"),
+    [
+        ("offset=earliest&limit=2", [5, 6], 7),
+        ("offset=6&limit=3", [6, 7, 8], 9),
+        ("offset=0&limit=1", [5], 6),
+        ("offset=99", [], 20),
+        ("limit=2", [18, 19], 20),
+        ("timestamp=1000", [], 20),
+        ("offset=earliest&key=k1&limit=2", [6, 9], 10),
+        ("offset=earliest&key=none", [], 20),
+    ],
+)
+async def test_a_read_begins_and_ends_within_the_log(query: str, offsets: list[int], following: int) -> None:
+    found, (facts,) = await read(Log(), f"partition=0&{query}")
+    assert (found, facts["next"], facts["log_start"], facts["high_watermark"]) == (offsets, following, 5, 20)
+
+
+async def test_a_search_for_a_key_ends_after_so_many_bytes_and_continues_from_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(records_api, "SCAN_BYTES_MAX", 1)
+    requests = Log()
+    found, (facts,) = await read(requests, "partition=0&offset=earliest&key=none")
+    assert (found, facts["next"], requests.fetched) == ([], 8, [5])
+
+
+async def test_a_response_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_api, "ANSWER_BYTES_MAX", 500)
+    found, (facts,) = await read(Log(), "partition=0&offset=earliest")
+    assert (found, facts["next"]) == ([5, 6], 7)
+
+
+async def test_the_limit_is_shared_by_the_partitions() -> None:
+    found, facts = await read(Log(), "offset=earliest&limit=4")
+    assert found == [5, 6, 5, 6]
+    assert [each["next"] for each in facts] == [7, 7]
+
+
+async def test_a_partition_that_cannot_be_read_is_named_beside_the_others() -> None:
+    found, facts = await read(Log(broken=[1]), "offset=earliest&limit=2")
+    assert found == [5]
+    assert [(each["next"], each["error"].partition(":")[0]) for each in facts] == [
+        (6, ""),
+        (None, "NOT_LEADER_OR_FOLLOWER"),
+    ]
+
+
+async def test_a_request_whose_partitions_all_fail_is_an_error() -> None:
+    with pytest.raises(RequestError) as raised:
+        await read(Log(broken=[0, 1]), "offset=earliest")
+    assert raised.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_read_whose_time_is_up_returns_what_it_has() -> None:
+    requests = Log()
+    requests.silent_from = 8
+    found, (facts,) = await read(requests, "partition=0&offset=earliest")
+    assert (found, facts["next"], facts["error"]) == ([5, 6, 7], 8, "not read within 15 s; ask again from next")
+
+
+async def test_a_read_whose_time_is_up_before_the_first_offset_is_an_error() -> None:
+    requests = Log()
+    requests.silent_from = -1
+    with pytest.raises(RequestError) as raised:
+        await read(requests, "partition=0&offset=earliest")
+    assert raised.value.code == ErrorCode.REQUEST_TIMED_OUT
+
+
+async def test_records_that_cannot_be_parsed_are_named_with_their_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = build_batch([Record(key=b"k", value=b"v")], base_offset=5)
+    damaged[HEADER_BYTES] = 0x7E  # the record's length
+
+    async def fetch(topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+        return FetchedPartition(partition, 0, 20, 20, 5, [damaged])
+
+    requests = Log()
+    monkeypatch.setattr(requests, "fetch", fetch)
+    with pytest.raises(RequestError, match="at offset 5: ") as raised:
+        await read(requests, "partition=0&offset=earliest")
+    assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+async def test_many_partitions_need_one_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_api, "PARTITIONS_MAX", 1)
+    assert await refused(read(Log(), "offset=earliest")) == (400, "wrong_parameter")
+    assert (await read(Log(), "offset=earliest&limit=1&partition=1"))[0] == [5]
+    assert (await read(Log(), "offset=earliest&limit=1&key=k0"))[0] == [5]
+
+
+async def test_a_topic_or_a_partition_that_does_not_exist_is_refused() -> None:
+    console = RecordsApi(state(requests=Log()))
+    assert await refused(console.read(get(name="nobody"))) == (404, "unknown_topic")
+    assert await refused(console.read(get("/?partition=2", name="orders"))) == (404, "unknown_partition")
+
+
+@pytest.mark.usefixtures("without_connection")
+@pytest.mark.parametrize(
+    ("body", "partition"),
+    [
+        ({"value": "v"}, 1),
+        ({"value": "v", "partition": 0}, 0),
+        ({"value": "v", "key": "a"}, partition_of(b"a", 2)),
+        ({"value": "v", "key": "a", "partition": 1 - partition_of(b"a", 2)}, 1 - partition_of(b"a", 2)),
+        ({"value": "v", "key": "61", "key_format": "hex"}, partition_of(b"a", 2)),
+    ],
+    ids=str,
+)
+async def test_a_record_goes_to_its_partition_its_keys_or_any(body: dict[str, Any], partition: int) -> None:
+    told: Any = await RecordsApi(state()).produce(post(body, name="orders"))
+    assert told == {"topic": "orders", "partition": partition, "offset": 9, "timestamp": NOW_MS}
+
+
+@pytest.mark.usefixtures("without_connection")
+async def test_nothing_is_produced_to_an_internal_topic() -> None:
+    console = state()
+    console.find_topic = lambda name: {**TOPIC_FACTS, "is_internal": True}
+    assert await refused(RecordsApi(console).produce(post({"value": "v"}, name="orders"))) == (400, "internal_topic")

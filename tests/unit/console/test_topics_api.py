@@ -1,0 +1,112 @@
+"""Topics over HTTP, on a whole process: created, altered, listed in pages, with their sizes and rates."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bmq.console import topics_api
+from tests.unit.console.served import ORDERS, TOPIC, create, serving
+
+pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
+
+
+async def test_topics_are_created_altered_grown_and_deleted() -> None:
+    async with serving() as api:
+        draft = {"name": "draft", "partitions": 3, "replication_factor": 1, "dry_run": True}
+        status, told = await api("POST", "/api/v1/topics", draft)
+        assert (status, told["partitions"], told["dry_run"]) == (201, 3, True)
+        assert (await api("GET", "/api/v1/topics"))[1]["topics"] == []
+        await create(api)
+        status, told = await api("POST", "/api/v1/topics", {"name": "orders"})
+        assert (status, told["error"]) == (409, "topic_already_exists")
+        status, told = await api("POST", "/api/v1/topics", {"name": "a/b"})
+        assert (status, told["error"]) == (400, "invalid_topic_exception")
+        body = {"set": {"max.message.bytes": "2000"}, "delete": ["retention.ms"]}
+        assert (await api("POST", f"{TOPIC}/configs{ORDERS}", body))[0] == 200
+        configs = {each["name"]: each for each in (await api("GET", f"{TOPIC}/configs{ORDERS}"))[1]["configs"]}
+        assert configs["max.message.bytes"]["source"] == "DYNAMIC_TOPIC_CONFIG"
+        assert configs["max.message.bytes"]["value"] == "2000"
+        assert configs["retention.ms"]["source"] == "DEFAULT_CONFIG"
+        status, told = await api("POST", f"{TOPIC}/configs{ORDERS}", {"set": {"retention.ms": "soon"}})
+        assert (status, told["error"]) == (400, "invalid_config")
+        assert (await api("POST", f"{TOPIC}/partitions{ORDERS}", {"partitions": 4}))[0] == 200
+        status, told = await api("POST", f"{TOPIC}/partitions{ORDERS}", {"partitions": 3})
+        assert (status, told["error"]) == (400, "invalid_partitions")
+        _, told = await api("GET", f"{TOPIC}{ORDERS}", limit=3)
+        assert [each["partition"] for each in told["partitions"]] == [0, 1, 2]
+        assert told["next"] == 2
+        _, told = await api("GET", f"{TOPIC}{ORDERS}", after=2)
+        assert ([each["partition"] for each in told["partitions"]], told["next"]) == ([3], None)
+        assert {each["owner"] for each in told["partitions"]} == {"n"}
+        assert (await api("DELETE", f"{TOPIC}{ORDERS}"))[0] == 200
+        assert (await api("DELETE", f"{TOPIC}{ORDERS}"))[0] == 404
+        assert (await api("GET", f"{TOPIC}{ORDERS}"))[0] == 404
+
+
+async def test_topics_are_listed_in_pages() -> None:
+    async with serving() as api:
+        for number in range(5):
+            await create(api, f"t{number}", 1)
+        _, told = await api("GET", "/api/v1/topics", limit=2)
+        assert ([each["name"] for each in told["topics"]], told["next"], told["total"]) == (["t0", "t1"], "t1", 5)
+        _, told = await api("GET", "/api/v1/topics", limit=2, after="t3")
+        assert ([each["name"] for each in told["topics"]], told["next"]) == (["t4"], None)
+        _, told = await api("GET", "/api/v1/topics", search="T3")
+        assert ([each["name"] for each in told["topics"]], told["total"]) == (["t3"], 1)
+        _, told = await api("GET", "/api/v1/topics", limit=2, skip=3, sort="-name")
+        assert ([each["name"] for each in told["topics"]], told["total"]) == (["t1", "t0"], 5)
+        assert (told["partitions"], told["next"]) == (5, None)
+        assert (await api("GET", "/api/v1/topics", sort="size"))[0] == 400
+        assert (await api("GET", "/api/v1/topics", sort="-name", after="t1"))[0] == 400
+        assert (await api("GET", "/api/v1/topics", limit=0))[0] == 400
+        assert (await api("GET", "/api/v1/topics", limit=1001))[0] == 400
+
+
+async def test_too_many_topics_are_not_sorted_by_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_api, "RATED_MAX", 1)
+
+    async with serving() as api:
+        for name in ("orders", "events"):
+            await create(api, name)
+        status, told = await api("GET", "/api/v1/topics", sort="bytes_in")
+        assert (status, told["error"]) == (400, "too_many_topics")
+        assert "2 topics match, and up to 1 are sorted by their rates" in told["message"]
+        assert (await api("GET", "/api/v1/topics", sort="bytes_in", search="ord"))[0] == 200
+
+
+async def test_topics_are_listed_by_their_bytes() -> None:
+    async with serving() as api:
+        for name, records in (("orders", 3), ("events", 1), ("empty", 0)):
+            await create(api, name, 1)
+            for _ in range(records):
+                await api("POST", f"{TOPIC}/records?name={name}", {"partition": 0, "value": "v" * 100})
+        status, told = await api("GET", "/api/v1/storage/topics", internal="false")
+        assert (status, told["total"], told["silent"]) == (200, 3, [])
+        assert [each["name"] for each in told["topics"][:2]] == ["orders", "events"]
+        largest, second = (each["bytes"] for each in told["topics"][:2])
+        assert largest == 3 * second > 300
+        assert told["bytes"] == largest + second
+        _, told = await api("GET", "/api/v1/storage/topics", sort="name", search="E", limit=1)
+        assert ([each["name"] for each in told["topics"]], told["next"], told["total"]) == (["empty"], "empty", 3)
+        _, told = await api("GET", "/api/v1/storage/topics", sort="-bytes", search="ORDERS")
+        assert (told["total"], told["bytes"]) == (1, largest)
+
+
+async def test_a_page_of_a_thousand_topics_is_bounded() -> None:
+    """The longest names, each topic with several configs of its own."""
+
+    async with serving() as api:
+        configs = {"retention.ms": "1000000", "cleanup.policy": "delete", "max.message.bytes": "1000000"}
+        for number in range(1_000):
+            body = {"name": f"{number:0249}", "partitions": 1, "replication_factor": 1, "configs": configs}
+            assert (await api("POST", "/api/v1/topics", body))[0] == 201
+        for path, query in (
+            ("/api/v1/topics", {"rates": "true", "sort": "-bytes_in"}),
+            ("/api/v1/topics", {"rates": "true", "skip": 950}),
+            ("/api/v1/storage/topics", {"sort": "-bytes"}),
+        ):
+            status, told = await api("GET", path, limit=50, **query)
+            assert (status, told["total"], len(told["topics"])) == (200, 1_000, 50)
+            assert len(json.dumps(told)) < 64 << 10
