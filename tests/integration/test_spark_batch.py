@@ -39,7 +39,7 @@ from tests.services.hdfs import HdfsCluster
 from tests.services.processes import wait_for
 from tests.services.spark import frame, readable, rows, start_spark
 from tests.simulation.world import MARK, encode
-from tests.unit.spark.planning.test_discover import Counting
+from tests.unit.spark.counting import Counting
 from tests.unit.spark.storing import Store, batch, marker, series, transactional
 
 TIMEOUT_S = 600.0

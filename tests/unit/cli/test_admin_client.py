@@ -30,7 +30,7 @@ def test_an_address_without_a_listener_is_named(capsys: pytest.CaptureFixture[st
     )
 
 
-def test_a_missing_or_wrong_address_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_without_a_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(parse("topic", "list", "--bootstrap-server", "localhost")) == 2
     assert "'localhost' is not HOST:PORT" in capsys.readouterr().err
 

@@ -17,8 +17,11 @@ from bmq.storage.journal import (
     CHECKPOINT,
     OVERHEAD,
     SNAPSHOT_BEGIN,
+    SNAPSHOT_END,
     JournalView,
     frame,
+    read_backwards,
+    read_forwards,
     read_journals,
 )
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
@@ -247,3 +250,33 @@ async def test_a_journal_that_rolls_while_it_is_read_is_listed_once_more() -> No
     await put(fs, 1, snapshot(full(1)))
     await put(fs, 2, snapshot(full(2)))
     assert (await read_journals(fs, BROKER))[key()].end_offset == 9
+
+
+def test_records_read_forwards_are_those_read_backwards() -> None:
+    whole = [frame(CHECKPOINT, b"one"), frame(SNAPSHOT_END, b""), frame(CHECKPOINT, b"two")]
+    junk = b"JRN1 is not a record, nor is JR"
+    data = memoryview(b"".join([junk, whole[0], whole[1], junk, whole[2]]))
+    records, used = read_forwards(data)
+    assert used == len(data)
+    assert [(kind, bytes(payload)) for kind, payload in records] == [
+        (kind, bytes(payload)) for kind, payload in reversed(list(read_backwards(data)))
+    ]
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 1000, 100 << 20])
+def test_a_damaged_length_hides_no_later_record(beyond: int) -> None:
+    """Damage a length to lead to the end of a later record, or past what is written: that record is not waited for."""
+    data = bytearray(b"".join(frame(CHECKPOINT, payload) for payload in (b"one", b"two", b"three")))
+    data[5:9] = (len(data) - len(frame(CHECKPOINT, b"")) + beyond).to_bytes(4, "big")  # the first one's length
+    found, used = read_forwards(memoryview(data))
+    assert (used, [bytes(payload) for _, payload in found]) == (len(data), [b"two", b"three"])
+
+
+def test_the_beginning_of_a_record_is_left_for_later() -> None:
+    first, second = frame(CHECKPOINT, b"one"), frame(CHECKPOINT, b"two" * 10)
+    for cut in range(len(second)):
+        data = first + second[:cut]
+        records, used = read_forwards(memoryview(data))
+        assert len(records) == 1
+        rest, _ = read_forwards(memoryview(data[used:] + second[cut:]))
+        assert [bytes(payload) for _, payload in rest] == [b"two" * 10]

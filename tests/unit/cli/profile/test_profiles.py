@@ -149,9 +149,6 @@ def test_a_broken_file_harms_no_command_that_needs_none(file: Path) -> None:
         profiles.value(argparse.Namespace(root=None, profile=None), "root")
 
 
-# --------------------------------------------------------------------------------------------------------- command
-
-
 def test_a_link_to_a_folder_of_dot_files_stays_one(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new file is made beside the real one, which may be on another disk than the link: no rename crosses disks."""
     real = tmp_path / "dotfiles" / "profiles.toml"
@@ -169,6 +166,3 @@ def test_a_link_to_a_folder_of_dot_files_stays_one(file: Path, tmp_path: Path, m
     profiles.write(Profiles(None, {"a": {"root": "file:///r"}}))
     assert file.is_symlink()
     assert "file:///r" in real.read_text()
-
-
-# ------------------------------------------------------------------------------------ commands that use a profile

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,10 @@ import pyarrow as pa
 import pytest
 
 from bmq.spark.jobs.audit import write_table
-from bmq.spark.jobs.audit_picture import draw
-from bmq.spark.jobs.audit_report import COUNTS, AuditReport, Gap
+from bmq.spark.jobs.audit_report import AuditReport, Gap
+from tests.unit.spark.jobs.audit_cells import HOUR, cells
 
 pytestmark = pytest.mark.slow
-
-HOUR = datetime(2026, 11, 1, 12, tzinfo=UTC)
-
-
-def cells(*rows: dict[str, Any]) -> pa.Table:
-    kinds = [
-        ("partition", pa.int32()),
-        ("hour", pa.timestamp("us", tz="UTC")),
-        *((name, pa.int64()) for name in COUNTS),
-    ]
-    whole = [{"partition": 0, "hour": HOUR, **dict.fromkeys(COUNTS, 0), **row} for row in rows]
-    return pa.Table.from_pylist(whole, pa.schema(kinds))
 
 
 def report(*rows: dict[str, Any], end: int, gaps: tuple[Gap, ...] = ()) -> AuditReport:
@@ -59,7 +46,7 @@ def test_a_report_for_programs() -> None:
         ({"records": 5, "stored": 5}, 6, "6 offsets, of which 5 are accounted for"),
     ],
 )
-def test_faults(row: dict[str, int], end: int, says: str) -> None:
+def test_a_count_out_of_place_is_a_fault(row: dict[str, int], end: int, says: str) -> None:
     (fault,) = report(row, end=end).faults
     assert says in fault
 
@@ -76,7 +63,7 @@ def test_a_gap_behind_the_last_batch_counts() -> None:
     assert "offsets 5 to 8 (3, missing)" in whole.text()
 
 
-def test_a_topic_without_records() -> None:
+def test_a_topic_without_records_has_no_faults() -> None:
     nothing = AuditReport("orders", {0: (0, 0), 1: (0, 0)}, cells(), ())
     assert nothing.faults == []
     assert nothing.by_hour == []
@@ -90,16 +77,7 @@ def test_hours_and_partitions_add_up() -> None:
     assert whole.faults == []
 
 
-def test_pictures(tmp_path: Path) -> None:
-    """Draw a picture of many cells, of one and of none."""
-    many = [{"partition": p, "hour": HOUR.replace(hour=h), "records": h + 1} for p in range(40) for h in range(24)]
-    for name, rows in (("many", many), ("one", [{"records": 1, "missing": 1}]), ("none", [])):
-        path = tmp_path / f"{name}.png"
-        draw(AuditReport("orders", dict.fromkeys(range(40), (0, 1)), cells(*rows), ()), path)
-        assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_tables(tmp_path: Path) -> None:
+def test_a_table_is_written_in_each_format(tmp_path: Path) -> None:
     table = cells({"records": 7})
     for suffix in (".parquet", ".csv", ".json"):
         write_table(table, tmp_path / f"audit{suffix}")

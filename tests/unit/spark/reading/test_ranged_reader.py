@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -232,14 +231,3 @@ def overwrite(io: StorageLoop, fs: Watched, path: str, data: bytes) -> None:
         await appender.close()
 
     io.run(work())
-
-
-def test_one_loop_a_process_and_one_file_system_a_root(tmp_path: Any) -> None:
-    io = storage_loop()
-    assert storage_loop() is io
-    root = tmp_path.as_uri()
-    assert io.filesystem(root) is io.filesystem(root)
-    assert threading.current_thread().name != "bmq-storage"
-    for number in range(20):
-        io.filesystem((tmp_path / str(number)).as_uri(), must_exist=False)
-    assert io.filesystem(root).url == root, "dropped and opened again"

@@ -1,8 +1,7 @@
-"""The sink's options, columns and rows; and what it does when a producer fails."""
+"""The sink's rows, and what it does when a producer fails."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -11,114 +10,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import StructType
 
 from bmq.spark import BmqDataSource
-from bmq.spark.options import OptionError
 from bmq.spark.sink import writer as sink
-from bmq.spark.sink.options import SINK_OPTIONS, SinkOptions, sink_of
 from bmq.spark.sink.writer import BmqStreamWriter, BmqWriter, SinkError, rows_of, write
-from tests.unit.spark.test_source import PAGE
-
-SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
-HEADERS = "headers array<struct<key:string,value:binary>>"
-
-
-def schema(ddl: str) -> StructType:
-    fields = []
-    for column in re.split(r", (?=\w+ )", ddl):
-        name, _, kind = column.partition(" ")
-        fields.append({"name": name, "type": _TYPES[kind], "nullable": True, "metadata": {}})
-    return StructType.fromJson({"type": "struct", "fields": fields})
-
-
-_TYPES: dict[str, Any] = {
-    "string": "string",
-    "binary": "binary",
-    "int": "integer",
-    "bigint": "long",
-    "timestamp": "timestamp",
-    "timestamp_ntz": "timestamp_ntz",
-    "array<struct<key:string,value:binary>>": {
-        "type": "array",
-        "containsNull": True,
-        "elementType": {
-            "type": "struct",
-            "fields": [
-                {"name": "key", "type": "string", "nullable": True, "metadata": {}},
-                {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
-            ],
-        },
-    },
-}
-
-
-def options(ddl: str = "value string", **given: str) -> SinkOptions:
-    return sink_of(SERVERS | given, schema(ddl), overwrite=False)
-
-
-# --------------------------------------------------------------------------------------------------------- options
-
-
-@pytest.mark.parametrize(
-    ("ddl", "given", "text"),
-    [
-        ("value string", {}, "topic option required when no 'topic' attribute is present"),
-        ("key string", {"topic": "t"}, "Required attribute 'value' not found"),
-        ("value int", {"topic": "t"}, r"value attribute unsupported type int. value must be a\(n\) string or binary"),
-        ("key bigint, value string", {"topic": "t"}, "key attribute unsupported type bigint"),
-        ("value string, topic binary", {}, r"topic attribute unsupported type binary. topic must be a\(n\) string"),
-        ("value string, partition bigint", {"topic": "t"}, "partition attribute unsupported type bigint"),
-        ("value string, headers string", {"topic": "t"}, "headers attribute unsupported type string"),
-        ("value string, timestamp timestamp_ntz", {"topic": "t"}, "timestamp attribute unsupported type timestamp_ntz"),
-        ("value string", {"topic": " "}, "names no topic"),
-        ("value string", {"topic": "t", "includeHeaders": "perhaps"}, "includeHeaders='perhaps'"),
-        ("value string", {"topic": "t", "root": "file:///x"}, "the sink writes through kafka.bootstrap.servers"),
-        ("value string", {"topic": "t", "speed": "1"}, "unknown option"),
-        ("value string", {"topic": "t", "kafka.key.serializer": "x"}, "'key.serializer' is not supported"),
-        ("value string", {"topic": "t", "kafka.ssl.truststore.location": "x"}, "give kafka.ssl.ca.location"),
-        ("value string", {"topic": "t", "kafka.buffer.memory": "x"}, "expected bytes"),
-    ],
-)
-def test_what_is_refused(ddl: str, given: dict[str, str], text: str) -> None:
-    with pytest.raises(OptionError, match=text):
-        options(ddl, **given)
-
-
-def test_the_endpoint_must_be_named() -> None:
-    with pytest.raises(OptionError, match=r"Option 'kafka\.bootstrap\.servers' must be specified"):
-        sink_of({"topic": "t"}, schema("value string"), overwrite=False)
-
-
-def test_topics_are_not_overwritten() -> None:
-    with pytest.raises(OptionError, match=r"use mode\('append'\)"):
-        sink_of(SERVERS | {"topic": "t"}, schema("value string"), overwrite=True)
-
-
-def test_settings_of_the_producer() -> None:
-    given = {
-        "topic": "t",
-        "checkpointLocation": "/x",
-        "queryName": "q",
-        "kafka.LINGER.ms": "50",
-        "kafka.max.request.size": "5000000",
-        "kafka.buffer.memory": "1048576",
-        "kafka.enable.idempotence": "false",
-    }
-    config = options(**given).config
-    assert config == {
-        "bootstrap.servers": "127.0.0.1:1",
-        "acks": "all",
-        "enable.idempotence": "false",
-        "linger.ms": "50",
-        "delivery.timeout.ms": "120000",
-        "message.max.bytes": "5000000",
-        "queue.buffering.max.kbytes": "1024",
-        "partitioner": "murmur2_random",
-    }
-    assert options(topic="t").config["enable.idempotence"] == "true"
-    assert options(topic="t").config["message.max.bytes"] == str(1 << 20), "max.request.size of the Java client"
-    assert "secret" not in repr(options(topic="t", **{"kafka.sasl.password": "secret"}))
+from tests.unit.spark.sink.writes import HEADERS, SERVERS, options, schema
 
 
 def test_the_source_gives_both_writers() -> None:
@@ -127,17 +23,10 @@ def test_the_source_gives_both_writers() -> None:
     assert isinstance(source.streamWriter(schema("value string"), overwrite=False), BmqStreamWriter)
 
 
-def test_the_page_names_every_option_of_the_sink() -> None:
-    table = PAGE.read_text().partition("## Writing")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `([\w.]+)` \| option", table, re.MULTILINE) == list(SINK_OPTIONS)
-
-
-# ------------------------------------------------------------------------------------------------------------ rows
-
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_rows_as_the_producer_takes_them() -> None:
+def test_rows_are_passed_to_the_producer() -> None:
     ddl = f"offset bigint, topic string, key string, value binary, {HEADERS}, partition int, timestamp timestamp"
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     batch = pa.record_batch(
@@ -178,15 +67,12 @@ def test_rows_as_the_producer_takes_them() -> None:
         ("topic string", pa.array([None], pa.string()), "null topic present in the data"),
     ],
 )
-def test_rows_that_cannot_be_written(ddl: str, column: pa.Array, text: str, producer: list[Working]) -> None:
+def test_rows_that_cannot_be_written_are_named(ddl: str, column: pa.Array, text: str, producer: list[Working]) -> None:
     name = ddl.partition(" ")[0]
     wanted = options(f"value string, {ddl}", **({} if name == "topic" else {"topic": "t"}))
     with pytest.raises(SinkError, match=text):
         write(wanted, [pa.record_batch({"value": pa.array(["v"] * len(column)), name: column})])
     assert producer[0].is_purged, "what it holds is not to be sent"
-
-
-# ------------------------------------------------------------------------------------------------------- producers
 
 
 class Message:
@@ -282,12 +168,12 @@ def test_a_row_that_is_refused_fails_the_task(producer: list[Working], monkeypat
     assert producer[0].is_purged
 
 
-def test_settings_that_there_are_not() -> None:
+def test_an_unknown_setting_of_the_producer_fails_the_write() -> None:
     wanted = options(topic="t", **{"kafka.nonsense": "1"})
     with pytest.raises(SinkError, match='No such configuration property: "nonsense"'):
         write(wanted, [values(1)])
 
 
-def test_what_is_left_in_the_topic_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_that_stay_in_the_topic_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     sink.log_kept_rows([sink.Acknowledged(7), None])
     assert "7 rows of finished tasks" in caplog.text

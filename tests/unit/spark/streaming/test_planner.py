@@ -19,8 +19,8 @@ from bmq.spark.streaming.rate_limits import RateLimits
 from bmq.storage import layout
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.unit.spark.counting import Counting
 from tests.unit.spark.storing import Store, batch, marker, series, transactional
-from tests.unit.spark.streaming.test_topic_follower import Counting
 
 A, B = ("orders", 0), ("orders", 1)
 

@@ -1,9 +1,8 @@
-"""Limits of micro-batches, and offsets as a checkpoint holds them."""
+"""Limits of micro-batches: shares, cuts and delays."""
 
 from __future__ import annotations
 
 from array import array
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,37 +11,12 @@ from hypothesis import strategies as st
 from bmq.core.model import SegmentName
 from bmq.spark.options import OptionError
 from bmq.spark.planning.slices import IndexedSegment, Segment
-from bmq.spark.streaming.offsets import OffsetError, from_json, to_json
 from bmq.spark.streaming.rate_limits import RateLimits, admit_offsets, cut_within, pending, position_at, shares
 
 partitions = st.dictionaries(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), st.integers(0, 1 << 40))
 
 
-# --------------------------------------------------------------------------------------------------------- offsets
-
-
-def test_offsets_are_written_in_order_as_sparks_kafka_source_writes_them() -> None:
-    written = to_json({("b", 0): 7, ("a", 10): 1, ("a", 9): 2})
-    assert list(written) == ["a", "b"]
-    assert list(written["a"]) == ["9", "10"]
-    assert written == {"a": {"9": 2, "10": 1}, "b": {"0": 7}}
-
-
-@given(partitions)
-def test_offsets_are_read_as_they_were_written(offsets: dict[tuple[str, int], int]) -> None:
-    assert from_json(to_json(offsets)) == offsets
-
-
-@pytest.mark.parametrize("raw", [7, {"a": 7}, {"a": {"0": -1}}, {"a": {"0": "7"}}, {"a": {"x": 7}}, {"a": {"0": True}}])
-def test_what_is_no_offset_is_refused(raw: Any) -> None:
-    with pytest.raises(OffsetError):
-        from_json(raw)
-
-
-# --------------------------------------------------------------------------------------------------------- options
-
-
-def test_limits() -> None:
+def test_limits_are_parsed() -> None:
     assert RateLimits.parse({"topic": "orders"}) == RateLimits()
     limits = RateLimits.parse(
         {"MAXOFFSETSPERTRIGGER": "9", "minOffsetsPerTrigger": "3", "maxBytesPerTrigger": "2k", "maxTriggerDelay": "3s"}
@@ -53,7 +27,7 @@ def test_limits() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"), [("7", 7), ("500ms", 500), ("2 s", 2000), ("15m", 900_000), ("1h", 3_600_000), ("2000us", 2)]
 )
-def test_delays(text: str, expected: int) -> None:
+def test_delays_have_units(text: str, expected: int) -> None:
     assert RateLimits.parse({"maxTriggerDelay": text}).max_delay_ms == expected
 
 
@@ -67,7 +41,7 @@ def test_delays(text: str, expected: int) -> None:
         {"maxOffsetsPerTrigger": "2", "minOffsetsPerTrigger": "3"},
     ],
 )
-def test_limits_that_make_no_sense(options: dict[str, str]) -> None:
+def test_limits_that_contradict_each_other_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=next(reversed(options))):
         RateLimits.parse(options)
 
@@ -75,13 +49,12 @@ def test_limits_that_make_no_sense(options: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("count", "waited", "expected"), [(4, 0, True), (5, 0, False), (4, 100, False), (0, 99, True), (0, None, False)]
 )
-def test_few_records_wait_for_more_but_not_for_ever(count: int, waited: float | None, expected: bool) -> None:
+def test_few_records_wait_for_more_but_not_longer_than_the_delay(
+    count: int, waited: float | None, expected: bool
+) -> None:
     limits = RateLimits(min_offsets=5, max_delay_ms=100)
     assert limits.is_worth_waiting(count, waited) is expected
     assert not RateLimits().is_worth_waiting(count, waited)
-
-
-# ---------------------------------------------------------------------------------------------------------- shares
 
 
 @given(st.integers(1, 1 << 30), partitions)
@@ -103,8 +76,6 @@ def test_a_limit_of_records_is_shared_by_what_is_pending() -> None:
     assert admit_offsets(1000, begins, ends) == ends
 
 
-# ----------------------------------------------------------------------------------------------------------- bytes
-
 FACTS = IndexedSegment(
     segment=Segment(name=SegmentName(10, 1, 0), end=50, length=500, has_idx=True),
     entries=array("q", [10, 0, 0, 20, 100, 0, 30, 200, 0, 40, 300, 0]),
@@ -113,7 +84,7 @@ FACTS = IndexedSegment(
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(10, 0), (19, 0), (20, 100), (45, 300), (50, 400), (90, 400)])
-def test_where_an_offset_lies(offset: int, expected: int) -> None:
+def test_an_offset_is_placed_between_index_entries(offset: int, expected: int) -> None:
     assert position_at(FACTS, offset) == expected
 
 
