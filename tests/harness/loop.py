@@ -223,7 +223,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             clock.move_to(timers[0][0] if timers else None)
         end = clock.now + RESOLUTION_S
         while timers and timers[0][0] < end:
-            ready.append(heapq.heappop(timers)[2])
+            when, _, timer = heapq.heappop(timers)
+            clock.now = max(clock.now, when)  # else who compares the time with its deadline waits again, for ever
+            ready.append(timer)
         gates = self.gates
         for _ in range(len(ready)):
             handle = ready.popleft()

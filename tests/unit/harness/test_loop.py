@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from tests.harness.loop import PROCESS, Stuck, VirtualLoop, kill, run, tasks_of
+from tests.harness.loop import PROCESS, RESOLUTION_S, Stuck, VirtualLoop, kill, run, tasks_of
 
 
 def virtual_loop() -> VirtualLoop:
@@ -39,6 +40,24 @@ async def test_timers_of_one_instant_run_in_the_order_in_which_they_were_set() -
     loop.call_later(0.7, ran.append, "never").cancel()
     await asyncio.sleep(1.0)
     assert ran == ["first", 3, 1, 2]
+
+
+async def test_two_that_wait_for_a_deadline_within_the_resolution_do_not_spin_in_turn() -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + 1 + RESOLUTION_S / 2
+
+    async def wait_until_deadline() -> None:
+        while loop.time() < deadline:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.Event().wait()
+
+    other = asyncio.create_task(wait_until_deadline())
+    await asyncio.sleep(1)
+    await asyncio.sleep(0)  # one turn later than the other: one of them is always ready
+    await wait_until_deadline()
+    await other
+    assert loop.time() == deadline
 
 
 async def test_sets_of_tasks_keep_their_order() -> None:
