@@ -280,6 +280,8 @@ class _Reader:
                 )
             except FormatError as error:
                 raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"at offset {found.next}: {error}") from None
+            except RequestError as error:  # of a batch
+                raise RequestError(error.code, f"at offset {found.next}: {error.message}") from None
             found.records += records
             shown += size
             if len(found.records) >= wanted.limit:

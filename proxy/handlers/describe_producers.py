@@ -48,7 +48,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
         name, index = one
         try:
             states = await (await owner_of(services, name, index)).producers()
-            if told and told + len(states) > PRODUCERS_MAX:
+            if told and states and told + len(states) > PRODUCERS_MAX:
                 raise RequestError(
                     ErrorCode.INVALID_REQUEST, "too many producers for one response: ask for fewer partitions"
                 )

@@ -221,9 +221,12 @@ async def test_a_read_whose_time_is_up_before_the_first_offset_is_an_error() -> 
     assert raised.value.code == ErrorCode.REQUEST_TIMED_OUT
 
 
-async def test_records_that_cannot_be_parsed_are_named_with_their_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("damaged_byte", [HEADER_BYTES, 8], ids=["a record's length", "a batch's length"])
+async def test_records_that_cannot_be_parsed_are_named_with_their_offset(
+    damaged_byte: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     damaged = build_batch([Record(key=b"k", value=b"v")], base_offset=5)
-    damaged[HEADER_BYTES] = 0x7E  # the record's length
+    damaged[damaged_byte] = 0x7E
 
     async def fetch(topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
         return FetchedPartition(partition, 0, 20, 20, 5, [damaged])

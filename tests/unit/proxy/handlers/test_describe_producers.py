@@ -74,7 +74,7 @@ async def test_each_partition_has_its_own_error() -> None:
     ]
 
 
-@pytest.mark.parametrize(("counts", "is_whole"), [((2, 1), True), ((2, 2), False), ((5, 1), False)])
+@pytest.mark.parametrize(("counts", "is_whole"), [((2, 1), True), ((2, 2), False), ((5, 1), False), ((5, 0), True)])
 async def test_producers_of_a_response_are_bounded_unless_one_partition_alone_has_more(
     counts: tuple[int, int], is_whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
