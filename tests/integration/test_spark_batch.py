@@ -242,8 +242,10 @@ def agree(found: list[Row], driver: DriverProcess, *, is_all: bool) -> None:
 def test_an_open_segment_under_load_and_its_processes_killed(
     spark: SparkSession, hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """While it is written, after its broker was killed, and after the next one fenced the file; also with a datanode
-    killed under it, whose file ends in a failed write."""
+    """Read a segment while it is written, after its broker was killed, and after the next one fenced the file.
+
+    Also with a datanode killed under it, so that the file ends in a failed write.
+    """
 
     async def test() -> list[int]:
         counts = []

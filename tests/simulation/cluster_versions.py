@@ -47,7 +47,7 @@ _LATER_FIELD = uvarint(1) + uvarint(99) + uvarint(5) + b"later"
 
 @contextmanager
 def spoken(world: ClusterWorld) -> Iterator[None]:
-    """While histories run: each message is written as its process's version writes it."""
+    """Write each message as its process's version writes it, while histories run."""
     encode = Message.encode
 
     def encode_as(message: Message) -> list[Buffer]:

@@ -128,7 +128,7 @@ class Process:
             await self.kv.close()
 
     def _failed(self, why: str) -> None:
-        """Whatever the weather, no part of a process may give up."""
+        """Note an error: no part of a process may give up, whatever fails around it."""
         self.world.told.errors.append(f"{self} had to begin anew: {why}")
         self._asked.fail(why)
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.leaves_tasks
 
 
 def test_rule_1_acked_means_flushed() -> None:
-    """While datanodes have not answered, neither does the broker, and the watermark stands still."""
+    """The broker sends no response, and the watermark stands still, until datanodes have acknowledged."""
 
     async def body(world: World) -> None:
         process = await owner(world)

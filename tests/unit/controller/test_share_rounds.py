@@ -86,7 +86,7 @@ async def test_a_leader_that_may_not_act_asks_nobody() -> None:
 
 
 async def test_the_report_of_a_broker_that_died_meanwhile_does_not_count() -> None:
-    """With one broker left there is nothing to divide: its own bound is enough."""
+    """Nothing is to be divided with one broker left: its own bound is enough."""
     rounds = Rounds("a", "b")
     rounds.dead.add("b")
     reports = rounds.members.open_file_reports

@@ -91,7 +91,7 @@ def test_a_clock_that_jumps_compacts_early_or_late_and_goes_on() -> None:
 
 
 class Etcd(MemoryKeyValue):
-    """With a size, and compactions that are noted."""
+    """A store with a size, which notes its compactions."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)

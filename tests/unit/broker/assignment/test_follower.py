@@ -522,8 +522,10 @@ async def test_new_owners_are_notified_of_many_moves_together() -> None:
 
 
 async def test_a_move_takes_as_long_as_its_serial_calls() -> None:
-    """With HDFS's usual times (2 ms a call to the NameNode or the store, 0.3 ms a flush) the first acknowledgement by
-    the new owner comes well within 100 ms of the assignment; the assertions show what each side takes."""
+    """The new owner's first acknowledgement comes well within 100 ms of the assignment, with HDFS's usual times.
+
+    These are 2 ms a call to the NameNode or the store, and 0.3 ms a flush.  The assertions show what each side takes.
+    """
 
     async with cluster() as c:
         c.topic()

@@ -45,7 +45,7 @@ async def test_list_offsets_finds_the_ends_timestamps_and_the_largest_one() -> N
 @pytest.mark.parametrize("rolls_every", [0, 1, 2, 3])
 @pytest.mark.parametrize("log_start", range(6))
 async def test_the_largest_timestamp_is_that_of_the_records_that_are_left(rolls_every: int, log_start: int) -> None:
-    """Whatever the segments, and however far the log start has moved into one."""
+    """The segments, and how far the log start has moved into one, make no difference."""
     timestamps = [500, 100, 400, 50, 300, 200]
 
     async with world(broker=ROLLING) as w:

@@ -29,7 +29,7 @@ def test_the_next_segments_chunk_follows_the_usual_flush() -> None:
 
 @pytest.mark.parametrize(("size", "chunk"), [(10, 512), (5 << 10, 1024), (64 << 10, 4096), (1 << 20, 4096)])
 def test_the_first_segments_chunk_is_at_most_a_quarter_of_its_first_batch_and_of_16_kb(size: int, chunk: int) -> None:
-    """At most a quarter of the batch, and of 16 KB: the flushes to come may be smaller."""
+    """The flushes to come may be smaller than the first batch, so a chunk is at most a quarter of it, and of 16 KB."""
     machine = writing()
     machine.config = replace(machine.config, rules=replace(machine.config.rules, max_message_bytes=1 << 30))
     append(machine, size=size)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
     st.lists(BYTES, max_size=6), st.binary(min_size=1, max_size=3), st.integers(min_value=1, max_value=9), st.booleans()
 )
 def test_records_do_not_depend_on_chunks(records: list[bytes], delimiter: bytes, size: int, is_ended: bool) -> None:
-    """Whatever the chunks, records are what stands between the delimiters of the whole."""
+    """Records are the parts between the delimiters of the whole input, in whatever chunks it comes."""
     data = delimiter.join(records) + (delimiter if is_ended else b"")
     expected = data.split(delimiter)
     if not expected[-1]:

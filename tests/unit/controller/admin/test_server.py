@@ -58,7 +58,7 @@ DELETE = ConfigChange("log.retention.ms", Operation.DELETE, None)
     ],
 )
 async def test_a_request_that_no_client_sends_is_refused_before_anything_is_done(asked: Any) -> None:
-    """Such a value in the store would stop every process that reads it."""
+    """A value of that kind in the store would stop every process that reads it."""
 
     async with world("a", controllers=["c1"]) as w, remote(w) as one:
         before = await w.standbys[0].kv.revision()
