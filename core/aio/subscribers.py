@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Generic, ParamSpec
 
@@ -40,10 +41,15 @@ class Subscribers(Generic[P]):
             call(*args, **kwargs)
 
     def notify_last(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Remove every callback and call it once with these arguments: the last event."""
+        """Remove every callback and call it once with these arguments: the last event.
+
+        Each is called, whatever those before it raise: it may give back what no later event would.  Raises what the
+        last one of those that failed has raised.
+        """
         calls, self._calls = self._calls, {}
-        for call in calls.values():
-            call(*args, **kwargs)
+        with contextlib.ExitStack() as stack:
+            for call in reversed(calls.values()):
+                stack.callback(call, *args, **kwargs)
 
 
 async def wait_for(event: asyncio.Event, timeout_s: float | None) -> bool:

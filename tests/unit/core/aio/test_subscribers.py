@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from bmq.core.aio.subscribers import Subscribers, no_op, wait_for
 
 
@@ -45,6 +47,25 @@ def test_who_comes_and_goes_while_others_are_told() -> None:
     assert told == ["first"]
     subscribers.notify_last()
     assert told == ["first", "late"]
+
+
+def test_the_last_event_reaches_everybody_though_some_fail() -> None:
+    told: list[str] = []
+    subscribers = Subscribers[[]]()
+
+    def fail(name: str) -> None:
+        told.append(name)
+        raise ValueError(name)
+
+    subscribers.add(lambda: told.append("first"))
+    subscribers.add(lambda: fail("second"))
+    subscribers.add(lambda: fail("third"))
+    subscribers.add(lambda: told.append("fourth"))
+    with pytest.raises(ValueError, match="third"):
+        subscribers.notify_last()
+    assert told == ["first", "second", "third", "fourth"]
+    subscribers.notify_last()
+    assert len(told) == 4
 
 
 async def test_news_is_waited_for_no_longer_than_its_time() -> None:
