@@ -128,9 +128,11 @@ class PrefixWatcher:
         await waiter
 
     async def _follow(self, revision: int) -> None:
-        failures = 0
+        loop = asyncio.get_running_loop()
+        watches_failed = listings_failed = 0
         step = _Step()
         while True:
+            began = loop.time()
             try:
                 async with contextlib.aclosing(self._kv.watch(self._prefix, after_revision=revision)) as watch:
                     async for changes in watch:
@@ -139,17 +141,23 @@ class PrefixWatcher:
                         self._take(changes)
                         self._show(changes[0].revision)
                         revision = self.seen
-                        failures = 0
+                        watches_failed = 0
             except Compacted:
                 pass  # the listing finds what was missed
             except KvError as error:
                 _log.info("cannot follow the %s, trying again", self._what, extra=fields(key=self._prefix, error=error))
+                if loop.time() - began > RETRY_S.most:
+                    watches_failed = 0
+                # No pause after the first: a member was lost.  Those that follow at once would list without end.
+                await asyncio.sleep(RETRY_S.pause(watches_failed))
+                watches_failed += 1
             try:
                 revision = await self._list_all()
+                listings_failed = 0
             except KvError as error:
                 _log.info("cannot read the %s, trying again", self._what, extra=fields(key=self._prefix, error=error))
-                failures += 1
-                await asyncio.sleep(RETRY_S.pause(failures))
+                listings_failed += 1
+                await asyncio.sleep(RETRY_S.pause(listings_failed))
 
     async def _list_all(self) -> int:
         """Read everything, and apply the difference, deletions first.  Return the revision to watch after.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from bmq.meta.kv import Changes, Entry, Event, Put
+from bmq.meta.kv import Changes, Entry, Event, KvUnavailable, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.prefix_watch import BYTES_PER_STEP, EVENTS_PER_STEP, PrefixWatcher
 
@@ -78,3 +78,37 @@ async def test_a_listing_is_applied_in_parts_of_a_step() -> None:
     await following.start()
     await following.close()
     assert parts == [EVENTS_PER_STEP, 5, 1]
+
+
+class BrokenWatchKeyValue(MemoryKeyValue):
+    """A store that can be listed, and whose watch breaks after ``lasts_s`` seconds."""
+
+    def __init__(self, lasts_s: float) -> None:
+        super().__init__(MemoryStore())
+        self._lasts_s = lasts_s
+        self.began: list[float] = []
+
+    async def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[Changes, None]:
+        self.began.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(self._lasts_s)
+        if prefix:  # always: without a yield behind it this would be no generator
+            raise KvUnavailable("the watch broke")
+        yield []
+
+
+async def watches_begun(lasts_s: float, seconds: float) -> list[float]:
+    """Return when the watches began, in seconds from the first, while each breaks after ``lasts_s``."""
+    kv = BrokenWatchKeyValue(lasts_s)
+    following = PrefixWatcher(kv, PREFIX, lambda changes: None, what="things")
+    await following.start()
+    await asyncio.sleep(seconds)
+    await following.close()
+    return [round(began - kv.began[0], 3) for began in kv.began]
+
+
+async def test_watches_that_break_at_once_are_begun_anew_with_pauses_that_double() -> None:
+    assert await watches_begun(0.0, seconds=7.6) == [0, 0, 0.1, 0.3, 0.7, 1.5, 3.1, 5.1, 7.1]
+
+
+async def test_a_watch_that_breaks_after_a_while_is_begun_anew_at_once() -> None:
+    assert await watches_begun(3.0, seconds=10.0) == [0, 3, 6, 9]
