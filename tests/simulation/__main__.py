@@ -8,6 +8,7 @@ with its traceback and the command that replays it; the others are played nevert
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import sys
 import time
@@ -41,6 +42,10 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many (default 1000)")
     arguments = parser.parse_args()
     logging.getLogger().addHandler(logging.NullHandler())  # servers write of what befalls them
+    # What the imports left stays for good: without it in each collection, and with fewer of them, a fifth less CPU.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     played, failed, began = 0, 0, time.process_time()
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         for kind, own, play in histories(seed):
