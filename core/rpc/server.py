@@ -13,6 +13,7 @@ become the API's response with that error.  Kafka's own APIs go to the dispatch 
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Sequence, Set
 from functools import partial
@@ -33,6 +34,7 @@ from bmq.core.rpc.messages.member import (
     PingResponse,
     Unregistered,
 )
+from bmq.core.rpc.peer import PeerLost
 from bmq.core.rpc.peers import PROTOCOL
 from bmq.core.wire.primitives import CUT_SHORT, read_nullable_string, skip_tags
 
@@ -166,10 +168,19 @@ class InternalEndpoint:
         return self._serve(key, api, body, call)
 
     async def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> memoryview:
-        """Serve a request of this process to itself, and return the body of the response."""
+        """Serve a request of this process to itself, and return the body of the response.
+
+        Raises PeerLost where another process would have closed the connection; a bug is logged, as there.
+        """
         call = InternalCall(api_version, _Here(), None, 0, self._now(), self.incarnation)
-        result = self._serve(api_key, self._apis.get(api_key), memoryview(bytearray().join(body)), call)
-        response = await result if isinstance(result, Awaitable) else result
+        try:
+            result = self._serve(api_key, self._apis.get(api_key), memoryview(bytearray().join(body)), call)
+            response = await result if isinstance(result, Awaitable) else result
+        except Exception as error:
+            if not isinstance(error, CloseConnection):
+                context = {"message": "a request of this process to itself failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+            raise PeerLost(f"{self.incarnation}: {error!r}", was_sent=True) from error
         return memoryview(b"".join(response.buffers))[_HEAD.size :]
 
     def _serve(

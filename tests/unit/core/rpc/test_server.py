@@ -67,6 +67,25 @@ async def test_errors_of_own_requests_are_those_of_a_connection() -> None:
         await peers.close()
 
 
+async def test_a_bug_in_a_handler_of_an_own_request_is_reported_and_costs_the_caller_a_lost_peer() -> None:
+    bug, reported = ValueError("a bug"), list[object]()
+
+    def fail(body: memoryview, call: object) -> object:
+        raise bug
+
+    async def fail_later(body: memoryview, call: object) -> object:
+        raise bug
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+    for handler in (fail, fail_later):
+        peers = peers_of(endpoint_with(handler))  # type: ignore[arg-type]
+        with pytest.raises(PeerLost, match="a bug") as lost_peer:
+            await peers.ask(OWN, EchoRequest("x"), 1)
+        assert lost_peer.value.was_sent
+        await peers.close()
+    assert reported == [bug, bug]
+
+
 async def test_another_process_is_not_served_here() -> None:
     peers = peers_of(endpoint_with())
     with pytest.raises(PeerLost):
