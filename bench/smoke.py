@@ -1,4 +1,4 @@
-"""A guard against regressions of cost, in two minutes: one ``bmq serve`` beside a fixed reference loop.
+"""A guard against regressions of cost, in a minute: one ``bmq serve`` beside a fixed reference loop.
 
     python -m bench.smoke [--rounds 5] [--keep] [--quick]
 

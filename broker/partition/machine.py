@@ -149,7 +149,7 @@ class PartitionMachine:
         """
         if self.current is not None and not self.is_draining:
             return [ev.WAKE]
-        return self.advance(now_ms)
+        return self.advance()
 
     def take(self, bytes_max: int, now_ms: int) -> tuple[list[Pending], list[Effect]]:
         """Move queued batches onto the current segment, for one flush of at most ``bytes_max`` bytes, or of one batch.
@@ -160,7 +160,7 @@ class PartitionMachine:
         if segment is None or self.is_draining:
             return [], []
         taken, self.is_draining = self.batches.send(segment, bytes_max, self._roll_bytes(segment), now_ms)
-        return taken, self.advance(now_ms) if self.is_draining or self._is_next_wanted(segment) else []
+        return taken, self.advance() if self.is_draining or self._is_next_wanted(segment) else []
 
     def refusal(self) -> RequestError:
         """Return the error for a request to a partition that is not in WRITE."""
@@ -206,7 +206,7 @@ class PartitionMachine:
 
     # --------------------------------------------------------------------------------- WRITE and MOVE: the segments
 
-    def advance(self, now_ms: int) -> list[Effect]:
+    def advance(self) -> list[Effect]:
         """Close a drained segment, open the next one if it is needed, prepare it if it will be needed soon."""
         effects: list[Effect] = []
         segment = self.current

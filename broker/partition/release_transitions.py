@@ -18,7 +18,7 @@ def on_move(machine: PartitionMachine, event: ev.MoveRequested, now_ms: int) -> 
     machine.state = PartitionState.MOVE
     has_unsent = machine.current is not None and bool(machine.batches.unsent)
     machine.is_draining = machine.current is not None and not has_unsent
-    return [ev.WAKE, *machine.advance(now_ms)] if has_unsent else machine.advance(now_ms)
+    return [ev.WAKE, *machine.advance()] if has_unsent else machine.advance()
 
 
 def on_released(machine: PartitionMachine, event: ev.RecordStored, now_ms: int) -> list[Effect]:

@@ -21,7 +21,7 @@ def on_spare_ready(machine: PartitionMachine, event: ev.SpareReady, now_ms: int)
     machine.next_segment.ready(event.entry, event.copies)
     if event.copies >= machine.config.min_insync:
         machine.shortage.end()
-    return machine.advance(now_ms)
+    return machine.advance()
 
 
 def on_spare_failed(machine: PartitionMachine, event: ev.SpareFailed, now_ms: int) -> list[Effect]:
@@ -30,7 +30,7 @@ def on_spare_failed(machine: PartitionMachine, event: ev.SpareFailed, now_ms: in
     if following.spare is Spare.NONE:
         return []  # it failed while it was being dropped
     if following.spare is Spare.READY:
-        return [*following.drop(), *machine.advance(now_ms)]
+        return [*following.drop(), *machine.advance()]
     following.failed()
     delay_ms = machine.delay()
     effects: list[Effect] = []
@@ -41,7 +41,7 @@ def on_spare_failed(machine: PartitionMachine, event: ev.SpareFailed, now_ms: in
     if machine.current is not None and not machine.is_draining:
         return effects  # it was only prepared ahead of need
     if not machine.batches.unsent:
-        return [*effects, *machine.advance(now_ms)]
+        return [*effects, *machine.advance()]
     return [*effects, ev.RunAgain(delay_ms, machine.create_spare())]
 
 
@@ -113,7 +113,7 @@ def on_named(machine: PartitionMachine, event: ev.SegmentNamed, now_ms: int) -> 
     roll, interval_bytes = machine.next_segment, machine.config.index_interval_bytes
     machine.current = OpenSegment(entry, roll.block_bytes, interval_bytes, now_ms, roll.copies)
     roll.named()
-    return [ev.WAKE] if machine.batches.unsent else machine.advance(now_ms)
+    return [ev.WAKE] if machine.batches.unsent else machine.advance()
 
 
 def on_naming_failed(machine: PartitionMachine, event: ev.NamingFailed, now_ms: int) -> list[Effect]:
@@ -150,7 +150,7 @@ def on_flushed(machine: PartitionMachine, event: ev.Flushed, now_ms: int) -> lis
     if segment.uncovered_bytes >= machine.broker.checkpoint_bytes:
         effects += machine.checkpoint()
     if machine.is_draining or machine.state is PartitionState.MOVE:
-        effects += machine.advance(now_ms)
+        effects += machine.advance()
     elif machine.batches.unsent:
         effects.append(ev.WAKE)
     return effects
@@ -162,7 +162,7 @@ def on_file_broken(machine: PartitionMachine, event: ev.SegmentFailed, now_ms: i
     if entry is not None:
         machine.next_segment.named()
         machine.unclosed.leave(entry)
-        return [ev.SealSegment(entry, None), *_go_on_elsewhere(machine, now_ms)]
+        return [ev.SealSegment(entry, None), *_go_on_elsewhere(machine)]
     segment = machine.current
     if segment is None or segment.entry.name != event.name:
         return []
@@ -170,10 +170,10 @@ def on_file_broken(machine: PartitionMachine, event: ev.SegmentFailed, now_ms: i
     machine.is_draining = False
     machine.batches.put_back()
     seal = ev.SealSegment(segment.entry, machine.leave(segment))
-    return [seal, *(machine.advance(now_ms) if segment.flushed else _go_on_elsewhere(machine, now_ms))]
+    return [seal, *(machine.advance() if segment.flushed else _go_on_elsewhere(machine))]
 
 
-def _go_on_elsewhere(machine: PartitionMachine, now_ms: int) -> list[Effect]:
+def _go_on_elsewhere(machine: PartitionMachine) -> list[Effect]:
     """Open the segment after one that took nothing: at once if that was the first in a row, later otherwise.
 
     Files may be created although writes to them fail (a full disk, a quota). Without the delay each partition would
@@ -183,21 +183,21 @@ def _go_on_elsewhere(machine: PartitionMachine, now_ms: int) -> list[Effect]:
     delay_ms = machine.delay()
     roll = machine.next_segment
     if is_first or roll.spare is not Spare.NONE or roll.is_chosen or not machine.batches.unsent:
-        return machine.advance(now_ms)
+        return machine.advance()
     return [ev.RunAgain(delay_ms, machine.create_spare())]
 
 
 def on_closed(machine: PartitionMachine, event: ev.SegmentClosed, now_ms: int) -> list[Effect]:
     """Note that a segment is closed and indexed: the next record need not list it."""
     machine.unclosed.closed(event.entry)
-    return machine.advance(now_ms)
+    return machine.advance()
 
 
 def on_covered(machine: PartitionMachine, event: ev.CheckpointWritten, now_ms: int) -> list[Effect]:
     """Note that a checkpoint is durable; write the one that became due meanwhile."""
     if machine.checkpointer.written():
         return machine.checkpoint()
-    return machine.advance(now_ms) if machine.state is PartitionState.MOVE else []
+    return machine.advance() if machine.state is PartitionState.MOVE else []
 
 
 def on_log_start(machine: PartitionMachine, event: ev.LogStartRaised, now_ms: int) -> list[Effect]:
@@ -236,7 +236,7 @@ def on_tick(machine: PartitionMachine, event: ev.Tick, now_ms: int) -> list[Effe
         is_old = False
     if is_old or (machine.batches.is_idle and now_ms - segment.last_write_ms >= machine.broker.idle_close_ms):
         machine.is_draining = True
-        effects += machine.advance(now_ms)
+        effects += machine.advance()
     return effects
 
 
@@ -245,7 +245,7 @@ def on_place_wanted(machine: PartitionMachine, event: ev.PlaceWanted, now_ms: in
     if machine.current is None:
         return []
     machine.is_draining = True
-    return machine.advance(now_ms)
+    return machine.advance()
 
 
 def on_storage_slow(machine: PartitionMachine, event: ev.StorageSlow, now_ms: int) -> list[Effect]:
@@ -254,4 +254,4 @@ def on_storage_slow(machine: PartitionMachine, event: ev.StorageSlow, now_ms: in
         return []
     machine.last_slow_ms = now_ms
     machine.is_draining = True
-    return machine.advance(now_ms)
+    return machine.advance()

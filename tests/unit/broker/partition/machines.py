@@ -101,7 +101,7 @@ def with_spare() -> PartitionMachine:
     machine.config = replace(machine.config, segment_bytes=machine.current.position)
     flush(machine)
     assert kinds(machine.handle(ev.CheckpointWritten(1, 0), 0)) == []
-    effects = machine.advance(0)
+    effects = machine.advance()
     assert kinds(effects) == ["CreateSpare"]
     assert machine.handle(ev.SpareReady(replace(SPARE, spare="/s2")), 0) == []
     return machine
