@@ -16,18 +16,17 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import against_report, provenance
+from bench import against_report, provenance, rounds
 from bench.against_measure import FULL, NOT_MEASURED, ONCE, QUICK, ROUNDS, Plan, clients
 from bench.deployments import REPLICATED_ENVIRONMENT, SITES, Deployment, start
-from bench.results import Results, Sample
+from bench.results import Results
+from bench.rounds import keep
 from bench.servers import BMQ_ENVIRONMENT, KAFKA_PROPERTIES
-from bench.warm_up import is_warm, ordered
-
-Note = Callable[[Sample], None]
+from bench.warm_up import ordered
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,8 +84,8 @@ def _allow_connections(count: int) -> None:
 def _measure(site: str, options: argparse.Namespace, plan: Plan, results: Results) -> None:
     """Measure a site: its rounds, then what is measured once, each deployment alone."""
     wanted = options.only.split(",")
-    rounds = {bench: measure for bench, measure in ROUNDS.items() if bench in wanted}
-    if rounds:
+    alternating = {bench: measure for bench, measure in ROUNDS.items() if bench in wanted}
+    if alternating:
         with contextlib.ExitStack() as stack:
             deployments = [stack.enter_context(start(name, options.folder)) for name in SITES[site]]
             for each in deployments:
@@ -95,43 +94,20 @@ def _measure(site: str, options: argparse.Namespace, plan: Plan, results: Result
             for number in range(1, plan.rounds + 1):
                 results.load.append(round(os.getloadavg()[0], 2))
                 for deployment in ordered(deployments, number):
-                    for bench, measure in rounds.items():
-                        _run(results, deployment, bench, measure(deployment, plan, number), results.samples.append)
+                    for bench, measure in alternating.items():
+                        keep(results, deployment, bench, measure(deployment, plan, number), results.samples.append)
     for bench, once in ONCE.items():
         for name in SITES[site] if bench in wanted else ():
             if (bench, name) not in NOT_MEASURED:
                 with start(name, options.folder) as deployment:
-                    _run(results, deployment, bench, once(deployment, plan), results.samples.append)
+                    keep(results, deployment, bench, once(deployment, plan), results.samples.append)
 
 
 def warm_up(deployments: Sequence[Deployment], plan: Plan, results: Results) -> dict[str, object]:
     """Run rounds of throughput until no rate of producing rises; return how many, and whether that was reached."""
-    rates: dict[str, list[float]] = {}
-
-    def note(sample: Sample) -> None:
-        results.warm_up.append(sample)
-        if sample.bench == "produce":
-            rates.setdefault(f"{sample.adapter}, {sample.case}", []).append(sample.metrics["records_s"])
-
-    number = 0
-    while number < plan.warm_rounds_most and not is_warm(rates):
-        results.load.append(round(os.getloadavg()[0], 2))
-        for deployment in ordered(deployments, number):
-            _run(results, deployment, "warm-up", ROUNDS["throughput"](deployment, plan, -number), note)
-        number += 1
-    return {"rounds": number, "is_warm": is_warm(rates)}
-
-
-def _run(results: Results, deployment: Deployment, bench: str, samples: Iterator[Sample], note: Note) -> None:
-    """Print and keep the samples.  A failure is a result too, and costs no other figure."""
-    try:
-        for sample in samples:
-            shown = "  ".join(f"{name}={value:.4g}" for name, value in sample.metrics.items())
-            print(f"round {sample.round}  {sample.adapter:9}  {sample.bench}, {sample.case}:  {shown}", flush=True)
-            note(sample)
-    except Exception as error:  # noqa: BLE001
-        results.failures.append(f"{bench} on {deployment.name}: {error!r}")
-        print(results.failures[-1], file=sys.stderr, flush=True)
+    return rounds.warm_up(
+        deployments, lambda each, number: ROUNDS["throughput"](each, plan, number), plan.warm_rounds_most, results
+    )
 
 
 if __name__ == "__main__":

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench import machine
-from bench.comparison import Comparison, compare
-from bench.deployments import SITES
+from bench.comparison import compare_rounds
+from bench.deployments import NAMES, SITES
+from bench.page import listed, number, ratio, short, table
 from bench.raw_client import RETRY_S
-from bench.results import Results, Spread
+from bench.results import Results
 from bench.warm_up import RISE_MAX
 
 OBJECTIONS = Path(__file__).with_name("against_objections.md")
@@ -19,13 +20,6 @@ NOTES = Path(__file__).with_name("against_notes.md")
 TITLES = {
     "local": "One node on a local disk",
     "replicas": "Three nodes, three copies, two of them in sync at least",
-}
-NAMES = {
-    "kafka-1": "Kafka, one node",
-    "kafka-3": "Kafka, three nodes",
-    "bmq-local": "BMQ, one process",
-    "bmq-3": "BMQ, three processes over etcd and HDFS",
-    "bmq-hdfs": "BMQ, one process over HDFS",
 }
 PERCENTILES = ("p50_us", "p95_us", "p99_us", "p99.9_us", "max_us")
 GROUPS = {"cpu": "BMQ's processes", "storage_cpu": "HDFS", "etcd_cpu": "etcd"}
@@ -82,12 +76,12 @@ in microseconds. Clients, with one of the sizes:
 
 | settings, beside defaults | |
 | --- | --- |
-{chr(10).join(f"| {name} | {_listed(values)} |" for name, values in settings.items())}
+{chr(10).join(f"| {name} | {listed(values)} |" for name, values in settings.items())}
 
 Kafka has the JVM options of its own start scripts. "All CPU" counts every server process of that side: for BMQ on HDFS
 the NameNode, the datanodes and etcd too.
 
-{_table(("", ""), machine.rows(results))}
+{table(("", ""), machine.rows(results))}
 
 Clients, servers and storage share these cores: time that one uses is not there for the others. Load average before
 each round: {", ".join(f"{load:g}" for load in results.load)}."""
@@ -116,18 +110,18 @@ def _beside(results: Results, kafka: str, name: str) -> str:
 def _throughput(results: Results, kafka: str, name: str, bench: str, title: str) -> str:
     rates, costs = [], []
     for case in results.cases(bench):
-        rate = _comparison(results, bench, case, kafka, name, "records_s")
-        cost = _comparison(results, bench, case, kafka, name, "all_cpu_s_gb")
+        rate = compare_rounds(results, bench, "records_s", before=(kafka, case), after=(name, case))
+        cost = compare_rounds(results, bench, "all_cpu_s_gb", before=(kafka, case), after=(name, case))
         if rate is None or cost is None:
             continue
-        rates.append((case, _short(rate.before), _short(rate.after), *_ratio(rate)))
-        costs.append((case, _short(cost.before), _short(cost.after), *_ratio(cost), _parts(results, bench, name, case)))
+        rates.append((case, short(rate.before), short(rate.after), *ratio(rate)))
+        costs.append((case, short(cost.before), short(cost.after), *ratio(cost), _parts(results, bench, name, case)))
     if not rates:
         return ""
     head = ("record", "Kafka", "BMQ", "ratio", "quartiles", "")
     return (
-        f"#### {title}\n\nRecords a second:\n\n{_table(head, rates)}\n\n"
-        f"Processor seconds a GB, all server processes:\n\n{_table((*head, 'of BMQ'), costs)}"
+        f"#### {title}\n\nRecords a second:\n\n{table(head, rates)}\n\n"
+        f"Processor seconds a GB, all server processes:\n\n{table((*head, 'of BMQ'), costs)}"
     )
 
 
@@ -135,31 +129,21 @@ def _latency(results: Results, kafka: str, name: str) -> str:
     case = next(iter(results.cases("latency")), "")
     rows = []
     for metric in (*PERCENTILES, "all_cpu_us_record"):
-        found = _comparison(results, "latency", case, kafka, name, metric)
+        found = compare_rounds(results, "latency", metric, before=(kafka, case), after=(name, case))
         if found is not None:
             title = "CPU a record, all server processes" if metric.startswith("all_") else metric.removesuffix("_us")
-            rows.append((title, _short(found.before), _short(found.after), *_ratio(found)))
+            rows.append((title, short(found.before), short(found.after), *ratio(found)))
     if not rows:
         return ""
     rate = results.plan["latency_records_s"]
     head = ("µs", "Kafka", "BMQ", "ratio", "quartiles", "")
-    return f"#### Latency of producing {rate:,} records/s of {case}\n\n{_table(head, rows)}"
-
-
-def _comparison(results: Results, bench: str, case: str, kafka: str, name: str, metric: str) -> Comparison | None:
-    """Return the comparison over the rounds that both have; None if there is none."""
-    theirs, ours = (
-        {sample.round: sample.metrics for sample in results.of(bench, each, case)} for each in (kafka, name)
-    )
-    both = [(theirs[number], ours[number]) for number in sorted(theirs.keys() & ours.keys())]
-    pairs = [(before[metric], after[metric]) for before, after in both if before.get(metric) and metric in after]
-    return compare(metric, pairs) if pairs else None
+    return f"#### Latency of producing {rate:,} records/s of {case}\n\n{table(head, rows)}"
 
 
 def _parts(results: Results, bench: str, name: str, case: str) -> str:
     """Return which group of BMQ's processes used how much, in words."""
     spreads = {title: results.spread(bench, name, case, f"{group}_s_gb") for group, title in GROUPS.items()}
-    return ", ".join(f"{title} {_short(each.middle)}" for title, each in spreads.items() if each is not None)
+    return ", ".join(f"{title} {short(each.middle)}" for title, each in spreads.items() if each is not None)
 
 
 def _restart_title() -> str:
@@ -181,30 +165,6 @@ def _once(results: Results, names: Sequence[str], bench: str, metrics: dict[str,
     for case in results.cases(bench):
         cells = [results.spread(bench, name, case, metric) for name, metric, _ in columns]
         if any(cells):
-            rows.append((case, *map(_number, cells)))
+            rows.append((case, *map(number, cells)))
     head = ("", *(title for *_, title in columns))
-    return f"### {title}\n\n{_table(head, rows)}" if rows else ""
-
-
-def _listed(properties: dict[str, str]) -> str:
-    return " ".join(f"`{name}={value}`" for name, value in properties.items())
-
-
-def _ratio(found: Comparison) -> tuple[str, str, str]:
-    return f"**{found.ratio:.2f}**", f"{found.low:.2f} to {found.high:.2f}", found.verdict
-
-
-def _number(spread: Spread | None) -> str:
-    if spread is None:
-        return "-"
-    shown = _short(spread.middle)
-    return f"{shown} ({_short(spread.low)} to {_short(spread.high)})" if spread.low != spread.high else shown
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"### {title}\n\n{table(head, rows)}" if rows else ""

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+from bench.results import Results
+
 LOWER_IS_BETTER = ("_ms", "_us", "cpu_", "seconds")
 """Parts of the names of metrics of which the smaller value is the better one."""
 Metrics = Mapping[str, float]
@@ -55,3 +57,16 @@ def compare_all(pairs: Sequence[tuple[Metrics, Metrics]]) -> list[Comparison]:
     """Return a comparison for each metric that both sides of every pair have, in the order of the first pair."""
     names = [name for name in pairs[0][0] if all(name in after and before.get(name) for before, after in pairs)]
     return [compare(name, [(before[name], after[name]) for before, after in pairs]) for name in names]
+
+
+def compare_rounds(
+    results: Results, bench: str, metric: str, *, before: tuple[str, str], after: tuple[str, str]
+) -> Comparison | None:
+    """Return the comparison of two sides over the rounds that both have; None if there is none.
+
+    A side is (adapter, case): two deployments in one case, or one deployment in two cases.
+    """
+    theirs, ours = ({each.round: each.metrics for each in results.of(bench, *side)} for side in (before, after))
+    both = [(theirs[number], ours[number]) for number in sorted(theirs.keys() & ours.keys())]
+    pairs = [(first[metric], second[metric]) for first, second in both if first.get(metric) and metric in second]
+    return compare(metric, pairs) if pairs else None

@@ -29,11 +29,20 @@ from bench.servers import BMQ_ENVIRONMENT, KAFKA_HEAP_MB, KAFKA_JAVA, KAFKA_PROP
 from tests.services.bmq import BmqServer
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
+from tests.services.hdfs_nodes import DataNode
 from tests.services.kafka import KafkaCluster
 from tests.services.processes import ServiceProcess, wait_for
 
 SITES = {"local": ("kafka-1", "bmq-local"), "replicas": ("kafka-3", "bmq-3", "bmq-hdfs")}
 """The deployments that are compared, Kafka's first."""
+NAMES = {
+    "kafka-1": "Kafka, one node",
+    "kafka-3": "Kafka, three nodes",
+    "bmq-local": "BMQ, one process",
+    "bmq-3": "BMQ, three processes over etcd and HDFS",
+    "bmq-hdfs": "BMQ, one process over HDFS",
+}
+"""Their names on the pages."""
 NODES = 3
 DATANODES = 3
 REPLICATED_ENVIRONMENT = BMQ_ENVIRONMENT | {"BMQ_MIN_INSYNC_REPLICAS": "2"}
@@ -56,6 +65,11 @@ class Deployment:
     groups: Mapping[str, Sequence[ServiceProcess]]
     restart: Mapping[int, Callable[[], None]] = field(default_factory=dict)
     """For each node id a function that kills the node and starts it, and returns before it is ready."""
+    folder: Path = field(default_factory=Path)
+    """The folder in which all of its servers keep their data."""
+    metrics_urls: Sequence[str] = ()
+    """Addresses of its processes' own counters; Kafka has them in JMX only."""
+    datanodes: Sequence[DataNode] = ()
 
     @property
     def processes(self) -> list[ServiceProcess]:
@@ -70,16 +84,16 @@ class Deployment:
         """Return the resident memory of each group of processes."""
         return {name: sum(process.rss_bytes for process in group) for name, group in self.groups.items()}
 
-    def create_topic(self, partitions: int) -> str:
-        """Create a topic and return its name."""
+    def create_topic(self, partitions: int, *, config: Mapping[str, str] | None = None) -> str:
+        """Create a topic with these topic configs, and return its name."""
         name = f"bench-{uuid.uuid4().hex[:12]}"
-        self.create_topics([name], partitions)
+        self.create_topics([name], partitions, config=config)
         return name
 
-    def create_topics(self, names: Sequence[str], partitions: int) -> None:
+    def create_topics(self, names: Sequence[str], partitions: int, *, config: Mapping[str, str] | None = None) -> None:
         """Create topics with so many partitions each.  Raises KafkaException if one is refused."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})
-        topics = [NewTopic(name, partitions, self.replicas) for name in names]
+        topics = [NewTopic(name, partitions, self.replicas, config=dict(config or {})) for name in names]
         for future in admin.create_topics(topics, operation_timeout=120, request_timeout=120).values():
             future.result(150)
 
@@ -117,18 +131,20 @@ def _kafka(stack: contextlib.ExitStack, name: str, folder: Path) -> Deployment:
         return kill_and_start
 
     return Deployment(
-        name, cluster.bootstrap, nodes, {OWN: cluster.processes}, {node: restart(node) for node in cluster.node_ids}
-    )
+        name, cluster.bootstrap, nodes, {OWN: cluster.processes}, {node: restart(node) for node in cluster.node_ids},
+        folder=folder,
+    )  # fmt: skip
 
 
 def _bmq(stack: contextlib.ExitStack, name: str, folder: Path) -> Deployment:
     root, meta, environment, nodes = (folder / "root").as_uri(), None, BMQ_ENVIRONMENT, 1
     outside: dict[str, Sequence[ServiceProcess]] = {}
+    datanodes: Sequence[DataNode] = ()
     if name != "bmq-local":
         hdfs = HdfsCluster(datanodes=DATANODES, java_options=JAVA_OPTIONS, folder=folder / "hdfs")
         stack.enter_context(hdfs)
         root, environment = f"{hdfs.root}/bench", REPLICATED_ENVIRONMENT
-        outside[HDFS] = hdfs.processes
+        outside[HDFS], datanodes = hdfs.processes, hdfs.datanodes
     if name == "bmq-3":
         etcd = stack.enter_context(EtcdCluster(members=NODES, folder=folder / "etcd", arguments=ETCD_ARGUMENTS))
         meta, nodes = etcd.url, NODES
@@ -149,6 +165,9 @@ def _bmq(stack: contextlib.ExitStack, name: str, folder: Path) -> Deployment:
         1 if name == "bmq-local" else 3,
         {OWN: [server.process for server in servers.values()], **outside},
         {node: _restart(server) for node, server in servers.items()},
+        folder=folder,
+        metrics_urls=[f"{server.http}/metrics" for server in servers.values()],
+        datanodes=datanodes,
     )
 
 

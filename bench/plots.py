@@ -14,6 +14,14 @@ from bench.plan import SIZES
 from bench.results import CURVE, Results
 
 COLOURS = {"memory": "#8da0cb", "local": "#66c2a5", "hdfs": "#fc8d62"}
+DEPLOYMENTS = {
+    "kafka-1": ("#d55e00", "s"),
+    "kafka-3": ("#d55e00", "s"),
+    "bmq-local": ("#0072b2", "o"),
+    "bmq-3": ("#0072b2", "o"),
+    "bmq-hdfs": ("#009e73", "^"),
+}
+"""Colours and markers of deployments: those of Okabe and Ito, which colour-blind people tell apart."""
 AIM_MB_S, AIM_LATENCY_MS, AIM_CPU_S_GB = 140.0, 1.0, 1.5
 _AIM = {"color": "#555555", "linestyle": "--", "linewidth": 1}
 
@@ -24,7 +32,6 @@ mpl.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "axes.axi
 
 def draw(results: Results, folder: Path) -> list[str]:
     """Draw the plots and return the names of their files; a plot without samples is left out."""
-    folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for name, bench, plot in (
         ("throughput", "throughput", _throughput),
@@ -34,9 +41,15 @@ def draw(results: Results, folder: Path) -> list[str]:
     ):
         if set(results.adapters(bench)) & COLOURS.keys():
             figure = plot(results)
-            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+            save(figure, folder, name)
             drawn.append(name)
     return drawn
+
+
+def save(figure: Figure, folder: Path, name: str) -> None:
+    """Write a figure as SVG; the same results give the same file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
 
 
 def _figure(columns: int) -> tuple[Figure, Sequence[Any]]:

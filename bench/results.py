@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9, "p99.99": 99.99}
 SECOND = {"ms": 1e3, "us": 1e6}
 """A second in the units of latencies."""
 CURVE = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9)
@@ -104,6 +104,10 @@ class Results:
         wanted = (bench, adapter, case)
         return [sample for sample in self.samples if (sample.bench, sample.adapter, sample.case) == wanted]
 
+    def of_bench(self, bench: str) -> list[Sample]:
+        """Return the samples of one bench."""
+        return [sample for sample in self.samples if sample.bench == bench]
+
     def cases(self, bench: str) -> list[str]:
         """Return the cases in the order of measuring."""
         return list(dict.fromkeys(sample.case for sample in self.samples if sample.bench == bench))
@@ -138,14 +142,14 @@ class Results:
         return cls(**state)
 
 
-def latency_metrics(latencies_s: Sequence[float], unit: str = "ms") -> dict[str, float]:
-    """Return percentiles in ``unit``, a key of ``SECOND``, each only if a value lies beyond it."""
+def latency_metrics(latencies_s: Sequence[float], unit: str = "ms", *, beyond: int = 1) -> dict[str, float]:
+    """Return percentiles in ``unit``, a key of ``SECOND``, each only if at least ``beyond`` values lie beyond it."""
     values = np.asarray(latencies_s, dtype=np.float64) * SECOND[unit]
     if not len(values):
         return {}
     metrics = {"n": float(len(values)), f"max_{unit}": float(values.max())}
     for name, percent in PERCENTILES.items():
-        if len(values) * (100 - percent) >= 100:
+        if len(values) * (100 - percent) >= 100 * beyond:
             metrics[f"{name}_{unit}"] = float(np.percentile(values, percent))
     return metrics
 

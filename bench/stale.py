@@ -24,8 +24,18 @@ PAGES = {
     "benchmarks-crowd.md": "crowd.json",
     "benchmarks-hot.md": "hot.json",
     "benchmarks-spark.md": "spark.json",
+    "benchmarks-latency.md": "latency.json",
+    "benchmarks-reading.md": "reading.json",
 }
-"""The pages of figures, and the files in docs/benchmarks/ that they are drawn from."""
+"""The pages of figures, and the files in docs/benchmarks/ that they are drawn from.
+
+A page whose results are not there has not been measured yet.
+"""
+
+
+def measured(docs: Path = DOCS) -> dict[str, str]:
+    """Return the pages of ``PAGES`` that were measured: those whose results are there."""
+    return {page: source for page, source in PAGES.items() if (docs / "benchmarks" / source).exists()}
 
 
 def page_fault(text: str, results: Results) -> str:
@@ -55,12 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the pages")
     folder = parser.parse_args(arguments).docs
     status = 0
-    for page, source in PAGES.items():
+    for page, source in measured(folder).items():
         results = Results.load_from(folder / "benchmarks" / source)
         print(f"{page}: {results.measured_at} {age(results)}")
         if fault := page_fault((folder / page).read_text(), results):
             status = 1
             print(f"{page}: {fault}", file=sys.stderr)
+    for page in sorted(PAGES.keys() - measured(folder)):
+        print(f"{page}: not measured yet")
     return status
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench.comparison import compare, compare_all, quartiles
+from bench.comparison import compare, compare_all, compare_rounds, quartiles
+from bench.results import Results, Sample
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,25 @@ def test_one_pair_has_a_ratio_and_no_spread() -> None:
 def test_a_metric_that_a_side_lacks_in_one_round_is_left_out() -> None:
     pairs = [({"a": 1.0, "b": 2.0, "zero": 0.0}, {"a": 2.0, "b": 2.0, "zero": 1.0}), ({"a": 1.0}, {"a": 2.0, "b": 2.0})]
     assert [found.metric for found in compare_all(pairs)] == ["a"]
+
+
+def results(rates: dict[tuple[str, str], list[float]]) -> Results:
+    """Return results with so many rounds of each adapter and case."""
+    samples = [
+        Sample(adapter=adapter, bench="produce", case=case, round=number, metrics={"records_s": rate})
+        for (adapter, case), series in rates.items()
+        for number, rate in enumerate(series)
+    ]
+    return Results(command="", machine={}, plan={}, started="", samples=samples)
+
+
+def test_two_deployments_or_two_cases_are_compared_over_the_rounds_that_both_have() -> None:
+    found = results({("kafka", "a"): [10.0, 20.0, 90.0], ("bmq", "a"): [20.0, 20.0], ("bmq", "b"): [10.0]})
+    beside = compare_rounds(found, "produce", "records_s", before=("kafka", "a"), after=("bmq", "a"))
+    assert beside is not None
+    assert (beside.ratio, beside.before, beside.after) == (1.5, 15.0, 20.0)
+    cases = compare_rounds(found, "produce", "records_s", before=("bmq", "a"), after=("bmq", "b"))
+    assert cases is not None
+    assert cases.ratio == 0.5
+    assert compare_rounds(found, "produce", "seconds", before=("kafka", "a"), after=("bmq", "a")) is None
+    assert compare_rounds(found, "consume", "records_s", before=("kafka", "a"), after=("bmq", "a")) is None

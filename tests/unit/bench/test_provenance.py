@@ -9,7 +9,7 @@ import pytest
 
 from bench.provenance import UNKNOWN, commits_since, current_commit
 from bench.results import Results, Sample
-from bench.stale import age, page_fault
+from bench.stale import age, main, page_fault
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -121,3 +121,13 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     written.servers = {"kafka-1": "java kafka.Kafka"}
     written.save(tmp_path / "results.json")
     assert Results.load_from(tmp_path / "results.json") == written
+
+
+def test_a_page_that_was_not_measured_yet_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = results()
+    found.save(tmp_path / "benchmarks" / "kafka.json")
+    (tmp_path / "benchmarks-kafka.md").write_text(f"# Title\n\n{found.measured_at}\n")
+    assert main(["--docs", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "benchmarks-kafka.md: Measured at commit" in printed
+    assert "benchmarks-latency.md: not measured yet" in printed

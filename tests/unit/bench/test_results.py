@@ -20,5 +20,11 @@ def test_a_percentile_needs_a_value_beyond_it(count: int, known: list[str]) -> N
     assert [name.removesuffix("_us") for name in found if name not in ("n", "max_us")] == known
 
 
+def test_a_percentile_may_need_more_values_beyond_it() -> None:
+    found = latency_metrics([1.0] * 100_000, "us", beyond=10)
+    assert "p99.99_us" in found
+    assert "p99.99_us" not in latency_metrics([1.0] * 99_000, "us", beyond=10)
+
+
 def test_no_latencies_have_no_percentiles() -> None:
     assert latency_metrics([]) == {}

@@ -1,0 +1,54 @@
+"""The parts that pages of figures share: tables, numbers with their spread, ratios with their verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from bench.comparison import Comparison
+from bench.results import Spread
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def short(value: float) -> str:
+    """Return three digits, or a whole number from 1,000 on."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def number(spread: Spread | None) -> str:
+    """Return a median with its lowest and its highest round; "-" for none."""
+    if spread is None:
+        return "-"
+    shown = short(spread.middle)
+    return f"{shown} ({short(spread.low)} to {short(spread.high)})" if spread.low != spread.high else shown
+
+
+def ratio(found: Comparison) -> tuple[str, str, str]:
+    """Return the cells of a comparison: the ratio, its quartiles, the verdict."""
+    return f"**{found.ratio:.2f}**", f"{found.low:.2f} to {found.high:.2f}", found.verdict
+
+
+def ratio_cell(found: Comparison | None) -> str:
+    """Return a comparison in one cell; "-" for none."""
+    if found is None:
+        return "-"
+    middle, spread, verdict = ratio(found)
+    return f"{middle} ({spread}) {verdict}"
+
+
+def listed(properties: Mapping[str, str]) -> str:
+    """Return settings in one line."""
+    return " ".join(f"`{name}={value}`" for name, value in properties.items())
+
+
+def verdicts(found: Mapping[str, Comparison]) -> str:
+    """Return a list of what is better, equal and worse; the keys name what was compared."""
+    lines = []
+    for verdict in ("better", "equal", "WORSE"):
+        names = [name for name, comparison in found.items() if comparison.verdict == verdict]
+        lines.append(f"- {verdict}: {', '.join(names) or 'nothing'}")
+    return "\n".join(lines)

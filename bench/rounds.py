@@ -1,0 +1,163 @@
+"""A benchmark of deployments beside each other: started together, warmed up, measured in alternating rounds, drawn.
+
+``bench.latency`` and ``bench.reading`` are one ``Benchmark`` each, and have the same command line:
+
+    python -m bench.NAME [--quick] [--only ...] [--deployments ...] [--out docs] [--folder DIR] [--render]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from bench import provenance
+from bench.deployments import NAMES, REPLICATED_ENVIRONMENT, SITES, Deployment, start
+from bench.results import Results, Sample
+from bench.servers import BMQ_ENVIRONMENT, KAFKA_PROPERTIES
+from bench.warm_up import is_warm, ordered
+
+Note = Callable[[Sample], None]
+Throughput = Callable[[Deployment, int], Iterator[Sample]]
+"""A measurement of throughput, for the warm-up: the rate of each sample of producing is ``records_s``."""
+
+
+class RoundPlan(Protocol):
+    """Amounts of a run.  A dataclass: the results hold its fields."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that count."""
+
+    @property
+    def warm_rounds_most(self) -> int:
+        """The rounds of throughput at most, before any of these."""
+
+
+P = TypeVar("P", bound=RoundPlan)
+Measure = Callable[[Deployment, P, int], Iterator[Sample]]
+"""A measurement of one deployment in the round of this number; 0 is a round that does not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark(Generic[P]):
+    """A module ``bench.NAME``, with its page docs/benchmarks-NAME.md and results docs/benchmarks/NAME.json."""
+
+    name: str
+    description: str
+    full: P
+    quick: P
+    warm_up: Callable[[Deployment, P, int], Iterator[Sample]]
+    measurements: Mapping[str, Measure[P]]
+    write: Callable[[Results, Path], None]
+    clients: Callable[[P], Mapping[str, str]]
+    """The clients' settings, by what they measure."""
+
+
+def main(benchmark: Benchmark[P], arguments: Sequence[str] | None = None) -> int:
+    """Measure, write the page, and return the exit status."""
+    options = _parse(benchmark, arguments)
+    path = options.out / "benchmarks" / f"{benchmark.name}.json"
+    if not options.render:
+        _run(benchmark, options, sys.argv[1:] if arguments is None else arguments).save(path)
+    results = Results.load_from(path)
+    benchmark.write(results, options.out)
+    for failure in results.failures:
+        print(f"FAILED {failure}", file=sys.stderr)
+    return 1 if results.failures else 0
+
+
+def _parse(benchmark: Benchmark[P], arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"python -m bench.{benchmark.name}", description=benchmark.description)
+    parser.add_argument("--quick", action="store_true", help="tiny amounts: shows that everything works")
+    parser.add_argument("--only", default=",".join(benchmark.measurements), help="comma-separated measurements")
+    parser.add_argument("--deployments", default=",".join(SITES["replicas"]), help="comma-separated")
+    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
+    parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
+    parser.add_argument("--render", action="store_true", help="only write the page again")
+    options = parser.parse_args(arguments)
+    for what, given, known in (
+        ("measurement", options.only, benchmark.measurements),
+        ("deployment", options.deployments, NAMES),
+    ):
+        if unknown := set(given.split(",")) - set(known):
+            parser.error(f"unknown {what} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return options
+
+
+def _run(benchmark: Benchmark[P], options: argparse.Namespace, given: Sequence[str]) -> Results:
+    plan = benchmark.quick if options.quick else benchmark.full
+    settings = {"kafka": KAFKA_PROPERTIES, "bmq": REPLICATED_ENVIRONMENT | BMQ_ENVIRONMENT}
+    recorded = asdict(plan) | {"settings": settings, "clients": dict(benchmark.clients(plan))}
+    results = provenance.begin(f"bench.{benchmark.name}", given, recorded, options.folder)
+    wanted = [name for name in benchmark.measurements if name in options.only.split(",")]
+    begun = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        deployments = [
+            deployment
+            for name in options.deployments.split(",")
+            if (deployment := started(stack, name, options.folder, results)) is not None
+        ]
+        results.plan["warm_up"] = warm_up(
+            deployments, lambda each, number: benchmark.warm_up(each, plan, number), plan.warm_rounds_most, results
+        )
+        for number in range(plan.rounds + 1):
+            results.load.append(round(os.getloadavg()[0], 2))
+            note = results.samples.append if number else results.warm_up.append
+            for deployment in ordered(deployments, number):
+                for name in wanted:
+                    keep(results, deployment, name, benchmark.measurements[name](deployment, plan, number), note)
+    results.took_s = time.monotonic() - begun
+    return results
+
+
+def started(stack: contextlib.ExitStack, name: str, folder: Path | None, results: Results) -> Deployment | None:
+    """Start a deployment; one that does not start is a failure, and the others are measured without it."""
+    try:
+        deployment = stack.enter_context(start(name, folder))
+    except Exception as error:  # noqa: BLE001
+        results.failures.append(f"start of {name}: {error!r}")
+        print(results.failures[-1], file=sys.stderr, flush=True)
+        return None
+    provenance.note_servers(results, deployment.processes, deployment.name)
+    return deployment
+
+
+def warm_up(
+    deployments: Sequence[Deployment], throughput: Throughput, rounds_most: int, results: Results
+) -> dict[str, object]:
+    """Run rounds of throughput until no rate of producing rises; return how many, and whether that was reached."""
+    rates: dict[str, list[float]] = {}
+
+    def note(sample: Sample) -> None:
+        results.warm_up.append(sample)
+        if sample.bench == "produce":
+            rates.setdefault(f"{sample.adapter}, {sample.case}", []).append(sample.metrics["records_s"])
+
+    number = 0
+    while number < rounds_most and not is_warm(rates):
+        results.load.append(round(os.getloadavg()[0], 2))
+        for deployment in ordered(deployments, number):
+            keep(results, deployment, "warm-up", throughput(deployment, -number), note)
+        number += 1
+    return {"rounds": number, "is_warm": is_warm(rates)}
+
+
+def keep(results: Results, deployment: Deployment, bench: str, samples: Iterator[Sample], note: Note) -> None:
+    """Print and keep the samples.  A failure is a result too, and costs no other figure."""
+    try:
+        for sample in samples:
+            shown = "  ".join(f"{name}={value:.4g}" for name, value in sample.metrics.items())
+            print(f"round {sample.round}  {sample.adapter:9}  {sample.bench}, {sample.case}:  {shown}", flush=True)
+            note(sample)
+    except Exception as error:  # noqa: BLE001
+        results.failures.append(f"{bench} on {deployment.name}: {error!r}")
+        print(results.failures[-1], file=sys.stderr, flush=True)
