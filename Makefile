@@ -8,7 +8,7 @@ DOCKER ?= docker
 export PYTHONDONTWRITEBYTECODE =
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-cluster bench-smoke bench-spark hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-cluster bench-smoke bench-spark bench-limits hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench-cluster  measure lost brokers, 10,000 partitions and hot ones, and draw docs/benchmarks-failover.md, -crowd, -hot"
 	@echo "make bench-smoke  in a minute: does a produce or a fetch cost more than it did? beside a fixed reference loop"
 	@echo "make bench-spark  measure Spark over segments beside its own Kafka source, into docs/benchmarks-spark.md"
+	@echo "make bench-limits  measure BMQ's share of what bare HDFS clients and the kernel can do, into docs/benchmarks-limits.md"
 	@echo "make hdfs-up    a development HDFS on this machine; make hdfs-down stops it"
 	@echo "make etcd-up    a development etcd on this machine; make etcd-down stops it"
 	@echo "make proto      message code from storage/hdfs/messages.proto and meta/etcd/messages.proto"
@@ -131,6 +132,9 @@ bench-cluster: setup hdfs-jars etcd clients
 
 bench-spark: setup hdfs-jars clients
 	$(BIN)/python -m bench.spark
+
+bench-limits: setup hdfs-jars etcd clients
+	$(BIN)/python -m bench.limits
 
 hdfs-up: hdfs-jars
 	$(BIN)/python -m tests.services.hdfs up

@@ -70,6 +70,10 @@ class Deployment:
     metrics_urls: Sequence[str] = ()
     """Addresses of its processes' own counters; Kafka has them in JMX only."""
     datanodes: Sequence[DataNode] = ()
+    servers: Mapping[int, BmqServer] = field(default_factory=dict)
+    """Each ``bmq serve`` by its node id."""
+    hdfs: HdfsCluster | None = None
+    etcd: EtcdCluster | None = None
 
     @property
     def processes(self) -> list[ServiceProcess]:
@@ -104,15 +108,18 @@ class Deployment:
 
 
 @contextlib.contextmanager
-def start(name: str, parent: Path | None = None) -> Iterator[Deployment]:
-    """Start a deployment of ``SITES``, its data in a folder of ``parent``, and stop it at the end."""
+def start(name: str, parent: Path | None = None, *, hdfs: HdfsCluster | None = None) -> Iterator[Deployment]:
+    """Start a deployment of ``SITES``, its data in a folder of ``parent``, and stop it at the end.
+
+    ``hdfs``: one that runs, to be used instead of an own one; the deployment has a folder of its own there.
+    """
     folder = Path(tempfile.mkdtemp(prefix=f"bmq-bench-{name}-", dir=parent))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         if name.startswith("kafka-"):
             yield _kafka(stack, name, folder)
         else:
-            yield _bmq(stack, name, folder)
+            yield _bmq(stack, name, folder, hdfs)
 
 
 def _kafka(stack: contextlib.ExitStack, name: str, folder: Path) -> Deployment:
@@ -136,19 +143,27 @@ def _kafka(stack: contextlib.ExitStack, name: str, folder: Path) -> Deployment:
     )  # fmt: skip
 
 
-def _bmq(stack: contextlib.ExitStack, name: str, folder: Path) -> Deployment:
-    root, meta, environment, nodes = (folder / "root").as_uri(), None, BMQ_ENVIRONMENT, 1
+@contextlib.contextmanager
+def start_hdfs(folder: Path) -> Iterator[HdfsCluster]:
+    """Start the HDFS of a deployment, its data in ``folder``, and stop it at the end."""
+    with HdfsCluster(datanodes=DATANODES, java_options=JAVA_OPTIONS, folder=folder) as hdfs:
+        yield hdfs
+
+
+def _bmq(stack: contextlib.ExitStack, name: str, folder: Path, hdfs: HdfsCluster | None) -> Deployment:
+    root, environment, nodes = (folder / "root").as_uri(), BMQ_ENVIRONMENT, 1
+    etcd: EtcdCluster | None = None
     outside: dict[str, Sequence[ServiceProcess]] = {}
     datanodes: Sequence[DataNode] = ()
     if name != "bmq-local":
-        hdfs = HdfsCluster(datanodes=DATANODES, java_options=JAVA_OPTIONS, folder=folder / "hdfs")
-        stack.enter_context(hdfs)
-        root, environment = f"{hdfs.root}/bench", REPLICATED_ENVIRONMENT
+        hdfs = hdfs or stack.enter_context(start_hdfs(folder / "hdfs"))
+        root, environment = f"{hdfs.root}/{name}", REPLICATED_ENVIRONMENT
         outside[HDFS], datanodes = hdfs.processes, hdfs.datanodes
     if name == "bmq-3":
         etcd = stack.enter_context(EtcdCluster(members=NODES, folder=folder / "etcd", arguments=ETCD_ARGUMENTS))
-        meta, nodes = etcd.url, NODES
+        nodes = NODES
         outside[ETCD] = etcd.members
+    meta = None if etcd is None else etcd.url
     servers = {}
     for node in range(nodes):
         home = folder / f"bmq-{node}"
@@ -168,6 +183,9 @@ def _bmq(stack: contextlib.ExitStack, name: str, folder: Path) -> Deployment:
         folder=folder,
         metrics_urls=[f"{server.http}/metrics" for server in servers.values()],
         datanodes=datanodes,
+        servers=servers,
+        hdfs=hdfs,
+        etcd=etcd,
     )
 
 

@@ -22,6 +22,8 @@ DEPLOYMENTS = {
     "bmq-hdfs": ("#009e73", "^"),
 }
 """Colours and markers of deployments: those of Okabe and Ito, which colour-blind people tell apart."""
+PARTS = ("#0072b2", "#cc79a7", "#e69f00", "#009e73", "#56b4e9", "#d55e00", "#999999")
+"""Colours of the lines or the parts of one figure: theirs as well."""
 AIM_MB_S, AIM_LATENCY_MS, AIM_CPU_S_GB = 140.0, 1.0, 1.5
 _AIM = {"color": "#555555", "linestyle": "--", "linewidth": 1}
 

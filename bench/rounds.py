@@ -24,8 +24,19 @@ from bench.servers import BMQ_ENVIRONMENT, KAFKA_PROPERTIES
 from bench.warm_up import is_warm, ordered
 
 Note = Callable[[Sample], None]
-Throughput = Callable[[Deployment, int], Iterator[Sample]]
-"""A measurement of throughput, for the warm-up: the rate of each sample of producing is ``records_s``."""
+
+
+class Named(Protocol):
+    """One of the sides of a comparison: a deployment, or another writer of the same bytes."""
+
+    @property
+    def name(self) -> str:
+        """The adapter of its samples."""
+
+
+N = TypeVar("N", bound=Named)
+Throughput = Callable[[N, int], Iterator[Sample]]
+"""A measurement of throughput, for the warm-up."""
 
 
 class RoundPlan(Protocol):
@@ -132,26 +143,35 @@ def started(stack: contextlib.ExitStack, name: str, folder: Path | None, results
 
 
 def warm_up(
-    deployments: Sequence[Deployment], throughput: Throughput, rounds_most: int, results: Results
+    sides: Sequence[N],
+    throughput: Throughput[N],
+    rounds_most: int,
+    results: Results,
+    *,
+    bench: str = "produce",
+    metric: str = "records_s",
 ) -> dict[str, object]:
-    """Run rounds of throughput until no rate of producing rises; return how many, and whether that was reached."""
+    """Run rounds of throughput until no rate rises; return how many, and whether that was reached.
+
+    The rates are ``metric`` of the samples of ``bench``.
+    """
     rates: dict[str, list[float]] = {}
 
     def note(sample: Sample) -> None:
         results.warm_up.append(sample)
-        if sample.bench == "produce":
-            rates.setdefault(f"{sample.adapter}, {sample.case}", []).append(sample.metrics["records_s"])
+        if sample.bench == bench:
+            rates.setdefault(f"{sample.adapter}, {sample.case}", []).append(sample.metrics[metric])
 
     number = 0
     while number < rounds_most and not is_warm(rates):
         results.load.append(round(os.getloadavg()[0], 2))
-        for deployment in ordered(deployments, number):
-            keep(results, deployment, "warm-up", throughput(deployment, -number), note)
+        for side in ordered(sides, number):
+            keep(results, side, "warm-up", throughput(side, -number), note)
         number += 1
     return {"rounds": number, "is_warm": is_warm(rates)}
 
 
-def keep(results: Results, deployment: Deployment, bench: str, samples: Iterator[Sample], note: Note) -> None:
+def keep(results: Results, side: Named, bench: str, samples: Iterator[Sample], note: Note) -> None:
     """Print and keep the samples.  A failure is a result too, and costs no other figure."""
     try:
         for sample in samples:
@@ -159,5 +179,5 @@ def keep(results: Results, deployment: Deployment, bench: str, samples: Iterator
             print(f"round {sample.round}  {sample.adapter:9}  {sample.bench}, {sample.case}:  {shown}", flush=True)
             note(sample)
     except Exception as error:  # noqa: BLE001
-        results.failures.append(f"{bench} on {deployment.name}: {error!r}")
+        results.failures.append(f"{bench} on {side.name}: {error!r}")
         print(results.failures[-1], file=sys.stderr, flush=True)

@@ -26,6 +26,7 @@ PAGES = {
     "benchmarks-spark.md": "spark.json",
     "benchmarks-latency.md": "latency.json",
     "benchmarks-reading.md": "reading.json",
+    "benchmarks-limits.md": "limits.json",
 }
 """The pages of figures, and the files in docs/benchmarks/ that they are drawn from.
 

@@ -10,6 +10,7 @@ RISE_MAX = 0.1
 """A rate that is higher than the best before it by more than this share still rises."""
 ROUNDS_LEAST = 2
 ROUNDS_MOST = 8
+PERMUTED_MOST = 3
 T = TypeVar("T")
 
 
@@ -27,6 +28,14 @@ def is_warm(
 
 
 def ordered(servers: Sequence[T], number: int) -> Sequence[T]:
-    """Return the servers in the order of this round: rounds go through all orders, so none has a place of its own."""
+    """Return the servers in the order of this round, so that none has a place of its own.
+
+    Rounds go through all orders of a few servers.  More than ``PERMUTED_MOST`` begin one further in every second
+    round, and go the other way around in those between.
+    """
+    if len(servers) > PERMUTED_MOST:
+        first = number // 2 % len(servers)
+        turned = [*servers[first:], *servers[:first]]
+        return turned[::-1] if number % 2 else turned
     orders = list(permutations(servers))
     return orders[number % len(orders)]

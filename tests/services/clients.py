@@ -58,15 +58,21 @@ def java_program() -> list[str]:
     source = SOURCES / "java"
     libraries = class_path()
 
+    folder = java_classes("java", source, libraries)
+    command = java_command(heap_mb=JAVA_HEAP_MB, log_level="WARN")
+    command[command.index(libraries)] = f"{folder}:{libraries}"
+    return [*command, "Driver"]
+
+
+def java_classes(name: str, source: Path, libraries: str) -> Path:
+    """Return the folder with the compiled classes of the Java files in `source`; `libraries` is their class path."""
+
     def build(folder: Path) -> None:
         if shutil.which("javac") is None:
             jars.require_packages(["openjdk-17-jdk-headless"])
         _run(["javac", "-cp", libraries, "-d", str(folder), *map(str, source.glob("*.java"))], cwd=folder)
 
-    folder = _built("java", source, build)
-    command = java_command(heap_mb=JAVA_HEAP_MB, log_level="WARN")
-    command[command.index(libraries)] = f"{folder}:{libraries}"
-    return [*command, "Driver"]
+    return _built(name, source, build)
 
 
 def _built(name: str, source: Path, build: Callable[[Path], None]) -> Path:

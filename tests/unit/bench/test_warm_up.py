@@ -34,7 +34,7 @@ def test_more_rounds_can_be_asked_for() -> None:
     assert is_warm({"kafka": [60.0, 60.0, 60.0]}, rounds_least=3)
 
 
-@pytest.mark.parametrize(("servers", "rounds"), [("ab", 2), ("abc", 6)])
+@pytest.mark.parametrize(("servers", "rounds"), [("ab", 2), ("abc", 6), ("abcd", 8), ("abcdefghij", 20)])
 def test_each_server_is_as_often_in_each_place(servers: str, rounds: int) -> None:
     places = Counter((place, name) for number in range(rounds) for place, name in enumerate(ordered(servers, number)))
     assert len(places) == len(servers) ** 2
