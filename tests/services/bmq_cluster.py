@@ -1,7 +1,8 @@
-"""A cluster of `bmq serve` processes, one role each, whose members come, go and break while clients work.
+"""A cluster of `bmq serve` processes, one role each or all, whose members come, go and break while clients work.
 
-A member is known by its name: "proxy-0", "broker-1".  Started again it is another member to the cluster, on the same
-addresses.  What stands in etcd is read from etcd itself, over its gateway, and not asked of a member that may be dead.
+A member is known by its name: "proxy-0", "broker-1", "node-2" with all roles.  Started again it is another member to
+the cluster, on the same addresses.  What stands in etcd is read from etcd itself, over its gateway, and not asked of a
+member that may be dead.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ HTTP_TIMEOUT_S = 10.0
 # Calls stay on this machine, whatever proxy the environment names.
 _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 PROXY, BROKER, CONTROLLER, COORDINATOR = "proxy", "broker", "controller", "coordinator"
+NODE = "node"
+"""The first part of the name of a member with all roles."""
 
 
 class BmqCluster:
@@ -54,6 +57,7 @@ class BmqCluster:
         brokers: int = 3,
         controllers: int = 2,
         coordinators: int = 2,
+        nodes: int = 0,
         environment: Mapping[str, str] | None = None,
         network: Network | None = None,
         folder: Path | None = None,
@@ -72,6 +76,7 @@ class BmqCluster:
             (BROKER, brokers),
             (COORDINATOR, coordinators),
             (PROXY, proxies),
+            (NODE, nodes),
         ):
             for _ in range(count):
                 self._make(role)
@@ -98,7 +103,7 @@ class BmqCluster:
 
     def names(self, role: str) -> list[str]:
         """Return the names of the members with this role, in the order in which they were added."""
-        return [name for name in self.members if name.startswith(role)]
+        return [name for name in self.members if name.startswith((role, NODE))]
 
     @property
     def processes(self) -> list[ServiceProcess]:
@@ -195,6 +200,10 @@ class BmqCluster:
         """Restart all of these members at once, with SIGTERM."""
         self.stop_politely(*names)
         self.start_again(*names)
+
+    def machine(self, name: str) -> Machine | None:
+        """Return the machine of this member; None without a network."""
+        return self._machines.get(name)
 
     def pause(self, name: str) -> None:
         """Send SIGSTOP."""
@@ -352,8 +361,8 @@ class BmqCluster:
     def _make(self, role: str) -> str:
         number = self._counts.get(role, 0)
         self._counts[role] = number + 1
-        name, arguments = f"{role}-{number}", ["--roles", role]
-        if role == PROXY:
+        name, arguments = f"{role}-{number}", [] if role == NODE else ["--roles", role]
+        if role in (PROXY, NODE):
             arguments += ["--node-id", str(number)]
         machine = None
         if self._network is not None:

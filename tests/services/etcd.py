@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.services.etcd_binary import binary
+from tests.services.netns import Machine, Network
 from tests.services.processes import NotReady, ServiceProcess, free_ports, tail, wait_for
 
 HOST = "127.0.0.1"
@@ -50,8 +51,8 @@ class TlsFiles:
 class EtcdCluster:
     """One etcd: start it, break it, heal it, stop it.
 
-    `folder` holds data and logs; without one it is a new temporary folder.  `arguments` go to every member.  The
-    cluster dies with this process unless it is detached.
+    `folder` holds data and logs; without one it is a new temporary folder.  `arguments` go to every member.  With a
+    `network` each member is a machine of its own on it.  The cluster dies with this process unless it is detached.
     """
 
     def __init__(
@@ -64,11 +65,15 @@ class EtcdCluster:
         tls: TlsFiles | None = None,
         is_detached: bool = False,
         host: str = HOST,
+        network: Network | None = None,
     ) -> None:
         self.host = host
+        self.machines: dict[int, Machine] = {}
         self.folder = folder or Path(tempfile.mkdtemp(prefix="bmq-etcd-"))
         free = free_ports(2 * members) if ports is None else []
         self.ports = ports or [MemberPorts(free[2 * i], free[2 * i + 1]) for i in range(members)]
+        if network is not None:
+            self.machines = {index: network.machine(f"etcd-{index}") for index in range(len(self.ports))}
         self.tls = tls
         self._token = ""  # root's, once there is authentication
         self._program = binary()
@@ -89,7 +94,11 @@ class EtcdCluster:
 
     @property
     def endpoints(self) -> list[str]:
-        return [f"{self.host}:{ports.client}" for ports in self.ports]
+        return [f"{self.host_of(index)}:{ports.client}" for index, ports in enumerate(self.ports)]
+
+    def host_of(self, index: int) -> str:
+        """Return the address of this member."""
+        return self.machines[index].host if index in self.machines else self.host
 
     @property
     def url(self) -> str:
@@ -277,10 +286,12 @@ class EtcdCluster:
     def _process(self, index: int, *, is_detached: bool) -> ServiceProcess:
         scheme = "http" if self.tls is None else "https"
         name, ports = f"etcd-{index}", self.ports[index]
-        client, peer = f"{scheme}://{self.host}:{ports.client}", f"http://{self.host}:{ports.peer}"
-        everybody = ",".join(f"etcd-{i}=http://{self.host}:{other.peer}" for i, other in enumerate(self.ports))
+        host = self.host_of(index)
+        client, peer = f"{scheme}://{host}:{ports.client}", f"http://{host}:{ports.peer}"
+        everybody = ",".join(f"etcd-{i}=http://{self.host_of(i)}:{other.peer}" for i, other in enumerate(self.ports))
+        prefix = self.machines[index].prefix if index in self.machines else ()
         command = [
-            str(self._program), "--name", name, "--data-dir", str(self.folder / "data" / name),
+            *prefix, str(self._program), "--name", name, "--data-dir", str(self.folder / "data" / name),
             "--listen-client-urls", client, "--advertise-client-urls", client,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", everybody,
             "--heartbeat-interval", str(HEARTBEAT_MS), "--election-timeout", str(ELECTION_MS),

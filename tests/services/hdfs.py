@@ -13,12 +13,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from tests.services import ha_admin, jars
 from tests.services.hdfs_config import HOST, Topology, choose_topology, write_conf
 from tests.services.hdfs_nodes import Block, DataNode, blocks_of, jmx
+from tests.services.netns import Machine, Network
 from tests.services.processes import NotReady, ServiceProcess, tail, wait_for
 
 START_TIMEOUT_S = 180.0  # 10 s on an idle machine; a loaded one must not fail tests for being slow
@@ -36,7 +38,8 @@ class HdfsCluster:
     """One HDFS: start it, break it, heal it, stop it.
 
     `properties` override the settings of every node. `folder` holds data, logs and configuration; without one it is a
-    new temporary folder. The cluster dies with this process unless it is detached.
+    new temporary folder. With a `network` the NameNode and each datanode are machines of their own on it. The cluster
+    dies with this process unless it is detached.
     """
 
     def __init__(
@@ -53,13 +56,21 @@ class HdfsCluster:
         is_detached: bool = False,
         topology: Topology | None = None,
         host: str = HOST,
+        network: Network | None = None,
     ) -> None:
+        assert network is None or (topology is None and not is_ha), "a network is for one NameNode, chosen here"
         self.class_path = jars.class_path()
         self.folder = folder or Path(tempfile.mkdtemp(prefix="bmq-hdfs-"))
         self.properties = dict(properties or {})
         self.topology = topology or choose_topology(
             datanodes=datanodes, is_ha=is_ha, namenode_port=namenode_port, host=host
         )
+        self.machines: dict[str, Machine] = {}
+        if network is not None:
+            names = ["namenode-0", *(f"datanode-{i}" for i in range(datanodes))]
+            self.machines = {name: network.machine(name) for name in names}
+            hosts = [self.machines[name].host for name in names]
+            self.topology = replace(self.topology, host=hosts[0], datanode_hosts=hosts[1:])
         self._java_options = list(java_options)
         self._is_detached = is_detached
         self._chosen = 0  # the NameNode that was made active last
@@ -71,7 +82,7 @@ class HdfsCluster:
         self.datanodes = [
             DataNode(
                 self._process(f"datanode-{i}", DATANODE_CLASS, datanode_heap_mb),
-                self.topology.host,
+                self.topology.datanode_host(i),
                 ports,
                 self._data_dir(f"datanode-{i}"),
             )
@@ -304,6 +315,16 @@ class HdfsCluster:
         status = self._namenode_jmx(index, "NameNodeStatus")
         return None if status is None else str(status.get("State"))
 
+    def blocks_short_of_copies(self) -> int | None:
+        """Return how many whole blocks have fewer copies than wanted; None while the NameNode does not say.
+
+        A block that is still written does not count.
+        """
+        active = self._find_active()
+        state = None if active is None else self._namenode_jmx(active, "FSNamesystem")
+        found = None if state is None else state.get("UnderReplicatedBlocks")
+        return None if found is None else int(found)
+
     def is_safe_mode(self) -> bool:
         """Return whether the active NameNode refuses changes; true if there is none."""
         active = self._find_active()
@@ -318,8 +339,9 @@ class HdfsCluster:
     def _process(self, name: str, java_class: str, heap_mb: int) -> ServiceProcess:
         scratch = self.folder / "tmp" / name  # a killed Jetty leaves its web application unpacked
         scratch.mkdir(parents=True, exist_ok=True)
+        prefix = self.machines[name].prefix if name in self.machines else ()
         command = [
-            "java", f"-Xmx{heap_mb}m", *self._java_options, f"-Djava.io.tmpdir={scratch}",
+            *prefix, "java", f"-Xmx{heap_mb}m", *self._java_options, f"-Djava.io.tmpdir={scratch}",
             "-cp", f"{self.folder / 'conf' / name}:{self.class_path}", java_class,
         ]  # fmt: skip
         return ServiceProcess(name, command, log=self.log_folder / f"{name}.log", is_detached=self._is_detached)

@@ -1,7 +1,7 @@
 """Settings of the development HDFS, and the files in which each of its processes reads them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 from xml.sax.saxutils import escape
@@ -77,6 +77,8 @@ class Topology:
     datanodes: list[DataNodePorts]
     journal: JournalNodePorts | None
     host: str = HOST
+    datanode_hosts: list[str] = field(default_factory=list)
+    """The address of each datanode; empty if all of them have ``host``."""
 
     @property
     def is_ha(self) -> bool:
@@ -107,7 +109,6 @@ class Topology:
         """Return the settings that all processes of the cluster share; a node's own settings are added to them."""
         settings = {
             **SETTINGS,
-            "dfs.datanode.hostname": self.host,
             **self.client_settings(),
             "hadoop.tmp.dir": str(folder / "tmp"),
         }
@@ -122,13 +123,18 @@ class Topology:
         return settings
 
     def datanode_settings(self, index: int, data: Path) -> dict[str, str]:
-        ports = self.datanodes[index]
+        host, ports = self.datanode_host(index), self.datanodes[index]
         return {
+            "dfs.datanode.hostname": host,
             "dfs.datanode.data.dir": f"file://{data}",
-            "dfs.datanode.address": f"{self.host}:{ports.xfer}",
-            "dfs.datanode.ipc.address": f"{self.host}:{ports.ipc}",
-            "dfs.datanode.http.address": f"{self.host}:{ports.http}",
+            "dfs.datanode.address": f"{host}:{ports.xfer}",
+            "dfs.datanode.ipc.address": f"{host}:{ports.ipc}",
+            "dfs.datanode.http.address": f"{host}:{ports.http}",
         }
+
+    def datanode_host(self, index: int) -> str:
+        """Return the address of this datanode."""
+        return self.datanode_hosts[index] if self.datanode_hosts else self.host
 
     def journal_settings(self, data: Path) -> dict[str, str]:
         assert self.journal is not None
@@ -148,6 +154,7 @@ class Topology:
             datanodes=[DataNodePorts(**ports) for ports in state["datanodes"]],
             journal=JournalNodePorts(**state["journal"]) if state["journal"] else None,
             host=state.get("host", HOST),
+            datanode_hosts=state.get("datanode_hosts", []),
         )
 
 

@@ -21,6 +21,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.services import jars
+from tests.services.netns import Machine, Network
 from tests.services.processes import NotReady, ServiceProcess, free_ports, tail, wait_for
 
 KAFKA_VERSION = "4.3.1"  # the newest on Maven Central whose broker and tools are both there
@@ -59,8 +60,9 @@ class KafkaCluster:
     """One Apache Kafka: start it, kill and restart nodes, stop it.
 
     `nodes` brokers with as many replicas of internal topics (three at most), and of new topics; `min.insync.replicas`
-    is 2 from three nodes on. `controllers` of 0 makes every node a controller as well. `properties` override the
-    settings of every node.
+    is 2 from three nodes on. `controllers` of 0 makes every node a controller as well. `spares` are further brokers,
+    which are no controllers, do not start with the others, and are not in `bootstrap`. `properties` override the
+    settings of every node. With a `network` each node is a machine of its own on it.
     """
 
     def __init__(
@@ -68,27 +70,34 @@ class KafkaCluster:
         *,
         nodes: int = 1,
         controllers: int = 0,
+        spares: int = 0,
         properties: Mapping[str, str] | None = None,
         heap_mb: int = 512,
         java_options: Sequence[str] = QUICK_JAVA,
         folder: Path | None = None,
+        network: Network | None = None,
     ) -> None:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="bmq-kafka-"))
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self.node_ids = list(range(1, nodes + 1))
+        self.spare_ids = list(range(nodes + 1, nodes + 1 + spares))
         controller_ids = list(range(101, 101 + controllers)) or self.node_ids
-        ports = iter(free_ports(nodes + len(controller_ids)))
-        self.ports = {node: next(ports) for node in self.node_ids}
+        ports = iter(free_ports(nodes + spares + len(controller_ids)))
+        self.ports = {node: next(ports) for node in (*self.node_ids, *self.spare_ids)}
         self._controller_ports = {node: next(ports) for node in controller_ids}
+        self.numbers = sorted({*controller_ids, *self.ports}, reverse=True)
+        self.machines: dict[int, Machine] = {}
+        if network is not None:
+            self.machines = {node: network.machine(f"kafka-{node}") for node in self.numbers}
         self._properties = dict(properties or {})
         java = java_command(heap_mb=heap_mb, options=java_options)
         self._nodes = {
             node: ServiceProcess(
                 f"kafka-{node}",
-                [*java, "kafka.Kafka", str(self._settings_path(node))],
+                [*self._prefix(node), *java, "kafka.Kafka", str(self._settings_path(node))],
                 log=self.log_folder / f"kafka-{node}.log",
             )
-            for node in sorted({*controller_ids, *self.node_ids}, reverse=True)
+            for node in self.numbers
         }
 
     def __repr__(self) -> str:
@@ -106,7 +115,15 @@ class KafkaCluster:
     @property
     def bootstrap(self) -> str:
         """`host:port,…` of the brokers."""
-        return ",".join(f"{HOST}:{port}" for port in self.ports.values())
+        return ",".join(self.address(node) for node in self.node_ids)
+
+    def address(self, node: int) -> str:
+        """Return `host:port` of this broker, for clients."""
+        return f"{self.host_of(node)}:{self.ports[node]}"
+
+    def host_of(self, node: int) -> str:
+        """Return the address of this node."""
+        return self.machines[node].host if node in self.machines else HOST
 
     @property
     def log_folder(self) -> Path:
@@ -133,11 +150,12 @@ class KafkaCluster:
     # --- start and stop ---
 
     def start(self) -> None:
-        """Format the storage and start every node; return when all brokers can be used."""
+        """Format the storage and start every node but the spares; return when all brokers can be used."""
         try:
             self._format()
-            for process in self.processes:
-                process.start()
+            for node, process in self._nodes.items():
+                if node not in self.spare_ids:
+                    process.start()
             self.wait_ready()
         except BaseException:
             self.stop(keep_logs=True)
@@ -169,8 +187,8 @@ class KafkaCluster:
 
     def wait_ready(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until every broker that runs answers, and knows of all the others."""
-        running = [node for node in self.node_ids if self._nodes[node].is_running]
-        admins = [AdminClient({"bootstrap.servers": f"{HOST}:{self.ports[node]}", "log_level": 0}) for node in running]
+        running = [node for node in self.ports if self._nodes[node].is_running]
+        admins = [AdminClient({"bootstrap.servers": self.address(node), "log_level": 0}) for node in running]
 
         def is_ready() -> bool:
             for node in running:
@@ -184,6 +202,9 @@ class KafkaCluster:
 
     # --- within ---
 
+    def _prefix(self, node: int) -> tuple[str, ...]:
+        return self.machines[node].prefix if node in self.machines else ()
+
     def _settings_path(self, node: int) -> Path:
         return self.folder / "conf" / f"kafka-{node}.properties"
 
@@ -192,15 +213,16 @@ class KafkaCluster:
         roles, listeners, advertised = [], [], []
         if node in self.ports:
             roles.append("broker")
-            listeners.append(f"PLAINTEXT://{HOST}:{self.ports[node]}")
+            listeners.append(f"PLAINTEXT://{self.address(node)}")
             advertised.append(listeners[-1])
         if node in self._controller_ports:
             roles.append("controller")
-            listeners.append(f"CONTROLLER://{HOST}:{self._controller_ports[node]}")
+            listeners.append(f"CONTROLLER://{self.host_of(node)}:{self._controller_ports[node]}")
+        voters = ",".join(f"{n}@{self.host_of(n)}:{port}" for n, port in self._controller_ports.items())
         settings = {
             "process.roles": ",".join(roles),
             "node.id": str(node),
-            "controller.quorum.voters": ",".join(f"{n}@{HOST}:{port}" for n, port in self._controller_ports.items()),
+            "controller.quorum.voters": voters,
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join(listeners),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",

@@ -48,6 +48,8 @@ class Machine:
     name: str
     namespace: str
     host: str
+    link: str = ""
+    """The bridge's end of its cable."""
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -63,6 +65,14 @@ class Machine:
     def restore(self, host: str) -> None:
         """Undo ``cut``."""
         _ip("-n", self.namespace, "route", "del", f"{host}/32", "dev", "lo")
+
+    def unplug(self) -> None:
+        """Pull its cable: nothing reaches it or leaves it any more, and no peer is told."""
+        _ip("link", "set", self.link, "down")
+
+    def plug_in(self) -> None:
+        """Undo ``unplug``."""
+        _ip("link", "set", self.link, "up")
 
 
 class Network:
@@ -109,8 +119,9 @@ class Network:
         """Add a new machine to the bridge and return it."""
         number = len(self._machines)
         host = f"{self._subnet}.{len(self.hosts) + 1 + number}"
-        machine = Machine(name, f"{self._name}-{name}", host)
-        outside, inside = f"{self._name}.{number}", ("-n", machine.namespace)
+        outside = f"{self._name}.{number}"
+        machine = Machine(name, f"{self._name}-{name}", host, outside)
+        inside = ("-n", machine.namespace)
         _ip("netns", "add", machine.namespace)
         self._machines.append(machine)
         _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", machine.namespace)
