@@ -27,9 +27,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench import crowd_report, provenance
-from bench.ack_meter import AckMeter
 from bench.results import Results, Sample
 from bench.roots import DATANODES, JAVA_OPTIONS
+from bench.stream import Stream, middle_and_longest
 from tests.services.bmq_cluster import BROKER, BmqCluster
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
@@ -37,6 +37,8 @@ from tests.services.processes import ServiceProcess, wait_for
 
 WATCHED = "watched"
 WATCHED_PARTITIONS = 24
+WATCHED_EVERY_MS = 25.0
+CLIENT_TIMEOUT_MS = 2000
 CHECK_S = 0.5
 """Seconds between checks of the owners: each reads all of etcd, half a second of processor time for 10,000
 partitions."""
@@ -126,16 +128,17 @@ def measure(cluster: BmqCluster, etcd: EtcdCluster, plan: Plan) -> Iterator[tupl
         yield f"{rate:,} records/s", _under_load(cluster, etcd, names, plan, rate)
     yield "idle after load", _idle(cluster, etcd, plan.idle_s)
 
-    meter = AckMeter(cluster.bootstrap, WATCHED, WATCHED_PARTITIONS)
-    meter.start()
-    for case, act in (("kill -9 of a broker", cluster.kill), ("polite stop of a broker", cluster.stop_politely)):
-        victim = cluster.busiest(BROKER)
-        yield case, _moved(cluster, meter, partial(act, victim), partial(cluster.is_gone, victim))
-        yield (
-            f"it comes back after {case.split(' of ')[0]}",
-            _moved(cluster, meter, partial(_return, cluster, victim), partial(cluster.has_some, victim)),
-        )
-    meter.finish()
+    with Stream(
+        cluster.bootstrap, WATCHED, WATCHED_PARTITIONS, every_ms=WATCHED_EVERY_MS, timeout_ms=CLIENT_TIMEOUT_MS,
+        group="watchers",
+    ) as stream:  # fmt: skip
+        for case, act in (("kill -9 of a broker", cluster.kill), ("polite stop of a broker", cluster.stop_politely)):
+            victim = cluster.busiest(BROKER)
+            yield case, _moved(cluster, stream, partial(act, victim), partial(cluster.is_gone, victim))
+            yield (
+                f"it comes back after {case.split(' of ')[0]}",
+                _moved(cluster, stream, partial(_return, cluster, victim), partial(cluster.has_some, victim)),
+            )
 
 
 def _return(cluster: BmqCluster, name: str) -> None:
@@ -144,27 +147,27 @@ def _return(cluster: BmqCluster, name: str) -> None:
 
 
 def _moved(
-    cluster: BmqCluster, meter: AckMeter, act: Callable[[], object], is_done: Callable[[], bool]
+    cluster: BmqCluster, stream: Stream, act: Callable[[], object], is_done: Callable[[], bool]
 ) -> dict[str, float]:
     """Measure the time until every partition is with its new broker, and the pauses of the watched topic's clients."""
-    meter.wait_acked()
+    stream.wait_flowing(1.0)
     before, began = cluster.owners(), time.monotonic()
     act()
     acted_s = time.monotonic() - began
-    meter.wait_acked()  # before the first check: a check would take the processor from what is measured
+    stream.wait_flowing(1.0)  # before the first check: a check would take the processor from what is measured
     wait_for(is_done, "all with their owners", timeout_s=600, interval_s=CHECK_S)
     owned_s = time.monotonic() - began
     after = cluster.owners()
     moved = sum(after[key] != owner for key, owner in before.items())
     if not moved:
         raise AssertionError("nothing moved: this measured nothing")
-    pauses = sorted(meter.pauses_ms(began))
+    pause_ms, pause_max_ms = middle_and_longest(stream.waits_ms(began)["produce"])
     return {
         "acted_s": acted_s,
         "owned_s": owned_s,
         "moved": moved,
-        "pause_ms": pauses[len(pauses) // 2],
-        "pause_max_ms": pauses[-1],
+        "pause_ms": pause_ms,
+        "pause_max_ms": pause_max_ms,
     }
 
 

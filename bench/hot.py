@@ -23,7 +23,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from bench import hot_report, provenance
-from bench.failover_sites import NAMES, Site, open_site
+from bench.hot_sites import NAMES, Site, open_site
 from bench.results import Results, Sample
 
 PARTITIONS = 4
