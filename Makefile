@@ -8,7 +8,7 @@ DOCKER ?= docker
 export PYTHONDONTWRITEBYTECODE =
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-cluster bench-smoke bench-spark bench-limits hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -33,6 +33,8 @@ help:
 	@echo "make bench-smoke  in a minute: does a produce or a fetch cost more than it did? beside a fixed reference loop"
 	@echo "make bench-spark  measure Spark over segments beside its own Kafka source, into docs/benchmarks-spark.md"
 	@echo "make bench-limits  measure BMQ's share of what bare HDFS clients and the kernel can do, into docs/benchmarks-limits.md"
+	@echo "make bench-storage  measure and compute what 10,000 partitions cost the NameNode, datanodes and etcd, into docs/benchmarks-storage.md"
+	@echo "make bench-soak  four hours of steady load with changes: does anything rise? into docs/benchmarks-soak.md"
 	@echo "make hdfs-up    a development HDFS on this machine; make hdfs-down stops it"
 	@echo "make etcd-up    a development etcd on this machine; make etcd-down stops it"
 	@echo "make proto      message code from storage/hdfs/messages.proto and meta/etcd/messages.proto"
@@ -135,6 +137,12 @@ bench-spark: setup hdfs-jars clients
 
 bench-limits: setup hdfs-jars etcd clients
 	$(BIN)/python -m bench.limits
+
+bench-storage: setup hdfs-jars etcd
+	$(BIN)/python -m bench.storage_bill
+
+bench-soak: setup hdfs-jars etcd
+	$(BIN)/python -m bench.soak
 
 hdfs-up: hdfs-jars
 	$(BIN)/python -m tests.services.hdfs up

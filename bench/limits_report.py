@@ -149,7 +149,7 @@ BMQ's three processes there is another connection for the partitions whose leade
 
 
 def _figure(results: Results) -> Figure:
-    """Draw rates as bars, and costs as bars of parts, one below the other: readable on a narrow screen."""
+    """Draw rates as points on a logarithmic scale, and costs as bars of parts: one below the other, for a phone."""
     names = [name for name in results.adapters(BENCH) if name != "put"]
     figure = Figure(figsize=(4.4, 1.6 + 0.55 * len(names)), layout="constrained")
     rate, cost = figure.subplots(2, 1)
@@ -158,11 +158,14 @@ def _figure(results: Results) -> Figure:
         spread = results.spread(BENCH, name, "", "mb_s")
         if spread is not None:
             whiskers = [[spread.middle - spread.low], [spread.high - spread.middle]]
-            rate.barh(place, spread.middle, xerr=whiskers, color="#56b4e9", capsize=2)
+            rate.errorbar(spread.middle, place, xerr=whiskers, fmt="o", color=PARTS[0], capsize=3)
+            rate.annotate(short(spread.middle), (spread.middle, place), (0, 5), textcoords="offset points", fontsize=7)
         _parts(cost, results, name, place)
-    rate.set(title="MB/s (log)", xscale="log")
+    rate.set(title="MB/s (log): median, lowest to highest round", xscale="log")
+    rate.margins(0.1, 0.15)
     cost.set(title="CPU seconds a GB")
     for axis in (rate, cost):
+        axis.title.set_fontsize(9)
         axis.set_yticks(places, [name.replace(", ", ",\n") for name in names], fontsize=7)
     for group, title in GROUPS.items():
         cost.barh(places[0], 0, color=COLOURS[group], label=title)

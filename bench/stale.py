@@ -27,6 +27,8 @@ PAGES = {
     "benchmarks-latency.md": "latency.json",
     "benchmarks-reading.md": "reading.json",
     "benchmarks-limits.md": "limits.json",
+    "benchmarks-storage.md": "storage.json",
+    "benchmarks-soak.md": "soak.json",
 }
 """The pages of figures, and the files in docs/benchmarks/ that they are drawn from.
 

@@ -1,0 +1,115 @@
+"""The parts of a soak that need no server: turns that fail, offsets that are missing, and who is restarted when."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import cast
+
+import pytest
+
+from bench import soak, soak_load
+from bench.deployments import Deployment
+from bench.soak_load import FAILURES_MOST, Failures, SteadyConsumer, Worker
+from tests.services.bmq import BmqServer
+
+
+class FakeMessage:
+    """One record, as librdkafka gives it."""
+
+    def __init__(self, partition: int, offset: int) -> None:
+        self._partition = partition
+        self._offset = offset
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def error(self) -> None:
+        return None
+
+
+class FakeConsumer:
+    """A consumer that gives prepared records."""
+
+    def __init__(self, messages: list[FakeMessage]) -> None:
+        self._messages = messages
+
+    def subscribe(self, topics: list[str]) -> None:
+        assert topics == ["topic"]
+
+    def consume(self, count: int, timeout: float) -> list[FakeMessage]:
+        found, self._messages = self._messages, []
+        return found
+
+
+def consumer(monkeypatch: pytest.MonkeyPatch, places: list[tuple[int, int]]) -> SteadyConsumer:
+    fake = FakeConsumer([FakeMessage(*place) for place in places])
+    monkeypatch.setattr(soak_load, "_consumer", lambda *_: fake)
+    return SteadyConsumer("", "topic")
+
+
+def test_a_missing_offset_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match="partition 1: 3 comes after 1"):
+        consumer(monkeypatch, [(1, 0), (1, 1), (1, 3)]).turn()
+
+
+def test_records_that_are_read_again_are_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = consumer(monkeypatch, [(0, 0), (0, 1), (1, 0), (0, 0), (0, 1), (0, 2)])
+    found.turn()
+    assert found.next == {0: 3, 1: 1}
+    assert found.consumed == 6
+
+
+def test_a_failed_turn_is_noted_and_the_next_one_is_taken() -> None:
+    failures, taken = Failures(), threading.Event()
+    turns = itertools.count()
+
+    def turn() -> None:
+        if not next(turns):
+            raise OSError("once")
+        taken.set()
+
+    worker = Worker("topics", turn, 0.0, failures)
+    worker.start()
+    assert taken.wait(30)
+    worker.stop()
+    assert failures.texts == ["topics at 0 s: OSError('once')"]
+    assert worker.turns >= 1
+
+
+def test_failures_are_bounded() -> None:
+    failures = Failures()
+    for _ in range(FAILURES_MOST + 10):
+        failures.note("sample", OSError())
+    assert len(failures.texts) == FAILURES_MOST
+
+
+@pytest.mark.parametrize(
+    ("nodes", "order"),
+    [
+        (3, [(1, False), (2, False), (1, True), (2, True), (1, False)]),
+        (1, [(0, False), (0, True), (0, False)]),
+    ],
+)
+def test_the_first_of_several_nodes_is_never_restarted(nodes: int, order: list[tuple[int, bool]]) -> None:
+    servers = {node: cast("BmqServer", None) for node in range(nodes)}
+    found = soak._restarts(Deployment("bmq-3", "", 3, {}, servers=servers))
+    assert list(itertools.islice(found, len(order))) == order
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--only", "moon"), "unknown deployment moon; there are bmq-3, bmq-hdfs"),
+        (("--hours", "0"), "--hours is not above 0"),
+    ],
+)
+def test_mistyped_arguments_say_what_to_do(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        soak.main(arguments)
+    assert message in capsys.readouterr().err
