@@ -39,14 +39,3 @@ def ordered(servers: Sequence[T], number: int) -> Sequence[T]:
         return turned[::-1] if number % 2 else turned
     orders = list(permutations(servers))
     return orders[number % len(orders)]
-
-
-def rotated(servers: Sequence[T], number: int) -> list[T]:
-    """Return the servers in the order of this round, for more servers than ``ordered`` has rounds to go through.
-
-    Odd rounds go backwards, so that of any two servers each is the earlier one as often; every second round begins with
-    the next server, so that each comes into every place.
-    """
-    shift = number // 2 % max(1, len(servers))
-    turned = [*servers[shift:], *servers[:shift]]
-    return turned[::-1] if number % 2 else turned

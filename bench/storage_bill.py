@@ -1,0 +1,89 @@
+"""The bill that BMQ leaves with HDFS and etcd: measured with some partitions, computed for ten thousand.
+
+    python -m bench.storage_bill [--quick] [--only cases,heap] [--out docs] [--folder DIR]
+    python -m bench.storage_bill --render         draw again from the results that are there
+
+It writes docs/benchmarks-storage.md.  ``bench.storage_model`` has the arithmetic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from bench import provenance, storage_report
+from bench.deployments import REPLICATED_ENVIRONMENT, start
+from bench.results import Results, Sample
+from bench.storage_measure import BATCH_BYTES, FULL, QUICK, Metrics, Plan, Site, cases, heap
+from bench.storage_report import BENCH, HEAP
+
+PARTS = ("cases", "heap")
+DEPLOYMENT = "bmq-3"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write the page, and return the exit status."""
+    options = _parse(arguments)
+    path = options.out / "benchmarks" / "storage.json"
+    if not options.render:
+        plan = QUICK if options.quick else FULL
+        given = sys.argv[1:] if arguments is None else arguments
+        recorded = asdict(plan) | {"settings": REPLICATED_ENVIRONMENT, "batch_bytes": BATCH_BYTES}
+        results = provenance.begin("bench.storage_bill", given, recorded, options.folder)
+        begun = time.monotonic()
+        _run(options.only.split(","), options.folder, plan, results)
+        results.took_s = time.monotonic() - begun
+        results.save(path)
+    results = Results.load_from(path)
+    storage_report.write(results, options.out)
+    for failure in results.failures:
+        print(f"FAILED {failure}", file=sys.stderr)
+    return 1 if results.failures else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.storage_bill", description="The bill of HDFS and etcd.")
+    parser.add_argument("--quick", action="store_true", help="tiny amounts: shows that everything works")
+    parser.add_argument("--only", default=",".join(PARTS), help="comma-separated parts")
+    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
+    parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
+    parser.add_argument("--render", action="store_true", help="only write the page again")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.only.split(",")) - set(PARTS):
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    return options
+
+
+def _run(wanted: Sequence[str], folder: Path | None, plan: Plan, results: Results) -> None:
+    with start(DEPLOYMENT, folder) as deployment:
+        provenance.note_servers(results, deployment.processes, deployment.name)
+        assert deployment.hdfs is not None
+        assert deployment.etcd is not None
+        site = Site(deployment, deployment.hdfs, deployment.etcd)
+        for number in range(1, plan.rounds + 1):
+            results.load.append(round(os.getloadavg()[0], 2))
+            if "cases" in wanted:
+                _keep(results, number, cases(site, plan))
+            if "heap" in wanted:
+                _keep(results, number, ((HEAP, heap(site, plan)) for _ in range(1)))
+
+
+def _keep(results: Results, number: int, found: Iterable[tuple[str, Metrics]]) -> None:
+    """Print and keep the figures of a round's cases.  A failure is a result too, and ends this round's cases."""
+    try:
+        for case, metrics in found:
+            shown = "  ".join(f"{name}={value:.4g}" for name, value in metrics.items())
+            print(f"round {number}  {case}:  {shown}", flush=True)
+            results.samples.append(Sample(adapter=DEPLOYMENT, bench=BENCH, case=case, round=number, metrics=metrics))
+    except Exception as error:  # noqa: BLE001
+        results.failures.append(f"round {number}: {error!r}")
+        print(results.failures[-1], file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
