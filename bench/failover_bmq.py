@@ -25,7 +25,7 @@ from tests.services.hdfs import HdfsCluster
 from tests.services.netns import Network
 from tests.services.processes import wait_for
 
-BALANCE_S = 5.0
+BALANCE_S = 1.0
 """Seconds between two requests of a balance, until partitions are spread."""
 MANY = 1000
 """Owned partitions from which on a check, which reads all of etcd, is made only each MANY_CHECK_S."""
@@ -104,8 +104,10 @@ class BmqSite:
         self._wait(is_spread, f"{topic} spread evenly")
 
     def add(self, topic: str) -> None:
-        self._cluster.add(self._owner_role)
+        added = self._cluster.add(self._owner_role)
         self.spread(topic)
+        if not self._owned(topic)[added]:
+            raise AssertionError(f"{added} got no partition of {topic}: this measured nothing")
 
     def stored_bytes(self) -> int:
         return sum(size_of(datanode.data_dir) for datanode in self._hdfs.datanodes)

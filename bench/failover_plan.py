@@ -34,7 +34,7 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(sizes=("10MB",), partitions=4, rounds=1, warm_s=2.0, steady_s=0.5, observe_s=1.0)
+QUICK = Plan(sizes=("10MB",), partitions=8, rounds=1, warm_s=2.0, steady_s=0.5, observe_s=1.0)
 AFFECTED = 3
 """A partition whose longest pause is this many times the time between two records, or less, was not affected."""
 

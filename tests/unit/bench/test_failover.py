@@ -120,3 +120,31 @@ def test_a_page_of_before_commits_were_recorded_is_left_alone(
     assert failover.main(["--render", "--out", str(tmp_path)]) == 1
     assert (tmp_path / "benchmarks-failover.md").read_text() == "# As it was\n"
     assert "measure again" in capsys.readouterr().err
+
+
+def test_deployments_take_turns_and_what_they_give_is_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order: list[str] = []
+
+    def fake(name: str, size: str, acts: Sequence[Act], plan: Plan, number: int, **given: Any) -> Iterator[Sample]:
+        order.append(name)
+        given["failed"](f"round {number}, {name}, node-paused, {size}: TimeoutError()")
+        metrics = {"whole_s": 1.0, "copied_mb": 0.0, "refused": 0.0, "load": 1.0}
+        for kind in ("produce", "consume", "commit"):
+            metrics |= {f"{kind}_affected": 1.0, f"{kind}_ms": 50.0, f"{kind}_max_ms": 60.0}
+        for act in acts:
+            yield Sample(adapter=name, bench="failover", case=f"{act.case}, {size}", round=number, metrics=metrics)
+
+    monkeypatch.setattr(failover, "run", fake)
+    arguments = ["--sites", "nodes", "--only", "node-killed", "--sizes", "10MB", "--rounds", "3", "--local"]
+    assert failover.main([*arguments, "--out", str(tmp_path)]) == 1  # since acts failed
+    assert order == ["bmq-3", "kafka-3", "kafka-3", "bmq-3", "bmq-3", "kafka-3"]
+    results = Results.load_from(tmp_path / "benchmarks" / "failover.json")
+    assert len(results.samples) == len(results.load) == len(results.failures) == 6
+    text = (tmp_path / "benchmarks-failover.md").read_text()
+    assert (
+        "| process with all roles killed | 50 | 60 | 50 | 60 | **1.00** (1.00 to 1.00) | equal | 3,000 | yes |" in text
+    )
+    assert "- No cable was pulled: it was not asked for." in text
+    assert "FAILED round 3, kafka-3, node-paused, 10MB" in capsys.readouterr().err
