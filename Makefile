@@ -29,6 +29,7 @@ help:
 	@echo "make monitoring  rules, alerts, dashboards and metrics by promtool and a real Prometheus (builds both with Go, once, in minutes)"
 	@echo "make mutants    mistakes in the rules' code, each with the test that must fail by it (JOBS at once)"
 	@echo "make bench      measure the log, and BMQ beside Kafka, and draw docs/benchmarks.md and docs/benchmarks-kafka.md"
+	@echo "make bench-matrix  throughput by record size, partitions, codec and client beside Kafka, into docs/benchmarks-matrix.md"
 	@echo "make bench-cluster  measure lost and added parts, 10,000 partitions and hot ones, and draw docs/benchmarks-failover.md, -crowd, -hot"
 	@echo "make bench-smoke  in a minute: does a produce or a fetch cost more than it did? beside a fixed reference loop"
 	@echo "make bench-spark  measure Spark over segments beside its own Kafka source, into docs/benchmarks-spark.md"
@@ -123,6 +124,10 @@ mutants: setup
 bench: setup hdfs-jars etcd clients
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.against
+
+.PHONY: bench-matrix
+bench-matrix: setup hdfs-jars etcd clients
+	$(BIN)/python -m bench.matrix
 
 bench-smoke: setup
 	$(BIN)/python -m bench.smoke

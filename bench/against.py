@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -23,10 +22,14 @@ from pathlib import Path
 from bench import against_report, provenance, rounds
 from bench.against_measure import FULL, NOT_MEASURED, ONCE, QUICK, ROUNDS, Plan, clients
 from bench.deployments import REPLICATED_ENVIRONMENT, SITES, Deployment, start
+from bench.open_files import allow_files
 from bench.results import Results
 from bench.rounds import keep
 from bench.servers import BMQ_ENVIRONMENT, KAFKA_PROPERTIES
 from bench.warm_up import ordered
+
+FILES = 65_536
+"""Open files, beside clients' connections: Kafka keeps some for every partition."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         earlier = Results.load_from(path) if options.add else None
         if earlier is not None:
             results.require_same_code(earlier)
-        _allow_connections(plan.connections)
+        allow_files(FILES + plan.connections)
         begun = time.monotonic()
         for site in options.sites.split(","):
             _measure(site, options, plan, results)
@@ -72,13 +75,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if unknown := set(given.split(",")) - set(known):
             parser.error(f"unknown {what} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return options
-
-
-def _allow_connections(count: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 + count  # Kafka keeps files open for every partition
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard) if hard > 0 else wanted, hard))
 
 
 def _measure(site: str, options: argparse.Namespace, plan: Plan, results: Results) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench import machine
 from bench.comparison import compare_rounds
 from bench.deployments import NAMES, SITES
-from bench.page import listed, number, ratio, short, table
+from bench.page import listed, number, parts, ratio, short, table
 from bench.raw_client import RETRY_S
 from bench.results import Results
 from bench.warm_up import RISE_MAX
@@ -22,7 +22,6 @@ TITLES = {
     "replicas": "Three nodes, three copies, two of them in sync at least",
 }
 PERCENTILES = ("p50_us", "p95_us", "p99_us", "p99.9_us", "max_us")
-GROUPS = {"cpu": "BMQ's processes", "storage_cpu": "HDFS", "etcd_cpu": "etcd"}
 MEMORY = {"rss_mb": "", "storage_rss_mb": ", HDFS", "etcd_rss_mb": ", etcd"}
 
 
@@ -115,7 +114,7 @@ def _throughput(results: Results, kafka: str, name: str, bench: str, title: str)
         if rate is None or cost is None:
             continue
         rates.append((case, short(rate.before), short(rate.after), *ratio(rate)))
-        costs.append((case, short(cost.before), short(cost.after), *ratio(cost), _parts(results, bench, name, case)))
+        costs.append((case, short(cost.before), short(cost.after), *ratio(cost), parts(results, bench, name, case)))
     if not rates:
         return ""
     head = ("record", "Kafka", "BMQ", "ratio", "quartiles", "")
@@ -138,12 +137,6 @@ def _latency(results: Results, kafka: str, name: str) -> str:
     rate = results.plan["latency_records_s"]
     head = ("µs", "Kafka", "BMQ", "ratio", "quartiles", "")
     return f"#### Latency of producing {rate:,} records/s of {case}\n\n{table(head, rows)}"
-
-
-def _parts(results: Results, bench: str, name: str, case: str) -> str:
-    """Return which group of BMQ's processes used how much, in words."""
-    spreads = {title: results.spread(bench, name, case, f"{group}_s_gb") for group, title in GROUPS.items()}
-    return ", ".join(f"{title} {short(each.middle)}" for title, each in spreads.items() if each is not None)
 
 
 def _restart_title() -> str:

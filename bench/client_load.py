@@ -9,13 +9,19 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 TIMEOUT_S = 120.0
 RECORDS_A_TURN = 64
 """Records that go to one partition before the next one's: a batch of 64 KB, if a record has 1 KB."""
+
+
+PARTITION_OF_CLIENT = -1
+"""librdkafka's number for a partition that its partitioner chooses: of records without a key, some time each."""
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 class Deliveries:
@@ -35,38 +41,78 @@ class Deliveries:
             raise RuntimeError(f"{self.count} of {count} records acknowledged: {self.error}")
 
 
-def produce(bootstrap: str, topic: str, *, count: int, record_bytes: int, partitions: int) -> None:
-    """Produce as fast as acknowledgements come.  Raises RuntimeError if a record is not acknowledged."""
-    producer, deliveries = _producer(bootstrap, linger_ms=5), Deliveries()
-    value = os.urandom(record_bytes)
-    for number in range(count):
+def produce(
+    bootstrap: str,
+    topic: str,
+    *,
+    count: int,
+    record_bytes: int,
+    partitions: int,
+    values: Sequence[bytes] = (),
+    properties: Mapping[str, str] = NO_PROPERTIES,
+    warm_count: int = 0,
+) -> float:
+    """Produce as fast as acknowledgements come, to the partitions in turns, or as librdkafka chooses if they are 0.
+
+    Records are ``values`` one after another, or one of random bytes.  Returns the records acknowledged a second, from
+    the acknowledgement of the last of ``warm_count`` further ones.  Raises RuntimeError if one is not acknowledged.
+    """
+    producer, deliveries = _producer(bootstrap, linger_ms=5, properties=properties), Deliveries()
+    values = values or (os.urandom(record_bytes),)
+    begun, base = time.monotonic(), 0
+    for number in range(count + warm_count):
+        partition = number // RECORDS_A_TURN % partitions if partitions else PARTITION_OF_CLIENT
         while True:
             try:
-                producer.produce(topic, value, partition=number // RECORDS_A_TURN % partitions, on_delivery=deliveries)
+                producer.produce(topic, values[number % len(values)], partition=partition, on_delivery=deliveries)
                 break
             except BufferError:
                 producer.poll(0.01)
         producer.poll(0)
+        if base < warm_count <= deliveries.count:
+            begun, base = time.monotonic(), deliveries.count
     producer.flush(TIMEOUT_S)
-    deliveries.check(count)
+    deliveries.check(count + warm_count)
+    return (deliveries.count - base) / (time.monotonic() - begun)
 
 
-def consume(bootstrap: str, topic: str, *, count: int, partitions: int) -> None:
-    """Consume from the beginning, without a group.  Raises TimeoutError if ``count`` records do not come."""
+def touch(bootstrap: str, topic: str, *, partitions: int) -> float:
+    """Produce a small record to each partition; return the seconds until the last acknowledgement.
+
+    Raises RuntimeError if one is not acknowledged.
+    """
+    producer, deliveries = _producer(bootstrap, linger_ms=0), Deliveries()
+    begun = time.monotonic()
+    for partition in range(partitions):
+        producer.produce(topic, b"first", partition=partition, on_delivery=deliveries)
+    producer.flush(TIMEOUT_S)
+    deliveries.check(partitions)
+    return time.monotonic() - begun
+
+
+def consume(bootstrap: str, topic: str, *, count: int, partitions: int) -> float:
+    """Consume from the beginning, without a group; return the records a second after the first ones came.
+
+    Raises TimeoutError if ``count`` records do not come.
+    """
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False, "log_level": 0}
     )
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-        seen, end = 0, time.monotonic() + TIMEOUT_S
+        begun = time.monotonic()
+        seen, first, end = 0, 0, begun + TIMEOUT_S
         while seen < count:
             messages = consumer.consume(10_000, timeout=0.05)
             for message in messages:
                 if message.error() is not None:
                     raise RuntimeError(f"consuming {topic} failed: {message.error()}")
             seen += len(messages)
+            if seen and not first and seen < count:
+                begun, first = time.monotonic(), seen
             if time.monotonic() > end:
                 raise TimeoutError(f"{seen} of {count} records consumed in {TIMEOUT_S:.0f} s")
+        return (seen - first) / (time.monotonic() - begun)
     finally:
         consumer.close()
 
@@ -123,8 +169,9 @@ def lone(bootstrap: str, topic: str, *, count: int, record_bytes: int) -> array[
     return latencies
 
 
-def _producer(bootstrap: str, *, linger_ms: int) -> Producer:
-    return Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": linger_ms, "log_level": 0})
+def _producer(bootstrap: str, *, linger_ms: int, properties: Mapping[str, str] = NO_PROPERTIES) -> Producer:
+    settings = {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": linger_ms, "log_level": 0}
+    return Producer({**settings, **properties})
 
 
 def _connect(producer: Producer, topic: str, value: bytes, partitions: int) -> None:

@@ -170,10 +170,7 @@ def _bmq(stack: contextlib.ExitStack, name: str, folder: Path, hdfs: HdfsCluster
         home.mkdir()
         servers[node] = BmqServer(root, meta, environment=environment, arguments=("--node-id", str(node)), folder=home)
         stack.push(servers[node])
-        servers[node].start(wait=False)
-    for server in servers.values():
-        server.wait_ready()
-    wait_for(lambda: _know_each_other(servers.values()), f"{nodes} nodes of {name}", timeout_s=READY_TIMEOUT_S)
+    start_servers(servers.values(), members=nodes)
     return Deployment(
         name,
         ",".join(server.bootstrap for server in servers.values()),
@@ -197,7 +194,15 @@ def _restart(server: BmqServer) -> Callable[[], None]:
     return kill_and_start
 
 
-def _know_each_other(servers: Collection[BmqServer]) -> bool:
-    """Return whether each server lists all of them to its clients."""
+def start_servers(servers: Collection[BmqServer], *, members: int) -> None:
+    """Start the servers of one cluster; return when each lists all of its members to clients."""
+    for server in servers:
+        server.start(wait=False)
+    for server in servers:
+        server.wait_ready()
     admins = [AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0}) for server in servers]
-    return all(len(admin.list_topics(timeout=10).brokers) == len(servers) for admin in admins)
+
+    def know_each_other() -> bool:
+        return all(len(admin.list_topics(timeout=10).brokers) == members for admin in admins)
+
+    wait_for(know_each_other, f"{members} members of {servers!r}", timeout_s=READY_TIMEOUT_S)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.comparison import Comparison
-from bench.results import Spread
+from bench.results import Results, Spread
+
+GROUPS = {"cpu": "BMQ's processes", "storage_cpu": "HDFS", "etcd_cpu": "etcd"}
+"""The first parts of the metrics of processor time, and whose it is."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -52,3 +55,9 @@ def verdicts(found: Mapping[str, Comparison]) -> str:
         names = [name for name, comparison in found.items() if comparison.verdict == verdict]
         lines.append(f"- {verdict}: {', '.join(names) or 'nothing'}")
     return "\n".join(lines)
+
+
+def parts(results: Results, bench: str, name: str, case: str) -> str:
+    """Return how many processor seconds a GB each group of BMQ's processes used, in words."""
+    spreads = {title: results.spread(bench, name, case, f"{group}_s_gb") for group, title in GROUPS.items()}
+    return ", ".join(f"{title} {short(each.middle)}" for title, each in spreads.items() if each is not None)

@@ -98,7 +98,7 @@ def measure(build: Build, amounts: Amounts) -> dict[str, float]:
         gigabytes = count * RECORD_BYTES / GB
         metrics: dict[str, float] = {}
         produce = partial(client_load.produce, record_bytes=RECORD_BYTES)
-        steps: dict[str, Callable[..., None]] = {"produce": produce, "consume": client_load.consume}
+        steps: dict[str, Callable[..., object]] = {"produce": produce, "consume": client_load.consume}
         for name, run in steps.items():
             before, begun = build.cpu_s, time.monotonic()
             run(build.bootstrap, topic, count=count, partitions=PARTITIONS)

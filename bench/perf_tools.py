@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from tests.services.kafka_tools import run_tool
 
@@ -20,13 +21,24 @@ _PRODUCED = re.compile(
 
 
 def produce_arguments(
-    bootstrap: str, topic: str, *, count: int, record_bytes: int, properties: Mapping[str, str], warm_count: int = 0
+    bootstrap: str,
+    topic: str,
+    *,
+    count: int,
+    record_bytes: int,
+    properties: Mapping[str, str],
+    warm_count: int = 0,
+    payloads: Path | None = None,
 ) -> list[str]:
-    """Return the class of ``kafka-producer-perf-test`` and its arguments."""
+    """Return the class of ``kafka-producer-perf-test`` and its arguments.
+
+    Records are random capital letters, or lines of the file ``payloads``, which have ``record_bytes`` each.
+    """
+    values = ["--record-size", str(record_bytes)] if payloads is None else ["--payload-file", str(payloads)]
     settings = [f"{name}={value}" for name, value in {"bootstrap.servers": bootstrap, **properties}.items()]
     return [
-        "ProducerPerformance", "--topic", topic, "--num-records", str(count + warm_count), "--record-size",
-        str(record_bytes), "--throughput", "-1", "--warmup-records", str(warm_count),
+        "ProducerPerformance", "--topic", topic, "--num-records", str(count + warm_count), *values,
+        "--throughput", "-1", "--warmup-records", str(warm_count),
         "--reporting-interval", "60000", "--command-property", *settings,
     ]  # fmt: skip
 
@@ -47,6 +59,7 @@ def produce(
     record_bytes: int,
     properties: Mapping[str, str],
     warm_count: int = 0,
+    payloads: Path | None = None,
 ) -> dict[str, float]:
     """Run ``kafka-producer-perf-test``; return records/s, MB/s (2^20) and latencies in ms, after ``warm_count``
     records.
@@ -54,8 +67,9 @@ def produce(
     Raises ValueError if its output has no summary.
     """
     arguments = produce_arguments(
-        bootstrap, topic, count=count, record_bytes=record_bytes, properties=properties, warm_count=warm_count
-    )
+        bootstrap, topic, count=count, record_bytes=record_bytes, properties=properties, warm_count=warm_count,
+        payloads=payloads,
+    )  # fmt: skip
     output = run_tool(*arguments, timeout_s=TIMEOUT_S, heap_mb=HEAP_MB, java_options=CLIENT_JAVA)
     found = _PRODUCED.findall(output.stdout)
     if not found:

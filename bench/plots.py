@@ -24,6 +24,8 @@ DEPLOYMENTS = {
 """Colours and markers of deployments: those of Okabe and Ito, which colour-blind people tell apart."""
 PARTS = ("#0072b2", "#cc79a7", "#e69f00", "#009e73", "#56b4e9", "#d55e00", "#999999")
 """Colours of the lines or the parts of one figure: theirs as well."""
+COLUMN_INCHES = 4.8
+"""Width of a picture that a phone shows whole."""
 AIM_MB_S, AIM_LATENCY_MS, AIM_CPU_S_GB = 140.0, 1.0, 1.5
 _AIM = {"color": "#555555", "linestyle": "--", "linewidth": 1}
 
@@ -52,6 +54,12 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     """Write a figure as SVG; the same results give the same file."""
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+
+
+def column(heights: Sequence[float]) -> tuple[Figure, list[Any]]:
+    """Return a figure of one column that a phone shows whole, with an axis of each height, in inches."""
+    figure = Figure(figsize=(COLUMN_INCHES, sum(heights)), layout="constrained")
+    return figure, list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
 
 
 def _figure(columns: int) -> tuple[Figure, Sequence[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -85,6 +85,13 @@ class Results:
         """Raise ValueError if ``earlier`` is of another commit: a page shows one."""
         if (earlier.commit, earlier.is_dirty) != (self.commit, self.is_dirty) or not self.commit:
             raise ValueError(f"the earlier figures are not of commit {self.commit}: {earlier.measured_at}")
+
+    def require_same_plan(self, earlier: Results, *, besides: Collection[str] = ()) -> None:
+        """Raise ValueError if ``earlier``, which was loaded, had other amounts, clients or settings."""
+        asked = json.loads(json.dumps(self.plan))  # as the earlier plan was stored: without tuples
+        for name in sorted(asked.keys() - set(besides)):
+            if asked[name] != earlier.plan.get(name):
+                raise ValueError(f"the earlier run had another {name}: {earlier.plan.get(name)}")
 
     def add_earlier(self, earlier: Results, key: Callable[[Sample], object]) -> None:
         """Keep the earlier samples whose ``key`` no sample of now has.  Raises ValueError if they are of other code."""

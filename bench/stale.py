@@ -20,6 +20,8 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = {
     "benchmarks.md": "results.json",
     "benchmarks-kafka.md": "kafka.json",
+    "benchmarks-matrix.md": "matrix.json",
+    "benchmarks-scaling.md": "scaling.json",
     "benchmarks-failover.md": "failover.json",
     "benchmarks-crowd.md": "crowd.json",
     "benchmarks-hot.md": "hot.json",

@@ -87,9 +87,12 @@ class ServiceProcess:
     def start(self) -> None:
         """Start it; a fault of the process's former life does not carry over."""
         assert not self.is_running, f"{self!r} is running already"
-        self._process = _SPAWNER.submit(self._spawn).result()
+        cores = os.sched_getaffinity(0) if sys.platform == "linux" else set()
+        self._process = _SPAWNER.submit(self._spawn, cores).result()
 
-    def _spawn(self) -> psutil.Process:
+    def _spawn(self, cores: set[int]) -> psutil.Process:
+        if cores:  # those of the thread that starts the process, as without a thread for it
+            os.sched_setaffinity(0, cores)
         command = self.command
         if not self.is_detached and sys.platform == "linux":
             command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
@@ -239,6 +242,14 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise NotReady(f"no {count} free ports between 20000 and 32000")
+
+
+def free_run(length: int) -> int:
+    """Return the first of so many ports without a listener that follow one another."""
+    for port in random.SystemRandom().sample(range(20000, 32000 - length), 4000):
+        if all(is_free(port + number) for number in range(length)):
+            return port
+    raise NotReady(f"no {length} free ports one after another between 20000 and 32000")
 
 
 def is_free(port: int) -> bool:
