@@ -137,7 +137,7 @@ bench-cluster: setup hdfs-jars etcd clients
 	$(BIN)/python -m bench.crowd
 	$(BIN)/python -m bench.hot
 
-bench-spark: setup hdfs-jars clients
+bench-spark: setup hdfs-jars etcd clients
 	$(BIN)/python -m bench.spark
 
 bench-limits: setup hdfs-jars etcd clients

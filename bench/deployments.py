@@ -65,6 +65,8 @@ class Deployment:
     groups: Mapping[str, Sequence[ServiceProcess]]
     restart: Mapping[int, Callable[[], None]] = field(default_factory=dict)
     """For each node id a function that kills the node and starts it, and returns before it is ready."""
+    root: str = ""
+    """URL of BMQ's root; "" for Kafka."""
     folder: Path = field(default_factory=Path)
     """The folder in which all of its servers keep their data."""
     metrics_urls: Sequence[str] = ()
@@ -177,6 +179,7 @@ def _bmq(stack: contextlib.ExitStack, name: str, folder: Path, hdfs: HdfsCluster
         1 if name == "bmq-local" else 3,
         {OWN: [server.process for server in servers.values()], **outside},
         {node: _restart(server) for node, server in servers.items()},
+        root=root,
         folder=folder,
         metrics_urls=[f"{server.http}/metrics" for server in servers.values()],
         datanodes=datanodes,

@@ -27,6 +27,8 @@ PARTS = ("#0072b2", "#cc79a7", "#e69f00", "#009e73", "#56b4e9", "#d55e00", "#999
 COLUMN_INCHES = 4.8
 """Width of a picture that a phone shows whole."""
 AIM_MB_S, AIM_LATENCY_MS, AIM_CPU_S_GB = 140.0, 1.0, 1.5
+WIDTH = 4.4
+"""Inches of a picture that is read on a phone."""
 _AIM = {"color": "#555555", "linestyle": "--", "linewidth": 1}
 
 # Text stays text, and the same results give the same file.
@@ -63,7 +65,7 @@ def column(heights: Sequence[float]) -> tuple[Figure, list[Any]]:
 
 
 def _figure(columns: int) -> tuple[Figure, Sequence[Any]]:
-    figure = Figure(figsize=(4.4 * columns, 3.3), layout="constrained")
+    figure = Figure(figsize=(WIDTH * columns, 3.3), layout="constrained")
     axes = figure.subplots(1, columns, squeeze=False)[0]
     return figure, list(axes)
 

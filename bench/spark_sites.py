@@ -1,137 +1,117 @@
-"""The data of Spark's benchmark: the same records in a topic on HDFS and in one of Apache Kafka, and their servers."""
+"""The deployments that Spark reads from and writes to, the ways it does so, and the records in their topics."""
 
 from __future__ import annotations
 
 import contextlib
 import random
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
-from confluent_kafka import KafkaError, Message, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from bench.roots import JAVA_OPTIONS
-from bench.servers import BMQ_ENVIRONMENT as SERVER_ENVIRONMENT
-from bench.servers import KAFKA_HEAP_MB, KAFKA_JAVA, KAFKA_PROPERTIES
-from tests.services.bmq import BmqServer
-from tests.services.hdfs import HdfsCluster
-from tests.services.kafka import KafkaCluster
-from tests.services.processes import ServiceProcess, wait_for
+from bench.deployments import Deployment
+from bench.results import Results
+from bench.rounds import started
+from bench.spark_plan import KEY_BYTES, KEYS, PARTITIONS, SEGMENT_BYTES, Topic
+from tests.services.processes import wait_for
 from tests.services.spark import readable
 
-PARTITIONS = 4
-DATANODES = 4
-KEYS = 1000
-KEY_BYTES = 10
+BMQ, ONE_BMQ, KAFKA = "bmq-3", "bmq-hdfs", "kafka-3"
 VALUES = 5000
 """Different values, so many that a codec's window holds no two that are equal."""
-SEGMENT_BYTES = 64 << 20
-"""Bytes of a segment: most of a topic is closed, as of any topic that is older than an hour, and its end is open."""
 PRODUCER = {"acks": "all", "batch.size": 65536, "linger.ms": 20, "queue.buffering.max.messages": 500_000}
-SETTLE_S = 60.0
-BMQ_ENVIRONMENT = {"BMQ_CACHE_BYTES": str(2 << 30), **SERVER_ENVIRONMENT}
-"""Settings of ``bmq serve``: topics are read right after they were written, by Kafka from the machine's free memory."""
+SETTLE_S = 120.0
+FLUSH_S = 300.0
+CONFIG = {"segment.bytes": str(SEGMENT_BYTES)}
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic of ``count`` records of ``record_bytes``, key and value, compressed by ``codec``."""
+class Way:
+    """One way of reading or writing a topic with Spark."""
 
-    record_bytes: int
-    codec: str
-    count: int
-
-    @property
-    def name(self) -> str:
-        """The topic's name."""
-        return f"records-{self.record_bytes}-{self.codec}" if self.count else "nothing"
-
-    @property
-    def case(self) -> str:
-        """The case's name in the results."""
-        if not self.count:
-            return self.name
-        return f"{self.record_bytes} B, {'uncompressed' if self.codec == 'none' else self.codec}"
+    name: str
+    """The name of the adapter in the results."""
+    title: str
+    deployment: str
+    source: str
+    """The format that Spark is given: ``bmq`` or ``kafka``."""
+    is_narrow: bool = False
+    """Whether the schema names only the columns that a query uses."""
 
     @property
-    def value_bytes(self) -> int:
-        """Bytes of a value."""
-        return self.record_bytes - KEY_BYTES
+    def is_storage(self) -> bool:
+        """Return whether segments are read, and no server of BMQ is asked."""
+        return self.source == "bmq"
 
 
-EMPTY = Topic(100, "none", 0)
+STORAGE = Way("storage", "BMQ's source, all columns", BMQ, "bmq")
+NARROW = Way("storage, narrow", "BMQ's source, columns selected", BMQ, "bmq", is_narrow=True)
+ENDPOINT = Way("endpoint", "Kafka source, from BMQ", BMQ, "kafka")
+ONE_ENDPOINT = Way("endpoint, one process", "Kafka source, from one BMQ process", ONE_BMQ, "kafka")
+BASE = Way("kafka", "Kafka source, from Apache Kafka", KAFKA, "kafka")
+READS = (STORAGE, NARROW, ENDPOINT, ONE_ENDPOINT, BASE)
+"""The ways of reading; every figure is a ratio to that of ``BASE``."""
 
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """HDFS with ``bmq serve`` on it, and one node of Apache Kafka on a local disk."""
-
-    root: str
-    bmq: BmqServer
-    hdfs: HdfsCluster
-    kafka: KafkaCluster
-
-    @property
-    def bootstraps(self) -> tuple[str, str]:
-        """The bootstrap addresses of ``bmq serve`` and of Kafka."""
-        return self.bmq.bootstrap, self.kafka.bootstrap
-
-    @property
-    def hdfs_cpu_s(self) -> float:
-        return _cpu_s(self.hdfs.processes)
-
-    @property
-    def bmq_cpu_s(self) -> float:
-        return self.bmq.cpu_seconds
-
-    @property
-    def kafka_cpu_s(self) -> float:
-        return self.kafka.cpu_seconds
-
-    @property
-    def processes(self) -> dict[str, list[ServiceProcess]]:
-        """The server processes, by whose they are."""
-        return {"BMQ": [self.bmq.process, *self.hdfs.processes], "Kafka": self.kafka.processes}
-
-    def fill(self, topic: Topic) -> None:
-        """Write the topic to both; return when readers of storage see all of it."""
-        for bootstrap in self.bootstraps:
-            _create(bootstrap, topic)
-            _produce(bootstrap, topic)
-        wait_for(lambda: readable(self.root, topic.name) == topic.count, f"{topic.name} in storage", timeout_s=SETTLE_S)
-
-
-def _cpu_s(processes: Sequence[ServiceProcess]) -> float:
-    return sum(process.cpu_seconds for process in processes)
+SINK = Way("sink", "BMQ's sink, into BMQ", BMQ, "bmq")
+ONE_SINK = Way("sink, one process", "BMQ's sink, into one BMQ process", ONE_BMQ, "bmq")
+KAFKA_SINK = Way("kafka sink into BMQ", "Kafka sink, into BMQ", BMQ, "kafka")
+BASE_SINK = Way("kafka", "Kafka sink, into Apache Kafka", KAFKA, "kafka")
+WRITES = (SINK, ONE_SINK, KAFKA_SINK, BASE_SINK)
 
 
 @contextlib.contextmanager
-def open_site(parent: Path | None = None) -> Iterator[Site]:
-    """Start all servers, with their data in a folder of ``parent``, and stop them at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="bmq-bench-spark-", dir=parent))
+def open_site(names: Sequence[str], parent: Path | None, results: Results) -> Iterator[dict[str, Deployment]]:
+    """Start these deployments, with their data in a folder of ``parent``, and stop them at the end.
+
+    One that does not start is a failure in the results, and what does not need it is measured.
+    """
+    with contextlib.ExitStack() as stack:
+        found = {name: started(stack, name, parent, results) for name in names}
+        yield {name: deployment for name, deployment in found.items() if deployment is not None}
+
+
+def create(deployment: Deployment, name: str) -> None:
+    """Create a topic of this benchmark."""
+    deployment.create_topics([name], PARTITIONS, config=CONFIG)
+
+
+@contextlib.contextmanager
+def filled(deployments: Sequence[Deployment], topics: Sequence[Topic]) -> Iterator[None]:
+    """Write the topics to each deployment, and delete them at the end."""
+    for deployment in deployments:
+        for topic in topics:
+            create(deployment, topic.name)
+            _produce(deployment.bootstrap, topic)
+    for deployment in deployments:
+        for topic in topics:
+            wait_readable(deployment, topic.name, topic.count)
+    yield
+    for deployment in deployments:
+        for topic in topics:
+            deployment.delete_topic(topic.name)
+
+
+def wait_readable(deployment: Deployment, topic: str, count: int) -> None:
+    """Return when readers of storage see so many records; at once where nothing is read from storage."""
+    if deployment.root:
+        is_there = partial(_is_readable, deployment.root, topic, count)
+        wait_for(is_there, f"{topic} in storage of {deployment.name}", timeout_s=SETTLE_S)
+
+
+def stored(deployment: Deployment, topic: str) -> int:
+    """Return the sum of the ends of the topic's partitions, as a Kafka client sees them."""
+    consumer = Consumer({"bootstrap.servers": deployment.bootstrap, "group.id": "bench", "log_level": 0})
     try:
-        with contextlib.ExitStack() as stack:
-            hdfs = HdfsCluster(datanodes=DATANODES, java_options=JAVA_OPTIONS, folder=folder / "hdfs")
-            stack.enter_context(hdfs)
-            root = f"{hdfs.root}/bench"
-            bmq = stack.enter_context(BmqServer(root, folder=folder, environment=BMQ_ENVIRONMENT))
-            kafka = KafkaCluster(
-                heap_mb=KAFKA_HEAP_MB, java_options=KAFKA_JAVA, properties=KAFKA_PROPERTIES, folder=folder / "kafka"
-            )
-            yield Site(root, bmq, hdfs, stack.enter_context(kafka))
+        places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        return sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        consumer.close()
 
 
-def _create(bootstrap: str, topic: Topic) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
-    wanted = NewTopic(topic.name, PARTITIONS, config={"segment.bytes": str(SEGMENT_BYTES)})
-    admin.create_topics([wanted])[topic.name].result(60)
+def _is_readable(root: str, topic: str, count: int) -> bool:
+    return readable(root, topic) == count
 
 
 def _produce(bootstrap: str, topic: Topic) -> None:
@@ -157,7 +137,7 @@ def _produce(bootstrap: str, topic: Topic) -> None:
                 producer.poll(1)
         if not number % 10_000:
             producer.poll(0)
-    left = producer.flush(120)
+    left = producer.flush(FLUSH_S)
     if refused or left:
         raise OSError(f"{topic.name}: {left} records not sent, {len(refused)} refused: {refused[:1]}")
 
