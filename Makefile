@@ -30,6 +30,7 @@ help:
 	@echo "make mutants    mistakes in the rules' code, each with the test that must fail by it (JOBS at once)"
 	@echo "make bench      measure the log, and BMQ beside Kafka, and draw docs/benchmarks.md and docs/benchmarks-kafka.md"
 	@echo "make bench-matrix  throughput by record size, partitions, codec and client beside Kafka, into docs/benchmarks-matrix.md"
+	@echo "make bench-scaling  throughput by processes, controllers to a million partitions, into docs/benchmarks-scaling.md"
 	@echo "make bench-cluster  measure lost and added parts, 10,000 partitions and hot ones, and draw docs/benchmarks-failover.md, -crowd, -hot"
 	@echo "make bench-smoke  in a minute: does a produce or a fetch cost more than it did? beside a fixed reference loop"
 	@echo "make bench-spark  measure Spark over segments beside its own Kafka source, into docs/benchmarks-spark.md"
@@ -128,6 +129,10 @@ bench: setup hdfs-jars etcd clients
 .PHONY: bench-matrix
 bench-matrix: setup hdfs-jars etcd clients
 	$(BIN)/python -m bench.matrix
+
+.PHONY: bench-scaling
+bench-scaling: setup hdfs-jars etcd clients
+	$(BIN)/python -m bench.scaling
 
 bench-smoke: setup
 	$(BIN)/python -m bench.smoke

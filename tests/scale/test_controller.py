@@ -5,176 +5,18 @@ process is held up for long, whatever the size.
 """
 
 import asyncio
-import json
-import os
-import re
-import subprocess
-import sys
 import time
-import uuid
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
-from bmq.meta.catalog import Topic, encode_topic, topic_key
-from bmq.meta.cluster.assignment import decode_chunk
-from bmq.meta.cluster.keys import assignment_prefix, controller_key
-from bmq.meta.cluster.kv_view import KvClusterView
-from bmq.meta.kv import COMMIT_OPERATIONS_MAX, KeyValue, Put
-from bmq.meta.open import open_keyvalue
-from tests.scale.stub_brokers import StubBrokers
-from tests.services.etcd import EtcdCluster
-from tests.services.processes import free_ports
+from tests.scale.world import WITHIN_S, scale_world
 
 pytestmark = [pytest.mark.etcd, pytest.mark.soak]
 
-CLUSTER = "bmq"
 BROKERS = 5
-UNSYNCED = ("--unsafe-no-fsync",)
-"""Disks are not measured here: one that takes two seconds costs any leader its lease."""
 STOP_MAX_MS = 50.0
 """The longest stretch of CPU time of a controller's loop in which nothing else has a turn."""
-WITHIN_S = 300.0
-"""Bound of each step on any machine; the time that it took is reported."""
-
-
-class ControllerProcess:
-    """`bmq serve --roles controller`, watched."""
-
-    def __init__(self, folder: Path, number: int, meta: str) -> None:
-        self._stops = folder / f"stops-{number}.json"
-        self._log = folder / f"controller-{number}.log"
-        internal, http = free_ports(2)
-        settings = {
-            "roles": "controller", "meta": meta, "root": f"file://{folder}/data", "cluster": CLUSTER,
-            "internal": f"127.0.0.1:{internal}", "http": f"127.0.0.1:{http}",
-        }  # fmt: skip
-        arguments = [f"{name}={value}" for name, value in settings.items()]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.scale.watched_server", str(self._stops), *arguments],
-                stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": "."},
-            )  # fmt: skip
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    @property
-    def is_ready(self) -> bool:
-        assert self._process.poll() is None, f"the controller ended:\n{self.log[-3000:]}"
-        return "ready " in self.log
-
-    @property
-    def declared(self) -> set[str]:
-        """Members that it has given up."""
-        return set(re.findall(r": (?:a member does not answer|a member is gone).* member=(\S+)", self.log))
-
-    def stops(self, since: float) -> list[float]:
-        """Long stretches, in ms, after this time of the machine's clock."""
-        found = [json.loads(line) for line in self._stops.read_text().splitlines()]
-        return [each["ms"] for each in found if each["at"] >= since]
-
-    @property
-    def rss_mb(self) -> int:
-        return int(psutil.Process(self._process.pid).memory_info().rss >> 20)
-
-    def cpu_s(self) -> float:
-        times = psutil.Process(self._process.pid).cpu_times()
-        return float(times.user + times.system)
-
-    def leave(self) -> None:
-        self._process.terminate()
-        assert self._process.wait(WITHIN_S) == 0, self.log[-3000:]
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-class ScaleWorld:
-    """Cluster under test: its controllers, stub brokers and key-value store."""
-
-    def __init__(
-        self, kv: KeyValue, view: KvClusterView, controllers: list[ControllerProcess], brokers: StubBrokers
-    ) -> None:
-        self.kv = kv
-        self._view = view
-        self.controllers = controllers
-        self.brokers = brokers
-
-    async def assigned(self) -> Counter[str]:
-        """Return how many partitions each broker is assigned."""
-        counts: Counter[str] = Counter()
-        async for entry in self.kv.list(assignment_prefix(CLUSTER)):
-            counts.update(decode_chunk(entry.value).owners)
-        return counts
-
-    async def until_assigned(self, what: str, partitions: int, is_so: Callable[[Counter[str]], bool]) -> None:
-        began, cpu = time.monotonic(), [each.cpu_s() for each in self.controllers]
-        async with asyncio.timeout(WITHIN_S):
-            while True:
-                counts = Counter({owner: self._view.owned_count(owner) for owner in self._view.owners})
-                if counts.total() == partitions and is_so(counts):
-                    break
-                await asyncio.sleep(0.1)
-        took = time.monotonic() - began
-        used = [round(each.cpu_s() - before, 1) for each, before in zip(self.controllers, cpu, strict=True)]
-        stops = [max(each.stops(began), default=0.0) for each in self.controllers]
-        rss = [each.rss_mb for each in self.controllers]
-        counts = await self.assigned()
-        assert counts.total() == partitions
-        assert not counts[""]
-        print(f"{what}: {took:.1f} s, cpu {used} s, longest stop {stops} ms, rss {rss} MB")
-
-    async def term(self) -> int:
-        """Return the revision of the election key, 0 without a leader; another revision is another term."""
-        entry = await self.kv.get(controller_key(CLUSTER))
-        return entry.revision if entry is not None else 0
-
-
-@asynccontextmanager
-async def scale_world(folder: Path, topics: int, partitions: int) -> AsyncIterator[ScaleWorld]:
-    """Run two controllers over so many topics of so many partitions; no broker has joined yet."""
-    with EtcdCluster(folder=folder / "etcd", arguments=UNSYNCED) as etcd:
-        kv = await open_keyvalue(etcd.url)
-        view = KvClusterView(kv, CLUSTER, "test")
-        brokers = StubBrokers(kv, CLUSTER)
-        controllers: list[ControllerProcess] = []
-        try:
-            first = ControllerProcess(folder, 0, etcd.url)
-            await until_ready(first)
-            first.leave()  # the cluster has its root
-            await create_topics(kv, topics, partitions)
-            controllers += [ControllerProcess(folder, number, etcd.url) for number in range(2)]
-            await until_ready(*controllers)
-            await view.start()
-            yield ScaleWorld(kv, view, controllers, brokers)
-        finally:
-            for each in controllers:
-                each.end()
-            await brokers.close()
-            await view.close()
-            await kv.close()
-
-
-async def until_ready(*controllers: ControllerProcess) -> None:
-    async with asyncio.timeout(WITHIN_S):
-        while not all(each.is_ready for each in controllers):  # noqa: ASYNC110 - another process's state
-            await asyncio.sleep(0.1)
-
-
-async def create_topics(kv: KeyValue, topics: int, partitions: int) -> None:
-    """Store topics in the key-value store as the leader does, without their files."""
-    made = [Topic(name=f"t-{n:06d}", topic_id=uuid.uuid4(), partitions=partitions) for n in range(topics)]
-    puts = [Put(topic_key(CLUSTER, topic.name), encode_topic(topic)) for topic in made]
-    step = COMMIT_OPERATIONS_MAX
-    for start in range(0, len(puts), step):
-        await kv.commit([], puts[start : start + step])
 
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1_000, 1_000), (100_000, 1)])
@@ -192,14 +34,18 @@ async def _live(folder: Path, topics: int, partitions: int) -> None:
                 await asyncio.sleep(0.1)
         brokers = world.brokers
         await brokers.join(BROKERS)
-        await world.until_assigned("from nothing", total, lambda counts: len(counts) == BROKERS)
+        step = await world.until_assigned(total, lambda counts: len(counts) == BROKERS)
+        print(f"from nothing: {step}")
         dead = await brokers.kill()
-        await world.until_assigned("after a death", total, lambda counts: dead not in counts)
+        step = await world.until_assigned(total, lambda counts: dead not in counts)
+        print(f"after a death: {step}")
         gone = await brokers.leave()
-        await world.until_assigned("after one that left", total, lambda counts: gone not in counts)
+        step = await world.until_assigned(total, lambda counts: gone not in counts)
+        print(f"after one that left: {step}")
         await brokers.join(2)
         newest = list(brokers.living)[-1]
-        await world.until_assigned("a new one has a share", total, lambda counts: counts[newest] >= 500)
+        step = await world.until_assigned(total, lambda counts: counts[newest] >= 500)
+        print(f"a new one has a share: {step}")
         assert await world.term() == term, "the leader leads on"
         for each in world.controllers:
             assert each.declared <= {dead, gone}, "whoever lives is let live"

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.services.processes import ServiceProcess, free_ports, wait_for
+from tests.services.processes import ServiceProcess, free_ports, free_run, wait_for
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
@@ -21,7 +21,8 @@ class BmqServer:
 
     Without `meta` it is a SQLite file in `folder`, a new temporary one by default, where its log lies too; `remove`
     ends both.  `host` is where it listens; `prefix` is a command that runs it, such as that of a network namespace;
-    `program` is the `bmq` of another checkout.
+    `program` is the `bmq` of another checkout.  `workers` is how many processes the command starts, if not one: their
+    ports follow those of the command line.
     """
 
     def __init__(
@@ -35,10 +36,17 @@ class BmqServer:
         host: str = HOST,
         prefix: Sequence[str] = (),
         program: Path | None = None,
+        workers: int = 1,
     ) -> None:
         self.host = host
         self.folder = folder or Path(tempfile.mkdtemp(prefix="bmq-serve-"))
-        self.port, self.http_port, self.internal_port = free_ports(3)
+        if workers == 1:
+            self.port, self.http_port, self.internal_port = free_ports(3)
+        else:
+            self.port = free_run(3 * workers + 1)  # one that all share, and one of each
+            self.http_port = self.port + workers + 1
+            self.internal_port = self.http_port + workers
+            arguments = ("--workers", str(workers), *arguments)
         command = [
             *prefix, str(program or Path(sys.executable).with_name("bmq")), "serve", "--listen", f"{host}:{self.port}",
             "--http", f"{host}:{self.http_port}", "--internal", f"{host}:{self.internal_port}",

@@ -1,8 +1,10 @@
-"""Percentiles: in their unit, and only where enough values lie beyond."""
+"""Percentiles: in their unit, and only where enough values lie beyond.  Earlier results: of the same plan."""
+
+from pathlib import Path
 
 import pytest
 
-from bench.results import latency_metrics
+from bench.results import Results, latency_metrics
 
 
 @pytest.mark.parametrize(("unit", "middle"), [("ms", 500.5), ("us", 500_500.0)])
@@ -28,3 +30,14 @@ def test_a_percentile_may_need_more_values_beyond_it() -> None:
 
 def test_no_latencies_have_no_percentiles() -> None:
     assert latency_metrics([]) == {}
+
+
+def test_an_earlier_plan_is_compared_as_it_was_stored(tmp_path: Path) -> None:
+    now = Results(command="", machine={}, plan={"sizes": (1, 2), "payloads": {}}, started="")
+    now.save(tmp_path / "results.json")
+    earlier = Results.load_from(tmp_path / "results.json")
+    now.require_same_plan(earlier)
+    now.plan["payloads"] = {"1": {}}
+    now.require_same_plan(earlier, besides=("payloads",))
+    with pytest.raises(ValueError, match="another payloads"):
+        now.require_same_plan(earlier)
