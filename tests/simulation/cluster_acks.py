@@ -1,7 +1,9 @@
 """The owners' own acknowledgements, also those that no client received.
 
-A partition has one owner.  So each offset is acknowledged once, the offsets of one owner begin where those of the one
-before end or later, and once a higher epoch has acknowledged anything no lower one does.
+A partition has one owner at a time.  So each offset is acknowledged once, each epoch by one process, and the offsets of
+a higher epoch begin where those of every lower one end, or later.  That holds for offsets, not for times: a process
+that hung may have all datanodes' answers in its socket when it wakes, and acknowledge what its successor found since.
+Such a batch lies in the log; one that the successor did not find lies where a higher epoch has written.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from bmq.core.records.batch import Batch
 from bmq.endpoint.partitions import FlushListener
 
 
-@dataclass(frozen=True, slots=True)
-class _Last:
-    """The end of the acknowledged offsets, and the owner that acknowledged last."""
+@dataclass(slots=True)
+class _Span:
+    """The offsets that one epoch has acknowledged."""
 
-    end: int = 0
-    epoch: int = -1
-    owner: str = ""
+    owner: str
+    begin: int
+    end: int
 
 
 class OneOwner:
@@ -29,23 +31,34 @@ class OneOwner:
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.owners = 0
         """The number of times that a partition had another owner that acknowledged something."""
+        self.late = 0
+        """The number of batches that an owner acknowledged after its successor had acknowledged something."""
         self._tell = tell
-        self._last: dict[PartitionKey, _Last] = {}
+        self._spans: dict[PartitionKey, dict[int, _Span]] = {}
 
     def watched(self, listener: FlushListener, owner: str) -> FlushListener:
         """Return a listener that notes each flush before ``listener`` gets it."""
         return _Watched(self, listener, owner)
 
     def acknowledged(self, key: PartitionKey, batches: Sequence[Batch], owner: str) -> None:
-        last = self._last.get(key, _Last())
+        """Take note of what ``owner`` acknowledges."""
+        spans = self._spans.setdefault(key, {})
         for batch in batches:
-            if batch.base_offset < last.end or batch.leader_epoch < last.epoch:
-                self._tell(f"{key}: {owner} acknowledges {batch!r} after {last}")
-            elif batch.leader_epoch == last.epoch and owner != last.owner:
-                self._tell(f"{key}: {owner} and {last.owner} both have epoch {last.epoch}")
-            self.owners += owner != last.owner
-            last = _Last(batch.next_offset, batch.leader_epoch, owner)
-        self._last[key] = last
+            lower = [span for epoch, span in spans.items() if epoch < batch.leader_epoch]
+            higher = [span for epoch, span in spans.items() if epoch > batch.leader_epoch]
+            own = spans.get(batch.leader_epoch)
+            if own is None:
+                before = max(lower, key=lambda span: span.end, default=None)
+                self.owners += before is None or before.owner != owner
+                own = spans[batch.leader_epoch] = _Span(owner, batch.base_offset, batch.base_offset)
+            if own.owner != owner:
+                self._tell(f"{key}: {owner} and {own.owner} both have epoch {batch.leader_epoch}")
+            if batch.base_offset < max(span.end for span in (own, *lower)):
+                self._tell(f"{key}: {owner} acknowledges {batch!r} where {own} and {lower} have acknowledged")
+            if any(span.begin < batch.next_offset for span in higher):
+                self._tell(f"{key}: {owner} acknowledges {batch!r} late, where its successors wrote: {higher}")
+            self.late += bool(higher)
+            own.end = batch.next_offset
 
 
 class _Watched:
