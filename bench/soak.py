@@ -11,6 +11,7 @@ is never restarted: its memory is that of the whole time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import os
 import sys
@@ -22,13 +23,14 @@ from pathlib import Path
 import psutil
 
 from bench import hdfs_facts, provenance, soak_report
-from bench.deployments import REPLICATED_ENVIRONMENT, Deployment, start
+from bench.deployments import REPLICATED_ENVIRONMENT, Deployment
 from bench.results import Results, Sample
+from bench.rounds import started
 from bench.soak_load import PARTITIONS, Failures, Load, running
 from bench.soak_report import BENCH, HOUR_S, RESTART
 from tests.services.processes import ServiceProcess
 
-DEPLOYMENTS = ("bmq-3", "bmq-hdfs")
+DEPLOYMENTS = ("bmq-3", "bmq-hdfs", "bmq-local")
 KEYS = "/bmq/"
 """The prefix of the cluster's keys in etcd."""
 MB = 1e6
@@ -76,9 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = provenance.begin("bench.soak", given, recorded, options.folder)
         begun = time.monotonic()
         for name in options.only.split(","):
-            with start(name, options.folder) as deployment:
-                provenance.note_servers(results, deployment.processes, name)
-                soak(deployment, plan, results, lambda: results.save(path))
+            with contextlib.ExitStack() as stack:
+                deployment = started(stack, name, options.folder, results)
+                if deployment is not None:
+                    soak(deployment, plan, results, lambda: results.save(path))
         results.took_s = time.monotonic() - begun
         results.save(path)
     results = Results.load_from(path)

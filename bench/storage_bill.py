@@ -9,6 +9,7 @@ It writes docs/benchmarks-storage.md.  ``bench.storage_model`` has the arithmeti
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -17,8 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench import provenance, storage_report
-from bench.deployments import REPLICATED_ENVIRONMENT, start
+from bench.deployments import REPLICATED_ENVIRONMENT
 from bench.results import Results, Sample
+from bench.rounds import started
 from bench.storage_measure import BATCH_BYTES, FULL, QUICK, Metrics, Plan, Site, cases, heap
 from bench.storage_report import BENCH, HEAP
 
@@ -60,8 +62,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(wanted: Sequence[str], folder: Path | None, plan: Plan, results: Results) -> None:
-    with start(DEPLOYMENT, folder) as deployment:
-        provenance.note_servers(results, deployment.processes, deployment.name)
+    with contextlib.ExitStack() as stack:
+        deployment = started(stack, DEPLOYMENT, folder, results)
+        if deployment is None:
+            return
         assert deployment.hdfs is not None
         assert deployment.etcd is not None
         site = Site(deployment, deployment.hdfs, deployment.etcd)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import threading
+from pathlib import Path
 from typing import cast
 
 import pytest
 
-from bench import soak, soak_load
+from bench import rounds, soak, soak_load
 from bench.deployments import Deployment
 from bench.soak_load import FAILURES_MOST, Failures, SteadyConsumer, Worker
 from tests.services.bmq import BmqServer
+from tests.services.processes import NotReady
 
 
 class FakeMessage:
@@ -103,7 +105,7 @@ def test_the_first_of_several_nodes_is_never_restarted(nodes: int, order: list[t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--only", "moon"), "unknown deployment moon; there are bmq-3, bmq-hdfs"),
+        (("--only", "moon"), "unknown deployment moon; there are bmq-3, bmq-hdfs, bmq-local"),
         (("--hours", "0"), "--hours is not above 0"),
     ],
 )
@@ -113,3 +115,14 @@ def test_mistyped_arguments_say_what_to_do(
     with pytest.raises(SystemExit, match="2"):
         soak.main(arguments)
     assert message in capsys.readouterr().err
+
+
+def test_a_deployment_that_does_not_start_is_a_failure_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def start(*_: object) -> object:
+        raise NotReady("too slow")
+
+    monkeypatch.setattr(rounds, "start", start)
+    assert soak.main(["--quick", "--out", str(tmp_path)]) == 1
+    assert "- start of bmq-3: NotReady('too slow')" in (tmp_path / "benchmarks-soak.md").read_text()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import rounds, storage_bill
 from bench.results import Results, Sample
 from bench.stale import page_fault
 from bench.storage_report import (
@@ -21,6 +22,7 @@ from bench.storage_report import (
     size,
     write,
 )
+from tests.services.processes import NotReady
 
 
 def sample(case: str, number: int, **metrics: float) -> Sample:
@@ -133,3 +135,14 @@ def test_the_picture_is_drawn_also_without_a_bill(results: Results, tmp_path: Pa
     assert "steady, open files" in (tmp_path / "benchmarks" / "storage.svg").read_text()
     results.samples = []
     write(results, tmp_path)
+
+
+def test_a_deployment_that_does_not_start_is_a_failure_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def start(*_: object) -> object:
+        raise NotReady("too slow")
+
+    monkeypatch.setattr(rounds, "start", start)
+    assert storage_bill.main(["--quick", "--out", str(tmp_path)]) == 1
+    assert "- start of bmq-3: NotReady('too slow')" in (tmp_path / "benchmarks-storage.md").read_text()
