@@ -12,6 +12,9 @@ from tests.services.hdfs_nodes import jmx
 from tests.services.processes import NotReady
 
 JCMD_TIMEOUT_S = 60.0
+COUNTERS_S = 10.5
+"""Time after which counters (calls, files created) are read anew: Hadoop's metrics system keeps what JMX has read for
+its period, 10 s.  The state of the namespace and of volumes is not of that system, and always new."""
 SERVER_CALLS = frozenset({
     "BlockReceivedAndDeleted", "BlockReport", "CacheReport", "CommitBlockSynchronization", "ErrorReport",
     "RegisterDatanode", "ReportBadBlocks", "SendHeartbeat", "SendLifeline", "VersionRequest",
@@ -46,13 +49,12 @@ def split_calls(counts: Mapping[str, float]) -> tuple[float, float]:
 
 
 def namespace(hdfs: HdfsCluster) -> dict[str, float]:
-    """Return the files (folders too), blocks, open files and bytes on datanodes' disks."""
-    bean = _namenode(hdfs, "Hadoop:service=NameNode,name=FSNamesystem")
-    state = _namenode(hdfs, "Hadoop:service=NameNode,name=FSNamesystemState")
+    """Return the files (folders too), blocks, open files and bytes on datanodes' disks, as they are now."""
+    bean = _namenode(hdfs, "Hadoop:service=NameNode,name=FSNamesystemState")
     return {
         "files": float(bean["FilesTotal"]),
         "blocks": float(bean["BlocksTotal"]),
-        "open_files": float(state["NumFilesUnderConstruction"]),
+        "open_files": float(bean["NumFilesUnderConstruction"]),
         "stored_bytes": float(bean["CapacityUsed"]),
     }
 

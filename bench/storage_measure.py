@@ -104,11 +104,15 @@ class Writer:
 
 @contextmanager
 def counted(site: Site) -> Iterator[Metrics]:
-    """Count the calls to the NameNode, files created and writes to etcd; filled in at the end."""
+    """Count the calls to the NameNode, files created and writes to etcd; filled in at the end.
+
+    It takes as long as counters need to be new, at least.
+    """
     found: Metrics = {}
     calls, files = hdfs_facts.calls(site.hdfs), hdfs_facts.files_created(site.hdfs)
     revision, begun = site.etcd.revision(), time.monotonic()
     yield found
+    time.sleep(max(0.0, begun + hdfs_facts.COUNTERS_S - time.monotonic()))
     after = hdfs_facts.calls(site.hdfs)
     made = {name: count - calls.get(name, 0.0) for name, count in after.items()}
     clients, datanodes = hdfs_facts.split_calls(made)

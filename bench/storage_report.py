@@ -63,8 +63,12 @@ def steady_calls(results: Results, case: str) -> Spread | None:
 
 def segment_calls(results: Results) -> Spread | None:
     """Return the calls of one segment's life, those of an idle deployment left out."""
-    idle = _idle_calls_s(results)
-    return over_rounds(results, LIVES, lambda found: (found["calls"] - idle * found["seconds"]) / found["batches"])
+    return over_rounds(results, LIVES, lambda found: _calls_beside_idle(results, found) / found["batches"])
+
+
+def _calls_beside_idle(results: Results, metrics: dict[str, float]) -> float:
+    """Return the calls of a case without those that an idle deployment makes in that time."""
+    return metrics["calls"] - _idle_calls_s(results) * metrics["seconds"]
 
 
 def measured(results: Results, case: str) -> Measured | None:
@@ -206,7 +210,10 @@ def _inputs(results: Results) -> str:
         ("the same, writes to etcd", over_rounds(results, LIVES, lambda each: each["etcd_writes"] / each["batches"])),
         ("a new partition, bytes in etcd", over_rounds(results, CREATED, lambda each: each["etcd_bytes"] / partitions)),
         ("the same, keys", over_rounds(results, CREATED, lambda each: each["etcd_keys"] / partitions)),
-        ("a partition's first batch, calls", over_rounds(results, OPENED, lambda each: each["calls"] / partitions)),
+        (
+            "a partition's first batch, calls",
+            over_rounds(results, OPENED, lambda each: _calls_beside_idle(results, each) / partitions),
+        ),
         ("the same, files made", over_rounds(results, OPENED, lambda each: each["files"] / partitions)),
         (
             "the same, MB reserved on all datanodes",
