@@ -113,6 +113,7 @@ class SteadyConsumer:
         self.next: dict[int, int] = {}
         """The offset after the last record of each partition."""
         self.consumed = 0
+        self._lag = 0
 
     def turn(self) -> None:
         """Consume what is there.  Raises AssertionError if an offset was passed over, or KafkaException."""
@@ -121,12 +122,11 @@ class SteadyConsumer:
             if error is not None:
                 raise KafkaException(error)
             self._note(message)
+        self._lag = self._count_lag()
 
     def lag(self) -> int:
-        """Return how many records are not consumed yet, as far as the last fetches tell; no request is sent."""
-        places = [(partition, TopicPartition(self._topic, partition)) for partition in list(self.next)]
-        ends = ((partition, self._consumer.get_watermark_offsets(place, cached=True)[1]) for partition, place in places)
-        return sum(max(0, end - self.next[partition]) for partition, end in ends)
+        """Return how many records were not consumed yet after the last turn, as far as its fetches told."""
+        return self._lag
 
     @property
     def position(self) -> int:
@@ -136,6 +136,12 @@ class SteadyConsumer:
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
+
+    def _count_lag(self) -> int:
+        """Return the lag by the ends that fetches told: in the consumer's own thread, and without a request."""
+        places = [(partition, TopicPartition(self._topic, partition)) for partition in self.next]
+        ends = ((partition, self._consumer.get_watermark_offsets(place, cached=True)[1]) for partition, place in places)
+        return sum(max(0, end - self.next[partition]) for partition, end in ends)
 
     def _note(self, message: Message) -> None:
         partition, offset = message.partition(), message.offset()

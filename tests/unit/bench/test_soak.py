@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from bench import rounds, soak, soak_load
 from bench.deployments import Deployment
@@ -42,6 +43,10 @@ class FakeConsumer:
     def subscribe(self, topics: list[str]) -> None:
         assert topics == ["topic"]
 
+    def get_watermark_offsets(self, place: TopicPartition, *, cached: bool) -> tuple[int, int]:
+        assert cached
+        return 0, 5
+
     def consume(self, count: int, timeout: float) -> list[FakeMessage]:
         found, self._messages = self._messages, []
         return found
@@ -63,6 +68,7 @@ def test_records_that_are_read_again_are_no_gap(monkeypatch: pytest.MonkeyPatch)
     found.turn()
     assert found.next == {0: 3, 1: 1}
     assert found.consumed == 6
+    assert found.lag() == 2 + 4
 
 
 def test_a_failed_turn_is_noted_and_the_next_one_is_taken() -> None:
