@@ -43,6 +43,11 @@ def ratio_cell(found: Comparison | None) -> str:
     return f"{middle} ({spread}) {verdict}"
 
 
+def ms(spread: Spread | None) -> str:
+    """Return microseconds as milliseconds, as ``number`` does."""
+    return number(spread and Spread(spread.middle / 1000, spread.low / 1000, spread.high / 1000))
+
+
 def listed(properties: Mapping[str, str]) -> str:
     """Return settings in one line."""
     return " ".join(f"`{name}={value}`" for name, value in properties.items())

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9, "p99.99": 99.99}
 SECOND = {"ms": 1e3, "us": 1e6}
@@ -149,7 +150,9 @@ class Results:
         return cls(**state)
 
 
-def latency_metrics(latencies_s: Sequence[float], unit: str = "ms", *, beyond: int = 1) -> dict[str, float]:
+def latency_metrics(
+    latencies_s: Sequence[float] | NDArray[np.float64], unit: str = "ms", *, beyond: int = 1
+) -> dict[str, float]:
     """Return percentiles in ``unit``, a key of ``SECOND``, each only if at least ``beyond`` values lie beyond it."""
     values = np.asarray(latencies_s, dtype=np.float64) * SECOND[unit]
     if not len(values):

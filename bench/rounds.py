@@ -78,7 +78,7 @@ def main(benchmark: Benchmark[P], arguments: Sequence[str] | None = None) -> int
     options = _parse(benchmark, arguments)
     path = options.out / "benchmarks" / f"{benchmark.name}.json"
     if not options.render:
-        _run(benchmark, options, sys.argv[1:] if arguments is None else arguments).save(path)
+        _run(benchmark, options, sys.argv[1:] if arguments is None else arguments, path)
     results = Results.load_from(path)
     benchmark.write(results, options.out)
     for failure in results.failures:
@@ -104,7 +104,8 @@ def _parse(benchmark: Benchmark[P], arguments: Sequence[str] | None) -> argparse
     return options
 
 
-def _run(benchmark: Benchmark[P], options: argparse.Namespace, given: Sequence[str]) -> Results:
+def _run(benchmark: Benchmark[P], options: argparse.Namespace, given: Sequence[str], path: Path) -> None:
+    """Measure, and save the results after each round: a run that is ended loses no round that it has done."""
     plan = benchmark.quick if options.quick else benchmark.full
     settings = {"kafka": KAFKA_PROPERTIES, "bmq": REPLICATED_ENVIRONMENT | BMQ_ENVIRONMENT}
     recorded = asdict(plan) | {"settings": settings, "clients": dict(benchmark.clients(plan))}
@@ -126,8 +127,8 @@ def _run(benchmark: Benchmark[P], options: argparse.Namespace, given: Sequence[s
             for deployment in ordered(deployments, number):
                 for name in wanted:
                     keep(results, deployment, name, benchmark.measurements[name](deployment, plan, number), note)
-    results.took_s = time.monotonic() - begun
-    return results
+            results.took_s = time.monotonic() - begun
+            results.save(path)
 
 
 def started(stack: contextlib.ExitStack, name: str, folder: Path | None, results: Results) -> Deployment | None:
