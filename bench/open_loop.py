@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from numpy.typing import NDArray
 
 from bench.load_process import LoadProcess
@@ -21,6 +21,11 @@ from tests.services.processes import wait_for
 
 LEAD_S = 0.2
 """Seconds from the word to begin until the first record is due."""
+NOT_KNOWN_YET = frozenset({
+    KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
+})  # fmt: skip
+"""Errors of a partition of which some broker has not heard, or a client."""
 Floats = NDArray[np.float64]
 
 
@@ -91,18 +96,24 @@ def open_loop(load: Load, *, readers: int = 1, processes: int = 1) -> Iterator[O
 def end_offsets(bootstrap: str, topic: str, partitions: int) -> list[int]:
     """Return each partition's end offset, once each has a leader: a broker may not know a new topic yet.
 
-    Raises NotReady if a partition has none in ``TIMEOUT_S``.
+    Raises NotReady if a partition has none in ``TIMEOUT_S``, and KafkaException for another error.
     """
+    found: list[int] = []
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "log_level": 0})
 
-    def has_leaders() -> bool:
-        found = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
-        return len(found) == partitions and all(each.leader >= 0 for each in found.values())
+    def are_known() -> bool:
+        try:
+            while len(found) < partitions:
+                found.append(consumer.get_watermark_offsets(TopicPartition(topic, len(found)), timeout=TIMEOUT_S)[1])
+        except KafkaException as error:
+            if error.args[0].code() not in NOT_KNOWN_YET:
+                raise
+            consumer.list_topics(topic, timeout=TIMEOUT_S)
+        return len(found) == partitions
 
     try:
-        wait_for(has_leaders, f"leaders of {topic}", timeout_s=TIMEOUT_S)
-        found = [consumer.get_watermark_offsets(TopicPartition(topic, each), timeout=60) for each in range(partitions)]
-        return [high for _, high in found]
+        wait_for(are_known, f"leaders of {topic}", timeout_s=TIMEOUT_S)
+        return found
     finally:
         consumer.close()
 
