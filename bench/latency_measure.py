@@ -51,7 +51,7 @@ class Plan:
 
 FULL = Plan()
 QUICK = Plan(
-    rounds=1, warm_rounds_most=1, steps=(200, 400), step_s=1.0, warm_s=0.5, moderate_records_s=200, moderate_s=1.0,
+    rounds=1, warm_rounds_most=1, steps=(200, 400), step_s=0.5, warm_s=0.2, moderate_records_s=200, moderate_s=0.5,
     warm_up_records=20_000,
 )  # fmt: skip
 
@@ -121,7 +121,7 @@ def load_of(deployment: Deployment, topic: str, records_s: int, seconds: float) 
 
 
 def figures(timed: Timed, seconds: float) -> dict[str, float]:
-    """Return both latencies' percentiles, the backlog's growth, and what the producing client took of a core."""
+    """Return both latencies' percentiles, the backlog's growth, and what the producing thread took of a core."""
     acked, received = growth(timed.due, timed.acked), growth(timed.due, timed.received[0])
     found = {
         "is_saturated": float(acked.is_saturated or received.is_saturated),

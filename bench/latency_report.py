@@ -87,13 +87,13 @@ def _saturation(results: Results) -> str:
         for kafka, name in pairs(results, SATURATION)
         if (found := beside_kafka(results, SATURATION, LADDER, kafka, name, "held_records_s")) is not None
     ]
-    head = ("records/s", "held", "backlog grew at", "most cores of the producing client")
+    head = ("records/s", "held", "backlog grew at", "of a core, the producing thread took at most")
     steps = ", ".join(f"{step:,}" for step in results.plan["steps"])
     return f"""Loads are raised in steps ({steps} records/s) until the backlog grows: until all through the last
 quarter of the run more than {GROWN_S:g} s of load were due and not acknowledged (or not read), and more than
-{GROWTH:g} times the least of the second quarter. A ratio of what was held is as coarse as the steps are. A client that
-uses a whole core is the limit itself. Below, latencies are those of rounds in which the load was held, and a load is
-compared, and drawn, only if both sides held it in every round.
+{GROWTH:g} times the least of the second quarter. A ratio of what was held is as coarse as the steps are. A
+producing thread that takes a whole core is the limit itself. Below, latencies are those of rounds in which the load was
+held, and a load is compared, and drawn, only if both sides held it in every round.
 
 {table(head, rows)}
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import multiprocessing
+import subprocess
+import sys
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 GRACE_S = 5.0
 """Seconds in which the process may end by itself, once its result is there or nobody waits for it."""
 START_S = 60.0
@@ -43,25 +46,30 @@ class Parent:
 
 
 class LoadProcess:
-    """One client process, that runs ``client(parent, **arguments)``; it is killed when the context ends."""
+    """One client process, that runs ``client(parent, **arguments)``; it is killed when the context ends.
+
+    ``client`` is a function of a module: the process imports that one, and not all that a benchmark is made of.
+    """
 
     def __init__(self, client: Callable[..., None], **arguments: Any) -> None:
-        context = multiprocessing.get_context("spawn")  # a forked librdkafka has no threads
-        self._channel, theirs = context.Pipe()
-        self._process = context.Process(target=_main, args=(theirs, client, arguments), daemon=True)
-        self._process.start()
-        theirs.close()
+        self._channel, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bench.load_process", str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                cwd=REPOSITORY, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        self.send((client, arguments))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self._channel.close()
-        self._process.join(GRACE_S if kind is None else 0)
-        if self._process.is_alive():
+        try:
+            self._process.wait(GRACE_S if kind is None else 0)
+        except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.join()
-        self._process.close()
+            self._process.wait()
 
     def send(self, value: Any) -> None:
         """Send a value, which ``Parent.wait`` returns.  Raises LoadFailed if the client has ended."""
@@ -83,8 +91,13 @@ class LoadProcess:
         return value
 
 
-def _main(channel: Connection, client: Callable[..., None], arguments: dict[str, Any]) -> None:
-    """Run the client.  Its garbage collector is off: a collection takes as long as the slowest responses do."""
+def main(descriptor: int) -> None:
+    """Run the client that comes over this file descriptor.
+
+    Its garbage collector is off: a collection takes as long as the slowest responses do.
+    """
+    channel = Connection(descriptor)
+    client, arguments = channel.recv()
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -95,3 +108,7 @@ def _main(channel: Connection, client: Callable[..., None], arguments: dict[str,
             return  # the process that started this one has ended
         except Exception as error:  # noqa: BLE001
             channel.send((FAILED, repr(error)))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -38,7 +38,7 @@ class Timed:
     received: list[Floats] = field(default_factory=list)
     """One for each reader."""
     client_cpu_s: float = 0.0
-    """Processor seconds of the producing process."""
+    """Processor seconds of the thread that produces: as many as the run has are all that it can take."""
 
     @property
     def ack_latencies_s(self) -> Floats:

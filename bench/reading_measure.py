@@ -73,8 +73,8 @@ class Plan:
 
 FULL = Plan()
 QUICK = Plan(
-    rounds=1, warm_rounds_most=1, warm_up_records=20_000, groups=(1, 3), tail_records_s=200, tail_s=1.0,
-    tail_warm_s=0.5, backlog_records=12_000, parts=(Parts(1), Parts(2)), effect_records_s=200, effect_s=1.0,
+    rounds=1, warm_rounds_most=1, warm_up_records=20_000, groups=(1, 3), tail_records_s=200, tail_s=0.5,
+    tail_warm_s=0.2, backlog_records=12_000, parts=(Parts(1), Parts(2)), effect_records_s=200, effect_s=0.5,
     effect_mb_s=5.0,
 )  # fmt: skip
 

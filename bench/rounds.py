@@ -121,7 +121,7 @@ def _run(benchmark: Benchmark[P], options: argparse.Namespace, given: Sequence[s
         results.plan["warm_up"] = warm_up(
             deployments, lambda each, number: benchmark.warm_up(each, plan, number), plan.warm_rounds_most, results
         )
-        for number in range(plan.rounds + 1):
+        for number in range(1 if options.quick else 0, plan.rounds + 1):
             results.load.append(round(os.getloadavg()[0], 2))
             note = results.samples.append if number else results.warm_up.append
             for deployment in ordered(deployments, number):
