@@ -32,6 +32,8 @@ help:
 	@echo "make bench-matrix  throughput by record size, partitions, codec and client beside Kafka, into docs/benchmarks-matrix.md"
 	@echo "make bench-scaling  throughput by processes, controllers to a million partitions, into docs/benchmarks-scaling.md"
 	@echo "make bench-cluster  measure lost and added parts, 10,000 partitions and hot ones, and draw docs/benchmarks-failover.md, -crowd, -hot"
+	@echo "make bench-latency  measure latency up to saturation beside Kafka, and draw docs/benchmarks-latency.md"
+	@echo "make bench-reading  measure consumers of the tail and of a backlog beside Kafka, and draw docs/benchmarks-reading.md"
 	@echo "make bench-smoke  in a minute: does a produce or a fetch cost more than it did? beside a fixed reference loop"
 	@echo "make bench-spark  measure Spark over segments beside its own Kafka source, into docs/benchmarks-spark.md"
 	@echo "make bench-limits  measure BMQ's share of what bare HDFS clients and the kernel can do, into docs/benchmarks-limits.md"
@@ -136,6 +138,13 @@ bench-scaling: setup hdfs-jars etcd clients
 
 bench-smoke: setup
 	$(BIN)/python -m bench.smoke
+
+.PHONY: bench-latency bench-reading
+bench-latency: setup hdfs-jars etcd clients
+	$(BIN)/python -m bench.latency
+
+bench-reading: setup hdfs-jars etcd clients
+	$(BIN)/python -m bench.reading
 
 bench-cluster: setup hdfs-jars etcd clients
 	$(BIN)/python -m bench.failover

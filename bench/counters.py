@@ -1,11 +1,12 @@
 """The counters of a deployment's processes while something is measured: bytes read at each level, and shares of them.
 
-| level             | counted by                                                          |
-|-------------------|---------------------------------------------------------------------|
-| tails, storage    | BMQ's ``/metrics``: bytes of fetches from the tail cache, and others |
-| blocks            | BMQ's ``/metrics``: bytes of blocks found in its cache, or read      |
-| HDFS              | the datanodes' JMX: bytes sent to readers, whoever they are          |
-| disk              | the kernel: bytes that all server processes caused to be read        |
+| level           | counted by                                                                           |
+|-----------------|--------------------------------------------------------------------------------------|
+| tails, storage  | BMQ's ``/metrics``: bytes of fetches from the tail cache, and of others              |
+| blocks          | BMQ's ``/metrics``: bytes of blocks found in its cache, and bytes read from storage  |
+| disk            | the kernel: bytes that all server processes, datanodes too, caused to be read        |
+
+Datanodes count what they send as well, but show it in JMX up to ten seconds late: as long as a measurement takes.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.deployments import Deployment
-from tests.services.hdfs_nodes import jmx
 
-TAIL, STORED, HIT, MISSED, HDFS, DISK = "tail", "stored", "hit", "missed", "hdfs", "disk"
+TAIL, STORED, HIT, READ, DISK = "tail", "stored", "hit", "read", "disk"
 OF_BMQ = {
     "bmq_fetch_tail_bytes_total": TAIL,
     "bmq_fetch_storage_bytes_total": STORED,
     "bmq_block_cache_hit_bytes_total": HIT,
-    "bmq_storage_read_bytes_total": MISSED,
+    "bmq_storage_read_bytes_total": READ,
 }
 TIMEOUT_S = 30.0
 # Calls stay on this machine, whatever proxy the environment names.
@@ -42,11 +42,6 @@ def take(deployment: Deployment) -> dict[str, float]:
         with _HTTP.open(url, timeout=TIMEOUT_S) as response:
             for name, value in of_bmq(response.read().decode()).items():
                 found[name] = found.get(name, 0.0) + value
-    for datanode in deployment.datanodes:
-        bean = jmx(datanode.host, datanode.http_port, "Hadoop:service=DataNode,name=DataNodeActivity-*")
-        if bean is None:
-            raise OSError(f"{datanode!r} does not tell its bytes")
-        found[HDFS] = found.get(HDFS, 0.0) + float(bean["BytesRead"])
     return found
 
 
@@ -70,9 +65,9 @@ def counted(deployment: Deployment) -> Iterator[dict[str, float]]:
 
 
 def shares(read: Mapping[str, float], delivered: float) -> dict[str, float]:
-    """Return the bytes read from HDFS and from disk for each byte delivered, and the caches' hit rates by bytes."""
-    found = {f"{name}_bytes_byte": read[name] / delivered for name in (HDFS, DISK) if name in read}
-    for rate, hits, misses in (("tail_share", TAIL, STORED), ("block_share", HIT, MISSED)):
+    """Return the bytes read from storage and from disk for each byte delivered, and the caches' hit rates by bytes."""
+    found = {f"{name}_bytes_byte": read[name] / delivered for name in (READ, DISK) if name in read}
+    for rate, hits, misses in (("tail_share", TAIL, STORED), ("block_share", HIT, READ)):
         asked = read.get(hits, 0.0) + read.get(misses, 0.0)
         if asked:
             found[rate] = read[hits] / asked

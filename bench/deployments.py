@@ -29,7 +29,6 @@ from bench.servers import BMQ_ENVIRONMENT, KAFKA_HEAP_MB, KAFKA_JAVA, KAFKA_PROP
 from tests.services.bmq import BmqServer
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
-from tests.services.hdfs_nodes import DataNode
 from tests.services.kafka import KafkaCluster
 from tests.services.processes import ServiceProcess, wait_for
 
@@ -71,7 +70,6 @@ class Deployment:
     """The folder in which all of its servers keep their data."""
     metrics_urls: Sequence[str] = ()
     """Addresses of its processes' own counters; Kafka has them in JMX only."""
-    datanodes: Sequence[DataNode] = ()
     servers: Mapping[int, BmqServer] = field(default_factory=dict)
     """Each ``bmq serve`` by its node id."""
     hdfs: HdfsCluster | None = None
@@ -156,11 +154,10 @@ def _bmq(stack: contextlib.ExitStack, name: str, folder: Path, hdfs: HdfsCluster
     root, environment, nodes = (folder / "root").as_uri(), BMQ_ENVIRONMENT, 1
     etcd: EtcdCluster | None = None
     outside: dict[str, Sequence[ServiceProcess]] = {}
-    datanodes: Sequence[DataNode] = ()
     if name != "bmq-local":
         hdfs = hdfs or stack.enter_context(start_hdfs(folder / "hdfs"))
         root, environment = f"{hdfs.root}/{name}", REPLICATED_ENVIRONMENT
-        outside[HDFS], datanodes = hdfs.processes, hdfs.datanodes
+        outside[HDFS] = hdfs.processes
     if name == "bmq-3":
         etcd = stack.enter_context(EtcdCluster(members=NODES, folder=folder / "etcd", arguments=ETCD_ARGUMENTS))
         nodes = NODES
@@ -182,7 +179,6 @@ def _bmq(stack: contextlib.ExitStack, name: str, folder: Path, hdfs: HdfsCluster
         root=root,
         folder=folder,
         metrics_urls=[f"{server.http}/metrics" for server in servers.values()],
-        datanodes=datanodes,
         servers=servers,
         hdfs=hdfs,
         etcd=etcd,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from bench import plots
+from bench.deployment_plots import STYLES, column, log_of_ms
 from bench.deployments import NAMES
 from bench.latency_measure import LADDER
 from bench.results import Results
@@ -16,12 +16,11 @@ LINES = {"p50": ":", "p99": "-"}
 
 def by_load(results: Results) -> Figure:
     """Return the picture: for each latency a panel, median and p99 of each deployment, as far as it held the load."""
-    figure = Figure(figsize=(4.4, 6.6), layout="constrained")
-    panels = figure.subplots(2, 1, sharex=True)
+    figure, panels = column(6.6)
     loads = sorted({int(case) for case in results.cases(LADDER)})
     for axis, (kind, title) in zip(panels, TITLES.items(), strict=True):
         for name in results.adapters(LADDER):
-            colour, marker = plots.DEPLOYMENTS[name]
+            colour, marker = STYLES[name]
             for percentile, line in LINES.items():
                 spreads = [results.spread(LADDER, name, str(load), f"{kind}_{percentile}_us") for load in loads]
                 known = [(load, spread) for load, spread in zip(loads, spreads, strict=True) if spread is not None]
@@ -33,7 +32,7 @@ def by_load(results: Results) -> Figure:
                 axis.plot(places, middles, line, color=colour, marker=marker, markersize=4, label=label)
                 axis.fill_between(places, lows, highs, color=colour, alpha=0.15, linewidth=0)
         axis.set(xscale="log")
-        plots.log_of_ms(axis, title)
+        log_of_ms(axis, title)
     panels[-1].set_xlabel("records/s due (lines end where a backlog grows)")
     panels[-1].set_xticks(loads, [f"{load / 1000:g}k" for load in loads], rotation=60)
     panels[-1].minorticks_off()

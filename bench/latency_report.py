@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from bench import plots
 from bench.comparison import Comparison, compare_rounds
+from bench.deployment_plots import save
 from bench.deployments import NAMES
 from bench.latency_measure import BEYOND, FLUSH, FLUSHES, IN_MEMORY, LADDER, ON_DISK, PARTITIONS, SATURATION
 from bench.latency_plot import PICTURE, by_load
@@ -26,7 +26,7 @@ def write(results: Results, out: Path) -> None:
     """Write the page and its picture into folder ``out``."""
     (out / "benchmarks-latency.md").write_text(page(results))
     if results.of_bench(LADDER):
-        plots.save(by_load(held_always(results)), out / "benchmarks", PICTURE)
+        save(by_load(held_always(results)), out / "benchmarks", PICTURE)
 
 
 def page(results: Results) -> str:

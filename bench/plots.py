@@ -8,7 +8,6 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from bench.many import LOADS
 from bench.plan import SIZES
@@ -63,14 +62,6 @@ def column(heights: Sequence[float]) -> tuple[Figure, list[Any]]:
     """Return a figure of one column that a phone shows whole, with an axis of each height, in inches."""
     figure = Figure(figsize=(COLUMN_INCHES, sum(heights)), layout="constrained")
     return figure, list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
-
-
-def log_of_ms(axis: Any, title: str) -> None:
-    """Give an axis of milliseconds its scale, with plain numbers and some between the powers of ten."""
-    axis.set(yscale="log", title=title, ylabel="milliseconds, log")
-    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _figure(columns: int) -> tuple[Figure, Sequence[Any]]:

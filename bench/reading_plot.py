@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from bench import plots
+from bench.deployment_plots import STYLES, column, log_of_ms
 from bench.deployments import NAMES
 from bench.reading_measure import ALONE, EFFECT, FULL_SPEED
 from bench.results import Results
@@ -22,13 +22,12 @@ def in_order(results: Results) -> list[str]:
 
 def effect_of_catch_up(results: Results) -> Figure:
     """Return the picture: a panel for each latency, a mark for each deployment and case, with its spread."""
-    figure = Figure(figsize=(4.4, 6.0), layout="constrained")
-    panels = figure.subplots(2, 1, sharex=True)
+    figure, panels = column(6.0)
     cases = in_order(results)
     names = results.adapters(EFFECT)
     for axis, (kind, title) in zip(panels, TITLES.items(), strict=True):
         for index, name in enumerate(names):
-            colour, marker = plots.DEPLOYMENTS[name]
+            colour, marker = STYLES[name]
             for place, case in enumerate(cases):
                 spread = results.spread(EFFECT, name, case, f"{kind}_p99_us")
                 if spread is not None:
@@ -37,7 +36,7 @@ def effect_of_catch_up(results: Results) -> Figure:
                         place + (index - (len(names) - 1) / 2) * WIDTH, middle, yerr=[[middle - low], [high - middle]],
                         fmt=marker, color=colour, capsize=3, label=NAMES[name] if place == 0 else None,
                     )  # fmt: skip
-        plots.log_of_ms(axis, title)
+        log_of_ms(axis, title)
     panels[-1].set_xticks(range(len(cases)), [case.replace("catch-up ", "catch-up\n") for case in cases], fontsize=8)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", fontsize=7)
     return figure

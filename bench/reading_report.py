@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from bench import plots
 from bench.comparison import Comparison, compare_rounds
+from bench.deployment_plots import save
 from bench.deployments import NAMES
 from bench.latency_measure import PARTITIONS, RECORD_BYTES
 from bench.page import ms, number, ratio_cell, short, table, verdicts
@@ -31,7 +31,7 @@ def write(results: Results, out: Path) -> None:
     """Write the page and its picture into folder ``out``."""
     (out / "benchmarks-reading.md").write_text(page(results))
     if results.of_bench(EFFECT):
-        plots.save(effect_of_catch_up(results), out / "benchmarks", PICTURE)
+        save(effect_of_catch_up(results), out / "benchmarks", PICTURE)
 
 
 def page(results: Results) -> str:
@@ -45,9 +45,10 @@ def page(results: Results) -> str:
 def _what() -> str:
     return f"""Consumers at the end of the log, consumers of a backlog that no cache holds, and what those that catch up
 do to the others. Records of {RECORD_BYTES:,} bytes, {PARTITIONS} partitions. A group is one consumer of all partitions,
-by assignment. *HDFS* is the bytes that datanodes sent for each byte that consumers got, *disk* what the kernel read
-from disk on behalf of all server processes. Hit rates are by bytes: of BMQ's tail cache among fetches, and of its block
-cache among the blocks that the rest was read from. Kafka has neither; its cache is the kernel's page cache."""
+by assignment. *HDFS* is the bytes that BMQ read from HDFS for each byte that consumers got, by its own metrics, *disk*
+what the kernel read from disk on behalf of all server processes, datanodes too. Hit rates are by bytes: of BMQ's tail
+cache among fetches, and of its block cache among the blocks that the rest was read from. Kafka has neither; its cache
+is the kernel's page cache."""
 
 
 def _tail(results: Results) -> str:
@@ -65,7 +66,7 @@ def _tail(results: Results) -> str:
         for name in results.adapters(TAIL):
             found = partial(results.spread, TAIL, name, case)
             times = [ms(found(f"end_{each}_us")) for each in ("p50", "p99", "p99.9")]
-            cells = (_percent(found("tail_share")), _ratio(found("hdfs_bytes_byte")), number(found("all_cpu_s_gb")))
+            cells = (_percent(found("tail_share")), _ratio(found("read_bytes_byte")), number(found("all_cpu_s_gb")))
             rows.append((NAMES[name], *times, *cells, _parts(results, TAIL, name, case)))
         parts.append(f"### {case}\n\n{table(head, rows)}")
     metrics = {"end_p50_us": "p50", "end_p99_us": "p99", "end_p99.9_us": "p99.9", "all_cpu_s_gb": "all CPU s/GB"}
@@ -79,7 +80,7 @@ def _backlog(results: Results) -> str:
         rows = []
         for name in results.adapters(BACKLOG):
             found = partial(results.spread, BACKLOG, name, case)
-            read = [_ratio(found(f"{each}_bytes_byte")) for each in ("hdfs", "disk")]
+            read = [_ratio(found(f"{each}_bytes_byte")) for each in ("read", "disk")]
             cells = (_percent(found("tail_share")), _percent(found("block_share")), number(found("all_cpu_s_gb")))
             rows.append((NAMES[name], number(found("mb_s")), *read, *cells, _parts(results, BACKLOG, name, case)))
         parts.append(f"### {case}\n\n{table(head, rows)}")

@@ -17,12 +17,12 @@ bmq_partitions{state="WRITE"} 12.0
 
 
 def test_the_counters_of_fetches_and_blocks_are_read() -> None:
-    assert of_bmq(METRICS) == {"tail": 300.0, "stored": 100.0, "hit": 60.0, "missed": 40.0}
+    assert of_bmq(METRICS) == {"tail": 300.0, "stored": 100.0, "hit": 60.0, "read": 40.0}
 
 
 def test_shares_are_by_bytes() -> None:
-    found = shares({**of_bmq(METRICS), "hdfs": 50.0, "disk": 25.0}, 100.0)
-    assert found == {"hdfs_bytes_byte": 0.5, "disk_bytes_byte": 0.25, "tail_share": 0.75, "block_share": 0.6}
+    found = shares({**of_bmq(METRICS), "disk": 25.0}, 100.0)
+    assert found == {"read_bytes_byte": 0.4, "disk_bytes_byte": 0.25, "tail_share": 0.75, "block_share": 0.6}
 
 
 def test_a_deployment_without_caches_has_no_hit_rates() -> None:
