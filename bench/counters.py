@@ -12,13 +12,13 @@ Datanodes count what they send as well, but show it in JMX up to ten seconds lat
 from __future__ import annotations
 
 import contextlib
-import urllib.request
 from collections.abc import Iterator, Mapping
 
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.deployments import Deployment
+from bench.metrics import read_metrics
 
 TAIL, STORED, HIT, READ, DISK = "tail", "stored", "hit", "read", "disk"
 OF_BMQ = {
@@ -27,9 +27,6 @@ OF_BMQ = {
     "bmq_block_cache_hit_bytes_total": HIT,
     "bmq_storage_read_bytes_total": READ,
 }
-TIMEOUT_S = 30.0
-# Calls stay on this machine, whatever proxy the environment names.
-_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def take(deployment: Deployment) -> dict[str, float]:
@@ -39,9 +36,8 @@ def take(deployment: Deployment) -> dict[str, float]:
     """
     found = {DISK: sum(float(psutil.Process(process.pid).io_counters().read_bytes) for process in deployment.processes)}
     for url in deployment.metrics_urls:
-        with _HTTP.open(url, timeout=TIMEOUT_S) as response:
-            for name, value in of_bmq(response.read().decode()).items():
-                found[name] = found.get(name, 0.0) + value
+        for name, value in of_bmq(read_metrics(url)).items():
+            found[name] = found.get(name, 0.0) + value
     return found
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from bench.deployment_plots import STYLES, column, log_of_ms
 from bench.deployments import NAMES
 from bench.latency_measure import LADDER
+from bench.plots import DEPLOYMENTS, column, log_of_ms
 from bench.results import Results
 
 PICTURE = "latency-load"
@@ -16,11 +16,11 @@ LINES = {"p50": ":", "p99": "-"}
 
 def by_load(results: Results) -> Figure:
     """Return the picture: for each latency a panel, median and p99 of each deployment, as far as it held the load."""
-    figure, panels = column(6.6)
+    figure, panels = column([3.3] * 2, is_x_shared=True)
     loads = sorted({int(case) for case in results.cases(LADDER)})
     for axis, (kind, title) in zip(panels, TITLES.items(), strict=True):
         for name in results.adapters(LADDER):
-            colour, marker = STYLES[name]
+            colour, marker = DEPLOYMENTS[name]
             for percentile, line in LINES.items():
                 spreads = [results.spread(LADDER, name, str(load), f"{kind}_{percentile}_us") for load in loads]
                 known = [(load, spread) for load, spread in zip(loads, spreads, strict=True) if spread is not None]

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.comparison import Comparison, compare_rounds
-from bench.deployment_plots import save
 from bench.deployments import NAMES
 from bench.latency_measure import BEYOND, FLUSH, FLUSHES, IN_MEMORY, LADDER, ON_DISK, PARTITIONS, SATURATION
 from bench.latency_plot import PICTURE, by_load
 from bench.page import listed, ms, number, ratio_cell, table, verdicts
+from bench.plots import save
 from bench.results import Results
 from bench.rounds_page import beside_kafka, failed, opening, pairs
 from bench.saturation import GROWN_S, GROWTH

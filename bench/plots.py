@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from bench.many import LOADS
 from bench.plan import SIZES
@@ -27,8 +28,6 @@ PARTS = ("#0072b2", "#cc79a7", "#e69f00", "#009e73", "#56b4e9", "#d55e00", "#999
 COLUMN_INCHES = 4.8
 """Width of a picture that a phone shows whole."""
 AIM_MB_S, AIM_LATENCY_MS, AIM_CPU_S_GB = 140.0, 1.0, 1.5
-WIDTH = 4.4
-"""Inches of a picture that is read on a phone."""
 _AIM = {"color": "#555555", "linestyle": "--", "linewidth": 1}
 
 # Text stays text, and the same results give the same file.
@@ -58,14 +57,23 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
 
 
-def column(heights: Sequence[float]) -> tuple[Figure, list[Any]]:
+def column(heights: Sequence[float], *, is_x_shared: bool = False) -> tuple[Figure, list[Any]]:
     """Return a figure of one column that a phone shows whole, with an axis of each height, in inches."""
     figure = Figure(figsize=(COLUMN_INCHES, sum(heights)), layout="constrained")
-    return figure, list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
+    axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights, sharex=is_x_shared)
+    return figure, list(axes[:, 0])
+
+
+def log_of_ms(axis: Any, title: str) -> None:
+    """Give an axis of milliseconds its scale, with plain numbers and some between the powers of ten."""
+    axis.set(yscale="log", title=title, ylabel="milliseconds, log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _figure(columns: int) -> tuple[Figure, Sequence[Any]]:
-    figure = Figure(figsize=(WIDTH * columns, 3.3), layout="constrained")
+    figure = Figure(figsize=(COLUMN_INCHES * columns, 3.3), layout="constrained")
     axes = figure.subplots(1, columns, squeeze=False)[0]
     return figure, list(axes)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from bench.deployment_plots import STYLES, column, log_of_ms
 from bench.deployments import NAMES
+from bench.plots import DEPLOYMENTS, column, log_of_ms
 from bench.reading_measure import ALONE, EFFECT, FULL_SPEED
 from bench.results import Results
 
@@ -22,12 +22,12 @@ def in_order(results: Results) -> list[str]:
 
 def effect_of_catch_up(results: Results) -> Figure:
     """Return the picture: a panel for each latency, a mark for each deployment and case, with its spread."""
-    figure, panels = column(6.0)
+    figure, panels = column([3.0] * 2, is_x_shared=True)
     cases = in_order(results)
     names = results.adapters(EFFECT)
     for axis, (kind, title) in zip(panels, TITLES.items(), strict=True):
         for index, name in enumerate(names):
-            colour, marker = STYLES[name]
+            colour, marker = DEPLOYMENTS[name]
             for place, case in enumerate(cases):
                 spread = results.spread(EFFECT, name, case, f"{kind}_p99_us")
                 if spread is not None:

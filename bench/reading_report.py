@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from bench.comparison import Comparison, compare_rounds
-from bench.deployment_plots import save
 from bench.deployments import NAMES
 from bench.latency_measure import PARTITIONS, RECORD_BYTES
 from bench.page import ms, number, ratio_cell, short, table, verdicts
+from bench.plots import save
 from bench.reading_measure import ALONE, BACKLOG, EFFECT, TAIL, Parts, in_words
 from bench.reading_plot import PICTURE, effect_of_catch_up, in_order
 from bench.results import Results, Spread

@@ -47,7 +47,7 @@ def draw(results: Results, folder: Path, name: str) -> None:
     if not found:
         return
     ways = list(dict.fromkeys(way for row in found.values() for way in row))
-    figure = Figure(figsize=(plots.WIDTH, 1.6 + ROW_INCHES * len(found)), layout="constrained")
+    figure = Figure(figsize=(plots.COLUMN_INCHES, 1.6 + ROW_INCHES * len(found)), layout="constrained")
     axis = figure.subplots()
     for index, way in enumerate(ways):
         places = [(place, row[way]) for place, row in enumerate(found.values()) if way in row]
