@@ -27,6 +27,8 @@ from tests.services.processes import wait_for
 SPARE = NODES + 1
 """The broker that is added: it is no controller, and has no partition at first."""
 NOTHING_TO_DO = (KafkaError.ELECTION_NOT_NEEDED,)
+READY_TIMEOUT_S = 600.0
+"""Seconds for a node to start.  One that starts slowly, because the machine has other work, has not failed."""
 BEHIND_MAX = 10
 """Entries of the controllers' log that a controller may be behind: the leader appends some every second."""
 
@@ -70,7 +72,7 @@ class KafkaSite:
 
     def wait_whole(self) -> None:
         """Wait until every replica is in sync, and every controller has the log of the leading one."""
-        self._cluster.wait_ready()
+        self._cluster.wait_ready(timeout_s=READY_TIMEOUT_S)
         wait_for(self._is_whole, "every replica in sync", timeout_s=WHOLE_TIMEOUT_S, interval_s=CHECK_S)
 
     def spread(self, topic: str) -> None:
