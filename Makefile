@@ -8,7 +8,7 @@ DOCKER ?= docker
 export PYTHONDONTWRITEBYTECODE =
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -28,7 +28,9 @@ help:
 	@echo "make chart-apiserver  the Helm chart in a real API server: applied, installed, upgraded, rolled back (builds Kubernetes with Go, once)"
 	@echo "make monitoring  rules, alerts, dashboards and metrics by promtool and a real Prometheus (builds both with Go, once, in minutes)"
 	@echo "make mutants    mistakes in the rules' code, each with the test that must fail by it (JOBS at once)"
-	@echo "make bench      measure the log, and BMQ beside Kafka, and draw docs/benchmarks.md and docs/benchmarks-kafka.md"
+	@echo "make bench      every measurement below but bench-smoke, one after the other: all pages of one commit, in a day"
+	@echo "make bench-log  measure the log alone, into docs/benchmarks.md"
+	@echo "make bench-kafka  measure BMQ beside Kafka, into docs/benchmarks-kafka.md"
 	@echo "make bench-matrix  throughput by record size, partitions, codec and client beside Kafka, into docs/benchmarks-matrix.md"
 	@echo "make bench-scaling  throughput by processes, controllers to a million partitions, into docs/benchmarks-scaling.md"
 	@echo "make bench-cluster  measure lost and added parts, 10,000 partitions and hot ones, and draw docs/benchmarks-failover.md, -crowd, -hot"
@@ -124,22 +126,23 @@ monitoring: setup etcd hdfs-jars
 mutants: setup
 	$(BIN)/python -m tests.mutants -j $(JOBS)
 
-bench: setup hdfs-jars etcd clients
+bench: bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-spark bench-limits bench-storage bench-soak
+
+bench-log: setup hdfs-jars etcd
 	$(BIN)/python -m bench.run
+
+bench-kafka: setup hdfs-jars etcd clients
 	$(BIN)/python -m bench.against
 
-.PHONY: bench-matrix
 bench-matrix: setup hdfs-jars etcd clients
 	$(BIN)/python -m bench.matrix
 
-.PHONY: bench-scaling
 bench-scaling: setup hdfs-jars etcd clients
 	$(BIN)/python -m bench.scaling
 
 bench-smoke: setup
 	$(BIN)/python -m bench.smoke
 
-.PHONY: bench-latency bench-reading
 bench-latency: setup hdfs-jars etcd clients
 	$(BIN)/python -m bench.latency
 
