@@ -49,12 +49,16 @@ def split_calls(counts: Mapping[str, float]) -> tuple[float, float]:
 
 
 def namespace(hdfs: HdfsCluster) -> dict[str, float]:
-    """Return the files (folders too), blocks, open files and bytes on datanodes' disks, as they are now."""
+    """Return the files (folders too), blocks and bytes on datanodes' disks, as they are now, and open files.
+
+    Open files are of the metrics system: as they were ``COUNTERS_S`` ago, at the latest.
+    """
     bean = _namenode(hdfs, "Hadoop:service=NameNode,name=FSNamesystemState")
+    metrics = _namenode(hdfs, "Hadoop:service=NameNode,name=FSNamesystem")
     return {
         "files": float(bean["FilesTotal"]),
         "blocks": float(bean["BlocksTotal"]),
-        "open_files": float(bean["NumFilesUnderConstruction"]),
+        "open_files": float(metrics["NumFilesUnderConstruction"]),
         "stored_bytes": float(bean["CapacityUsed"]),
     }
 
