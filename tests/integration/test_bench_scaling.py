@@ -19,7 +19,7 @@ def test_each_part_is_measured_and_drawn_on_one_page(tmp_path: Path, capsys: pyt
     assert main(["--quick", "--out", str(out), "--folder", str(folder)]) == 0, capsys.readouterr().err
     results = Results.load_from(out / "benchmarks" / "scaling.json")
     for bench in ("produce", "consume"):
-        assert results.cases(bench) == ["1 process", "--workers 2"]
+        assert set(results.cases(bench)) == {"1 process", "--workers 2"}  # rounds turn their order
     assert all(sample.metrics["records_s"] > 0 for sample in results.samples if "records_s" in sample.metrics)
     (control,) = results.of("control", "controllers", "20 brokers, 10 topics of 1,000")
     assert control.metrics["lost_seconds"] > 0
