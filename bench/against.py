@@ -17,9 +17,8 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from bench import against_report, provenance, rounds
+from bench import against_report, command, provenance, rounds
 from bench.against_measure import FULL, NOT_MEASURED, ONCE, QUICK, ROUNDS, Plan, clients
 from bench.deployments import REPLICATED_ENVIRONMENT, SITES, Deployment, start
 from bench.open_files import allow_files
@@ -54,26 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results.plan["warm_up"] = earlier.plan["warm_up"] | results.plan["warm_up"]
             results.add_earlier(earlier, lambda sample: (sample.bench, sample.adapter))
         results.save(path)
-    results = Results.load_from(path)
-    against_report.write(results, options.out)
-    for failure in results.failures:
-        print(f"FAILED {failure}", file=sys.stderr)
-    return 1 if results.failures else 0
+    return command.finish(path, lambda results: against_report.write(results, options.out))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.against", description="Measure BMQ beside Apache Kafka.")
-    parser.add_argument("--quick", action="store_true", help="tiny amounts: shows that everything works")
+    parser = command.parser(
+        "bench.against", "Measure BMQ beside Apache Kafka.", only=(*ROUNDS, *ONCE), what="measurements", can_add=True
+    )
     parser.add_argument("--sites", default=",".join(SITES), help="comma-separated")
-    parser.add_argument("--only", default=",".join((*ROUNDS, *ONCE)), help="comma-separated measurements")
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
-    parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
-    parser.add_argument("--add", action="store_true", help="keep earlier figures of what is not measured now")
-    parser.add_argument("--render", action="store_true", help="only write the page again")
     options = parser.parse_args(arguments)
-    for what, given, known in (("site", options.sites, SITES), ("measurement", options.only, {**ROUNDS, **ONCE})):
-        if unknown := set(given.split(",")) - set(known):
-            parser.error(f"unknown {what} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    command.require_known(parser, "site", options.sites, SITES)
+    command.require_known(parser, "measurement", options.only, {**ROUNDS, **ONCE})
     return options
 
 
@@ -83,9 +73,11 @@ def _measure(site: str, options: argparse.Namespace, plan: Plan, results: Result
     alternating = {bench: measure for bench, measure in ROUNDS.items() if bench in wanted}
     if alternating:
         with contextlib.ExitStack() as stack:
-            deployments = [stack.enter_context(start(name, options.folder)) for name in SITES[site]]
-            for each in deployments:
-                provenance.note_servers(results, each.processes, each.name)
+            deployments = [
+                deployment
+                for name in SITES[site]
+                if (deployment := rounds.started(stack, name, options.folder, results)) is not None
+            ]
             results.plan["warm_up"][site] = warm_up(deployments, plan, results)
             for number in range(1, plan.rounds + 1):
                 results.load.append(round(os.getloadavg()[0], 2))

@@ -22,7 +22,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from bench import failover_report, provenance
+from bench import command, failover_report, provenance
 from bench.deployments import REPLICATED_ENVIRONMENT
 from bench.failover_acts import ACTS, KILL, NODE, SITES, chosen, in_order
 from bench.failover_measure import run
@@ -57,15 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if earlier is not None:
             results.add_earlier(earlier, lambda sample: (sample.adapter, sample.case))
         results.save(path)
-    results = Results.load_from(path)
     try:
-        failover_report.write(results, options.out)
+        return command.finish(path, lambda results: failover_report.write(results, options.out))
     except failover_report.EarlierForm as error:
         print(error, file=sys.stderr)
         return 1
-    for failure in results.failures:
-        print(f"FAILED {failure}", file=sys.stderr)
-    return 1 if results.failures else 0
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import limits_report, provenance
+from bench import command, limits_report, provenance
 from bench.deployments import REPLICATED_ENVIRONMENT, Deployment, start, start_hdfs
 from bench.limits_measure import BENCH, FULL, QUICK, Plan, Side, Site, measure, moved, perf_tool, put, ready_made
 from bench.mover import hadoop_mover, python_mover
@@ -49,23 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _run(options.only.split(","), options.folder, plan, results)
         results.took_s = time.monotonic() - begun
         results.save(path)
-    results = Results.load_from(path)
-    limits_report.write(results, options.out)
-    for failure in results.failures:
-        print(f"FAILED {failure}", file=sys.stderr)
-    return 1 if results.failures else 0
+    return command.finish(path, lambda results: limits_report.write(results, options.out))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.limits", description="Measure BMQ beside bare storage.")
-    parser.add_argument("--quick", action="store_true", help="tiny amounts: shows that everything works")
-    parser.add_argument("--only", default=",".join(GROUPS), help="comma-separated sides")
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
-    parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
-    parser.add_argument("--render", action="store_true", help="only write the page again")
+    parser = command.parser("bench.limits", "Measure BMQ beside bare storage.", only=GROUPS, what="sides")
     options = parser.parse_args(arguments)
-    if unknown := set(options.only.split(",")) - set(GROUPS):
-        parser.error(f"unknown side {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+    command.require_known(parser, "side", options.only, GROUPS)
     return options
 
 

@@ -16,11 +16,11 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import matrix_report, payloads, pinning, provenance, rounds
+from bench import command, matrix_report, payloads, pinning, provenance, rounds
 from bench.deployments import NAMES, REPLICATED_ENVIRONMENT, SITES, Deployment
 from bench.matrix_cases import FULL, QUICK, Case, Plan, axes, axis_of, centre
 from bench.matrix_measure import clients, measure
@@ -42,27 +42,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = options.out / "benchmarks" / "matrix.json"
     if not options.render:
         _run(options, sys.argv[1:] if arguments is None else arguments, path)
-    results = Results.load_from(path)
-    matrix_report.write(results, options.out)
-    for failure in results.failures:
-        print(f"FAILED {failure}", file=sys.stderr)
-    return 1 if results.failures else 0
+    return command.finish(path, lambda results: matrix_report.write(results, options.out))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    known: dict[str, Collection[str]] = {"axis": axes(FULL), "deployment": NAMES}
-    parser = argparse.ArgumentParser(prog="python -m bench.matrix", description="Throughput by one axis at a time.")
-    parser.add_argument("--quick", action="store_true", help="tiny amounts: shows that everything works")
-    parser.add_argument("--only", default=",".join(known["axis"]), help="comma-separated axes")
+    parser = command.parser(
+        "bench.matrix", "Throughput by one axis at a time.", only=axes(FULL), what="axes", can_add=True
+    )
     parser.add_argument("--deployments", default=",".join(SITES["replicas"]), help="comma-separated, Kafka's first")
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
-    parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
-    parser.add_argument("--add", action="store_true", help="keep earlier figures of axes that are not measured now")
-    parser.add_argument("--render", action="store_true", help="only write the page again")
     options = parser.parse_args(arguments)
-    for what, given in (("axis", options.only), ("deployment", options.deployments)):
-        if unknown := set(given.split(",")) - set(known[what]):
-            parser.error(f"unknown {what} {', '.join(sorted(unknown))}; there are {', '.join(known[what])}")
+    command.require_known(parser, "axis", options.only, axes(FULL))
+    command.require_known(parser, "deployment", options.deployments, NAMES)
     return options
 
 

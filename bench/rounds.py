@@ -17,7 +17,7 @@ from dataclasses import Field, asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from bench import provenance
+from bench import command, provenance
 from bench.deployments import NAMES, REPLICATED_ENVIRONMENT, SITES, Deployment, start
 from bench.results import Results, Sample
 from bench.servers import BMQ_ENVIRONMENT, KAFKA_PROPERTIES
@@ -79,28 +79,16 @@ def main(benchmark: Benchmark[P], arguments: Sequence[str] | None = None) -> int
     path = options.out / "benchmarks" / f"{benchmark.name}.json"
     if not options.render:
         _run(benchmark, options, sys.argv[1:] if arguments is None else arguments, path)
-    results = Results.load_from(path)
-    benchmark.write(results, options.out)
-    for failure in results.failures:
-        print(f"FAILED {failure}", file=sys.stderr)
-    return 1 if results.failures else 0
+    return command.finish(path, lambda results: benchmark.write(results, options.out))
 
 
 def _parse(benchmark: Benchmark[P], arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"python -m bench.{benchmark.name}", description=benchmark.description)
-    parser.add_argument("--quick", action="store_true", help="tiny amounts: shows that everything works")
-    parser.add_argument("--only", default=",".join(benchmark.measurements), help="comma-separated measurements")
+    measurements = benchmark.measurements
+    parser = command.parser(f"bench.{benchmark.name}", benchmark.description, only=measurements, what="measurements")
     parser.add_argument("--deployments", default=",".join(SITES["replicas"]), help="comma-separated")
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
-    parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
-    parser.add_argument("--render", action="store_true", help="only write the page again")
     options = parser.parse_args(arguments)
-    for what, given, known in (
-        ("measurement", options.only, benchmark.measurements),
-        ("deployment", options.deployments, NAMES),
-    ):
-        if unknown := set(given.split(",")) - set(known):
-            parser.error(f"unknown {what} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    command.require_known(parser, "measurement", options.only, measurements)
+    command.require_known(parser, "deployment", options.deployments, NAMES)
     return options
 
 

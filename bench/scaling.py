@@ -20,7 +20,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench import payloads, pinning, provenance, rounds, scaling_control, scaling_load, scaling_planning, scaling_report
+from bench import (
+    command,
+    payloads,
+    pinning,
+    provenance,
+    rounds,
+    scaling_control,
+    scaling_load,
+    scaling_planning,
+    scaling_report,
+)
 from bench.deployments import REPLICATED_ENVIRONMENT
 from bench.open_files import allow_files
 from bench.payloads import Payloads
@@ -79,24 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = options.out / "benchmarks" / "scaling.json"
     if not options.render:
         _run(options, sys.argv[1:] if arguments is None else arguments, path)
-    results = Results.load_from(path)
-    scaling_report.write(results, options.out)
-    for failure in results.failures:
-        print(f"FAILED {failure}", file=sys.stderr)
-    return 1 if results.failures else 0
+    return command.finish(path, lambda results: scaling_report.write(results, options.out))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.scaling", description="Scaling of BMQ.")
-    parser.add_argument("--quick", action="store_true", help="tiny amounts: shows that everything works")
-    parser.add_argument("--only", default=",".join(PARTS), help="comma-separated parts")
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
-    parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
-    parser.add_argument("--add", action="store_true", help="keep earlier figures of parts that are not measured now")
-    parser.add_argument("--render", action="store_true", help="only write the page again")
+    parser = command.parser("bench.scaling", "Scaling of BMQ.", only=PARTS, what="parts", can_add=True)
     options = parser.parse_args(arguments)
-    if unknown := set(options.only.split(",")) - set(PARTS):
-        parser.error(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    command.require_known(parser, "part", options.only, PARTS)
     return options
 
 
@@ -115,7 +114,11 @@ def _run(options: argparse.Namespace, given: Sequence[str], path: Path) -> None:
     allow_files(FILES)
     begun = time.monotonic()
     for part in wanted:
-        PARTS[part](plan, cores, options.folder, results)
+        try:
+            PARTS[part](plan, cores, options.folder, results)
+        except Exception as error:  # noqa: BLE001 - a failure is a result, and costs no other part
+            results.failures.append(f"{part} on what it starts: {error!r}")
+            print(results.failures[-1], file=sys.stderr, flush=True)
     results.took_s = time.monotonic() - begun
     if earlier is not None:
         results.add_earlier(earlier, lambda sample: (sample.bench, sample.case))

@@ -18,17 +18,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import psutil
 
-from bench import hdfs_facts, provenance, soak_report
+from bench import command, hdfs_facts, provenance, soak_report
 from bench.deployments import REPLICATED_ENVIRONMENT, Deployment
 from bench.results import Results, Sample
 from bench.rounds import started
 from bench.soak_load import PARTITIONS, Failures, Load, running
 from bench.soak_report import BENCH, HOUR_S, RESTART
-from tests.services.processes import ServiceProcess
+from tests.services.processes import NotReady, ServiceProcess
 
 DEPLOYMENTS = ("bmq-3", "bmq-hdfs", "bmq-local")
 KEYS = "/bmq/"
@@ -81,37 +80,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with contextlib.ExitStack() as stack:
                 deployment = started(stack, name, options.folder, results)
                 if deployment is not None:
-                    soak(deployment, plan, results, lambda: results.save(path))
+                    _keep(deployment, plan, results, lambda: results.save(path))
         results.took_s = time.monotonic() - begun
         results.save(path)
-    results = Results.load_from(path)
-    soak_report.write(results, options.out)
-    for failure in results.failures:
-        print(f"FAILED {failure}", file=sys.stderr)
-    return 1 if results.failures else 0
+    return command.finish(path, lambda results: soak_report.write(results, options.out))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.soak", description="Hours of steady load: what rises?")
+    parser = command.parser(
+        "bench.soak",
+        "Hours of steady load: what rises?",
+        only=DEPLOYMENTS[:1],
+        what=f"deployments: {', '.join(DEPLOYMENTS)}",
+    )
     parser.add_argument("--hours", type=float, default=None, help=f"{FULL.hours:g} if not given")
-    parser.add_argument("--quick", action="store_true", help="half a minute: shows that everything works")
-    parser.add_argument("--only", default=DEPLOYMENTS[0], help=f"deployments: {', '.join(DEPLOYMENTS)}")
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
-    parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
-    parser.add_argument("--render", action="store_true", help="only write the page again")
     options = parser.parse_args(arguments)
-    if unknown := set(options.only.split(",")) - set(DEPLOYMENTS):
-        parser.error(f"unknown deployment {', '.join(sorted(unknown))}; there are {', '.join(DEPLOYMENTS)}")
+    command.require_known(parser, "deployment", options.only, DEPLOYMENTS)
     if options.hours is not None and options.hours <= 0:
         parser.error("--hours is not above 0")
     return options
 
 
-def soak(deployment: Deployment, plan: Plan, results: Results, save: Callable[[], None]) -> None:
+def _keep(deployment: Deployment, plan: Plan, results: Results, save: Callable[[], None]) -> None:
+    """Run the load, and keep every failure: one that ends it costs no sample taken before, and no other deployment."""
+    failures = Failures()
+    try:
+        soak(deployment, plan, results, failures, save)
+    except Exception as error:  # noqa: BLE001
+        failures.note(f"soak of {deployment.name}", error)
+    results.failures += failures.texts
+
+
+def soak(deployment: Deployment, plan: Plan, results: Results, failures: Failures, save: Callable[[], None]) -> None:
     """Run the load for the hours of the plan.  ``save`` is called after each sample: a run that is ended is kept."""
     config = {"retention.ms": str(round(plan.retention_s * 1000)), "segment.ms": str(round(plan.segment_s * 1000))}
     topic = deployment.create_topic(PARTITIONS, config=config)
-    failures = Failures()
     restarts = _restarts(deployment)
     with running(
         deployment, topic, records_s=plan.records_s, window_s=plan.sample_s, topics_every_s=plan.topics_every_s,
@@ -136,7 +139,6 @@ def soak(deployment: Deployment, plan: Plan, results: Results, save: Callable[[]
         "topics": load.topics.turns,
         "groups": load.groups.turns,
     }
-    results.failures += failures.texts
 
 
 def _sample(deployment: Deployment, load: Load, number: int, at_s: float, results: Results, failures: Failures) -> None:
@@ -190,9 +192,12 @@ def _restart(deployment: Deployment, restarts: Iterator[tuple[int, bool]], at_s:
             server.kill()
         else:
             server.stop()
-    except AssertionError as error:
+    except (AssertionError, NotReady) as error:
         failures.note(f"stop of node {node}", error)
-    server.start()
+    try:
+        server.start()
+    except NotReady as error:
+        failures.note(f"start of node {node}", error)
     took_s = time.monotonic() - begun
     case = f"{'kill -9' if is_kill else 'stop'} and start of node {node}"
     print(f"{at_s / HOUR_S:.2f} h  {case}: {took_s:.1f} s", flush=True)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import provenance, spark_report
+from bench import command, provenance, spark_report
 from bench.decode import by_decoder, import_seconds, sample, seconds
 from bench.deployments import REPLICATED_ENVIRONMENT, Deployment
 from bench.results import Results, Sample
@@ -166,27 +166,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results.plan["warm_up"] = earlier.plan["warm_up"] | results.plan["warm_up"]
             results.add_earlier(earlier, lambda sample: sample.bench.partition("/")[0])
         results.save(path)
-    results = Results.load_from(path)
-    spark_report.write(results, options.out)
-    for failure in results.failures:
-        print(f"FAILED {failure}", file=sys.stderr)
-    return 1 if results.failures else 0
+    return command.finish(path, lambda results: spark_report.write(results, options.out))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.spark", description="Measure Spark with BMQ beside Kafka.")
-    parser.add_argument("--quick", action="store_true", help="tiny amounts: shows that everything works")
-    parser.add_argument("--only", default=",".join(PARTS), help="comma-separated parts")
+    parser = command.parser(
+        "bench.spark", "Measure Spark with BMQ beside Kafka.", only=PARTS, what="parts", can_add=True
+    )
     parser.add_argument("--rounds", type=int, help=f"rounds that count ({FULL.rounds})")
     parser.add_argument("--workers", type=int, help=f"cluster: worker processes, one core each ({FULL.workers})")
     parser.add_argument("--cold-gb", type=float, help=f"cold: GB of the topic ({FULL.cold_gb:g})")
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
-    parser.add_argument("--folder", type=Path, default=None, help="where servers put their data, and Spark its tables")
-    parser.add_argument("--add", action="store_true", help="keep earlier figures of what is not measured now")
-    parser.add_argument("--render", action="store_true", help="only write the page again")
     options = parser.parse_args(arguments)
-    if unknown := set(options.only.split(",")) - set(PARTS):
-        parser.error(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    command.require_known(parser, "part", options.only, PARTS)
     for name in ("rounds", "workers", "cold_gb"):
         value = getattr(options, name)
         if value is not None and value <= 0:

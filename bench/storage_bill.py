@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import provenance, storage_report
+from bench import command, provenance, storage_report
 from bench.deployments import REPLICATED_ENVIRONMENT
 from bench.results import Results, Sample
 from bench.rounds import started
@@ -41,23 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _run(options.only.split(","), options.folder, plan, results)
         results.took_s = time.monotonic() - begun
         results.save(path)
-    results = Results.load_from(path)
-    storage_report.write(results, options.out)
-    for failure in results.failures:
-        print(f"FAILED {failure}", file=sys.stderr)
-    return 1 if results.failures else 0
+    return command.finish(path, lambda results: storage_report.write(results, options.out))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.storage_bill", description="The bill of HDFS and etcd.")
-    parser.add_argument("--quick", action="store_true", help="tiny amounts: shows that everything works")
-    parser.add_argument("--only", default=",".join(PARTS), help="comma-separated parts")
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
-    parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
-    parser.add_argument("--render", action="store_true", help="only write the page again")
+    parser = command.parser("bench.storage_bill", "The bill of HDFS and etcd.", only=PARTS, what="parts")
     options = parser.parse_args(arguments)
-    if unknown := set(options.only.split(",")) - set(PARTS):
-        parser.error(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    command.require_known(parser, "part", options.only, PARTS)
     return options
 
 

@@ -51,3 +51,16 @@ def test_results_of_other_amounts_are_refused_before_anything_starts(
     earlier.save(tmp_path / "benchmarks" / "scaling.json")
     with pytest.raises(ValueError, match="the earlier run had another"):
         scaling.main(["--add", "--only", "planning", "--out", str(tmp_path)])
+
+
+def test_a_part_that_cannot_begin_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no room")
+
+    begun: list[object] = []
+    parts = {"processes": fail, "planning": lambda *given: begun.append(given)}
+    monkeypatch.setattr(scaling, "PARTS", parts)
+    assert scaling.main(["--quick", "--out", str(tmp_path)]) == 1
+    assert len(begun) == 1
+    results = Results.load_from(tmp_path / "benchmarks" / "scaling.json")
+    assert results.failures == ["processes on what it starts: OSError('no room')"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from bench import rounds, soak, soak_load
+from bench import provenance, rounds, soak, soak_load
 from bench.deployments import Deployment
 from bench.soak_load import FAILURES_MOST, Failures, SteadyConsumer, Worker
 from tests.services.bmq import BmqServer
@@ -20,9 +21,10 @@ from tests.services.processes import NotReady
 class FakeMessage:
     """One record, as librdkafka gives it."""
 
-    def __init__(self, partition: int, offset: int) -> None:
+    def __init__(self, partition: int, offset: int, error: KafkaError | None = None) -> None:
         self._partition = partition
         self._offset = offset
+        self._error = error
 
     def partition(self) -> int:
         return self._partition
@@ -30,8 +32,8 @@ class FakeMessage:
     def offset(self) -> int:
         return self._offset
 
-    def error(self) -> None:
-        return None
+    def error(self) -> KafkaError | None:
+        return self._error
 
 
 class FakeConsumer:
@@ -52,8 +54,8 @@ class FakeConsumer:
         return found
 
 
-def consumer(monkeypatch: pytest.MonkeyPatch, places: list[tuple[int, int]]) -> SteadyConsumer:
-    fake = FakeConsumer([FakeMessage(*place) for place in places])
+def consumer(monkeypatch: pytest.MonkeyPatch, places: Sequence[tuple[int, int] | FakeMessage]) -> SteadyConsumer:
+    fake = FakeConsumer([place if isinstance(place, FakeMessage) else FakeMessage(*place) for place in places])
     monkeypatch.setattr(soak_load, "_consumer", lambda *_: fake)
     return SteadyConsumer("", "topic")
 
@@ -69,6 +71,44 @@ def test_records_that_are_read_again_are_no_gap(monkeypatch: pytest.MonkeyPatch)
     assert found.next == {0: 3, 1: 1}
     assert found.consumed == 6
     assert found.lag() == 2 + 4
+
+
+def test_records_behind_a_missing_one_or_an_error_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = consumer(monkeypatch, [(0, 0), (0, 2), (0, 3), (1, 0)])
+    with pytest.raises(AssertionError, match="partition 0: 2 comes after 0"):
+        found.turn()
+    assert (found.next, found.consumed) == ({0: 4, 1: 1}, 4)
+    error = FakeMessage(0, 0, KafkaError(KafkaError._TRANSPORT))
+    found = consumer(monkeypatch, [(0, 0), error, (0, 1), (1, 0)])
+    with pytest.raises(KafkaException):
+        found.turn()
+    assert (found.next, found.consumed, found.lag()) == ({0: 2, 1: 1}, 3, 3 + 4)
+
+
+def test_a_node_that_does_not_start_again_is_a_failure() -> None:
+    class Server:
+        def stop(self) -> None:
+            raise NotReady("ignores SIGTERM")
+
+        def start(self) -> None:
+            raise NotReady("too slow")
+
+    failures = Failures()
+    deployment = Deployment("bmq-3", "", 3, {}, servers={0: cast("BmqServer", Server())})
+    sample = soak._restart(deployment, soak._restarts(deployment), 1.0, failures)
+    assert sample.case == "stop and start of node 0"
+    assert [text.partition(" at ")[0] for text in failures.texts] == ["stop of node 0", "start of node 0"]
+
+
+def test_a_soak_that_ends_early_keeps_its_samples_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(deployment: Deployment, plan: soak.Plan, results: object, failures: Failures, save: object) -> None:
+        failures.note("sample", OSError("before"))
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    monkeypatch.setattr(soak, "soak", end)
+    results = provenance.begin("bench.soak", [], {}, None)
+    soak._keep(Deployment("bmq-3", "", 3, {}), soak.QUICK, results, lambda: None)
+    assert [text.partition(" at ")[0] for text in results.failures] == ["sample", "soak of bmq-3"]
 
 
 def test_a_failed_turn_is_noted_and_the_next_one_is_taken() -> None:
