@@ -8,10 +8,11 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
-from bench import client_load, raw_client
+from bench import raw_client
 from bench.deployments import ETCD, HDFS, OWN, Deployment
+from bench.open_loop import open_loop
+from bench.open_loop_clients import Load
 from bench.perf_tools import PRODUCER, consume, consume_arguments, produce, produce_arguments
 from bench.results import Sample, latency_metrics
 
@@ -32,7 +33,7 @@ CPU_NAMES = {OWN: "cpu", HDFS: "storage_cpu", ETCD: "etcd_cpu"}
 class Plan:
     """Amounts and repetitions of a run."""
 
-    rounds: int = 6
+    rounds: int = 10
     """Rounds that count; those before end once no rate of producing rises (``bench.warm_up``)."""
     warm_rounds_most: int = 8
     records: tuple[tuple[int, int], ...] = ((100, 3_000_000), (1000, 600_000), (10_000, 60_000))
@@ -71,7 +72,7 @@ def clients(plan: Plan) -> dict[str, str]:
     return {
         "produce": shlex.join(sent),
         "consume": shlex.join(consume_arguments("BOOTSTRAP", "TOPIC", count=count)),
-        "latency": "bench.client_load.paced: librdkafka, acks=all linger.ms=0",
+        "latency": "bench.open_loop: librdkafka, acks=all linger.ms=0",
         "restart": "bench.raw_client.first_ack",
     }
 
@@ -96,16 +97,18 @@ def throughput(deployment: Deployment, plan: Plan, number: int) -> Iterator[Samp
 def latency(deployment: Deployment, plan: Plan, number: int) -> Iterator[Sample]:
     """Measure producing at a steady rate, from when a record is due to its acknowledgement."""
     topic = deployment.create_topic(PARTITIONS)
-
-    run = partial(
-        client_load.paced, deployment.bootstrap, topic,
-        records_s=plan.latency_records_s, record_bytes=RECORD_BYTES, partitions=PARTITIONS,
-    )  # fmt: skip
-    run(seconds=plan.latency_warm_s)
-    count = plan.latency_records_s * plan.latency_s
-    with cpu_cost(deployment, "us_record", count / 1e6) as cost:
-        latencies = run(seconds=plan.latency_s)
-    yield _sample(deployment, "latency", f"{RECORD_BYTES} B", number, latency_metrics(latencies, "us") | cost)
+    for seconds in (plan.latency_warm_s, plan.latency_s):
+        load = Load(
+            bootstrap=deployment.bootstrap, topic=topic, partitions=PARTITIONS, records_s=plan.latency_records_s,
+            seconds=seconds, record_bytes=RECORD_BYTES,
+        )  # fmt: skip
+        with open_loop(load, readers=0) as loop, cpu_cost(deployment, "us_record", load.count / 1e6) as cost:
+            timed = loop.run()
+    found = timed.ack_latencies_s
+    if len(found) < load.count:
+        raise RuntimeError(f"{len(found):,} of {load.count:,} records could be sent: the rate is more than it takes")
+    metrics = latency_metrics(found, "us")
+    yield _sample(deployment, "latency", f"{RECORD_BYTES} B", number, metrics | cost)
     deployment.delete_topic(topic)
 
 

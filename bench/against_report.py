@@ -8,7 +8,7 @@ from pathlib import Path
 from bench import machine
 from bench.comparison import compare_rounds
 from bench.deployments import NAMES, SITES
-from bench.page import listed, number, parts, ratio, short, table
+from bench.page import VERDICTS, listed, number, parts, ratio, short, table
 from bench.raw_client import RETRY_S
 from bench.results import Results
 from bench.warm_up import RISE_MAX
@@ -64,8 +64,8 @@ Written by `make bench`; do not edit. Every round, with the command line of each
 {results.started}, {results.took_s / 60:.0f} minutes. The deployments of a section run on one machine at the same time,
 and each round measures all of them in turn, in another order each time. Rounds come first that do not count, until no
 deployment's rate of producing is more than {RISE_MAX:.0%} above its best before; then {rounds} that do. Each round
-gives a ratio, BMQ's figure to Kafka's: shown are the median of the ratios and their quartiles. It is "equal" when 1
-lies within the quartiles, and "better" or "WORSE" for BMQ when not.
+gives a ratio, BMQ's figure to Kafka's.
+{VERDICTS}
 
 Throughput is that of Kafka's own perf tools, six partitions, no compression; the first part of each measurement warms
 the client up and is not counted. Latency is an open loop of librdkafka with `linger.ms=0`: from when a record was due,

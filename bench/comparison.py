@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median, quantiles
 
 from bench.results import Results
@@ -24,11 +25,14 @@ class Comparison:
     """The later side (or ours) to the earlier one (or theirs)."""
     low: float
     high: float
+    own_low: float
+    """The quartiles of each side beside itself, one round to the next: what the machine's noise does to a ratio."""
+    own_high: float
 
     @property
     def verdict(self) -> str:
-        """ "equal" if 1 lies within the quartiles, else "better" or "WORSE"."""
-        if self.low <= 1 <= self.high:
+        """ "equal" if 1 lies within the quartiles, or the ratio within what a side differs from itself."""
+        if self.low <= 1 <= self.high or self.own_low <= self.ratio <= self.own_high:
             return "equal"
         return "better" if (self.ratio < 1) == is_cost(self.metric) else "WORSE"
 
@@ -47,10 +51,17 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def compare(metric: str, pairs: Sequence[tuple[float, float]]) -> Comparison:
-    """Return the comparison of one metric; ``pairs`` are (before, after) of each pair, before never 0."""
+    """Return the comparison of one metric; ``pairs`` are (before, after) of each pair in order, before never 0."""
     low, middle, high = quartiles([after / before for before, after in pairs])
     before, after = (median(pair[side] for pair in pairs) for side in (0, 1))
-    return Comparison(metric, before, after, middle, low, high)
+    own_low, _, own_high = quartiles([change for side in (0, 1) for change in _changes([pair[side] for pair in pairs])])
+    return Comparison(metric, before, after, middle, low, high, own_low, own_high)
+
+
+def _changes(values: Sequence[float]) -> list[float]:
+    """Return the ratio of each value to the next, both ways around, as no round comes first by right; 1 for one."""
+    ratios = [later / earlier for earlier, later in pairwise(values) if earlier and later]
+    return [change for ratio in ratios for change in (ratio, 1 / ratio)] or [1.0]
 
 
 def compare_all(pairs: Sequence[tuple[Metrics, Metrics]]) -> list[Comparison]:

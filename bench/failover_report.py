@@ -9,6 +9,7 @@ from bench import failover_plot, machine
 from bench.failover_acts import ADD, AIM_DEATH_MS, AIM_PLANNED_MS, HOW, PARTS, SITES, Act, acts_of
 from bench.failover_figures import NOT_MET, comparison, figure, has_failed, is_met, longest_pause, was_tried
 from bench.failover_plan import AFFECTED
+from bench.page import VERDICTS, ratio
 from bench.results import Results, Spread
 
 OBJECTIONS = Path(__file__).with_name("failover_objections.md")
@@ -93,7 +94,8 @@ round. Both clients try again every 20 to 100 ms, and wait {plan["timeout_ms"]:,
 **Aims.** {AIM_DEATH_MS:,.0f} ms when something dies, {AIM_PLANNED_MS:,.0f} ms when something is drained, restarted or
 added. An aim is met if the longest pause of producing and of consuming in all rounds is within it; when the group's
 coordinator is lost, that of committing too. The ratio is of the longest pauses of producing, BMQ's to Kafka's of the
-same round: the median and the quartiles of the rounds. It is "equal" if 1 lies within the quartiles.
+same round.
+{VERDICTS}
 
 **Whole again.** From when the part is started, continued or plugged in until all is as before. Kafka: every replica is
 in sync, every controller has the log. BMQ: every process is a member, every partition is with its owner, every
@@ -215,7 +217,8 @@ def _ratio(results: Results, kafka: str, ours: str, act: Act, size: str) -> tupl
     found = comparison(results, kafka, ours, act, size)
     if found is None:
         return "", ""
-    return f"**{found.ratio:.2f}** ({found.low:.2f} to {found.high:.2f})", found.verdict
+    middle, spread, verdict = ratio(found)
+    return f"{middle} ({spread})", verdict
 
 
 def _seconds(results: Results, name: str, act: Act, size: str) -> str:

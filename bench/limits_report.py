@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from bench import machine
 from bench.comparison import compare_rounds
 from bench.limits_measure import BATCH_BYTES, BENCH, FILES, REPLICAS
-from bench.page import listed, number, ratio, short, table
+from bench.page import VERDICTS, listed, number, ratio, short, table
 from bench.plots import PARTS, save
 from bench.results import Results
 from bench.warm_up import RISE_MAX
@@ -79,7 +79,8 @@ partitions at once, {REPLICAS} copies: by Hadoop's own client, by BMQ's HDFS cli
 (`bmq-hdfs`: one process; `bmq-3`: three with all roles over etcd, min.insync.replicas=2). All write to one HDFS, and
 each round measures all of them in turn, in another order each time. Rounds come first that do not count, until no rate
 is more than {RISE_MAX:.0%} above its best before; then {plan["rounds"]} that do. {warmth} Shown are medians, with the
-lowest and the highest round; of ratios, which are of one round each, the quartiles.
+lowest and the highest round; ratios are of one round each.
+{VERDICTS}
 
 BMQ's mean flush under ready-made requests of {BATCH_BYTES >> 10} KB batches was {plan["packet_bytes"] / 1024:,.0f} KB.
 Bare clients write packets of that size, with the checksum chunks that BMQ takes for such flushes

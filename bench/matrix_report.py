@@ -11,7 +11,7 @@ from bench import machine, matrix_plot
 from bench.comparison import Comparison, compare_rounds
 from bench.deployments import NAMES
 from bench.matrix_cases import axis_of, label_of
-from bench.page import listed, number, parts, ratio, short, table
+from bench.page import VERDICTS, listed, number, parts, ratio, short, table
 from bench.results import Results
 from bench.warm_up import RISE_MAX
 
@@ -99,8 +99,8 @@ measurement, after another {plan["warm_share"]:.0%} that warm the client up. The
 same time; each case is measured on all of them, one right after the other, in another order each time. Rounds of the
 centre come first until no rate of producing is more than {RISE_MAX:.0%} above its best before, then one round of the
 axis; neither counts. Then {plan["rounds"]} rounds that do. Each gives a ratio, BMQ's figure to Kafka's of the same
-round: shown are the median of the ratios and their quartiles. It is "equal" when 1 lies within the quartiles, and
-"better" or "WORSE" for BMQ when not.
+round.
+{VERDICTS}
 
 Clients, at the centre; the last line is set where each record goes to the next partition:
 

@@ -9,6 +9,10 @@ from bench.results import Results, Spread
 
 GROUPS = {"cpu": "BMQ's processes", "storage_cpu": "HDFS", "etcd_cpu": "etcd"}
 """The first parts of the metrics of processor time, and whose it is."""
+VERDICTS = """Shown are the median of the ratios and their quartiles. "Itself" are the quartiles of what one side
+differs from itself, one round to the next. A ratio is "equal" when 1 lies within its quartiles, or the ratio within
+"itself"; "better" or "WORSE" when not."""
+"""What ``ratio`` shows, for the top of a page."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -31,16 +35,16 @@ def number(spread: Spread | None) -> str:
 
 
 def ratio(found: Comparison) -> tuple[str, str, str]:
-    """Return the cells of a comparison: the ratio, its quartiles, the verdict."""
-    return f"**{found.ratio:.2f}**", f"{found.low:.2f} to {found.high:.2f}", found.verdict
+    """Return the cells of a comparison: the ratio, its quartiles with those of a side beside itself, the verdict."""
+    spread = f"{found.low:.2f} to {found.high:.2f}; itself {found.own_low:.2f} to {found.own_high:.2f}"
+    return f"**{found.ratio:.2f}**", spread, found.verdict
 
 
 def ratio_cell(found: Comparison | None) -> str:
     """Return a comparison in one cell; "-" for none."""
     if found is None:
         return "-"
-    middle, spread, verdict = ratio(found)
-    return f"{middle} ({spread}) {verdict}"
+    return f"**{found.ratio:.2f}** ({found.low:.2f} to {found.high:.2f}) {found.verdict}"
 
 
 def ms(spread: Spread | None) -> str:

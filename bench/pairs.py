@@ -200,11 +200,12 @@ def _program(checkout: Path) -> Path:
 
 
 def _print(site: str, pairs: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
-    print(f"\n{site}: {len(pairs)} pairs\n{'':22}{'before':>10}{'after':>10}{'ratio':>8}{'quartiles':>16}")
+    print(f"\n{site}: {len(pairs)} pairs")
+    print(f"{'':22}{'before':>10}{'after':>10}{'ratio':>8}{'quartiles':>16}{'itself':>16}")
     for row in compare_all([(pair["before"], pair["after"]) for pair in pairs]):
         print(
             f"{row.metric:22}{row.before:10.3f}{row.after:10.3f}{row.ratio:8.3f}{row.low:8.3f}{row.high:8.3f}"
-            f"  {row.verdict}"
+            f"{row.own_low:8.3f}{row.own_high:8.3f}  {row.verdict}"
         )
     print(flush=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench import machine
 from bench.comparison import Comparison, compare_rounds
 from bench.deployments import NAMES
-from bench.page import listed, table
+from bench.page import VERDICTS, listed, table
 from bench.results import Results
 from bench.warm_up import RISE_MAX
 
@@ -34,8 +34,10 @@ Written by `python -m bench.{name}`; do not edit. Every round, with the command 
 {results.started}, {results.took_s / 60:.0f} minutes. The deployments run on one machine at the same time, and each
 round measures all of them in turn, in another order each time. {_warmth(results)} Then comes one round of the
 measurements below that does not count, and {plan["rounds"]} that do. Figures are medians of the rounds, with the lowest
-and the highest one. Each round gives a ratio: shown are the median of the ratios and their quartiles. It is "equal"
-when 1 lies within the quartiles, and "better" or "WORSE" when not. Clients:
+and the highest one. Each round gives a ratio.
+{VERDICTS}
+
+Clients:
 
 {clients}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench import machine, scaling_plot
 from bench.comparison import compare_rounds
-from bench.page import listed, number, parts, ratio, short, table
+from bench.page import VERDICTS, listed, number, parts, ratio, short, table
 from bench.results import Results
 from bench.scaling_control import ADAPTER as CONTROLLERS
 from bench.scaling_control import BENCH as CONTROL
@@ -92,7 +92,8 @@ datanodes with three copies and an etcd of three members. {amounts["producers"]}
 partitions as fast as they can; the rate is what the partitions acknowledged in {amounts["window_s"]:g} s in which all
 of them were at work. Then as many consumers, each in a group of its own, read {amounts["consumed_mb"]} MB each at the
 same time. {plan["rounds"]} rounds after one that does not count, each in another order. A ratio is to one
-process in the same round; shown are the median and the quartiles, "equal" when 1 lies within them.
+process in the same round.
+{VERDICTS}
 
 Servers, HDFS and etcd have {cores} core{"s" * (cores != 1)} here{shared}. **Where processes are as many as cores, a
 rate cannot rise with them**: then read what a GB costs, and how busy the busiest process is. A process has one event

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench import machine, spark_plot, spark_report_flows, spark_report_reads
-from bench.page import listed, table
+from bench.page import VERDICTS, listed, table
 from bench.results import Results
 from bench.spark_plan import KEY_BYTES, KEYS, PARTITIONS, SEGMENT_BYTES, plan_of
 from bench.warm_up import RISE_MAX
@@ -53,8 +53,8 @@ sink at Apache Kafka, on one machine: three Kafka brokers with three copies, thr
 etcd and HDFS with three copies, and one `bmq serve` over an HDFS of its own; two of the copies have to be in sync. All
 of them run all the time. Each round takes every way of doing the same in turn, and turns the order around. Rounds come
 first that do not count, until no rate is more than {RISE_MAX:.0%} above its best before; then {rounds} that do. Each
-round gives a ratio, of this way to Spark with Apache Kafka: shown are the median of the ratios and their quartiles. It
-is "equal" when 1 lies within the quartiles, and "better" or "WORSE" for this way when not.
+round gives a ratio, of this way to Spark with Apache Kafka.
+{VERDICTS}
 
 ![ratios](benchmarks/{PICTURE}.svg)
 

@@ -32,9 +32,26 @@ def test_the_ratio_is_the_median_of_the_pairs_and_not_that_of_the_medians() -> N
     assert found.ratio == pytest.approx(1.1)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ((10.0, 10.1, 10.0, 10.1), (11.0, 11.1, 11.0, 11.1), "better"),
+        ((10.0, 14.0, 10.0, 14.0), (11.0, 15.4, 11.0, 15.4), "equal"),
+        ((10.0, 14.0, 10.0, 14.0), (20.0, 28.0, 20.0, 28.0), "better"),
+    ],
+)
+def test_a_ratio_counts_only_beyond_what_a_side_differs_from_itself(
+    before: tuple[float, ...], after: tuple[float, ...], verdict: str
+) -> None:
+    found = compare("records_s", list(zip(before, after, strict=True)))
+    assert found.verdict == verdict
+    assert found.own_low == pytest.approx(1 / found.own_high)  # no round comes first by right
+
+
 def test_one_pair_has_a_ratio_and_no_spread() -> None:
     found = compare("records_s", [(10.0, 12.0)])
     assert (found.ratio, found.low, found.high) == (1.2, 1.2, 1.2)
+    assert (found.own_low, found.own_high) == (1.0, 1.0)
     assert quartiles([3.0]) == (3.0, 3.0, 3.0)
 
 
