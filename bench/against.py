@@ -14,15 +14,15 @@ import argparse
 import contextlib
 import os
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from bench import against_report, command, provenance, rounds
 from bench.against_measure import FULL, NOT_MEASURED, ONCE, QUICK, ROUNDS, Plan, clients
 from bench.deployments import REPLICATED_ENVIRONMENT, SITES, Deployment, start
 from bench.open_files import allow_files
-from bench.results import Results
+from bench.results import Results, Sample, saver
 from bench.rounds import keep
 from bench.servers import BMQ_ENVIRONMENT, KAFKA_PROPERTIES
 from bench.warm_up import ordered
@@ -42,17 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recorded = asdict(plan) | {"settings": settings, "clients": clients(plan), "warm_up": {}}
         results = provenance.begin("bench.against", given, recorded, options.folder)
         earlier = Results.load_from(path) if options.add else None
+        save = saver(results, path, earlier, lambda sample: (sample.bench, sample.adapter))
         if earlier is not None:
-            results.require_same_code(earlier)
+            results.plan["warm_up"] |= earlier.plan["warm_up"]
         allow_files(FILES + plan.connections)
-        begun = time.monotonic()
         for site in options.sites.split(","):
-            _measure(site, options, plan, results)
-        results.took_s = time.monotonic() - begun
-        if earlier is not None:
-            results.plan["warm_up"] = earlier.plan["warm_up"] | results.plan["warm_up"]
-            results.add_earlier(earlier, lambda sample: (sample.bench, sample.adapter))
-        results.save(path)
+            _measure(site, options, plan, results, save)
     return command.finish(path, lambda results: against_report.write(results, options.out))
 
 
@@ -67,8 +62,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _measure(site: str, options: argparse.Namespace, plan: Plan, results: Results) -> None:
-    """Measure a site: its rounds, then what is measured once, each deployment alone."""
+def _measure(site: str, options: argparse.Namespace, plan: Plan, results: Results, save: Callable[[], None]) -> None:
+    """Measure a site: its rounds, then what is measured once, each deployment alone; ``save`` after each."""
     wanted = options.only.split(",")
     alternating = {bench: measure for bench, measure in ROUNDS.items() if bench in wanted}
     if alternating:
@@ -83,12 +78,22 @@ def _measure(site: str, options: argparse.Namespace, plan: Plan, results: Result
                 results.load.append(round(os.getloadavg()[0], 2))
                 for deployment in ordered(deployments, number):
                     for bench, measure in alternating.items():
-                        keep(results, deployment, bench, measure(deployment, plan, number), results.samples.append)
+                        samples = measure(deployment, plan, number)
+                        keep(results, deployment.name, bench, samples, results.samples.append)
+                save()
     for bench, once in ONCE.items():
         for name in SITES[site] if bench in wanted else ():
             if (bench, name) not in NOT_MEASURED:
-                with start(name, options.folder) as deployment:
-                    keep(results, deployment, bench, once(deployment, plan), results.samples.append)
+                keep(results, name, bench, _alone(name, options.folder, once, plan), results.samples.append)
+                save()
+
+
+def _alone(
+    name: str, folder: Path | None, measure: Callable[[Deployment, Plan], Iterator[Sample]], plan: Plan
+) -> Iterator[Sample]:
+    """Measure a deployment that runs for this alone."""
+    with start(name, folder) as deployment:
+        yield from measure(deployment, plan)
 
 
 def warm_up(deployments: Sequence[Deployment], plan: Plan, results: Results) -> dict[str, object]:

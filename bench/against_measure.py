@@ -40,7 +40,8 @@ class Plan:
     """Bytes of a record, and how many: 300 to 600 MB a measurement."""
     warm_share: float = 0.15
     """Share of the records that is sent first and not counted: the client's compiler needs them."""
-    latency_records_s: int = 5000
+    latency_records_s: int = 1000
+    """A rate that each deployment holds on two cores: librdkafka sends each record in a request of its own."""
     latency_s: float = 15.0
     latency_warm_s: float = 3.0
     partitions: tuple[int, ...] = (1000, 10_000)

@@ -22,6 +22,8 @@ TITLES = {
     "replicas": "Three nodes, three copies, two of them in sync at least",
 }
 PERCENTILES = ("p50_us", "p95_us", "p99_us", "p99.9_us", "max_us")
+HELD_US = 100_000
+"""A side whose median record waited longer did not hold the rate: in an open loop that is its backlog, which grew."""
 MEMORY = {"rss_mb": "", "storage_rss_mb": ", HDFS", "etcd_rss_mb": ", etcd"}
 
 
@@ -126,17 +128,30 @@ def _throughput(results: Results, kafka: str, name: str, bench: str, title: str)
 
 def _latency(results: Results, kafka: str, name: str) -> str:
     case = next(iter(results.cases("latency")), "")
-    rows = []
-    for metric in (*PERCENTILES, "all_cpu_us_record"):
-        found = compare_rounds(results, "latency", metric, before=(kafka, case), after=(name, case))
-        if found is not None:
-            title = "CPU a record, all server processes" if metric.startswith("all_") else metric.removesuffix("_us")
-            rows.append((title, short(found.before), short(found.after), *ratio(found)))
-    if not rows:
+    found = {
+        metric: compare_rounds(results, "latency", metric, before=(kafka, case), after=(name, case))
+        for metric in (*PERCENTILES, "all_cpu_us_record")
+    }
+    middle = found["p50_us"]
+    if middle is None:
         return ""
-    rate = results.plan["latency_records_s"]
+    late = [NAMES[each] for each, waited in ((kafka, middle.before), (name, middle.after)) if waited > HELD_US]
+    rows = []
+    for metric, comparison in found.items():
+        if comparison is None:
+            continue
+        is_cost = metric.startswith("all_")
+        title = "CPU a record, all server processes" if is_cost else metric.removesuffix("_us")
+        cells = ratio(comparison) if is_cost or not late else ("-", "-", "")
+        rows.append((title, short(comparison.before), short(comparison.after), *cells))
     head = ("µs", "Kafka", "BMQ", "ratio", "quartiles", "")
-    return f"#### Latency of producing {rate:,} records/s of {case}\n\n{table(head, rows)}"
+    text = f"#### Latency of producing {results.plan['latency_records_s']:,} records/s of {case}\n\n{table(head, rows)}"
+    if late:
+        text += (
+            f"\n\n**No comparison**: {' and '.join(late)} did not hold this rate on these cores, so that records waited"
+            " for those before them, the longer the run."
+        )
+    return text
 
 
 def _restart_title() -> str:

@@ -2,7 +2,8 @@
 
     python -m bench.failover [--quick] [--sites nodes,roles] [--only node-killed,...] [--sizes 10MB,10GB]
     python -m bench.failover --partitions 10000 ...   of which 24 get records (bench.crowd has what so many cost)
-    python -m bench.failover --add ...      keep what an earlier run of the same commit measured and this one does not
+    python -m bench.failover --add ...      keep what an earlier run of the same code measured and this one does not
+    python -m bench.failover --resume ...   go on where a run of the same code was ended: what it has, it keeps
     python -m bench.failover --render       draw again from the results that are there
 
 Writes docs/benchmarks-failover.md.  In each round each deployment is started afresh, one after the other in turns, a
@@ -16,8 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -28,12 +28,14 @@ from bench.failover_acts import ACTS, KILL, NODE, SITES, chosen, in_order
 from bench.failover_measure import run
 from bench.failover_plan import FULL, QUICK, Plan, bytes_of
 from bench.failover_sites import Site
-from bench.results import Results, Sample
+from bench.results import Results, Sample, saver
 from bench.servers import KAFKA_PROPERTIES
 from bench.stream_client import CONSUMER, PRODUCER, SOON
 from bench.warm_up import ordered
 from tests.services import netns
 
+Place = tuple[str, str, int]
+"""A deployment, a case and a round."""
 QUICK_ACTS = (f"{NODE}-{KILL}", f"{NODE}-drained")
 """What shows in two minutes that everything works."""
 
@@ -48,15 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "bench.failover", sys.argv[1:] if arguments is None else arguments, _recorded(options, why_not),
             options.folder,
         )  # fmt: skip
-        earlier = Results.load_from(path) if options.add else None
-        if earlier is not None:
-            results.require_same_code(earlier)
-        begun = time.monotonic()
-        _measure(options, results, can_unplug=why_not is None)
-        results.took_s = time.monotonic() - begun
-        if earlier is not None:
-            results.add_earlier(earlier, lambda sample: (sample.adapter, sample.case))
-        results.save(path)
+        earlier = Results.load_from(path) if options.add or options.resume else None
+        done = {_place(sample) for sample in earlier.samples} if earlier is not None and options.resume else set()
+        save = saver(results, path, earlier, _place if options.resume else _case)
+        _measure(options, results, done, save, can_unplug=why_not is None)
     try:
         return command.finish(path, lambda results: failover_report.write(results, options.out))
     except failover_report.EarlierForm as error:
@@ -79,6 +76,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
     parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
     parser.add_argument("--add", action="store_true", help="keep earlier figures of what is not measured now")
+    parser.add_argument("--resume", action="store_true", help="go on: keep what an earlier run measured")
     parser.add_argument("--render", action="store_true", help="only draw again from benchmarks/failover.json")
     options = parser.parse_args(arguments)
     base = QUICK if options.quick else FULL
@@ -120,13 +118,28 @@ def _recorded(options: argparse.Namespace, why_not: str | None) -> dict[str, obj
     }
 
 
-def _measure(options: argparse.Namespace, results: Results, *, can_unplug: bool) -> None:
+def _case(sample: Sample) -> tuple[str, str]:
+    return sample.adapter, sample.case
+
+
+def _place(sample: Sample) -> Place:
+    return sample.adapter, sample.case, sample.round
+
+
+def _measure(
+    options: argparse.Namespace, results: Results, done: Collection[Place], save: Callable[[], None], *,
+    can_unplug: bool,
+) -> None:  # fmt: skip
+    """Measure what is not ``done``; ``save`` is called after each act, so that of a run that is ended all is kept."""
     plan: Plan = options.plan
     for number in range(1, plan.rounds + 1):
         for size in plan.sizes:
             for site in options.sites:
                 for name in ordered(SITES[site], number):
-                    wanted = chosen(name, options.only, is_first_size=size == plan.sizes[0], can_unplug=can_unplug)
+                    acts = chosen(name, options.only, is_first_size=size == plan.sizes[0], can_unplug=can_unplug)
+                    wanted = [act for act in acts if (name, act.case_at(size), number) not in done]
+                    if not wanted:
+                        continue
                     results.load.append(round(os.getloadavg()[0], 2))
 
                     def opened(found: Site, name: str = name) -> None:
@@ -138,6 +151,8 @@ def _measure(options: argparse.Namespace, results: Results, *, can_unplug: bool)
                         can_unplug=can_unplug, opened=opened, failed=partial(_failed, results),
                     ):  # fmt: skip
                         _note(sample, results)
+                        save()
+                    save()
 
 
 def _failed(results: Results, failure: str) -> None:

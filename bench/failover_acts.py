@@ -66,6 +66,10 @@ class Act:
         """Name in results and options, such as ``node-killed``."""
         return f"{self.part}-{self.how.replace(' ', '-')}"
 
+    def case_at(self, size: str) -> str:
+        """Return the case under which the results have it, with so much data."""
+        return f"{self.case}, {size}"
+
     @property
     def aim_ms(self) -> float:
         """The longest pause that BMQ aims at."""

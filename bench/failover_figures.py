@@ -13,24 +13,19 @@ JUDGED = ("produce", "consume")
 NOT_MET = "**no**"
 
 
-def case_of(act: Act, size: str) -> str:
-    """Return the case under which the results have an act."""
-    return f"{act.case}, {size}"
-
-
 def was_tried(results: Results, name: str, act: Act, size: str) -> bool:
     """Return whether an act was measured in any round, or failed."""
-    return bool(results.of("failover", name, case_of(act, size))) or has_failed(results, name, act, size)
+    return bool(results.of("failover", name, act.case_at(size))) or has_failed(results, name, act, size)
 
 
 def has_failed(results: Results, name: str, act: Act, size: str) -> bool:
     """Return whether an act failed in any round."""
-    return any(f", {name}, {case_of(act, size)}:" in failure for failure in results.failures)
+    return any(f", {name}, {act.case_at(size)}:" in failure for failure in results.failures)
 
 
 def figure(results: Results, name: str, act: Act, size: str, metric: str) -> Spread | None:
     """Return the spread of a metric over the rounds; None if no round has it."""
-    return results.spread("failover", name, case_of(act, size), metric)
+    return results.spread("failover", name, act.case_at(size), metric)
 
 
 def judged_kinds(act: Act) -> Sequence[str]:
@@ -55,7 +50,7 @@ def is_met(results: Results, name: str, act: Act, size: str) -> str:
 def comparison(results: Results, kafka: str, ours: str, act: Act, size: str) -> Comparison | None:
     """Return the comparison of the longest pauses of producing, over the rounds that both have."""
     theirs, mine = (
-        {each.round: each.metrics["produce_max_ms"] for each in results.of("failover", name, case_of(act, size))}
+        {each.round: each.metrics["produce_max_ms"] for each in results.of("failover", name, act.case_at(size))}
         for name in (kafka, ours)
     )
     pairs = [(theirs[number], mine[number]) for number in sorted(theirs.keys() & mine.keys()) if theirs[number]]

@@ -94,7 +94,7 @@ def measure(ground: Ground, act: Act, plan: Plan, number: int) -> Sample:
         metrics |= {f"return_{kind}_max_ms": max(found, default=0.0) for kind, found in stream.waits_ms(back).items()}
     series = {f"{kind}_ms": sorted(found) for kind, found in waits.items()}
     return Sample(
-        adapter=ground.name, bench="failover", case=f"{act.case}, {ground.size}", round=number, metrics=metrics,
+        adapter=ground.name, bench="failover", case=act.case_at(ground.size), round=number, metrics=metrics,
         series=series,
     )  # fmt: skip
 

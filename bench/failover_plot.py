@@ -26,7 +26,7 @@ def write(results: Results, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for kafka, ours in SITES.values():
         for size in results.plan["sizes"]:
-            acts = [act for act in acts_of(ours) if results.of("failover", ours, f"{act.case}, {size}")]
+            acts = [act for act in acts_of(ours) if results.of("failover", ours, act.case_at(size))]
             if acts:
                 figure = draw(results, {"Kafka": kafka, "BMQ": ours}, acts, size)
                 figure.savefig(folder / f"{name_of(ours, size)}.svg", metadata={"Date": None})
@@ -39,8 +39,8 @@ def draw(results: Results, names: dict[str, str], acts: list[Act], size: str) ->
     for place, act in enumerate(acts):
         axis.plot([act.aim_ms] * 2, [place - 0.4, place + 0.4], color=AIM_COLOUR, linewidth=1.5, linestyle=":")
         for offset, (title, name) in zip((-0.16, 0.16), names.items(), strict=True):
-            middle = results.spread("failover", name, f"{act.case}, {size}", "produce_ms")
-            longest = results.spread("failover", name, f"{act.case}, {size}", "produce_max_ms")
+            middle = results.spread("failover", name, act.case_at(size), "produce_ms")
+            longest = results.spread("failover", name, act.case_at(size), "produce_max_ms")
             if middle is None or longest is None:
                 continue
             colour, mark = STYLES[title]

@@ -1,6 +1,7 @@
 """Latency of produce and from end to end, against the offered load up to saturation; writes docs/benchmarks-latency.md.
 
     python -m bench.latency [--quick] [--only ladder,flush] [--deployments kafka-3,bmq-3,bmq-hdfs] [--out docs]
+    python -m bench.latency --add ...       keep what an earlier run of the same code measured and this one does not
     python -m bench.latency --render        draw again from the results that are there
 
 An open loop: each record counts from when it was due.  Twelve partitions, records of 1,000 bytes, librdkafka.

@@ -15,7 +15,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +23,7 @@ from bench import command, limits_report, provenance
 from bench.deployments import REPLICATED_ENVIRONMENT, Deployment, start, start_hdfs
 from bench.limits_measure import BENCH, FULL, QUICK, Plan, Side, Site, measure, moved, perf_tool, put, ready_made
 from bench.mover import hadoop_mover, python_mover
-from bench.results import Results
+from bench.results import Results, saver
 from bench.rounds import keep, warm_up
 from bench.warm_up import ordered
 from bmq.broker.config import BrokerConfig
@@ -45,10 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else arguments
         recorded = asdict(plan) | {"settings": REPLICATED_ENVIRONMENT, "warm_up": {}}
         results = provenance.begin("bench.limits", given, recorded, options.folder)
-        begun = time.monotonic()
-        _run(options.only.split(","), options.folder, plan, results)
-        results.took_s = time.monotonic() - begun
-        results.save(path)
+        _run(options.only.split(","), options.folder, plan, results, saver(results, path))
     return command.finish(path, lambda results: limits_report.write(results, options.out))
 
 
@@ -59,7 +55,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _run(wanted: Sequence[str], parent: Path | None, plan: Plan, results: Results) -> None:
+def _run(wanted: Sequence[str], parent: Path | None, plan: Plan, results: Results, save: Callable[[], None]) -> None:
     folder = Path(tempfile.mkdtemp(prefix="bmq-limits-", dir=parent))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -81,7 +77,8 @@ def _run(wanted: Sequence[str], parent: Path | None, plan: Plan, results: Result
         for number in range(1, plan.rounds + 1):
             results.load.append(round(os.getloadavg()[0], 2))
             for side in ordered(sides, number):
-                keep(results, side, BENCH, measure(side, plan, site, number), results.samples.append)
+                keep(results, side.name, BENCH, measure(side, plan, site, number), results.samples.append)
+            save()
 
 
 SIDES: tuple[Callable[[Deployment], Side], ...] = (ready_made, perf_tool)

@@ -132,7 +132,7 @@ def measure_round(
     note = results.samples.append if number else results.warm_up.append
     for place, case in enumerate(cases):
         for deployment in ordered(deployments, number + place):
-            rounds.keep(results, deployment, case.key, measure(deployment, case, plan, written, number), note)
+            rounds.keep(results, deployment.name, case.key, measure(deployment, case, plan, written, number), note)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from tests.services.processes import ServiceProcess
 REPOSITORY = Path(__file__).resolve().parents[1]
 UNKNOWN = "unknown"
 """The commit of a tree without a history, as in a source archive."""
+CODE = (".", ":!docs", ":!*.md")
+"""What a commit or a change must touch to count: pages, into which results are written, change no figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +30,19 @@ class Commit:
 
 
 def current_commit(repository: Path = REPOSITORY) -> Commit:
-    """Return the commit that is checked out.  A change in docs/, where results are written, does not count."""
-    name = _git(repository, "rev-parse", "HEAD")
-    if name is None:
+    """Return the commit of the code that is checked out: later ones that change pages alone do not count."""
+    name = _git(repository, "log", "-1", "--format=%H", "--", *CODE)
+    if not name:
         return Commit(UNKNOWN, is_dirty=False)
-    changed = _git(repository, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
+    changed = _git(repository, "status", "--porcelain", "--untracked-files=no", "--", *CODE)
     return Commit(name, is_dirty=bool(changed))
 
 
 def commits_since(commit: str, repository: Path = REPOSITORY) -> int | None:
-    """Return how many commits of this checkout are not in ``commit``; None if that is not in its history."""
+    """Return how many commits of code this checkout has after ``commit``; None if that is not in its history."""
     if _git(repository, "merge-base", "--is-ancestor", commit, "HEAD") is None:
         return None
-    count = _git(repository, "rev-list", "--count", f"{commit}..HEAD")
+    count = _git(repository, "rev-list", "--count", f"{commit}..HEAD", "--", *CODE)
     return None if count is None else int(count)
 
 

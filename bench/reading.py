@@ -1,6 +1,7 @@
 """Consumers at the tail and of a backlog, and what they do to each other; writes docs/benchmarks-reading.md.
 
     python -m bench.reading [--quick] [--only tail,backlog,effect] [--deployments kafka-3,bmq-3,bmq-hdfs] [--out docs]
+    python -m bench.reading --add ...       keep what an earlier run of the same code measured and this one does not
     python -m bench.reading --render        draw again from the results that are there
 
 The backlog is larger than all caches of BMQ, and is dropped from the page cache before it is read.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -148,6 +150,28 @@ class Results:
         for kind in ("samples", "warm_up"):
             state[kind] = [Sample(**sample) for sample in state.get(kind, ())]
         return cls(**state)
+
+
+def saver(
+    results: Results, path: Path, earlier: Results | None = None, key: Callable[[Sample], object] = id
+) -> Callable[[], None]:
+    """Return a function that saves what was measured so far, and how long it took from here on.
+
+    Called after each step, it leaves a run that is ended what it has.  The samples of ``earlier`` are kept, but for
+    those whose ``key`` a sample of now has.  Raises ValueError if they are of other code.
+    """
+    if earlier is not None:
+        results.require_same_code(earlier)
+    begun = time.monotonic()
+
+    def save() -> None:
+        results.took_s = time.monotonic() - begun
+        found = copy(results)
+        if earlier is not None:
+            found.add_earlier(earlier, key)
+        found.save(path)
+
+    return save
 
 
 def latency_metrics(

@@ -2,7 +2,7 @@
 
 ``bench.latency`` and ``bench.reading`` are one ``Benchmark`` each, and have the same command line:
 
-    python -m bench.NAME [--quick] [--only ...] [--deployments ...] [--out docs] [--folder DIR] [--render]
+    python -m bench.NAME [--quick] [--only ...] [--deployments ...] [--add] [--out docs] [--folder DIR] [--render]
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from bench import command, provenance
 from bench.deployments import NAMES, REPLICATED_ENVIRONMENT, SITES, Deployment, start
-from bench.results import Results, Sample
+from bench.results import Results, Sample, saver
 from bench.servers import BMQ_ENVIRONMENT, KAFKA_PROPERTIES
 from bench.warm_up import is_warm, ordered
 
@@ -84,7 +83,9 @@ def main(benchmark: Benchmark[P], arguments: Sequence[str] | None = None) -> int
 
 def _parse(benchmark: Benchmark[P], arguments: Sequence[str] | None) -> argparse.Namespace:
     measurements = benchmark.measurements
-    parser = command.parser(f"bench.{benchmark.name}", benchmark.description, only=measurements, what="measurements")
+    parser = command.parser(
+        f"bench.{benchmark.name}", benchmark.description, only=measurements, what="measurements", can_add=True
+    )
     parser.add_argument("--deployments", default=",".join(SITES["replicas"]), help="comma-separated")
     options = parser.parse_args(arguments)
     command.require_known(parser, "measurement", options.only, measurements)
@@ -93,30 +94,38 @@ def _parse(benchmark: Benchmark[P], arguments: Sequence[str] | None) -> argparse
 
 
 def _run(benchmark: Benchmark[P], options: argparse.Namespace, given: Sequence[str], path: Path) -> None:
-    """Measure, and save the results after each round: a run that is ended loses no round that it has done."""
+    """Measure, and save the results after each round: a run that is ended loses no round that it has done.
+
+    Raises ValueError if earlier results are to be kept that are of other code or amounts.
+    """
     plan = benchmark.quick if options.quick else benchmark.full
     settings = {"kafka": KAFKA_PROPERTIES, "bmq": REPLICATED_ENVIRONMENT | BMQ_ENVIRONMENT}
     recorded = asdict(plan) | {"settings": settings, "clients": dict(benchmark.clients(plan))}
     results = provenance.begin(f"bench.{benchmark.name}", given, recorded, options.folder)
+    earlier = Results.load_from(path) if options.add else None
+    if earlier is not None:
+        results.require_same_plan(earlier)
+    save = saver(results, path, earlier, lambda sample: sample.bench)
     wanted = [name for name in benchmark.measurements if name in options.only.split(",")]
-    begun = time.monotonic()
     with contextlib.ExitStack() as stack:
         deployments = [
             deployment
             for name in options.deployments.split(",")
             if (deployment := started(stack, name, options.folder, results)) is not None
         ]
-        results.plan["warm_up"] = warm_up(
+        warmth = warm_up(
             deployments, lambda each, number: benchmark.warm_up(each, plan, number), plan.warm_rounds_most, results
         )
+        if earlier is not None and not earlier.plan["warm_up"]["is_warm"]:
+            warmth = earlier.plan["warm_up"]
+        results.plan["warm_up"] = warmth
         for number in range(1 if options.quick else 0, plan.rounds + 1):
             results.load.append(round(os.getloadavg()[0], 2))
             note = results.samples.append if number else results.warm_up.append
             for deployment in ordered(deployments, number):
                 for name in wanted:
-                    keep(results, deployment, name, benchmark.measurements[name](deployment, plan, number), note)
-            results.took_s = time.monotonic() - begun
-            results.save(path)
+                    keep(results, deployment.name, name, benchmark.measurements[name](deployment, plan, number), note)
+            save()
 
 
 def started(stack: contextlib.ExitStack, name: str, folder: Path | None, results: Results) -> Deployment | None:
@@ -155,18 +164,18 @@ def warm_up(
     while number < rounds_most and not is_warm(rates):
         results.load.append(round(os.getloadavg()[0], 2))
         for side in ordered(sides, number):
-            keep(results, side, "warm-up", throughput(side, -number), note)
+            keep(results, side.name, "warm-up", throughput(side, -number), note)
         number += 1
     return {"rounds": number, "is_warm": is_warm(rates)}
 
 
-def keep(results: Results, side: Named, bench: str, samples: Iterator[Sample], note: Note) -> None:
+def keep(results: Results, name: str, bench: str, samples: Iterator[Sample], note: Note) -> None:
     """Print and keep the samples.  A failure is a result too, and costs no other figure."""
     try:
         for sample in samples:
-            shown = "  ".join(f"{name}={value:.4g}" for name, value in sample.metrics.items())
+            shown = "  ".join(f"{metric}={value:.4g}" for metric, value in sample.metrics.items())
             print(f"round {sample.round}  {sample.adapter:9}  {sample.bench}, {sample.case}:  {shown}", flush=True)
             note(sample)
     except Exception as error:  # noqa: BLE001
-        results.failures.append(f"{bench} on {side.name}: {error!r}")
+        results.failures.append(f"{bench} on {name}: {error!r}")
         print(results.failures[-1], file=sys.stderr, flush=True)

@@ -15,7 +15,6 @@ import contextlib
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,7 +34,7 @@ from bench.deployments import REPLICATED_ENVIRONMENT
 from bench.open_files import allow_files
 from bench.payloads import Payloads
 from bench.pinning import Cores
-from bench.results import Results, Sample
+from bench.results import Results, Sample, saver
 from bench.scaling_load import RECORD_BYTES, Amounts
 from bench.scaling_planning import Size
 from bench.scaling_sites import Shape, Storage, running, storage
@@ -107,22 +106,18 @@ def _run(options: argparse.Namespace, given: Sequence[str], path: Path) -> None:
     wanted = [part for part in PARTS if part in options.only.split(",")]
     earlier = Results.load_from(path) if options.add else None
     if earlier is not None:
-        results.require_same_code(earlier)
         results.require_same_plan(earlier, besides=MEASURED)
         results.plan = earlier.plan | results.plan
         earlier.failures = [failure for failure in earlier.failures if failure.partition(" on ")[0] not in wanted]
+    save = saver(results, path, earlier, lambda sample: (sample.bench, sample.case))
     allow_files(FILES)
-    begun = time.monotonic()
     for part in wanted:
         try:
             PARTS[part](plan, cores, options.folder, results)
         except Exception as error:  # noqa: BLE001 - a failure is a result, and costs no other part
             results.failures.append(f"{part} on what it starts: {error!r}")
             print(results.failures[-1], file=sys.stderr, flush=True)
-    results.took_s = time.monotonic() - begun
-    if earlier is not None:
-        results.add_earlier(earlier, lambda sample: (sample.bench, sample.case))
-    results.save(path)
+        save()
 
 
 def shapes(plan: Plan, server_cores: int) -> list[Shape]:
@@ -145,7 +140,7 @@ def measure_processes(plan: Plan, cores: Cores, folder: Path | None, results: Re
             note = results.samples.append if number else results.warm_up.append
             for shape in ordered(shapes(plan, len(cores.servers)), number):
                 samples = _of_shape(store, shape, cores, plan, written, number, home, results)
-                rounds.keep(results, shape, "processes", samples, note)
+                rounds.keep(results, shape.name, "processes", samples, note)
 
 
 def _of_shape(
@@ -166,7 +161,7 @@ def measure_planning(plan: Plan, _: Cores, __: Path | None, results: Results) ->
     for number in range(1, plan.control_rounds + 1):
         results.load.append(round(os.getloadavg()[0], 2))
         for size in plan.planning:
-            rounds.keep(results, size, "planning", scaling_planning.measure(size, number), results.samples.append)
+            rounds.keep(results, size.name, "planning", scaling_planning.measure(size, number), results.samples.append)
 
 
 def measure_control(plan: Plan, _: Cores, folder: Path | None, results: Results) -> None:
@@ -174,7 +169,9 @@ def measure_control(plan: Plan, _: Cores, folder: Path | None, results: Results)
     for number in range(1, plan.control_rounds + 1):
         results.load.append(round(os.getloadavg()[0], 2))
         for size in plan.control:
-            rounds.keep(results, size, "control", scaling_control.measure(size, number, folder), results.samples.append)
+            rounds.keep(
+                results, size.name, "control", scaling_control.measure(size, number, folder), results.samples.append
+            )
 
 
 PARTS: dict[str, Callable[[Plan, Cores, Path | None, Results], None]] = {

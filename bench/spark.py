@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -22,7 +21,7 @@ from pathlib import Path
 from bench import command, provenance, spark_report
 from bench.decode import by_decoder, import_seconds, sample, seconds
 from bench.deployments import REPLICATED_ENVIRONMENT, Deployment
-from bench.results import Results, Sample
+from bench.results import Results, Sample, saver
 from bench.servers import KAFKA_PROPERTIES
 from bench.spark_batch import GROUP, SUM, Reader
 from bench.spark_job import JOBS, Tables
@@ -157,15 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = provenance.begin("bench.spark", given, recorded, options.folder)
         results.machine |= _software(jars)
         earlier = Results.load_from(path) if options.add else None
+        save = saver(results, path, earlier, lambda sample: sample.bench.partition("/")[0])
         if earlier is not None:
-            results.require_same_code(earlier)
-        begun = time.monotonic()
-        _measure(parts, plan, results, options.folder)
-        results.took_s = time.monotonic() - begun
-        if earlier is not None:
-            results.plan["warm_up"] = earlier.plan["warm_up"] | results.plan["warm_up"]
-            results.add_earlier(earlier, lambda sample: sample.bench.partition("/")[0])
-        results.save(path)
+            results.plan["warm_up"] |= earlier.plan["warm_up"]
+        _measure(parts, plan, results, options.folder, save)
     return command.finish(path, lambda results: spark_report.write(results, options.out))
 
 
@@ -199,8 +193,11 @@ def _software(jars: Sequence[Path]) -> dict[str, str]:
     }
 
 
-def _measure(parts: Sequence[str], plan: Plan, results: Results, folder: Path | None) -> None:
-    """Run the parts, in their own order, on one start of the deployments.  One that fails costs no other."""
+def _measure(parts: Sequence[str], plan: Plan, results: Results, folder: Path | None, save: Callable[[], None]) -> None:
+    """Run the parts, in their own order, on one start of the deployments.  One that fails costs no other.
+
+    ``save`` is called after each: a run that is ended loses one part, and goes on by ``--add``.
+    """
     chosen = [name for name in PARTS if name in parts]
     needed = dict.fromkeys(way.deployment for name in chosen for way in PARTS[name][1])
     with open_site(list(needed), folder, results) as site:
@@ -209,6 +206,7 @@ def _measure(parts: Sequence[str], plan: Plan, results: Results, folder: Path | 
                 PARTS[name][0](Run(plan, site, results, folder))
             except Exception as error:  # noqa: BLE001
                 fail(results, name, error)
+            save()
 
 
 def _keep(run: Run, found: Sample) -> None:

@@ -12,14 +12,13 @@ import argparse
 import contextlib
 import os
 import sys
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from bench import command, provenance, storage_report
 from bench.deployments import REPLICATED_ENVIRONMENT
-from bench.results import Results, Sample
+from bench.results import Results, Sample, saver
 from bench.rounds import started
 from bench.storage_measure import BATCH_BYTES, FULL, QUICK, Metrics, Plan, Site, cases, heap
 from bench.storage_report import BENCH, HEAP
@@ -37,10 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else arguments
         recorded = asdict(plan) | {"settings": REPLICATED_ENVIRONMENT, "batch_bytes": BATCH_BYTES}
         results = provenance.begin("bench.storage_bill", given, recorded, options.folder)
-        begun = time.monotonic()
-        _run(options.only.split(","), options.folder, plan, results)
-        results.took_s = time.monotonic() - begun
-        results.save(path)
+        _run(options.only.split(","), options.folder, plan, results, saver(results, path))
     return command.finish(path, lambda results: storage_report.write(results, options.out))
 
 
@@ -51,10 +47,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _run(wanted: Sequence[str], folder: Path | None, plan: Plan, results: Results) -> None:
+def _run(wanted: Sequence[str], folder: Path | None, plan: Plan, results: Results, save: Callable[[], None]) -> None:
     with contextlib.ExitStack() as stack:
         deployment = started(stack, DEPLOYMENT, folder, results)
         if deployment is None:
+            save()
             return
         assert deployment.hdfs is not None
         assert deployment.etcd is not None
@@ -65,6 +62,7 @@ def _run(wanted: Sequence[str], folder: Path | None, plan: Plan, results: Result
                 _keep(results, number, cases(site, plan))
             if "heap" in wanted:
                 _keep(results, number, ((HEAP, heap(site, plan)) for _ in range(1)))
+            save()
 
 
 def _keep(results: Results, number: int, found: Iterable[tuple[str, Metrics]]) -> None:

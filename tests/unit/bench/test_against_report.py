@@ -53,6 +53,16 @@ def test_each_deployment_of_bmq_stands_beside_kafka(results: Results) -> None:
     assert "| 1000 B | 50,000 | 60,000 | **1.20** | 1.20 to 1.20; itself 1.00 to 1.00 | better |" in part
 
 
+def test_a_rate_that_a_side_did_not_hold_gives_no_ratio_of_latencies(results: Results) -> None:
+    assert "**No comparison**" not in page(results)
+    for sample in results.of_bench("latency"):
+        if sample.adapter == "kafka-3":
+            sample.metrics["p50_us"] = 900_000.0
+    part = section(page(results), "### BMQ, three processes over etcd and HDFS, beside Kafka, three nodes")
+    assert "| p50 | 900,000 | 500 | - | - |  |" in part
+    assert "**No comparison**: Kafka, three nodes did not hold this rate" in part
+
+
 def test_a_site_that_is_not_warm_says_so(results: Results) -> None:
     assert "**Not warm**: the rounds that do not count ended at 8" in page(results)
     results.plan["warm_up"]["replicas"]["is_warm"] = True

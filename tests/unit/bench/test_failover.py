@@ -122,24 +122,37 @@ def test_a_page_of_before_commits_were_recorded_is_left_alone(
     assert "measure again" in capsys.readouterr().err
 
 
-def test_deployments_take_turns_and_what_they_give_is_on_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    order: list[str] = []
+ARGUMENTS = ["--sites", "nodes", "--only", "node-killed", "--sizes", "10MB", "--local"]
 
-    def fake(name: str, size: str, acts: Sequence[Act], plan: Plan, number: int, **given: Any) -> Iterator[Sample]:
-        order.append(name)
+
+class FakeDeployments:
+    """Deployments on which every act takes a moment; the order in which they were opened, and their rounds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.order: list[tuple[str, int]] = []
+        self.ended_after = 99
+        monkeypatch.setattr(failover, "run", self._run)
+
+    def _run(
+        self, name: str, size: str, acts: Sequence[Act], _: Plan, number: int, **given: Any
+    ) -> Iterator[Sample]:  # fmt: skip
+        if len(self.order) == self.ended_after:
+            raise KeyboardInterrupt
+        self.order.append((name, number))
         given["failed"](f"round {number}, {name}, node-paused, {size}: TimeoutError()")
         metrics = {"whole_s": 1.0, "copied_mb": 0.0, "refused": 0.0, "load": 1.0}
         for kind in ("produce", "consume", "commit"):
             metrics |= {f"{kind}_affected": 1.0, f"{kind}_ms": 50.0, f"{kind}_max_ms": 60.0}
         for act in acts:
-            yield Sample(adapter=name, bench="failover", case=f"{act.case}, {size}", round=number, metrics=metrics)
+            yield Sample(adapter=name, bench="failover", case=act.case_at(size), round=number, metrics=metrics)
 
-    monkeypatch.setattr(failover, "run", fake)
-    arguments = ["--sites", "nodes", "--only", "node-killed", "--sizes", "10MB", "--rounds", "3", "--local"]
-    assert failover.main([*arguments, "--out", str(tmp_path)]) == 1  # since acts failed
-    assert order == ["bmq-3", "kafka-3", "kafka-3", "bmq-3", "bmq-3", "kafka-3"]
+
+def test_deployments_take_turns_and_what_they_give_is_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeDeployments(monkeypatch)
+    assert failover.main([*ARGUMENTS, "--rounds", "3", "--out", str(tmp_path)]) == 1  # since acts failed
+    assert fake.order == [("bmq-3", 1), ("kafka-3", 1), ("kafka-3", 2), ("bmq-3", 2), ("bmq-3", 3), ("kafka-3", 3)]
     results = Results.load_from(tmp_path / "benchmarks" / "failover.json")
     assert len(results.samples) == len(results.load) == len(results.failures) == 6
     text = (tmp_path / "benchmarks-failover.md").read_text()
@@ -150,3 +163,20 @@ def test_deployments_take_turns_and_what_they_give_is_on_the_page(
     assert row in text
     assert "- No cable was pulled: it was not asked for." in text
     assert "FAILED round 3, kafka-3, node-paused, 10MB" in capsys.readouterr().err
+
+
+def test_a_run_that_was_ended_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeDeployments(monkeypatch)
+    fake.ended_after = 3
+    arguments = [*ARGUMENTS, "--rounds", "2", "--out", str(tmp_path)]
+    with pytest.raises(KeyboardInterrupt):
+        failover.main(arguments)
+    fake.ended_after = 99
+    failover.main([*arguments, "--resume"])
+    assert sorted(fake.order) == [("bmq-3", 1), ("bmq-3", 2), ("kafka-3", 1), ("kafka-3", 2)]
+    results = Results.load_from(tmp_path / "benchmarks" / "failover.json")
+    assert sorted((each.adapter, each.round) for each in results.samples) == sorted(fake.order)
+    assert len(results.failures) == 4
+    capsys.readouterr()

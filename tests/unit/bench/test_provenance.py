@@ -27,6 +27,13 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(folder), *settings, *arguments], check=True, capture_output=True, timeout=60)
 
 
+def commit(folder: Path, file: str, text: str) -> None:
+    (folder / file).parent.mkdir(exist_ok=True)
+    (folder / file).write_text(f"{text}\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", f"{file}: {text}")
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     git(tmp_path, "init", "-q")
@@ -51,9 +58,19 @@ def test_a_changed_file_makes_the_commit_dirty_and_a_changed_page_does_not(repos
 def test_commits_since_are_counted_in_this_history_only(repository: Path) -> None:
     first = current_commit(repository).name
     assert commits_since(first, repository) == 0
-    git(repository, "commit", "-q", "--allow-empty", "-m", "second")
+    commit(repository, "code.py", "second")
     assert commits_since(first, repository) == 1
     assert commits_since(COMMIT, repository) is None
+
+
+def test_a_commit_of_pages_alone_is_no_other_code(repository: Path) -> None:
+    first = current_commit(repository)
+    for page in ("docs/page.md", "README.md", "bench/notes.md"):
+        commit(repository, page, "second")
+    assert current_commit(repository) == first
+    assert commits_since(first.name, repository) == 0
+    commit(repository, "code.py", "second")
+    assert current_commit(repository).name != first.name
 
 
 def test_a_tree_without_a_history_has_an_unknown_commit(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.results import Results, latency_metrics
+from bench.results import Results, Sample, latency_metrics, saver
 
 
 @pytest.mark.parametrize(("unit", "middle"), [("ms", 500.5), ("us", 500_500.0)])
@@ -41,3 +41,28 @@ def test_an_earlier_plan_is_compared_as_it_was_stored(tmp_path: Path) -> None:
     now.require_same_plan(earlier, besides=("payloads",))
     with pytest.raises(ValueError, match="another payloads"):
         now.require_same_plan(earlier)
+
+
+def result(*rounds: int, commit: str = "0123") -> Results:
+    samples = [Sample(adapter="a", bench="b", case="", round=number, metrics={"x": 1.0}) for number in rounds]
+    return Results(command="run", machine={}, plan={}, started="", commit=commit, took_s=60.0, samples=samples)
+
+
+def test_each_step_is_saved_with_what_was_measured_earlier(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    now = result()
+    save = saver(now, path, result(1, 2), lambda sample: sample.round)
+    now.samples += result(2).samples
+    save()
+    now.samples += result(3).samples
+    save()
+    found = Results.load_from(path)
+    assert [sample.round for sample in found.samples] == [1, 2, 3]
+    assert found.took_s >= 60.0  # the minutes of both runs
+    assert (found.command, now.command) == ("run\n    run", "run")  # what is saved twice is added once
+
+
+def test_earlier_figures_of_other_code_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not of commit 0123"):
+        saver(result(), tmp_path / "results.json", result(1, commit="4567"))
+    assert not (tmp_path / "results.json").exists()

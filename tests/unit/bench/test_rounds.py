@@ -112,6 +112,31 @@ def test_a_page_is_drawn_again_without_a_measurement(tmp_path: Path, started: li
     assert started == []
 
 
+def test_a_second_run_adds_what_the_first_one_left_out(tmp_path: Path) -> None:
+    run(tmp_path, "--only", "good", "--deployments", "bmq-3")
+    status, results = run(tmp_path, "--only", "bad", "--deployments", "bmq-3", "--add")
+    assert status == 1
+    assert [(each.bench, each.round) for each in results.samples] == [
+        ("good", 1), ("good", 2), ("bad", 1), ("bad", 2),
+    ]  # fmt: skip
+    assert results.plan["warm_up"] == {"rounds": 2, "is_warm": True}
+    assert results.command.count("python -m bench.some") == 2
+
+
+def test_what_is_measured_again_replaces_the_earlier_figures(tmp_path: Path) -> None:
+    run(tmp_path, "--only", "good", "--deployments", "bmq-3")
+    _, results = run(tmp_path, "--only", "good", "--deployments", "bmq-3", "--add")
+    assert [each.round for each in results.samples] == [1, 2]
+
+
+def test_figures_of_other_amounts_are_refused_before_anything_starts(tmp_path: Path, started: list[str]) -> None:
+    run(tmp_path, "--quick", "--only", "good", "--deployments", "bmq-3")
+    started.clear()
+    with pytest.raises(ValueError, match="the earlier run had another rounds: 1"):
+        run(tmp_path, "--only", "bad", "--deployments", "bmq-3", "--add")
+    assert started == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
