@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,7 +25,10 @@ class Proxies(Protocol):
 
     @property
     def version(self) -> int:
-        """Number of changes seen so far."""
+        """Number of changes seen so far, of proxies and of leaders."""
+
+    def version_of(self, topic_id: uuid.UUID) -> int:
+        """Return the number of changes seen so far that may have changed a leader of this topic's partitions."""
 
     @property
     def addresses(self) -> Sequence[ProxyAddress]:

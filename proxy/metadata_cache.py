@@ -1,8 +1,8 @@
 """Metadata responses, kept as encoded bytes: 10,000 partitions cost 110 ms to encode, and every client asks again.
 
-A topic's bytes are kept by API version and used while the topic and the proxies stay the same.  Fields come from the
-schema's encoder; only the partitions of a topic, all alike, are laid out here, as rows of one table.  A response is
-then::
+A topic's bytes are kept by API version and used while the topic, its leaders and the proxies stay the same.  Fields
+come from the schema's encoder; only the partitions of a topic, all alike, are laid out here, as rows of one table.  A
+response is then::
 
     header, throttle time, brokers, cluster id, controller id | topic count | topics ... | cluster operations, error
 
@@ -85,7 +85,7 @@ class _TopicEntry:
     under way at once: leaders and replicas are consistent after each step.
     """
 
-    __slots__ = ("_leaders", "_proxies_version", "_replicas", "changes", "encoded", "topic")
+    __slots__ = ("_leaders", "_replicas", "_version", "changes", "encoded", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
@@ -94,16 +94,17 @@ class _TopicEntry:
         """Number of changes of the leaders or replicas; each has cleared ``encoded``."""
         self._leaders: list[int] = []
         self._replicas: list[list[int]] = []
-        self._proxies_version = -1
+        self._version = -1
+        """The proxies' version of this topic when the leaders were found."""
 
     def refresh(self, proxies: Proxies) -> Steps[None]:
         """Bring the leaders and replicas up to date."""
-        if proxies.version != self._proxies_version:
+        if proxies.version_of(self.topic.topic_id) != self._version:
             yield from self._place(proxies)
 
     def _place(self, proxies: Proxies) -> Steps[None]:
-        """Find the leaders and replicas.  If proxies change between two steps, the next refresh does it again."""
-        version, zones = proxies.version, _Zones(proxies)
+        """Find the leaders and replicas.  If one changes between two steps, the next refresh does it again."""
+        version, zones = proxies.version_of(self.topic.topic_id), _Zones(proxies)
         leaders: list[int] = []
         replicas: list[list[int]] = []
         for start, stop in self._steps():
@@ -112,8 +113,8 @@ class _TopicEntry:
             some = [proxies.leader_of(PartitionKey(self.topic.topic_id, index)) for index in range(start, stop)]
             leaders += some
             replicas += [zones.replicas(leader, index) for index, leader in enumerate(some, start)]
-        if proxies.version == version or not self._leaders:
-            self._proxies_version = version
+        if proxies.version_of(self.topic.topic_id) == version or not self._leaders:
+            self._version = version
             if leaders != self._leaders or replicas != self._replicas:
                 self._leaders, self._replicas = leaders, replicas
                 self.changes += 1

@@ -24,7 +24,9 @@ class ClusterProxies:
     left out, and so is this one while it is not a member.  Without any other, this process names itself: the client has
     reached it.
 
-    A partition's proxy is computed on the first request for it, and kept until the proxies change.
+    A partition's leader is the process that owns it, if that is such a proxy: its records then cross no second process.
+    The leader of any other partition is a place (``meta.cluster.placement``), which is computed on the first request
+    for it, and kept until the proxies change.  So it is with shards and their coordinators.
     """
 
     def __init__(
@@ -37,11 +39,17 @@ class ClusterProxies:
         self._listener = listener
         self.own = own
         self.version = 0
+        self._changes = 0
+        """Number of changes of the proxies themselves."""
         self._view = view
         self._catalog = catalog
         self._shards = shards
         self._is_member = True
         self._proxies: tuple[ProxyAddress, ...] = (own,)
+        self._nodes: dict[str, int] = {}
+        """The node ids of ``_proxies`` by incarnation."""
+        self._moves: dict[uuid.UUID, int] = {}
+        """Number of changes of owners of each topic's partitions that this process has seen."""
         self._places: dict[uuid.UUID | bytes, list[int]] = {}
         view.subscribe(self._view_changed)
         catalog.subscribe(self._topic_changed)
@@ -49,6 +57,9 @@ class ClusterProxies:
     @property
     def addresses(self) -> Sequence[ProxyAddress]:
         return self._proxies
+
+    def version_of(self, topic_id: uuid.UUID) -> int:
+        return self._changes + self._moves.get(topic_id, 0)
 
     @property
     def sends_away(self) -> bool:
@@ -76,9 +87,16 @@ class ClusterProxies:
         topic = self._catalog.by_id(key.topic_id)
         if topic is None or not 0 <= key.partition < topic.partitions:
             return self.own.node_id
+        owner = self._nodes.get(self._view.owner_of(key))
+        if owner is not None:
+            return owner
         return self._placed(key.topic_id, key.topic_id.bytes, topic.partitions)[key.partition]
 
     def coordinator_of(self, shard: int) -> int:
+        assigned = self._view.shard(shard)
+        owner = self._nodes.get(assigned.incarnation) if assigned is not None else None
+        if owner is not None:
+            return owner
         offsets = self._catalog.topics.get(OFFSETS_TOPIC)
         count = max(offsets.partitions if offsets is not None else self._shards, shard + 1)
         return self._placed(_SHARDS, _SHARDS, count)[shard]
@@ -92,23 +110,35 @@ class ClusterProxies:
     def refresh(self) -> None:
         """Compute the proxies from the view's members."""
         found = {
-            member.node_id: ProxyAddress(member.node_id, address.host, address.port, member.zone)
-            for member in self._view.members.values()
+            incarnation: ProxyAddress(member.node_id, address.host, address.port, member.zone)
+            for incarnation, member in self._view.members.items()
             if member.has(PROXY) and not member.is_draining and (address := member.kafka_at(self._listener)).port
-            if self._is_member or member.incarnation != self._view.own
+            if self._is_member or incarnation != self._view.own
         }
-        proxies = tuple(found[node] for node in sorted(found)) or (self.own,)
-        if proxies != self._proxies:
-            self._proxies = proxies
+        by_node = {proxy.node_id: proxy for proxy in found.values()}
+        proxies = tuple(by_node[node] for node in sorted(by_node)) or (self.own,)
+        nodes = {incarnation: proxy.node_id for incarnation, proxy in found.items()}
+        if proxies != self._proxies or nodes != self._nodes:
+            self._proxies, self._nodes = proxies, nodes
             self._places.clear()
+            self._changes += 1
             self.version += 1
 
     def _view_changed(self, change: ViewChange) -> None:
         if change.members:
             self.refresh()
+        if change.partitions:
+            for topic_id in {topic_id for topic_id, _ in change.chunks}:
+                if self._catalog.by_id(topic_id) is not None:  # else nobody was told of it yet, or it is deleted
+                    self._moves[topic_id] = self._moves.get(topic_id, 0) + 1
+                    self.version += 1
 
     def _topic_changed(self, change: TopicChange) -> None:
-        if change.before is not None:
-            self._places.pop(change.before.topic_id, None)
-            if change.before.name == OFFSETS_TOPIC:
-                self._places.pop(_SHARDS, None)
+        if change.before is None:
+            return
+        topic_id = change.before.topic_id
+        self._places.pop(topic_id, None)
+        if change.after is None or change.after.topic_id != topic_id:
+            self._moves.pop(topic_id, None)
+        if change.before.name == OFFSETS_TOPIC:
+            self._places.pop(_SHARDS, None)

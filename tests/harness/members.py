@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -83,6 +84,9 @@ class OneProxy:
     @property
     def addresses(self) -> Sequence[ProxyAddress]:
         return (self.own,)
+
+    def version_of(self, topic_id: uuid.UUID) -> int:
+        return self.version
 
     def leader_of(self, key: PartitionKey) -> int:
         return self.own.node_id

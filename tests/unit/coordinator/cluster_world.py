@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from random import Random
@@ -341,6 +342,9 @@ class TwoProxies:
     def __init__(self, node_id: int) -> None:
         self.addresses = [ProxyAddress(each, f"proxy{each}", 9092) for each in (1, 2)]
         self.own = ProxyAddress(node_id, f"proxy{node_id}", 9092)
+
+    def version_of(self, topic_id: uuid.UUID) -> int:
+        return self.version
 
     def leader_of(self, key: PartitionKey) -> int:
         return 1

@@ -1,21 +1,26 @@
-"""The proxies that clients are sent to: members with their listener, without those that drain."""
+"""The proxies that clients are sent to: members with their listener, without those that drain; owners lead."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import KvCatalog, Topic, encode_topic, topic_key
-from bmq.meta.cluster.keys import member_key
+from bmq.meta.cluster.assignment import AssignmentChunk, encode_chunk, encode_shards
+from bmq.meta.cluster.keys import assignment_key, member_key, shards_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Address, Member, encode_member
 from bmq.meta.cluster.proxies import ClusterProxies
+from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.proxy_addresses import ProxyAddress
+from tests.harness.waiting import until
 
 
 def proxy(number: int) -> Member:
@@ -141,3 +146,108 @@ async def test_an_unknown_partition_is_the_own_proxys_and_is_not_kept() -> None:
     proxies = ClusterProxies(ProxyAddress(0, "h0", 9092), view, catalog, 50)
     assert proxies.leader_of(PartitionKey(uuid.UUID(int=9), 4)) == 0
     assert proxies.coordinator_of(77) == 0
+
+
+T, U = (Topic(name=name, topic_id=uuid.UUID(int=number), partitions=6) for number, name in enumerate("tu", 1))
+BROKER = replace(proxy(3), roles=frozenset({"broker"}))
+
+
+def assign(topic: Topic, *owners: str) -> Put:
+    return Put(assignment_key("c", topic.topic_id, 0), encode_chunk(AssignmentChunk(owners)))
+
+
+def leaders(proxies: ClusterProxies, topic: Topic = T) -> list[int]:
+    return [proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)]
+
+
+@asynccontextmanager
+async def three_proxies() -> AsyncIterator[tuple[MemoryKeyValue, KvClusterView, ClusterProxies]]:
+    """Three proxies and a broker that is none; two topics that nobody owns yet."""
+    kv = MemoryKeyValue(MemoryStore())
+    await kv.commit([], [Put(topic_key("c", each.name), encode_topic(each)) for each in (T, U)])
+    await kv.commit([], [put(each) for each in (proxy(0), proxy(1), proxy(2), BROKER)])
+    view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
+    proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
+    await view.start()
+    await catalog.start()
+    try:
+        yield kv, view, proxies
+    finally:
+        await view.close()
+        await catalog.close()
+
+
+async def test_the_owner_leads_where_it_is_a_proxy() -> None:
+    async with three_proxies() as (kv, view, proxies):
+        placed = leaders(proxies)
+        done = await kv.commit([], [assign(T, "p2", "p2", "p1", "p3", "gone", "")])
+        await view.wait_revision(done.revision)
+        assert leaders(proxies) == [2, 2, 1, *placed[3:]]  # a broker that is no proxy, one that is gone, none
+
+
+async def test_the_leader_moves_with_the_owner() -> None:
+    async with three_proxies() as (kv, view, proxies):
+        await kv.commit([], [assign(T, *["p1"] * 6)])
+        done = await kv.commit([], [assign(T, "p2", *["p1"] * 5)])
+        await view.wait_revision(done.revision)
+        assert leaders(proxies) == [2, 1, 1, 1, 1, 1]
+
+
+async def test_a_draining_owner_does_not_lead() -> None:
+    async with three_proxies() as (kv, view, proxies):
+        placed = set(leaders(proxies))
+        assert placed == {0, 1, 2}
+        await kv.commit([], [assign(T, *["p1"] * 6)])
+        done = await kv.commit([], [put(replace(proxy(1), is_draining=True))])
+        await view.wait_revision(done.revision)
+        assert set(leaders(proxies)) == {0, 2}
+
+
+async def test_an_owner_without_the_clients_listener_does_not_lead() -> None:
+    async with three_proxies() as (kv, view, proxies):
+        await kv.commit([], [assign(T, *["p1"] * 6), put(listening(1, INSIDE=1)), put(listening(2, PLAINTEXT=1))])
+        done = await kv.commit([], [put(listening(0, PLAINTEXT=1))])
+        await view.wait_revision(done.revision)
+        assert set(leaders(proxies)) == {0, 2}
+
+
+async def test_a_process_that_started_again_leads_what_its_new_life_owns() -> None:
+    async with three_proxies() as (kv, view, proxies):
+        await kv.commit([], [assign(T, *["p1"] * 6)])
+        again = replace(proxy(1), incarnation="p1-again")
+        done = await kv.commit([], [Delete(member_key("c", "p1")), put(again), assign(T, *["p1-again"] * 6)])
+        await view.wait_revision(done.revision)
+        assert leaders(proxies) == [1] * 6
+
+
+async def test_a_move_changes_the_version_of_its_topic_alone() -> None:
+    async with three_proxies() as (kv, view, proxies):
+        done = await kv.commit([], [assign(T, *["p1"] * 6), assign(U, *["p1"] * 6)])
+        await view.wait_revision(done.revision)
+        before, of_t, of_u = proxies.version, proxies.version_of(T.topic_id), proxies.version_of(U.topic_id)
+        done = await kv.commit([], [assign(T, *["p2"] * 6)])
+        await view.wait_revision(done.revision)
+        assert proxies.version > before
+        assert proxies.version_of(T.topic_id) > of_t
+        assert proxies.version_of(U.topic_id) == of_u
+        done = await kv.commit([], [Delete(member_key("c", "p2"))])
+        await view.wait_revision(done.revision)
+        assert proxies.version_of(U.topic_id) > of_u
+
+
+async def test_a_topic_that_is_gone_leaves_nothing() -> None:
+    async with three_proxies() as (kv, view, proxies):
+        await kv.commit([], [assign(T, *["p1"] * 6)])
+        await kv.commit([], [Delete(topic_key("c", T.name))])
+        done = await kv.commit([], [Delete(assignment_key("c", T.topic_id, 0))])
+        await view.wait_revision(done.revision)
+        await until(lambda: not proxies._moves)
+
+
+async def test_the_coordinator_of_a_shard_is_named_where_it_is_a_proxy() -> None:
+    async with three_proxies() as (kv, view, proxies):
+        placed = [proxies.coordinator_of(number) for number in range(50)]
+        owners = {0: ShardOwner("p2", 1), 1: ShardOwner("p3", 1), 2: ShardOwner("gone", 1)}
+        done = await kv.commit([], [Put(shards_key("c"), encode_shards(owners))])
+        await view.wait_revision(done.revision)
+        assert [proxies.coordinator_of(number) for number in range(50)] == [2, *placed[1:]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -69,6 +70,9 @@ class Spread:
         self.version = 1
         self.addresses = list(proxies)
         self.own = self.addresses[0]
+
+    def version_of(self, topic_id: uuid.UUID) -> int:
+        return self.version
 
     def leader_of(self, key: PartitionKey) -> int:
         return self.addresses[key.partition % len(self.addresses)].node_id
