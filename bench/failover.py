@@ -51,8 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.folder,
         )  # fmt: skip
         earlier = Results.load_from(path) if options.add or options.resume else None
-        done = {_place(sample) for sample in earlier.samples} if earlier is not None and options.resume else set()
         save = saver(results, path, earlier, _place if options.resume else _case)
+        if earlier is not None:
+            results.require_same_plan(earlier, besides=("sizes", "rounds"))
+            results.plan["sizes"] = list(dict.fromkeys([*earlier.plan["sizes"], *options.plan.sizes]))
+            results.plan["rounds"] = max(earlier.plan["rounds"], options.plan.rounds)
+        done = {_place(sample) for sample in earlier.samples} if earlier is not None and options.resume else set()
         _measure(options, results, done, save, can_unplug=why_not is None)
     try:
         return command.finish(path, lambda results: failover_report.write(results, options.out))
@@ -75,8 +79,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--local", action="store_true", help="all processes on localhost: no cable is pulled")
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the page and its figures")
     parser.add_argument("--folder", type=Path, default=None, help="where servers put their data")
-    parser.add_argument("--add", action="store_true", help="keep earlier figures of what is not measured now")
-    parser.add_argument("--resume", action="store_true", help="go on: keep what an earlier run measured")
+    keeping = parser.add_mutually_exclusive_group()
+    keeping.add_argument("--add", action="store_true", help="keep earlier figures of what is not measured now")
+    keeping.add_argument("--resume", action="store_true", help="go on: keep what an earlier run measured")
     parser.add_argument("--render", action="store_true", help="only draw again from benchmarks/failover.json")
     options = parser.parse_args(arguments)
     base = QUICK if options.quick else FULL

@@ -17,7 +17,7 @@ from math import isnan, nan
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from bench.client_load import Deliveries
+from bench.client_load import QUEUE_BACKOFF_MS, Deliveries
 from bench.load_process import Parent
 
 NAP_S = 0.00005
@@ -26,7 +26,12 @@ TIMEOUT_S = 120.0
 LATE_MAX = 1.0
 """Records are sent for so many times the load's seconds more, if the client is held up; the rest is never sent."""
 READ_MOST = 1000
-READER = {"enable.auto.commit": False, "queued.max.messages.kbytes": 4096, "fetch.queue.backoff.ms": 5, "log_level": 0}
+READER = {
+    "enable.auto.commit": False,
+    "queued.max.messages.kbytes": 4096,
+    "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS,
+    "log_level": 0,
+}
 """Settings of readers.  librdkafka would fetch 64 MB in advance of each partition, and wait a second when it has them:
 too much memory for fifty readers."""
 _NUMBER = struct.Struct(">q")

@@ -158,7 +158,7 @@ def saver(
     """Return a function that saves what was measured so far, and how long it took from here on.
 
     Called after each step, it leaves a run that is ended what it has.  The samples of ``earlier`` are kept, but for
-    those whose ``key`` a sample of now has.  Raises ValueError if they are of other code.
+    those whose ``key`` a sample of now has; without a ``key`` all.  Raises ValueError if they are of other code.
     """
     if earlier is not None:
         results.require_same_code(earlier)

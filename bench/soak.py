@@ -23,7 +23,7 @@ import psutil
 
 from bench import command, hdfs_facts, provenance, soak_report
 from bench.deployments import REPLICATED_ENVIRONMENT, Deployment
-from bench.results import Results, Sample
+from bench.results import Results, Sample, saver
 from bench.rounds import started
 from bench.soak_load import PARTITIONS, Failures, Load, running
 from bench.soak_report import BENCH, HOUR_S, RESTART
@@ -75,14 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else arguments
         recorded = asdict(plan) | {"settings": REPLICATED_ENVIRONMENT, "partitions": PARTITIONS}
         results = provenance.begin("bench.soak", given, recorded, options.folder)
-        begun = time.monotonic()
+        save = saver(results, path)
         for name in options.only.split(","):
             with contextlib.ExitStack() as stack:
                 deployment = started(stack, name, options.folder, results)
                 if deployment is not None:
-                    _keep(deployment, plan, results, lambda: results.save(path))
-        results.took_s = time.monotonic() - begun
-        results.save(path)
+                    _keep(deployment, plan, results, save)
+        save()
     return command.finish(path, lambda results: soak_report.write(results, options.out))
 
 

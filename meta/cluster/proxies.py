@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from bmq.core.model import PartitionKey
 from bmq.core.net.listener_config import PLAINTEXT
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, TopicChange
-from bmq.meta.cluster.member import PROXY
+from bmq.meta.cluster.member import BROKER, COORDINATOR, PROXY
 from bmq.meta.cluster.placement import place
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.proxy_addresses import ProxyAddress
 
 _SHARDS = b"shards"
+_OWNING = frozenset({BROKER, COORDINATOR})
 
 
 class ClusterProxies:
@@ -46,8 +47,8 @@ class ClusterProxies:
         self._shards = shards
         self._is_member = True
         self._proxies: tuple[ProxyAddress, ...] = (own,)
-        self._nodes: dict[str, int] = {}
-        """The node ids of ``_proxies`` by incarnation."""
+        self._owners: dict[str, int] = {}
+        """The node ids, by incarnation, of those of ``_proxies`` that may own partitions or shards, too."""
         self._moves: dict[uuid.UUID, int] = {}
         """Number of changes of owners of each topic's partitions that this process has seen."""
         self._places: dict[uuid.UUID | bytes, list[int]] = {}
@@ -87,14 +88,14 @@ class ClusterProxies:
         topic = self._catalog.by_id(key.topic_id)
         if topic is None or not 0 <= key.partition < topic.partitions:
             return self.own.node_id
-        owner = self._nodes.get(self._view.owner_of(key))
+        owner = self._owners.get(self._view.owner_of(key))
         if owner is not None:
             return owner
         return self._placed(key.topic_id, key.topic_id.bytes, topic.partitions)[key.partition]
 
     def coordinator_of(self, shard: int) -> int:
         assigned = self._view.shard(shard)
-        owner = self._nodes.get(assigned.incarnation) if assigned is not None else None
+        owner = self._owners.get(assigned.incarnation) if assigned is not None else None
         if owner is not None:
             return owner
         offsets = self._catalog.topics.get(OFFSETS_TOPIC)
@@ -117,9 +118,10 @@ class ClusterProxies:
         }
         by_node = {proxy.node_id: proxy for proxy in found.values()}
         proxies = tuple(by_node[node] for node in sorted(by_node)) or (self.own,)
-        nodes = {incarnation: proxy.node_id for incarnation, proxy in found.items()}
-        if proxies != self._proxies or nodes != self._nodes:
-            self._proxies, self._nodes = proxies, nodes
+        members = self._view.members
+        owners = {each: proxy.node_id for each, proxy in found.items() if members[each].roles & _OWNING}
+        if proxies != self._proxies or owners != self._owners:
+            self._proxies, self._owners = proxies, owners
             self._places.clear()
             self._changes += 1
             self.version += 1
@@ -127,7 +129,7 @@ class ClusterProxies:
     def _view_changed(self, change: ViewChange) -> None:
         if change.members:
             self.refresh()
-        if change.partitions:
+        if change.partitions and self._owners:  # else no leader follows an owner
             for topic_id in {topic_id for topic_id, _ in change.chunks}:
                 if self._catalog.by_id(topic_id) is not None:  # else nobody was told of it yet, or it is deleted
                     self._moves[topic_id] = self._moves.get(topic_id, 0) + 1

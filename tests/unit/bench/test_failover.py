@@ -180,3 +180,22 @@ def test_a_run_that_was_ended_goes_on_where_it_was(
     assert sorted((each.adapter, each.round) for each in results.samples) == sorted(fake.order)
     assert len(results.failures) == 4
     capsys.readouterr()
+
+
+def test_sizes_of_both_runs_are_on_the_page_and_other_settings_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeDeployments(monkeypatch)
+    arguments = [*ARGUMENTS, "--rounds", "1", "--out", str(tmp_path)]
+    failover.main(arguments)
+    failover.main([*arguments, "--sizes", "10GB", "--add"])
+    results = Results.load_from(tmp_path / "benchmarks" / "failover.json")
+    assert results.plan["sizes"] == ["10MB", "10GB"]
+    assert len(results.samples) == 4
+    opened = len(fake.order)
+    with pytest.raises(ValueError, match="the earlier run had another partitions: 12"):
+        failover.main([*arguments, "--partitions", "24", "--resume"])
+    with pytest.raises(SystemExit, match="2"):
+        failover.main([*arguments, "--add", "--resume"])
+    assert len(fake.order) == opened
+    capsys.readouterr()

@@ -152,6 +152,11 @@ T, U = (Topic(name=name, topic_id=uuid.UUID(int=number), partitions=6) for numbe
 BROKER = replace(proxy(3), roles=frozenset({"broker"}))
 
 
+def whole(number: int) -> Member:
+    """Return a proxy that owns partitions and shards, too."""
+    return replace(proxy(number), roles=frozenset({"proxy", "broker", "coordinator"}))
+
+
 def assign(topic: Topic, *owners: str) -> Put:
     return Put(assignment_key("c", topic.topic_id, 0), encode_chunk(AssignmentChunk(owners)))
 
@@ -165,7 +170,7 @@ async def three_proxies() -> AsyncIterator[tuple[MemoryKeyValue, KvClusterView, 
     """Three proxies and a broker that is none; two topics that nobody owns yet."""
     kv = MemoryKeyValue(MemoryStore())
     await kv.commit([], [Put(topic_key("c", each.name), encode_topic(each)) for each in (T, U)])
-    await kv.commit([], [put(each) for each in (proxy(0), proxy(1), proxy(2), BROKER)])
+    await kv.commit([], [put(each) for each in (*map(whole, range(3)), BROKER)])
     view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
     proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
     await view.start()
@@ -198,7 +203,7 @@ async def test_a_draining_owner_does_not_lead() -> None:
         placed = set(leaders(proxies))
         assert placed == {0, 1, 2}
         await kv.commit([], [assign(T, *["p1"] * 6)])
-        done = await kv.commit([], [put(replace(proxy(1), is_draining=True))])
+        done = await kv.commit([], [put(replace(whole(1), is_draining=True))])
         await view.wait_revision(done.revision)
         assert set(leaders(proxies)) == {0, 2}
 
@@ -214,7 +219,7 @@ async def test_an_owner_without_the_clients_listener_does_not_lead() -> None:
 async def test_a_process_that_started_again_leads_what_its_new_life_owns() -> None:
     async with three_proxies() as (kv, view, proxies):
         await kv.commit([], [assign(T, *["p1"] * 6)])
-        again = replace(proxy(1), incarnation="p1-again")
+        again = replace(whole(1), incarnation="p1-again")
         done = await kv.commit([], [Delete(member_key("c", "p1")), put(again), assign(T, *["p1-again"] * 6)])
         await view.wait_revision(done.revision)
         assert leaders(proxies) == [1] * 6
@@ -251,3 +256,14 @@ async def test_the_coordinator_of_a_shard_is_named_where_it_is_a_proxy() -> None
         done = await kv.commit([], [Put(shards_key("c"), encode_shards(owners))])
         await view.wait_revision(done.revision)
         assert [proxies.coordinator_of(number) for number in range(50)] == [2, *placed[1:]]
+
+
+async def test_moves_among_brokers_that_are_no_proxies_change_no_version() -> None:
+    async with three_proxies() as (kv, view, proxies):
+        await kv.commit([], [put(proxy(number)) for number in range(3)])
+        done = await kv.commit([], [assign(T, *["p3"] * 6)])
+        await view.wait_revision(done.revision)
+        before = proxies.version, proxies.version_of(T.topic_id)
+        done = await kv.commit([], [assign(T, *["gone"] * 6)])
+        await view.wait_revision(done.revision)
+        assert (proxies.version, proxies.version_of(T.topic_id)) == before
