@@ -210,7 +210,8 @@ async def test_a_draining_owner_does_not_lead() -> None:
 
 async def test_an_owner_without_the_clients_listener_does_not_lead() -> None:
     async with three_proxies() as (kv, view, proxies):
-        await kv.commit([], [assign(T, *["p1"] * 6), put(listening(1, INSIDE=1)), put(listening(2, PLAINTEXT=1))])
+        inside = replace(listening(1, INSIDE=1), roles=whole(1).roles)
+        await kv.commit([], [assign(T, *["p1"] * 6), put(inside), put(listening(2, PLAINTEXT=1))])
         done = await kv.commit([], [put(listening(0, PLAINTEXT=1))])
         await view.wait_revision(done.revision)
         assert set(leaders(proxies)) == {0, 2}
