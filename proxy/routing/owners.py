@@ -315,6 +315,15 @@ class RoutedOwners:
         self._view = view
         self._local = local
         self._remote = remote
+        self._sends_away = False
+
+    def send_away(self, sends_away: bool) -> None:
+        """Wait for no owner from now on, or wait again: partitions without an open one are refused at once.
+
+        For a process that is not a member of the cluster: its view may be that of former owners, itself included, and
+        the owner that clients wait for opens elsewhere.
+        """
+        self._sends_away = sends_away
 
     def get(self, key: PartitionKey) -> Owner | None:
         """Return the partition's owner; None unless it accepts appends now."""
@@ -331,6 +340,9 @@ class RoutedOwners:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
+            if self._sends_away and self.get(key) is None:
+                message = "this process is not a member of the cluster now, and Metadata names others"
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
             local = self._local_of(key)
             try:
                 if local is None:

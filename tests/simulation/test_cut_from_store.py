@@ -21,7 +21,7 @@ from tests.simulation.group_clients import Member
 from tests.simulation.histories import seeds_wanted
 from tests.simulation.kafka_clients import create_topic, produce
 from tests.simulation.kafka_world import CONFIG
-from tests.simulation.metadata_clients import MetadataConsumer
+from tests.simulation.metadata_clients import MetadataConsumer, MetadataProducer
 
 TOPIC = "orders"
 PARTITIONS = 4
@@ -243,3 +243,39 @@ async def test_a_coordinator_that_is_cut_off_with_its_broker_acknowledges_no_com
         await asyncio.sleep(CUT_S)
         again = Member(one.through("proxy1"), "g", TOPIC, PARTITIONS)
         assert (await again.positions()).keys() == {partition for _, _, partition in before}
+
+
+@pytest.mark.seed(1)
+async def test_producers_leave_an_owner_that_leads_their_partitions_and_is_cut_off() -> None:
+    """All processes have all roles, so owners lead.  Nobody waits at the former owner once it has lost its lease."""
+
+    world = ClusterWorld(1, config=replace(CONFIG, log_segment_bytes=SEGMENT_BYTES))
+    now = asyncio.get_running_loop().time
+    with BugsTold(world):
+        first, *_ = [world.place(f"node{number}", *ROLES) for number in range(3)]
+        await create_topic(world, TOPIC, PARTITIONS)
+        producer = MetadataProducer(world, "writer", TOPIC, PARTITIONS)
+        producing = asyncio.create_task(producer.run())
+        while min(producer.acked) < 5:  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.1)
+        led = {partition for partition, host in producer.leaders.items() if host == first.host}
+        assert led, "nobody produces to an owner that is cut off"
+        first.cut_store(True)
+        acked, acked_at = list(producer.acked), dict.fromkeys(led, now())
+        until = now() + BOUND_S
+        while now() < until:
+            await asyncio.sleep(0.1)
+            for partition in led:
+                if producer.acked[partition] > acked[partition]:
+                    acked[partition], acked_at[partition] = producer.acked[partition], now()
+            silent_s = now() - min(acked_at.values())
+            assert silent_s < PAUSE_MAX_S, f"nothing acknowledged for {silent_s:.1f} s, {producer!r}, {world!r}"
+        assert first.host not in producer.leaders.values()
+        await world.heal()
+        producer.is_over = world.is_over = True
+        await producing
+        await check_logs(world, "node1", {TOPIC: PARTITIONS}, set())
+        await check_quiet(world)
+        assert not world.told.errors, world.told.errors
+        await world.shut()
+        assert not world.told.errors, world.told.errors

@@ -489,6 +489,27 @@ async def test_rule_9_a_partition_that_moves_to_this_process_waits_for_its_earli
         assert [(each.error_code, each.base_offset) for each in again] == [(0, 0), (0, 1), (0, 2)]
 
 
+async def test_a_process_that_is_not_a_member_holds_no_produces() -> None:
+    """Go on with what has an open owner; a client that would wait for one goes to another proxy at once."""
+
+    async with cluster() as world:
+        loop = asyncio.get_running_loop()
+        world.move(1, "b2")
+        assert await answers([world.send(plain()), world.send(plain(), 1)]) == [("NONE", 0), ("NONE", 0)]
+        world.owners.send_away(True)
+        world.kill("b1")
+        asked_at = loop.time()
+        assert (await world.send(plain())).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert loop.time() - asked_at < 0.1
+        assert (await world.send(plain(), 1)).error_code == ErrorCode.NONE
+        world.owners.send_away(False)
+        held = world.send(plain())
+        await asyncio.sleep(1)
+        assert not held.done()
+        world.bury("b1", "b2")
+        assert (await held).error_code == ErrorCode.NONE
+
+
 async def test_connections_to_a_broker_end_with_it() -> None:
     async with cluster() as world:
         await world.send(plain())
