@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -40,6 +40,8 @@ COST_OF_TOPIC = 25
 """Cost of a topic's element beside its partitions, in partitions: 50 us, at 2 us for a partition."""
 COST_PER_STEP = 4_000
 """Work between two turns of the loop, in partitions: some 8 ms."""
+ROWS_PER_STEP = 40_000
+"""Partitions that are laid out between two turns of the loop: some 8 ms, too."""
 _FIRST_FLEXIBLE = 9
 
 
@@ -58,10 +60,15 @@ class _Zones:
 
     def __init__(self, proxies: Proxies) -> None:
         self.version = proxies.version
+        self._addresses = tuple(proxies.addresses)
         self._zone = {proxy.node_id: proxy.zone for proxy in proxies.addresses}
         self._nodes: dict[str, list[int]] = {}
         for proxy in proxies.addresses:
             self._nodes.setdefault(proxy.zone, []).append(proxy.node_id)
+
+    def are_of(self, proxies: Proxies) -> bool:
+        """Return whether the proxies themselves are still the same, whatever they lead."""
+        return tuple(proxies.addresses) == self._addresses
 
     def replicas(self, leader: int, partition: int) -> list[int]:
         """Return the replicas of a partition with this leader.
@@ -78,14 +85,38 @@ class _Zones:
         return nodes[partition % len(nodes)] if nodes else -1
 
 
+class _Search:
+    """One topic's leaders and replicas while they are looked up: a step at a time, by any of the requests for them.
+
+    A leader that moves between two steps may be found before its move or after it.
+    """
+
+    def __init__(self, topic: Topic, proxies: Proxies) -> None:
+        self.version = proxies.version_of(topic.topic_id)
+        """The proxies' version of the topic: what is found is of then or of later."""
+        self.zones = _Zones(proxies)
+        self.leaders: list[int] = []
+        self.replicas: list[list[int]] = []
+        self._topic = topic
+
+    def step(self, proxies: Proxies) -> bool:
+        """Look up the next COST_PER_STEP partitions.  Return whether these were the last ones."""
+        start, partitions = len(self.leaders), self._topic.partitions
+        indexes = range(start, min(start + COST_PER_STEP, partitions))
+        some = [proxies.leader_of(PartitionKey(self._topic.topic_id, index)) for index in indexes]
+        self.leaders += some
+        self.replicas += map(self.zones.replicas, some, indexes)
+        return len(self.leaders) == partitions
+
+
 class _TopicEntry:
     """One topic's leaders and replicas, and its encoded bytes by (version, operations).
 
-    A method that visits all partitions is a generator that yields after each ``COST_PER_STEP`` of them.  Several may be
-    under way at once: leaders and replicas are consistent after each step.
+    A method that visits all partitions is a generator that yields after some thousands of them.  Several may be under
+    way at once: leaders and replicas are consistent after each step.
     """
 
-    __slots__ = ("_leaders", "_replicas", "_version", "changes", "encoded", "topic")
+    __slots__ = ("_leaders", "_replicas", "_search", "_version", "changes", "encoded", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
@@ -95,35 +126,31 @@ class _TopicEntry:
         self._leaders: list[int] = []
         self._replicas: list[list[int]] = []
         self._version = -1
-        """The proxies' version of this topic when the leaders were found."""
+        """The proxies' version of this topic when the search for the leaders began."""
+        self._search: _Search | None = None
 
     def refresh(self, proxies: Proxies) -> Steps[None]:
-        """Bring the leaders and replicas up to date."""
-        if proxies.version_of(self.topic.topic_id) != self._version:
-            yield from self._place(proxies)
+        """Bring the leaders and replicas up to date, as of now or later.
 
-    def _place(self, proxies: Proxies) -> Steps[None]:
-        """Find the leaders and replicas.  If one changes between two steps, the next refresh does it again."""
-        version, zones = proxies.version_of(self.topic.topic_id), _Zones(proxies)
-        leaders: list[int] = []
-        replicas: list[list[int]] = []
-        for start, stop in self._steps():
-            if start:
+        All requests that wait for it take steps of one search.  It is brought to its end although leaders move
+        meanwhile, and another follows: with moves all the time none would end.
+        """
+        wanted = proxies.version_of(self.topic.topic_id)
+        while self._version < wanted:
+            if self._search is None or not self._search.zones.are_of(proxies):
+                self._search = _Search(self.topic, proxies)
+            if self._search.step(proxies):
+                self._take(self._search)
+                self._search = None
+            else:
                 yield
-            some = [proxies.leader_of(PartitionKey(self.topic.topic_id, index)) for index in range(start, stop)]
-            leaders += some
-            replicas += [zones.replicas(leader, index) for index, leader in enumerate(some, start)]
-        if proxies.version_of(self.topic.topic_id) == version or not self._leaders:
-            self._version = version
-            if leaders != self._leaders or replicas != self._replicas:
-                self._leaders, self._replicas = leaders, replicas
-                self.changes += 1
-                self.encoded.clear()
 
-    def _steps(self) -> Iterator[tuple[int, int]]:
-        """Return the first partition of each step, and the one after its last."""
-        partitions = self.topic.partitions
-        return ((start, min(start + COST_PER_STEP, partitions)) for start in range(0, partitions, COST_PER_STEP))
+    def _take(self, found: _Search) -> None:
+        self._version = found.version
+        if found.leaders != self._leaders or found.replicas != self._replicas:
+            self._leaders, self._replicas = found.leaders, found.replicas
+            self.changes += 1
+            self.encoded.clear()
 
     def places(self, start: int, stop: int) -> list[PartitionPlace]:
         """Return the partitions from ``start`` up to, not including, ``stop``; fewer if the topic ends before."""
@@ -132,10 +159,10 @@ class _TopicEntry:
     def rows(self, version: int) -> Steps[list[bytes]]:
         """Return the partitions as Kafka's MetadataResponsePartition, one after another."""
         found: list[bytes] = []
-        for start, stop in self._steps():
+        for start in range(0, self.topic.partitions, ROWS_PER_STEP):
             if start:
                 yield
-            found.append(self._rows_between(version, start, stop))
+            found.append(self._rows_between(version, start, min(start + ROWS_PER_STEP, self.topic.partitions)))
         return found
 
     def _rows_between(self, version: int, start: int, stop: int) -> bytes:

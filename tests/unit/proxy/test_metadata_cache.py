@@ -20,7 +20,7 @@ from bmq.meta.catalog import Topic
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from bmq.proxy.handlers import metadata
-from bmq.proxy.metadata_cache import COST_PER_STEP, MetadataCache, encode_error
+from bmq.proxy.metadata_cache import COST_PER_STEP, ROWS_PER_STEP, MetadataCache, encode_error
 from tests.harness.loop import run
 from tests.unit.proxy.handlers.admin_serving import Spread
 from tests.unit.proxy.turns import Turns
@@ -197,12 +197,12 @@ async def test_all_of_many_topics_are_encoded_in_steps_and_once_for_all_callers(
 async def test_a_large_topic_is_encoded_in_steps(version: int) -> None:
     """Ask for a large topic, alone or among all: each step has a turn of the loop, the bytes are those of one step."""
 
-    partitions = 3 * COST_PER_STEP + 1
+    partitions = ROWS_PER_STEP + 1
     catalog = StillCatalog([Topic(name="large", topic_id=uuid.UUID(int=1), partitions=partitions)])
     spread: Any = Spread(ZONES)
     cache = MetadataCache()
     steps = list(cache.topic(catalog.topics["large"], version, None, spread))
-    assert len(steps) == 2 * 3, "three pauses each for the leaders and the bytes"
+    assert len(steps) == ROWS_PER_STEP // COST_PER_STEP + 1, "pauses for the leaders, and one for the bytes"
 
     turns = Turns()
     cache = MetadataCache()
@@ -216,7 +216,21 @@ async def test_a_large_topic_is_encoded_in_steps(version: int) -> None:
     assert cache.encoded_topics == 1
 
 
-async def test_a_topic_whose_leaders_change_while_it_is_encoded_is_not_kept() -> None:
+class Moving(Spread):
+    """Proxies whose leaderships move, with a count of the questions for a leader."""
+
+    moves = asked = 0
+
+    def move(self) -> None:
+        self.moves += 1
+        self.version += 1
+
+    def leader_of(self, key: PartitionKey) -> int:
+        self.asked += 1
+        return self.addresses[(key.partition + self.moves) % len(self.addresses)].node_id
+
+
+async def test_a_topic_whose_proxies_change_while_its_leaders_are_looked_up_is_of_the_new_ones() -> None:
     topic = Topic(name="large", topic_id=uuid.UUID(int=1), partitions=2 * COST_PER_STEP)
     cache = MetadataCache()
     spread: Any = Spread(ZONES)
@@ -226,10 +240,53 @@ async def test_a_topic_whose_leaders_change_while_it_is_encoded_is_not_kept() ->
     next(steps)  # half of the leaders are looked for
     spread.version += 1
     spread.addresses = ZONES[:2]
-    assert await run_in_turns(steps) == before
-    after = await run_in_turns(cache.topic(topic, 12, None, spread))
+    after = await run_in_turns(steps)
     fresh = await run_in_turns(MetadataCache().topic(topic, 12, None, spread))
     assert after == fresh != before
+
+
+async def test_a_topic_whose_leaders_move_all_the_time_names_no_proxy_that_is_gone() -> None:
+    """Move some in the middle of each request; a client may get each leader of before or after the move."""
+
+    partitions = 2 * COST_PER_STEP
+    topic = Topic(name="large", topic_id=uuid.UUID(int=1), partitions=partitions)
+    cache, moving = MetadataCache(), Moving(ZONES)
+    await cache.places(topic, 0, partitions, moving)
+    moving.addresses = ZONES[:2]
+    for _ in range(3):
+        moving.move()
+        steps = cache.topic(topic, 12, None, moving)
+        next(steps)
+        moving.move()
+        await run_in_turns(steps)
+        assert {place.leader for place in cache._topics["large"].places(0, partitions)} == {1, 2}
+    for each in await cache.places(topic, 0, partitions, moving), await cache.places(topic, 0, partitions, moving):
+        leaders = [place.leader for place in each]
+        assert leaders == [moving.leader_of(PartitionKey(topic.topic_id, index)) for index in range(partitions)]
+
+
+async def test_requests_after_a_move_share_one_search_and_one_encoding() -> None:
+    partitions = 3 * COST_PER_STEP
+    topic = Topic(name="large", topic_id=uuid.UUID(int=1), partitions=partitions)
+    cache, moving = MetadataCache(), Moving(ZONES)
+    before = await run_in_turns(cache.topic(topic, 12, None, moving))
+    moving.move()
+    moving.asked = cache.encoded_topics = 0
+    found = await asyncio.gather(*(run_in_turns(cache.topic(topic, 12, None, moving)) for _ in range(100)))
+    assert (moving.asked, cache.encoded_topics) == (partitions, 1)
+    assert len(set(found)) == 1
+    assert found[0] != before
+
+
+async def test_a_request_that_is_given_up_leaves_its_search_to_the_next() -> None:
+    topic = Topic(name="large", topic_id=uuid.UUID(int=1), partitions=3 * COST_PER_STEP)
+    cache, moving = MetadataCache(), Moving(ZONES)
+    given_up = cache.topic(topic, 12, None, moving)
+    next(given_up)
+    given_up.close()
+    moving.move()
+    found = await run_in_turns(cache.topic(topic, 12, None, moving))
+    assert found == await run_in_turns(MetadataCache().topic(topic, 12, None, moving))
 
 
 async def test_a_topic_made_again_under_its_name_has_bytes_of_its_own() -> None:
