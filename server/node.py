@@ -436,10 +436,14 @@ class Node:
         self._send_away()
 
     def _send_away(self) -> None:
-        """Refuse fetches, and hold no produces, while this is no member and Metadata has others for each listener."""
+        """Refuse fetches, and let no produce or group wait, while this is no member and Metadata has other proxies.
+
+        Each listener's clients must have another.
+        """
         sends_away = all(proxies.sends_away for proxies in self._proxies_by_listener.values())
         self.fetch_service.send_away(sends_away)
         self.owners.send_away(sends_away)
+        self.coordinator.send_away(sends_away)
 
     def _renumbered(self, node_id: int) -> None:
         """Handle a new proxy id after joining again: publish it to clients, and apply the configs set for it."""

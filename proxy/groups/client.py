@@ -60,8 +60,13 @@ class Forwards:
     def drain(self) -> None:
         """End all waits for requests that park, and refuse further ones: this process is about to end."""
         self.is_draining = True
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+        self.end_waits()
+
+    def end_waits(self) -> None:
+        """End all waits for requests that park now."""
+        drained, self._drained = self._drained, None
+        if drained is not None:
+            drained.set_result(None)
 
     async def ask(
         self, api: GroupApi, request: Any, client: ClientInfo, owner: ShardOwner, shards: Sequence[int]
@@ -132,7 +137,7 @@ class Forwards:
         try:
             await asyncio.wait((task, drained), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                raise NoAnswer(EntryRefused.UNKNOWN, "this proxy is shutting down")
+                raise NoAnswer(EntryRefused.UNKNOWN, "this proxy is shutting down, or is not a member of the cluster")
             return task.result()
         finally:
             task.cancel()

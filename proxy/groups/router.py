@@ -6,7 +6,8 @@ Only then does the client get NOT_COORDINATOR, after which every client sends Fi
 connection broke after it was sent is sent again only if that does no harm (``GroupApi.is_repeatable``); a member that
 waited in JoinGroup joins again by itself.
 
-A coordinator in this process is called directly.
+A coordinator in this process is called directly, but not while this process has lost its membership (``send_away``):
+another one has its shards.
 """
 
 from __future__ import annotations
@@ -71,11 +72,25 @@ class RoutedCoordinator:
         self._topic = topic
         self._shards = shards
         self._changes = Waiters()
+        self._sends_away = False
         self._unsubscribe = view.subscribe(self._view_changed)
 
     def drain(self) -> None:
         """Refuse parked requests with NOT_COORDINATOR, and park none from here on: clients must go to other proxies."""
         self._forwards.drain()
+
+    def send_away(self, sends_away: bool) -> None:
+        """Refuse requests to this process's own coordinator at once from now on, or no longer, and wait for no other.
+
+        For a process that is not a member of the cluster: its shards are given to others, which its view may not show.
+        Clients get NOT_COORDINATOR, and by FindCoordinator another proxy.
+        """
+        if sends_away == self._sends_away:
+            return
+        self._sends_away = sends_away
+        if sends_away:
+            self._forwards.end_waits()
+            self._changes.wake_all()
 
     def close(self) -> None:
         """Drain, and follow the view no longer."""
@@ -89,7 +104,12 @@ class RoutedCoordinator:
         return shard_of(group_id, self._count() or self._shards)
 
     async def ready(self, group_id: str) -> None:
-        """Wait until the group's shard is loaded.  Raises RequestError if that takes too long or fails."""
+        """Wait until the group's shard is loaded.  Raises RequestError if that takes too long or fails.
+
+        While this process sends clients away, the proxy to which they go waits instead.
+        """
+        if self._sends_away:
+            return
         await self._ensure_topic()
         answer = await self._routed(routing.READY, routing.ready_request(group_id), ClientInfo("", ""))
         if answer.error_code != ErrorCode.NONE:
@@ -210,7 +230,7 @@ class RoutedCoordinator:
     async def _settle(self, shards: Sequence[int], ask: Ask, *, is_patient: bool = True) -> list[Any]:
         """Return a response for each entry, whose shards are given; a ``EntryRefused`` if there was none in time.
 
-        Unless ``is_patient``, each entry is sent only once.
+        Unless ``is_patient``, and while this process sends clients away, each entry is sent only once.
         """
         loop = asyncio.get_running_loop()
         answers: list[Any] = [EntryRefused.ELSEWHERE] * len(shards)
@@ -224,7 +244,7 @@ class RoutedCoordinator:
                 for entry, answer in zip(entries, result, strict=True):
                     answers[entry] = answer
             pending = [entry for entry in pending if answers[entry] is EntryRefused.ELSEWHERE]
-            if not pending or self._forwards.is_draining or not is_patient:
+            if not pending or self._forwards.is_draining or self._sends_away or not is_patient:
                 return answers
             now = loop.time()
             deadline = deadline if deadline >= 0 else now + RETRY_S
@@ -234,11 +254,11 @@ class RoutedCoordinator:
             await self._changes.wait(min(PAUSE_S.pause(tries), deadline - now), since=seen)
 
     def _by_owner(self, shards: Sequence[int], entries: Sequence[int]) -> list[tuple[ShardOwner, list[int]]]:
-        """Group the entries by the owner of their shard; entries without an owner are left out."""
+        """Group the entries by the owner of their shard; entries without an owner that may be asked are left out."""
         parts: dict[str, tuple[ShardOwner, list[int]]] = {}
         for entry in entries:
             owner = self._view.shard(shards[entry])
-            if owner is not None:
+            if owner is not None and not (self._sends_away and owner.incarnation == self._view.own):
                 parts.setdefault(owner.incarnation, (owner, []))[1].append(entry)
         return list(parts.values())
 

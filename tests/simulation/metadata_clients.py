@@ -6,8 +6,8 @@ import asyncio
 from collections import defaultdict, deque
 from typing import Any
 
-from kafka.protocol.consumer import FetchRequest, FetchResponse
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+from kafka.protocol.consumer import FetchRequest, FetchResponse, OffsetCommitRequest, OffsetCommitResponse
+from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse, MetadataRequest, MetadataResponse
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceResponse
 
 from bmq.core.errors import ErrorCode
@@ -275,3 +275,73 @@ class MetadataProducer:
 
     def _value(self, number: int) -> bytes:
         return f"{self._name}:{number}".encode()
+
+
+class Committer:
+    """A consumer without a group's protocol, that commits an offset again and again where FindCoordinator says.
+
+    Like Java's it stays with its coordinator until that is lost or says that it is none.  It asks ``host`` for another,
+    as long as there is a connection to that.
+    """
+
+    def __init__(self, world: ClusterWorld, host: str, group: str, topic: str) -> None:
+        self.is_over = False
+        self.committed = 0
+        self.coordinator = ""
+        self.refused: deque[str] = deque(maxlen=20)
+        self._host = host
+        self._group = group
+        self._topic = topic
+        self._world = world
+        self._clients: dict[str, ClusterClient] = {}
+
+    def __repr__(self) -> str:
+        return f"<Committer {self._group} {self.committed} at {self.coordinator}, refused: {list(self.refused)}>"
+
+    async def run(self) -> None:
+        while not self.is_over:
+            try:
+                if not self.coordinator:
+                    self.coordinator = await self._find()
+                await self._commit()
+                self.committed += 1
+            except Disconnected as lost:
+                self._note(lost)
+                self.coordinator = ""
+                self._host = self._world.rng.choice([place.host for place in self._world.with_role("proxy")])
+            except Refused as refused:
+                self._note(refused)
+                if refused.code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+                    self.coordinator = ""
+            await asyncio.sleep(PAUSE_S)
+        for client in self._clients.values():
+            client.close()
+
+    def _note(self, error: Exception) -> None:
+        self.refused.append(f"{asyncio.get_running_loop().time():.3f} at {self.coordinator or 'nobody'}: {error}")
+
+    def _client(self, host: str) -> ClusterClient:
+        if host not in self._clients:
+            self._clients[host] = ClusterClient(self._world, host)
+        return self._clients[host]
+
+    async def _find(self) -> str:
+        request = FindCoordinatorRequest(key=self._group, key_type=0)
+        answer = await self._client(self._host).call(request, FindCoordinatorResponse, 3, REQUEST_S)
+        check(answer.error_code)
+        return str(answer.host)
+
+    async def _commit(self) -> None:
+        Topic = OffsetCommitRequest.OffsetCommitRequestTopic
+        part = Topic.OffsetCommitRequestPartition(
+            partition_index=0, committed_offset=self.committed, committed_leader_epoch=-1, committed_metadata=""
+        )
+        request = OffsetCommitRequest(
+            group_id=self._group,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[Topic(name=self._topic, partitions=[part])],
+        )
+        answer = await self._client(self.coordinator).call(request, OffsetCommitResponse, 7, REQUEST_S)
+        check(answer.topics[0].partitions[0].error_code)

@@ -21,7 +21,7 @@ from tests.simulation.group_clients import Member
 from tests.simulation.histories import seeds_wanted
 from tests.simulation.kafka_clients import create_topic, produce
 from tests.simulation.kafka_world import CONFIG
-from tests.simulation.metadata_clients import MetadataConsumer, MetadataProducer
+from tests.simulation.metadata_clients import Committer, MetadataConsumer, MetadataProducer
 
 TOPIC = "orders"
 PARTITIONS = 4
@@ -245,37 +245,71 @@ async def test_a_coordinator_that_is_cut_off_with_its_broker_acknowledges_no_com
         assert (await again.positions()).keys() == {partition for _, _, partition in before}
 
 
-@pytest.mark.seed(1)
-async def test_producers_leave_an_owner_that_leads_their_partitions_and_is_cut_off() -> None:
-    """All processes have all roles, so owners lead.  Nobody waits at the former owner once it has lost its lease."""
-
+@asynccontextmanager
+async def whole_processes() -> AsyncIterator[ClusterWorld]:
+    """Three processes of all roles, so that owners lead, and the processes that serve groups are coordinators."""
     world = ClusterWorld(1, config=replace(CONFIG, log_segment_bytes=SEGMENT_BYTES))
-    now = asyncio.get_running_loop().time
     with BugsTold(world):
-        first, *_ = [world.place(f"node{number}", *ROLES) for number in range(3)]
+        for number in range(3):
+            world.place(f"node{number}", *ROLES)
         await create_topic(world, TOPIC, PARTITIONS)
-        producer = MetadataProducer(world, "writer", TOPIC, PARTITIONS)
-        producing = asyncio.create_task(producer.run())
-        while min(producer.acked) < 5:  # noqa: ASYNC110 - virtual time
-            await asyncio.sleep(0.1)
-        led = {partition for partition, host in producer.leaders.items() if host == first.host}
-        assert led, "nobody produces to an owner that is cut off"
-        first.cut_store(True)
-        acked, acked_at = list(producer.acked), dict.fromkeys(led, now())
-        until = now() + BOUND_S
-        while now() < until:
-            await asyncio.sleep(0.1)
-            for partition in led:
-                if producer.acked[partition] > acked[partition]:
-                    acked[partition], acked_at[partition] = producer.acked[partition], now()
-            silent_s = now() - min(acked_at.values())
-            assert silent_s < PAUSE_MAX_S, f"nothing acknowledged for {silent_s:.1f} s, {producer!r}, {world!r}"
-        assert first.host not in producer.leaders.values()
-        await world.heal()
-        producer.is_over = world.is_over = True
-        await producing
-        await check_logs(world, "node1", {TOPIC: PARTITIONS}, set())
+        yield world
         await check_quiet(world)
         assert not world.told.errors, world.told.errors
         await world.shut()
         assert not world.told.errors, world.told.errors
+
+
+async def cut_one(world: ClusterWorld, done: Callable[[], list[int]], led: Callable[[], set[int]]) -> None:
+    """Cut the first process off from the store.  What it led in the beginning goes on, elsewhere in the end.
+
+    ``done``: counts of what clients have done; ``led``: the places in it of what they send to the first process.
+    """
+    now = asyncio.get_running_loop().time
+    while min(done()) < 5:  # noqa: ASYNC110 - virtual time
+        await asyncio.sleep(0.1)
+    moved = led()
+    assert moved, "no client is at the process that is cut off"
+    world.places[0].cut_store(True)
+    seen, at, until = done(), dict.fromkeys(moved, now()), now() + BOUND_S
+    while now() < until:
+        await asyncio.sleep(0.1)
+        before, seen = seen, done()
+        at |= {place: now() for place in moved if seen[place] > before[place]}
+        silent_s = now() - min(at.values())
+        assert silent_s < PAUSE_MAX_S, f"nothing done for {silent_s:.1f} s in {world!r}"
+    assert not led() & moved
+    await world.heal()
+
+
+@pytest.mark.seed(1)
+async def test_producers_leave_an_owner_that_leads_their_partitions_and_is_cut_off() -> None:
+    async with whole_processes() as world:
+        producer = MetadataProducer(world, "writer", TOPIC, PARTITIONS)
+        producing = asyncio.create_task(producer.run())
+        await cut_one(
+            world,
+            lambda: list(producer.acked),
+            lambda: {partition for partition, host in producer.leaders.items() if host == "node0"},
+        )
+        producer.is_over = world.is_over = True
+        await producing
+        await check_logs(world, "node1", {TOPIC: PARTITIONS}, set())
+
+
+@pytest.mark.seed(1)
+async def test_groups_leave_a_coordinator_that_is_cut_off() -> None:
+    """Ask that very process for another coordinator: a real client does, as it is connected to it."""
+
+    async with whole_processes() as world:
+        consumers = [Committer(world, "node0", f"group{number}", TOPIC) for number in range(8)]
+        committing = [asyncio.create_task(each.run()) for each in consumers]
+        await cut_one(
+            world,
+            lambda: [each.committed for each in consumers],
+            lambda: {number for number, each in enumerate(consumers) if each.coordinator == "node0"},
+        )
+        for each in consumers:
+            each.is_over = True
+        world.is_over = True
+        await asyncio.gather(*committing)

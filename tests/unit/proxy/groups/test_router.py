@@ -14,6 +14,7 @@ from bmq.proxy.groups.router import RoutedCoordinator
 from tests.unit.coordinator.cluster_world import (
     GROUP,
     SHARDS,
+    FakePeers,
     TwoProxies,
     cluster,
     group_of,
@@ -223,3 +224,59 @@ async def test_a_coordinator_in_the_same_process_is_called_directly() -> None:
         assert response.topics[0].partitions[0].error_code == 0
         listed = await routed.list_groups(m.ListGroupsRequest(version=5), CLIENT)
         assert [each.group_id for each in listed.groups] == [GROUP]
+
+
+async def test_a_process_that_is_not_a_member_sends_its_own_coordinators_groups_away() -> None:
+    """Clients stay at a coordinator whose shard loads, so it must not be asked; the others' groups are served."""
+
+    async with cluster() as world:
+        world.give(1, "b")
+        world.tell()
+        process = world.coordinators["a"]
+        routed = RoutedCoordinator(
+            process.view,
+            TwoProxies(1),
+            cast(Peers, FakePeers(world.network, "a")),
+            world.catalog,
+            world.topic,
+            shards=SHARDS,
+            local=process.coordinator,
+        )
+
+        async def commit(group: str) -> int:
+            answer = await routed.offset_commit(commit_request(group, [("orders", 0, 5)]), CLIENT)
+            code: int = answer.topics[0].partitions[0].error_code
+            return code
+
+        await join_alone(world.proxies[0], GROUP)
+        second = await routed.join_group(join_request(GROUP), CLIENT)
+        parked = asyncio.ensure_future(routed.join_group(join_request(GROUP, second.member_id), CLIENT))
+        await asyncio.sleep(0.1)
+        assert not parked.done()
+        routed.send_away(True)
+        before = asyncio.get_running_loop().time()
+        assert (await parked).error_code == ErrorCode.NOT_COORDINATOR
+        assert await commit(group_of(0)) == ErrorCode.NOT_COORDINATOR
+        assert await commit(group_of(1)) == 0
+        del process.view.shards[2]
+        assert await commit(group_of(2)) == ErrorCode.NOT_COORDINATOR
+        await routed.ready(GROUP)
+        await routed.ready(group_of(2))
+        assert asyncio.get_running_loop().time() - before < 0.1
+        routed.send_away(False)
+        assert (await routed.join_group(join_request(GROUP), CLIENT)).error_code == ErrorCode.MEMBER_ID_REQUIRED
+        routed.close()
+
+
+async def test_a_wait_for_a_coordinator_ends_when_the_process_is_no_member_any_more() -> None:
+    async with cluster() as world:
+        proxy = world.proxies[0]
+        assert await proxy.commit(GROUP, 5) == 0
+        world.kill("a")
+        world.tell()
+        waits = asyncio.ensure_future(proxy.commit(GROUP, 6))
+        await asyncio.sleep(0.5)
+        proxy.coordinator.send_away(True)
+        before = asyncio.get_running_loop().time()
+        assert await waits == ErrorCode.NOT_COORDINATOR
+        assert asyncio.get_running_loop().time() - before < 0.4
