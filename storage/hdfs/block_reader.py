@@ -236,7 +236,7 @@ async def _read_replica_into(
         offset=offset,
         out=out,
     )
-    reading = BulkRead(wanted, client.settings.read_timeout_s)
+    reading = BulkRead(wanted, client.settings.read_timeout_s, client.data_connections)
 
     try:
         reads = client.threads.submit(reading.run)

@@ -5,17 +5,22 @@ the buffer, with one call a packet, and nothing is copied later; most of the tim
 interpreter's lock.  That is a third of the cost of a read through hdfs-native, which checks CRCs without the
 processor's help and copies twice; figures are in docs/design/hdfs-client.md.
 
-A packet on the wire (PacketReceiver): lengths, header, checksums, data.  An empty packet follows the last one.
+A packet on the wire (PacketReceiver): lengths, header, checksums, data.  An empty packet follows the last one.  All
+packets of a response but the last are of one size (BlockSender), so that after the first several are received by one
+call, each part to its own place.
 """
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
+import threading
 from dataclasses import dataclass
 
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.checksums import crc_function
+from bmq.storage.hdfs.data_connections import DataConnections
 from bmq.storage.hdfs.data_transfer import (
     OP_READ_BLOCK,
     STATUS_CHECKSUM_OK,
@@ -24,6 +29,7 @@ from bmq.storage.hdfs.data_transfer import (
     decode_varint,
     delimited,
     operation,
+    packet_head,
     status_name,
     unpack_crcs,
 )
@@ -32,7 +38,9 @@ _LENGTHS = struct.Struct(">IH")
 _HEAD_BYTES = _LENGTHS.size + 25  # the header's fields are of fixed size (PacketHeader)
 _PACKET_BYTES_MAX = 16 << 20  # PacketReceiver.MAX_PACKET_SIZE
 _MESSAGE_BYTES_MAX = 1 << 20
-_TIMEVAL = struct.Struct("@ll")
+_TOGETHER_BYTES_MAX = 1 << 20
+"""Data of the packets that are received by one call: few enough to be in the processor's cache when it is checked."""
+_PACKETS_MAX = 256  # IOV_MAX is 1,024, and a packet has three parts
 
 
 class ReadRefused(Exception):
@@ -41,6 +49,20 @@ class ReadRefused(Exception):
 
 class WrongChecksum(Exception):
     """The bytes do not have the checksum that came with them.  Never leaves this package."""
+
+
+class _IrregularPackets(Exception):
+    """The packets of a response are not of one size: they must be received one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Packet:
+    """A packet's header, and the size of its checksums."""
+
+    seqno: int
+    offset: int
+    size: int
+    crc_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +78,22 @@ class BlockRange:
 
 
 class BulkRead:
-    """One read of a block (op 81).
+    """One read of a block (op 81), on one of ``connections`` or a new one.
 
     A thread calls ``run``; any other may call ``stop``, which ends it with an OSError.  ``step_s`` is the longest wait
-    for any one packet.
+    for more bytes.
     """
 
-    def __init__(self, wanted: BlockRange, step_s: float) -> None:
+    def __init__(self, wanted: BlockRange, step_s: float, connections: DataConnections) -> None:
         self._wanted = wanted
         self._step_s = step_s
+        self._connections = connections
+        self._lock = threading.Lock()  # over the next two
         self._socket: socket.socket | None = None
         self._is_stopped = False
         self._filled = 0
         self._aside = bytearray()  # a packet that holds more than is wanted
+        self._together_max = _PACKETS_MAX  # packets received by one call
 
     def run(self) -> None:
         """Fill ``out``.
@@ -77,65 +102,100 @@ class BulkRead:
         the datanode does not serve the read, WrongChecksum if the bytes are damaged, and WireError or DecodeError if
         the datanode breaks the protocol.
         """
-        with socket.create_connection(self._wanted.address, timeout=self._step_s) as connection:
-            self._socket = connection
-            if self._is_stopped:
-                raise ConnectionAbortedError("stopped")
-            # With a time-out of Python's the socket would not wait for all of the requested bytes.
-            connection.settimeout(None)
-            patience = _TIMEVAL.pack(int(self._step_s), int(self._step_s % 1 * 1e6))
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
-            self._read(connection)
+        kept = self._connections.take(self._wanted.address)
+        if kept is not None and self._run_on(kept, is_kept=True):
+            return
+        try:
+            self._run_on(self._connections.connect(self._wanted.address, self._step_s))
+        except _IrregularPackets:
+            self._together_max = 1
+            self._run_on(self._connections.connect(self._wanted.address, self._step_s))
 
     def stop(self) -> None:
         """End ``run``, now or as soon as it begins.  Idempotent."""
-        self._is_stopped = True
-        connection = self._socket
-        if connection is not None and connection.fileno() >= 0:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:  # the connection has ended already
-                self._socket = None
+        with self._lock:
+            self._is_stopped = True
+            if self._socket is not None:
+                try:
+                    self._socket.shutdown(socket.SHUT_RDWR)
+                except OSError:  # the connection has ended already
+                    self._socket = None
 
     # ---- within the thread
 
-    def _read(self, connection: socket.socket) -> None:
+    def _run_on(self, connection: socket.socket, *, is_kept: bool = False) -> bool:
+        """Read on ``connection``, and keep it for the next read.
+
+        Return False if the datanode has closed a kept connection, or does not send packets of one size: another
+        connection is needed then.
+        """
+        is_whole = False
+        try:
+            self._hold(connection)
+            try:
+                info = self._request(connection)
+            except ConnectionError:
+                if is_kept and not self._is_stopped:
+                    return False
+                raise
+            self._read_packets(connection, info)
+            if self._filled < len(self._wanted.out):
+                raise WireError(f"{self._filled} bytes of {len(self._wanted.out)} at {self._wanted.offset}")
+            connection.sendall(delimited(pb.ReadStatus(status=STATUS_CHECKSUM_OK)))
+            is_whole = True
+        except _IrregularPackets:
+            if not is_kept:
+                raise
+            return False
+        finally:
+            with self._lock:
+                self._socket = None
+                is_whole = is_whole and not self._is_stopped
+            if is_whole:
+                self._connections.keep(self._wanted.address, connection)
+            else:
+                connection.close()
+        return True
+
+    def _hold(self, connection: socket.socket) -> None:
+        with self._lock:
+            if self._is_stopped:
+                raise ConnectionAbortedError("stopped")
+            self._socket = connection
+
+    def _request(self, connection: socket.socket) -> pb.BlockOpResponse.ReadInfo:
         wanted = self._wanted
         header = pb.OpHeader(base=pb.OpHeader.Base(block=wanted.block, token=wanted.token), client=wanted.client_name)
-        length = len(wanted.out)
-        request = pb.ReadBlock(header=header, offset=wanted.offset, length=length, send_checksums=True)
+        request = pb.ReadBlock(header=header, offset=wanted.offset, length=len(wanted.out), send_checksums=True)
         connection.sendall(operation(OP_READ_BLOCK, request))
         response = pb.BlockOpResponse.FromString(_receive_delimited(connection))
         if response.status != STATUS_SUCCESS:
             raise ReadRefused(f"{status_name(response.status)} {response.message}")
-        self._read_packets(connection, response.read_info)
-        if self._filled < length:
-            raise WireError(f"{self._filled} bytes of {length} at {wanted.offset}")
-        connection.sendall(delimited(pb.ReadStatus(status=STATUS_CHECKSUM_OK)))
+        return response.read_info
 
     def _read_packets(self, connection: socket.socket, info: pb.BlockOpResponse.ReadInfo) -> None:
         chunk_bytes, due = info.checksum.chunk_bytes, info.chunk_offset
         crcs_of = crc_function(info.checksum)
         head = memoryview(bytearray(_HEAD_BYTES))
         _receive(connection, [head])
-        while True:
-            packet_bytes, header_bytes = _LENGTHS.unpack_from(head)
-            if packet_bytes > _PACKET_BYTES_MAX or header_bytes + _LENGTHS.size != _HEAD_BYTES:
-                raise WireError(f"a packet of {packet_bytes} bytes with a header of {header_bytes}")
-            header = pb.PacketHeader.FromString(bytes(head[_LENGTHS.size :]))
-            size, crc_bytes = header.data_length, packet_bytes - 4 - header.data_length
-            if not size:
-                return
-            if header.offset != due or size < 0 or crc_bytes < 0:
-                raise WireError(f"a packet of {size} bytes at {header.offset}, {due} expected")
-            place = self._place(due, size, chunk_bytes)
-            crcs = memoryview(bytearray(crc_bytes))
-            _receive(connection, [crcs, place, head])  # the next one's head with it
-            if crcs_of is not None and list(unpack_crcs(crcs)) != crcs_of(place):
-                raise WrongChecksum(f"bad checksum near {due}")
+        while (packet := _parse_head(head)).size:
+            if packet.offset != due:
+                raise WireError(f"a packet of {packet.size} bytes at {packet.offset}, {due} expected")
+            count = self._count_together(packet, chunk_bytes)
+            place = self._place(due, packet.size * count, chunk_bytes)
+            crcs = _receive_packets(connection, packet, count, place, head)
+            if crcs_of is not None:
+                _check(unpack_crcs(crcs), crcs_of(place), due, chunk_bytes)
             self._take(due, place)
-            due += size
+            due += len(place)
+
+    def _count_together(self, packet: _Packet, chunk_bytes: int) -> int:
+        """Return the number of packets to receive by one call, from this one on: whole ones within the range."""
+        start, size = packet.offset - self._wanted.offset, packet.size
+        if start < 0 or size % chunk_bytes:
+            return 1
+        count = min((len(self._wanted.out) - start) // size, _TOGETHER_BYTES_MAX // size, self._together_max)
+        return max(1, count)
 
     def _place(self, at: int, size: int, chunk_bytes: int) -> memoryview:
         """Return the memory for a packet's data: in ``out``, unless it begins before or ends behind the range."""
@@ -155,6 +215,55 @@ class BulkRead:
         if place.obj is self._aside and stop > max(start, 0):
             out[max(start, 0) : stop] = place[max(-start, 0) : stop - start]
         self._filled = max(self._filled, stop)
+
+
+def _parse_head(head: memoryview) -> _Packet:
+    """Return the packet that ``head``, lengths and header, announces.  Raises WireError if it is no such thing."""
+    packet_bytes, header_bytes = _LENGTHS.unpack_from(head)
+    if packet_bytes > _PACKET_BYTES_MAX or header_bytes + _LENGTHS.size != _HEAD_BYTES:
+        raise WireError(f"a packet of {packet_bytes} bytes with a header of {header_bytes}")
+    header = pb.PacketHeader.FromString(bytes(head[_LENGTHS.size :]))
+    size, crc_bytes = header.data_length, packet_bytes - 4 - header.data_length
+    if size < 0 or crc_bytes < 0:
+        raise WireError(f"a packet of {size} bytes at {header.offset}, with {crc_bytes} bytes of checksums")
+    return _Packet(header.seqno, header.offset, size, crc_bytes)
+
+
+def _receive_packets(
+    connection: socket.socket, first: _Packet, count: int, place: memoryview, next_head: memoryview
+) -> memoryview:
+    """Receive ``count`` packets, the first of which has sent its head, and the head after them; return their checksums.
+
+    Their data goes to ``place``.  Raises _IrregularPackets if they are not all like the first.
+    """
+    size, crc_bytes = first.size, first.crc_bytes
+    crcs = memoryview(bytearray(count * crc_bytes))
+    heads = memoryview(bytearray((count - 1) * _HEAD_BYTES))
+    places = []
+    for number in range(count):
+        places.append(crcs[number * crc_bytes : (number + 1) * crc_bytes])
+        places.append(place[number * size : (number + 1) * size])
+        places.append(heads[number * _HEAD_BYTES : (number + 1) * _HEAD_BYTES] if number < count - 1 else next_head)
+    expected = b"".join(
+        packet_head(first.seqno + number, first.offset + number * size, size, crc_bytes, last=False, sync=False)
+        for number in range(1, count)
+    )
+    try:
+        _receive(connection, places)
+    except (ConnectionError, TimeoutError):  # larger packets than the first are fewer bytes than were expected
+        if any(byte and byte != right for byte, right in zip(heads, expected, strict=True)):
+            raise _IrregularPackets from None
+        raise
+    if heads != expected:
+        raise _IrregularPackets
+    return crcs
+
+
+def _check(sent: tuple[int, ...], found: list[int], at: int, chunk_bytes: int) -> None:
+    """Compare the checksums of chunks from position ``at`` on.  Raises WrongChecksum if they differ."""
+    if list(sent) != found:
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(sent, found, strict=False)))
+        raise WrongChecksum(f"bad checksum near {at + same * chunk_bytes}")
 
 
 def _receive(connection: socket.socket, places: list[memoryview]) -> None:

@@ -12,6 +12,7 @@ from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.bad_replicas import BadReplicas
+from bmq.storage.hdfs.data_connections import DataConnections
 from bmq.storage.hdfs.datanode import Datanodes, SuspectNodes
 from bmq.storage.hdfs.lease_renewer import LeaseRenewer
 from bmq.storage.hdfs.lengths import LengthReporter
@@ -41,6 +42,7 @@ class HdfsClient:
     opening: asyncio.Semaphore
     bad_replicas: BadReplicas
     threads: ThreadPoolExecutor
+    data_connections: DataConnections
 
     @classmethod
     def build(
@@ -75,6 +77,7 @@ class HdfsClient:
             opening=asyncio.Semaphore(settings.opens_max),
             bad_replicas=BadReplicas(namenode, tasks.start),
             threads=ThreadPoolExecutor(settings.read_threads_max, thread_name_prefix="hdfs-read"),
+            data_connections=DataConnections(),
         )
 
     async def close(self) -> None:
@@ -85,6 +88,7 @@ class HdfsClient:
         await self.leases.close()
         self.datanodes.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
+        self.data_connections.close()
         await self.namenode.close()
         await asyncio.sleep(0)  # sockets are closed at the loop's next turn
 

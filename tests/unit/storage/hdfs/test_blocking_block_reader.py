@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from bmq.storage.hdfs import block_reader as block
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.blocking_block_reader import BlockRange, BulkRead, ReadRefused, WrongChecksum
+from bmq.storage.hdfs.data_connections import DataConnections
 from bmq.storage.hdfs.data_transfer import CHECKSUM_CRC32C, WireError, chunk_crcs, delimited, pack_crcs, packet_head
 
 BLOCK = os.urandom(50_000)
@@ -26,12 +27,15 @@ STEP_S = 30.0
 Send = Callable[[bytes], None]
 
 
-def packets(offset: int, length: int, *, damaged: int = -1) -> Iterator[bytes]:
-    """Yield packets from the chunk that ``offset`` lies in to the end of the one that the last byte lies in."""
+def packets(offset: int, length: int, *, damaged: int = -1, sizes: Sequence[int] = (PACKET,)) -> Iterator[bytes]:
+    """Yield packets from the chunk that ``offset`` lies in to the end of the one that the last byte lies in.
+
+    ``sizes``: those of the packets, again and again.
+    """
     at, end = offset // CHUNK * CHUNK, min(-(-(offset + length) // CHUNK) * CHUNK, len(BLOCK))
     number = 0
     while at < end:
-        data = BLOCK[at : min(at + PACKET, end)]
+        data = BLOCK[at : min(at + sizes[number % len(sizes)], end)]
         crcs = pack_crcs(chunk_crcs(data, CHUNK))
         if number == damaged:
             data = bytes([data[0] ^ 1]) + data[1:]
@@ -48,19 +52,20 @@ def accepted(offset: int) -> bytes:
 
 
 @contextlib.contextmanager
-def datanode(answer: Callable[[Send], None]) -> Iterator[tuple[str, int]]:
-    """Yield the address of a datanode that responds to one request, and then waits until the client closes the
-    connection."""
+def datanode(*answers: Callable[[Send], None]) -> Iterator[tuple[str, int]]:
+    """Yield the address of a datanode that responds to one request on each connection, in this order, and then waits
+    until the client closes it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
-            connection, _ = listener.accept()
-            with connection, contextlib.suppress(ConnectionError):
-                connection.recv(1 << 16)
-                answer(connection.sendall)
-                _say_no_more(connection)
-                while connection.recv(1 << 16):
-                    pass
+            for answer in answers:
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(ConnectionError):
+                    connection.recv(1 << 16)
+                    answer(connection.sendall)
+                    _say_no_more(connection)
+                    while connection.recv(1 << 16):
+                        pass
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -80,7 +85,15 @@ def _say_no_more(connection: socket.socket) -> None:
             raise
 
 
-def reading(address: tuple[str, int], offset: int, out: memoryview, step_s: float = STEP_S) -> BulkRead:
+def reading(
+    address: tuple[str, int],
+    offset: int,
+    out: memoryview,
+    step_s: float = STEP_S,
+    *,
+    connections: DataConnections | None = None,
+) -> BulkRead:
+    """Return a read that has not begun.  Without ``connections`` its own is closed at its end."""
     block = pb.Block(pool="pool", id=1, generation=1, length=len(BLOCK))
     wanted = BlockRange(
         address=address,
@@ -90,7 +103,10 @@ def reading(address: tuple[str, int], offset: int, out: memoryview, step_s: floa
         offset=offset,
         out=out,
     )
-    return BulkRead(wanted, step_s)
+    if connections is None:
+        connections = DataConnections()
+        connections.close()
+    return BulkRead(wanted, step_s, connections)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +167,7 @@ def test_fewer_bytes_than_wanted_are_an_error() -> None:
     def answer(send: Send) -> None:
         send(accepted(0) + b"".join(packets(0, 10_000)))
 
-    with datanode(answer) as address, pytest.raises(WireError, match="of 40000"):
+    with datanode(answer, answer) as address, pytest.raises(WireError, match="of 40000"):
         reading(address, 0, memoryview(bytearray(40_000))).run()
 
 
@@ -160,8 +176,74 @@ def test_a_missing_packet_is_an_error() -> None:
         first, _, third, *_ = packets(0, 40_000)
         send(accepted(0) + first + third)
 
-    with datanode(answer) as address, pytest.raises(WireError, match=f"{PACKET} expected"):
+    with datanode(answer, answer) as address, pytest.raises(WireError, match=f"{PACKET} expected"):
         reading(address, 0, memoryview(bytearray(40_000))).run()
+
+
+@pytest.mark.parametrize("sizes", [(PACKET, CHUNK), (CHUNK, PACKET), (2 * CHUNK, CHUNK, CHUNK)])
+def test_packets_of_other_sizes_than_the_first_are_received_one_by_one(sizes: Sequence[int]) -> None:
+    """BlockSender's are of one size but for the last.  Received as if they were, these lie in wrong places."""
+
+    def answer(send: Send) -> None:
+        send(accepted(300) + b"".join(packets(300, 40_000, sizes=sizes)))
+
+    out = bytearray(40_000)
+    with datanode(answer, answer) as address:
+        reading(address, 300, memoryview(out)).run()
+    assert out == BLOCK[300:40_300]
+
+
+def test_the_next_read_uses_the_same_connection() -> None:
+    connections, accepts = DataConnections(), []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            accepts.append(connection)
+            with connection:
+                for number in range(3):
+                    while connection.recv(1 << 16)[:3] != b"\x00\x1c\x51":  # not the last read's status
+                        pass
+                    offset = number * 1000
+                    connection.sendall(accepted(offset) + b"".join(packets(offset, 30_000)))
+                connection.recv(1 << 16)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        for number in range(3):
+            out = bytearray(30_000)
+            read = reading(listener.getsockname(), number * 1000, memoryview(out), connections=connections)
+            read.run()
+            assert out == BLOCK[number * 1000 : number * 1000 + 30_000]
+            read.stop()
+            assert len(connections) == 1, "a read that is over stops nothing"
+        connections.close()
+        thread.join(STEP_S)
+    assert len(accepts) == 1
+
+
+def test_a_kept_connection_that_ends_with_the_request_is_replaced() -> None:
+    """The datanode closes idle connections, too: the request of a read may cross that."""
+
+    def answer(send: Send) -> None:
+        send(accepted(0) + b"".join(packets(0, 30_000)))
+
+    connections, out = DataConnections(), bytearray(30_000)
+    with datanode(lambda send: None, answer) as address:
+        connections.keep(address, connections.connect(address, STEP_S))
+        reading(address, 0, memoryview(out), connections=connections).run()
+        connections.close()
+    assert out == BLOCK[:30_000]
+
+
+def test_a_connection_of_a_read_that_failed_is_not_kept() -> None:
+    def answer(send: Send) -> None:
+        send(accepted(0) + b"".join(packets(0, 40_000, damaged=1)))
+
+    connections = DataConnections()
+    with datanode(answer) as address, pytest.raises(WrongChecksum):
+        reading(address, 0, memoryview(bytearray(40_000)), connections=connections).run()
+    assert not len(connections)
 
 
 def test_a_datanode_that_sends_nothing_times_out() -> None:
