@@ -135,8 +135,6 @@ class Node:
             for listener in config.kafka_listeners()
         }  # fmt: skip
         """The proxies, with the addresses that clients of each listener get."""
-        # Subscribed after the proxies, so that these are up to date when it is called.
-        self.view.subscribe(lambda change: self._send_away() if change.members else None)
         self.proxies = next(iter(self._proxies_by_listener.values()))
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self.broker: BrokerRole | None = None
@@ -192,6 +190,9 @@ class Node:
         self._relay: Relay | None = None
         self._serve_inside()
         self._lookouts = self._make_lookouts() if PROXY in config.roles else ()
+        # Subscribed after the proxies, so that these are up to date when it is called; and last, since a node that
+        # could not be wired must not be called: the view would stop, and its error would hide the first.
+        self.view.subscribe(lambda change: self._send_away() if change.members else None)
 
     # ---------------------------------------------------------------------------------------------------------- life
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from bmq.console.kafka import LocalRequests
+from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Client, Response
@@ -24,6 +25,7 @@ from bmq.meta.cluster.keys import member_key
 from bmq.meta.cluster.member import Address, encode_member
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.server.cluster_member import ClusterMember
 from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
@@ -173,3 +175,19 @@ async def test_fetches_are_refused_only_while_metadata_names_others() -> None:
         assert await told() == ([5], ErrorCode.NOT_LEADER_OR_FOLLOWER)
         await show(Delete(member_key("bmq", "m")))
         assert await told() == ([0], ErrorCode.NONE)
+
+
+@pytest.mark.loops("asyncio")
+async def test_an_error_of_the_wiring_is_the_error_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that was not wired is not called when the membership changes, which would hide why."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("bmq.server.node.FetchService", fail)
+    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+    joined = ClusterMember(CONFIG, fs, kv, SystemClock(), "n")
+    await joined.join()
+    with pytest.raises(RuntimeError, match="a bug"):
+        Node(CONFIG, fs, kv, SystemClock(), joined)
+    await joined.leave()
