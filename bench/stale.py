@@ -31,6 +31,7 @@ PAGES = {
     "benchmarks-limits.md": "limits.json",
     "benchmarks-storage.md": "storage.json",
     "benchmarks-soak.md": "soak.json",
+    "benchmarks-flames.md": "flames.json",
 }
 """The pages of figures, and the files in docs/benchmarks/ that they are drawn from.
 
