@@ -4,13 +4,17 @@ Reads are in aligned blocks, one read for all readers that wait for the same blo
 position up to which a segment's bytes are certain: by its ``.idx``, by its owner, or because the headers up to there
 were stepped over under a watermark that was known before the read.  Only bytes below that position are kept.  A block
 read past it is shared only by readers with the same watermark: an older read may have seen other bytes.
+
+A reader that goes on where it ended gets several blocks by one read, and the next ones before it needs them.  How many
+follows from what became of earlier ones: once blocks are evicted unused, as where more readers go on than there is room
+for, fewer are read at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +24,7 @@ from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import HEADER_BYTES, Batch
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import FileSystem, NoSuchFile
+from bmq.storage.filesystem import Buffer, FileSystem, NoSuchFile, read_parts
 from bmq.storage.index import SegmentIndex
 from bmq.storage.read_progress import ReadProgress
 from bmq.storage.segment import decode_idx_steps
@@ -29,6 +33,12 @@ T = TypeVar("T")
 _IDX_READ_BYTES = 256 << 10
 _NEVER = -1
 _FACTS_BYTES = 400  # a SegmentKnowledge without its entries
+_RUN_SHARE = 16
+"""Divisor of the cache's bytes: one read has no more blocks than this share of them."""
+_AHEAD_SHARE = 2
+"""The same of all blocks that are being read when blocks are to be read ahead."""
+_RUN_GROWTH = 1 / 8
+"""Blocks by which the longest read grows with each block that was read ahead and used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +52,11 @@ class ReadConfig:
     """Memory for segment indexes: 24 bytes for each 64 KB of log, so this covers about 170 GB."""
     reads_max: int = 32
     """Reads in flight; the others wait."""
-    ahead_max: int = 8
-    """Blocks read ahead at once, at most."""
+    run_blocks: int = 4
+    """Blocks of one read, at most, for a reader that goes on where it ended.  A read of 4 MB costs half of four of 1 MB
+    on HDFS, most of it the datanodes' (docs/design/hdfs-client.md)."""
+    ahead_max: int = 16
+    """Reads ahead under way, at most: as many as the HDFS client has threads."""
     parallel_indexes: int = 8
     """Indexes read at once by one search for a timestamp."""
     block_age_s: float = 600.0
@@ -53,8 +66,8 @@ class ReadConfig:
         """Check the bounds.  Raises ValueError naming the setting that is out of range."""
         if self.block_bytes < HEADER_BYTES:
             raise ValueError(f"block_bytes={self.block_bytes} is less than a batch header")
-        if self.reads_max < 1 or self.ahead_max < 0 or self.parallel_indexes < 1:
-            raise ValueError("reads_max and parallel_indexes must be at least 1, ahead_max at least 0")
+        if min(self.reads_max, self.run_blocks, self.parallel_indexes) < 1 or self.ahead_max < 0:
+            raise ValueError("reads_max, run_blocks and parallel_indexes must be at least 1, ahead_max at least 0")
 
 
 class SegmentKnowledge:
@@ -105,6 +118,25 @@ class SegmentKnowledge:
 # ----------------------------------------------------------------------------------------------------- the cache
 
 
+class _Block:
+    """A cached block, and the time at which it was read."""
+
+    __slots__ = ("data", "is_used", "read_s")
+
+    def __init__(self, data: Buffer, read_s: float, *, is_used: bool) -> None:
+        self.data = data
+        self.read_s = read_s
+        self.is_used = is_used  # False: it was read ahead, and nobody has needed it yet
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The blocks of one read, from number ``first`` on."""
+
+    first: int
+    blocks: Sequence[Buffer]
+
+
 class BlockCache:
     """The block cache of a process, shared by all its readers.
 
@@ -126,8 +158,8 @@ class BlockCache:
         self.config = config or ReadConfig()
         self.config.validate()
         self._turn = asyncio.Semaphore(self.config.reads_max)
-        # Each block with the time at which it was read.
-        self._blocks: LruCache[tuple[str, int], tuple[bytes, float]] = LruCache(self.config.cache_bytes)
+        self._blocks: LruCache[tuple[str, int], _Block] = LruCache(self.config.cache_bytes)
+        self._run_max = float(self.config.run_blocks)  # what there is room for, as eviction shows
         self._facts: LruCache[str, SegmentKnowledge] = LruCache(self.config.index_bytes)
         self._shared: dict[Hashable, _Shared[Any]] = {}
         self.reading_bytes = 0
@@ -165,53 +197,63 @@ class BlockCache:
         It is cancelled early only when all callers have been cancelled.
         """
         shared: _Shared[T] | None = self._shared.get(key)
-        if shared is None:
-            shared = self._start(key, work)
+        return await self._join(shared or self._start((key,), work()))
+
+    async def _join(self, shared: _Shared[T]) -> T:
         shared.waiters += 1
         try:
             return await asyncio.shield(shared.task)
         finally:
             shared.waiters -= 1
             if not shared.waiters and not shared.task.done():
-                self._forget(key, shared)
+                self._forget(shared)
                 shared.task.cancel()
 
-    def _start(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> _Shared[T]:
-        shared = _Shared(asyncio.get_running_loop().create_task(work()))
-        self._shared[key] = shared
-        shared.task.add_done_callback(lambda task: self._ended(key, shared))
+    def _start(self, keys: Sequence[Hashable], work: Coroutine[Any, Any, T]) -> _Shared[T]:
+        shared = _Shared(asyncio.get_running_loop().create_task(work), keys)
+        for key in keys:
+            self._shared[key] = shared
+        shared.task.add_done_callback(lambda task: self._ended(shared))
         return shared
 
-    def _ended(self, key: Hashable, shared: _Shared[T]) -> None:
-        self._forget(key, shared)
+    def _ended(self, shared: _Shared[T]) -> None:
+        self._forget(shared)
         if not shared.task.cancelled():
             shared.task.exception()  # read ahead without a reader: one that wants the block reads it, and fails itself
 
-    def _forget(self, key: Hashable, shared: _Shared[T]) -> None:
-        if self._shared.get(key) is shared:
-            del self._shared[key]
+    def _forget(self, shared: _Shared[T]) -> None:
+        for key in shared.keys:
+            if self._shared.get(key) is shared:
+                del self._shared[key]
 
     # Blocks
 
-    def cached(self, path: str, number: int, length: int) -> bytes | None:
+    def cached(self, path: str, number: int, length: int) -> Buffer | None:
         """Return the block if at least ``length`` bytes of it are kept and not too old, else None."""
         block = self._blocks.get((path, number))
-        if block is None or len(block[0]) < length:
+        if block is None or len(block.data) < length:
             return None
-        data, read_s = block
-        if self._monotonic() - read_s > self.config.block_age_s:
+        if self._monotonic() - block.read_s > self.config.block_age_s:
             self._blocks.pop((path, number))
             return None
-        return data
+        return block.data
 
-    async def certain_block(self, path: str, number: int, length: int) -> bytes:
-        """Return at least the first ``length`` bytes of a block, all certain; fewer only if storage has no more."""
+    async def certain_block(self, path: str, number: int, certain: int, run: int = 1) -> Buffer:
+        """Return a block of the file's first ``certain`` bytes; less of it than is certain only if storage has no more.
+
+        If it must be read, so are the blocks behind it, ``run`` in all at most, for a reader that will go on there.
+        """
+        length = min(self.config.block_bytes, certain - number * self.config.block_bytes)
         data = self.cached(path, number, length)
         if data is not None:
             self.hits += 1
             self.hit_bytes += len(data)
-            return data
-        return await self.once((path, number, length), lambda: self._read_certain(path, number, length))
+        else:
+            shared: _Shared[_Run] | None = self._shared.get((path, number, length))
+            read = await self._join(shared or self._start_run(path, number, certain, run))
+            data = read.blocks[number - read.first]
+        self._use(path, number)
+        return data
 
     async def open(self, path: str, number: int, end_offset: int) -> bytes:
         """Read what is visible of a block now; the read is shared only with callers of the same watermark."""
@@ -219,44 +261,97 @@ class BlockCache:
         key = (path, number, "open", end_offset)
         return await self.once(key, lambda: self._read(path, position, self.config.block_bytes))
 
-    async def _read_certain(self, path: str, number: int, length: int) -> bytes:
-        data = await self._read(path, number * self.config.block_bytes, length)
-        self.keep(path, number, data)
-        return data
+    def _start_run(self, path: str, first: int, certain: int, run: int) -> _Shared[_Run]:
+        """Begin to read up to ``run`` blocks, but none that is kept or under way."""
+        block = self.config.block_bytes
+        room = self.cache_bytes // _RUN_SHARE // block
+        lengths = [min(block, certain - first * block)]
+        for number in range(first + 1, first + max(1, min(run, int(self._run_max), room))):
+            length = min(block, certain - number * block)
+            if length <= 0 or self._is_here(path, number, length):
+                break
+            lengths.append(length)
+        keys = [(path, first + at, length) for at, length in enumerate(lengths)]
+        return self._start(keys, self._read_run(path, first, lengths))
+
+    def _is_here(self, path: str, number: int, length: int) -> bool:
+        """Return whether a block is kept or being read, without using it."""
+        block = self._blocks.peek((path, number))
+        return (path, number, length) in self._shared or (block is not None and len(block.data) >= length)
+
+    async def _read_run(self, path: str, first: int, lengths: Sequence[int]) -> _Run:
+        position = first * self.config.block_bytes
+        blocks = await self._bounded(sum(lengths), lambda: read_parts(self.fs, path, position, lengths))
+        self.read_bytes += sum(map(len, blocks))
+        for number, data in enumerate(blocks, first):
+            self._keep(path, number, data, is_used=False)
+        return _Run(first, blocks)
 
     async def _read(self, path: str, position: int, length: int) -> bytes:
+        data = await self._bounded(length, lambda: self.fs.read(path, position, length))
+        self.read_bytes += len(data)
+        return data
+
+    async def _bounded(self, length: int, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of a read of ``length`` bytes, once fewer than ``reads_max`` are under way."""
         async with self._turn:  # held across the read on purpose: it bounds the reads in flight
             self.reads += 1
             self.reading_bytes += length
             self._shrink()
             try:
                 with self.progress.waiting():
-                    data = await self.fs.read(path, position, length)
+                    data = await read()
                 self.progress.succeeded()
-                self.read_bytes += len(data)
                 return data
             finally:
                 self.reading_bytes -= length
                 self._shrink()
 
-    def read_ahead(self, path: str, number: int, length: int) -> None:
-        """Begin to read a block whose bytes are certain, unless ``ahead_max`` such reads are under way."""
-        key = (path, number, length)
-        if self.ahead >= self.config.ahead_max or key in self._shared or self.cached(path, number, length) is not None:
+    def read_ahead(self, path: str, number: int, certain: int, run: int = 1) -> None:
+        """Begin to read the first of the next blocks that is missing, and up to ``run`` in all, as far as is certain.
+
+        Half of ``run`` blocks stand ready before the next read begins.  Nothing is read while ``ahead_max`` such reads
+        are under way, or those of all readers take half of the cache.
+        """
+        block = self.config.block_bytes
+        if self.ahead >= self.config.ahead_max:
             return
-        self.ahead += 1
-        shared = self._start(key, lambda: self._read_certain(path, number, length))
-        shared.waiters += 1  # the cache itself: the read goes on when a reader that joined it is cancelled
-        shared.task.add_done_callback(self._ahead_ended)
+        for first in range(number, number + max(1, run // 2)):
+            length = min(block, certain - first * block)
+            if length <= 0:
+                return
+            if not self._is_here(path, first, length):
+                if self.reading_bytes and self.reading_bytes + run * block > self.cache_bytes // _AHEAD_SHARE:
+                    return
+                self.ahead += 1
+                shared = self._start_run(path, first, certain, run)
+                shared.waiters += 1  # the cache itself: the read goes on when a reader that joined it is cancelled
+                shared.task.add_done_callback(self._ahead_ended)
+                return
 
     def _ahead_ended(self, task: asyncio.Task[Any]) -> None:
         self.ahead -= 1
 
-    def keep(self, path: str, number: int, data: bytes) -> None:
+    def keep(self, path: str, number: int, data: Buffer) -> None:
         """Cache the certain bytes of a block; the least recently used blocks make room."""
+        self._keep(path, number, data, is_used=True)
+
+    def _keep(self, path: str, number: int, data: Buffer, *, is_used: bool) -> None:
         old = self._blocks.peek((path, number))
-        if old is None or len(old[0]) < len(data):
-            self._blocks.put((path, number), (data, self._monotonic()), len(data))
+        if old is None or len(old.data) < len(data):
+            block = _Block(data, self._monotonic(), is_used=is_used)
+            self._note_evicted(self._blocks.put((path, number), block, len(data)))
+
+    def _use(self, path: str, number: int) -> None:
+        block = self._blocks.peek((path, number))
+        if block is not None and not block.is_used:
+            block.is_used = True
+            self._run_max = min(self.config.run_blocks, self._run_max + _RUN_GROWTH)
+
+    def _note_evicted(self, evicted: Sequence[tuple[tuple[str, int], _Block]]) -> None:
+        """Read less at once if a block is evicted before it was used."""
+        if not all(block.is_used for _, block in evicted):
+            self._run_max = max(1.0, self._run_max / 2)
 
     def forget(self, path: str) -> bool:
         """Drop what is kept of a file that was replaced, and return whether anything was kept."""
@@ -276,7 +371,7 @@ class BlockCache:
         self._shrink()
 
     def _shrink(self) -> None:
-        self._blocks.resize(max(0, self.cache_bytes - self.reading_bytes))
+        self._note_evicted(self._blocks.resize(max(0, self.cache_bytes - self.reading_bytes)))
 
     # Indexes
 
@@ -312,10 +407,11 @@ class BlockCache:
 
 
 class _Shared(Generic[T]):
-    """One piece of work and the number of callers that wait for it."""
+    """One piece of work, the keys under which callers find it, and the number of those that wait for it."""
 
-    __slots__ = ("task", "waiters")
+    __slots__ = ("keys", "task", "waiters")
 
-    def __init__(self, task: asyncio.Task[T]) -> None:
+    def __init__(self, task: asyncio.Task[T], keys: Sequence[Hashable]) -> None:
         self.task = task
+        self.keys = keys
         self.waiters = 0

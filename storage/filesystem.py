@@ -318,3 +318,29 @@ async def read_into(fs: FileSystem, path: str, position: int, out: memoryview) -
     data = await fs.read(path, position, len(out))
     out[: len(data)] = data
     return len(data)
+
+
+@runtime_checkable
+class ReadsParts(Protocol):
+    """An adapter that puts the bytes of one read into several pieces of memory."""
+
+    async def read_parts(self, path: str, position: int, lengths: Sequence[int]) -> Sequence[Buffer]:
+        """Do what the function ``read_parts`` does."""
+
+
+async def read_parts(fs: FileSystem, path: str, position: int, lengths: Sequence[int]) -> Sequence[Buffer]:
+    """Read consecutive parts of ``lengths`` from ``position`` on by one read, each into memory of its own.
+
+    A part is shorter, or empty, only behind the end of what is visible.  Raises what ``fs.read`` raises.
+    """
+    if isinstance(fs, ReadsParts):
+        return await fs.read_parts(path, position, lengths)
+    data = await fs.read(path, position, sum(lengths))
+    if len(lengths) == 1:
+        return [data]
+    parts = []
+    at = 0
+    for length in lengths:
+        parts.append(data[at : at + length])
+        at += length
+    return parts

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -26,12 +26,14 @@ from bmq.core.records.batch import HEADER_BYTES, LOG_APPEND_TIME, Batch
 from bmq.core.records.cursor import BatchCheck, BatchCursor, CursorStep
 from bmq.core.records.reader import TimestampAndOffset, first_not_older
 from bmq.storage.block_cache import BlockCache, SegmentKnowledge
-from bmq.storage.filesystem import CorruptData, NoSuchFile
+from bmq.storage.filesystem import Buffer, CorruptData, NoSuchFile
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import Extent, LogSegments
 
 _STREAMS_MAX = 64
+KEPT_SHARE = 4
+"""Divisor: records that are less of their blocks than this share are copied, since views keep whole blocks alive."""
 REFRESHES_MAX = 2
 """Listings after which one read tries again: the segment that the first one shows may be merged or deleted as well."""
 REFINE_BYTES_MAX = 1 << 20
@@ -69,6 +71,18 @@ class ActiveSegment:
     index: SegmentIndex
 
 
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """Whole batches, one after another, of ``size`` bytes: views of blocks, or a copy.
+
+    ``kept_bytes`` is the memory that they keep alive, also when the blocks are cached no longer.
+    """
+
+    buffers: Sequence[Buffer] = ()
+    size: int = 0
+    kept_bytes: int = 0
+
+
 # ---------------------------------------------------------------------------------------------------- one segment
 
 
@@ -85,6 +99,7 @@ class SegmentCursor:
     ):
         self.facts = facts
         self.kept_from: int | None = None  # bytes from here on stay in the buffer; None: from the batch's beginning
+        self.run = 1  # blocks to read at once
         self._cursor = BatchCursor(start[1], start[0], check=BatchCheck.HEADER, stop=stop)
         self._pool = pool
         self._path = path
@@ -92,7 +107,7 @@ class SegmentCursor:
         self._watermark = watermark
         self._pieces: deque[tuple[int, memoryview]] = deque()  # of blocks, in order and without gaps
         self._reached = start[1]  # where the last piece ends
-        self._opened: dict[int, bytes] = {}
+        self._opened: dict[int, Buffer] = {}
         self._data, self._data_at = memoryview(b""), 0  # the current batch's header
 
     @property
@@ -145,9 +160,13 @@ class SegmentCursor:
 
     def copy(self, start: int, end: int) -> bytes:
         """Return the bytes of [start, end), which must have been loaded and kept."""
-        return b"".join(
-            [piece[max(0, start - at) : end - at] for at, piece in self._pieces if start < at + len(piece) and at < end]
-        )
+        return b"".join(self.views(start, end))
+
+    def views(self, start: int, end: int) -> list[memoryview]:
+        """Return the bytes of [start, end), which must have been loaded and kept, as views of their blocks."""
+        return [
+            piece[max(0, start - at) : end - at] for at, piece in self._pieces if start < at + len(piece) and at < end
+        ]
 
     def finish(self) -> None:
         """Give the bytes and the index entries that have become certain to the cache."""
@@ -192,10 +211,10 @@ class SegmentCursor:
             pieces.append((reached, piece))
             self._reached += len(piece)
 
-    async def _block(self, number: int, reached: int) -> bytes:
-        block, known = self._pool.config.block_bytes, self.facts.known_position
+    async def _block(self, number: int, reached: int) -> Buffer:
+        known = self.facts.known_position
         if reached < known:
-            return await self._pool.certain_block(self._path, number, min(block, known - number * block))
+            return await self._pool.certain_block(self._path, number, known, self.run)
         data = await self._pool.open(self._path, number, self._watermark)
         self._opened[number] = data
         return data
@@ -211,13 +230,20 @@ class LogReader:
         self.pool = pool
         self.path = path
         self.segments = segments or LogSegments(pool.fs, path, pool.progress)
-        self._streams: LruCache[tuple[SegmentName, int], None] = LruCache(_STREAMS_MAX)  # where sequential reads go on
+        # Where sequential reads go on, each with the number of blocks that it may have read at once.
+        self._streams: LruCache[tuple[SegmentName, int], int] = LruCache(_STREAMS_MAX)
         self._maxima: dict[Extent, int] = {}  # largest timestamp of a closed segment
 
     def __repr__(self) -> str:
         return f"<LogReader {self.segments!r} streams={len(self._streams)}>"
 
     async def read(self, offset: int, max_bytes: int, end_offset: int, *, active: ActiveSegment | None = None) -> bytes:
+        """Return what ``read_slice`` returns, as one copy."""
+        return b"".join((await self.read_slice(offset, max_bytes, end_offset, active=active)).buffers)
+
+    async def read_slice(
+        self, offset: int, max_bytes: int, end_offset: int, *, active: ActiveSegment | None = None
+    ) -> LogSlice:
         """Return whole batches of one segment, the first of which holds ``offset``.
 
         They are at most ``max_bytes`` long, but at least one batch.  None reaches ``end_offset``, a high watermark that
@@ -228,7 +254,7 @@ class LogReader:
         if files are gone in each of several listings, and other StorageErrors as storage does.
         """
         if offset >= end_offset:
-            return b""
+            return LogSlice()
         for attempt in range(REFRESHES_MAX + 1):
             await self.segments.cover(end_offset, active.name if active is not None else None)
             extent = self.segments.find(offset)
@@ -247,21 +273,22 @@ class LogReader:
 
     async def _read_extent(
         self, extent: Extent, offset: int, max_bytes: int, end_offset: int, active: ActiveSegment | None
-    ) -> bytes:
+    ) -> LogSlice:
         facts = await self._facts(extent, offset, active)
         walk = self._walk(extent, facts, facts.start_for(offset, extent.name.base), end_offset)
         try:
             while await walk.step():
                 if walk.next_offset > offset:
                     return await self._collect(extent, walk, max_bytes)
-            return b""
+            return LogSlice()
         finally:
             walk.finish()
 
-    async def _collect(self, extent: Extent, walk: SegmentCursor, max_bytes: int) -> bytes:
+    async def _collect(self, extent: Extent, walk: SegmentCursor, max_bytes: int) -> LogSlice:
         start = walk.kept_from = walk.position
-        is_next = start == 0 or (extent.name, start) in self._streams
-        self._streams.pop((extent.name, start))
+        run = self._streams.pop((extent.name, start))
+        is_next = start == 0 or run is not None
+        walk.run = run or 1
         await walk.load()
         end = walk.end
         with contextlib.suppress(CorruptData):  # the batches before the damage are returned; the next read raises
@@ -269,18 +296,11 @@ class LogReader:
                 if not walk.is_loaded:
                     await walk.load()
                 end = walk.end
-        self._streams.put((extent.name, end), None)
+        self._streams.put((extent.name, end), min(2 * walk.run, self.pool.config.run_blocks) if is_next else 1)
         if is_next:
-            self._read_ahead(extent, walk.facts, end)
-        return walk.copy(start, end)
-
-    def _read_ahead(self, extent: Extent, facts: SegmentKnowledge, end: int) -> None:
-        """Begin to read the block after the last one used, as far as its bytes are certain."""
-        block = self.pool.config.block_bytes
-        number = -(-end // block)
-        certain = facts.known_position - number * block
-        if certain > 0:
-            self.pool.read_ahead(self.path.log(extent.name), number, min(block, certain))
+            number = -(-end // self.pool.config.block_bytes)
+            self.pool.read_ahead(self.path.log(extent.name), number, walk.facts.known_position, walk.run)
+        return _slice(walk.views(start, end), end - start)
 
     def _walk(self, extent: Extent, facts: SegmentKnowledge, start: tuple[int, int], end_offset: int) -> SegmentCursor:
         stop = end_offset if extent.end is None else min(end_offset, extent.end)
@@ -381,6 +401,15 @@ class LogReader:
             return None
         finally:
             walk.finish()
+
+
+def _slice(views: Sequence[memoryview], size: int) -> LogSlice:
+    """Return the views, or a copy of their bytes if they would keep far more alive."""
+    blocks = {id(view.obj): memoryview(view.obj).nbytes for view in views}
+    kept = sum(blocks.values())
+    if kept > KEPT_SHARE * size:
+        return LogSlice((b"".join(views),), size, size)
+    return LogSlice(views, size, kept)
 
 
 async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> TimestampAndOffset | None:

@@ -33,6 +33,7 @@ from bmq.endpoint.fetch.partition_read import PartitionRead
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.endpoint.fetch.sessions import NO_SESSION, FetchSession, Turn
 from bmq.endpoint.large_requests import PARTITIONS_MAX
+from bmq.storage.log_reader import LogSlice
 
 STORAGE_PATIENCE_S = 10.0
 """Time that a fetch without other records waits for storage (or its max.wait, if longer).  It is below any client's
@@ -50,7 +51,8 @@ PARTITIONS_A_TURN = 500
 READ_BYTES_MIN = 64 << 10
 """Bytes that a read counts with at least: it returns a whole batch, however little was asked for."""
 READ_COPIES = 2
-"""Number of copies of a range while it is read: one in the reader's window and one in the response."""
+"""Bytes that a read counts with, for each byte of its range, before they are known.  The blocks that it lies in are not
+aligned to it: of two blocks about one's worth is used.  Small ranges are copied."""
 
 
 class FetchResult:
@@ -93,10 +95,10 @@ class FetchReads(Protocol):
         `follows`: the partition's events count for `wanted` from here on.
         """
 
-    async def read(self, result: PartitionRead, gate: asyncio.Semaphore) -> bytes | ErrorCode:
+    async def read(self, result: PartitionRead, gate: asyncio.Semaphore) -> LogSlice | ErrorCode:
         """Return the records that `result` found on storage, or this partition's error."""
 
-    def adopt(self, task: asyncio.Task[bytes | ErrorCode], reservation: Reservation) -> None:
+    def adopt(self, task: asyncio.Task[LogSlice | ErrorCode], reservation: Reservation) -> None:
         """Let a read, for which its fetch no longer waits, go on and fill the block cache."""
 
     def count(self, result: PartitionRead) -> None:
@@ -118,6 +120,7 @@ class FetchOperation:
         "_has_checked",
         "_hurries",
         "_is_first",
+        "_kept",
         "_left",
         "_on_park",
         "_params",
@@ -142,7 +145,7 @@ class FetchOperation:
         self._fresh: list[PartitionRead] = []  # of the last round: records, or what cannot wait
         # Of any round: nothing to read, and no event since.
         self._rest: dict[SessionPartition, PartitionRead] = {}
-        self._size = self._planned = self._seen = 0
+        self._size = self._kept = self._planned = self._seen = 0
         self._left = self._stored = 0  # of the present round: bytes left, and partitions that lie on storage
         self._hurries = self._reads = self._is_first = False
         self._storage_deadline = 0.0
@@ -269,7 +272,7 @@ class FetchOperation:
         self._has_checked = True
         self._fresh = []
         self._seen = self._watch.events
-        self._size = self._planned = self._stored = 0
+        self._size = self._kept = self._planned = self._stored = 0
         self._hurries = self._reads = False
 
     def _check(self, partitions: Sequence[SessionPartition]) -> bool:
@@ -435,23 +438,25 @@ class FetchOperation:
         self._time.on_read(began, is_lost=any(result.waits for result in self._fresh))
         self._fit()
 
-    def _take(self, result: PartitionRead, outcome: bytes | ErrorCode) -> None:
+    def _take(self, result: PartitionRead, outcome: LogSlice | ErrorCode) -> None:
         """Take a read's records or its error.  After NOT_LEADER_OR_FOLLOWER the read is repeated while time is left."""
         result.reads = False
         if isinstance(outcome, ErrorCode):
             result.fails(outcome, waits=outcome is ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self._hurries |= not result.waits
-        elif outcome:
-            result.buffers, result.size, result.is_stored = (outcome,), len(outcome), True
+        elif outcome.size:
+            result.buffers, result.size, result.is_stored = outcome.buffers, outcome.size, True
+            result.kept_bytes = outcome.kept_bytes
 
     def _fit(self) -> None:
         """Drop records past the limits.  Only the first partition with records may pass them, by one batch (KIP-74)."""
-        self._size = 0
+        self._size = self._kept = 0
         for result in self._fresh:
             size = result.size
             if size and self._size and (size > result.limit or self._size + size > self._params.max_bytes):
                 result.buffers, result.size = (), 0
             self._size += result.size
+            self._kept += result.kept_bytes if result.size and result.is_stored else result.size
 
     async def _park(self, until: float) -> None:
         """Wait until enough has been flushed, something has changed, or the loop's clock reaches ``until``.
@@ -505,7 +510,7 @@ class FetchOperation:
         """Build a response without records, after the budget had no room for POOL_PATIENCE_S."""
         for result in self._fresh:
             result.buffers, result.size, result.reads = (), 0, False
-        self._size = 0
+        self._size = self._kept = 0
         return (yield from self._finish(Reservation(self._service.budget.memory, 0), is_late=self._is_late()))
 
     def _note_sent(self, results: Sequence[PartitionRead]) -> None:
@@ -521,7 +526,7 @@ class FetchOperation:
 
     def _found(self, results: Sequence[PartitionRead], reservation: Reservation) -> FetchResult:
         session = self._turn.session
-        reservation.resize(self._size)
+        reservation.resize(max(self._size, self._kept))
         return FetchResult(
             session_id=session.id if session is not None else NO_SESSION,
             results=results,

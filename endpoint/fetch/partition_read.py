@@ -39,7 +39,7 @@ class PartitionRead:
     reads      there are records below ``end``, but on storage: at most ``limit`` bytes are wanted
     has_more   there are records, but none was taken, as they did not fit
     asks       view to ask for the active segment before the read; None: use ``active_segment``
-    is_stored  the buffers came from storage
+    is_stored  the buffers came from storage, and keep ``kept_bytes`` alive
     is_gone    the catalog had this partition at the last check, and does not have it now
     preferred  node id of the proxy that the client is to read the partition from (KIP-392), without records
                here; else -1
@@ -55,6 +55,7 @@ class PartitionRead:
         "has_more",
         "is_gone",
         "is_stored",
+        "kept_bytes",
         "key",
         "limit",
         "marks",
@@ -76,7 +77,7 @@ class PartitionRead:
         self.error = ErrorCode.NONE
         self.marks: Marks = NO_MARKS
         self.buffers: Sequence[Buffer] = ()
-        self.size = 0
+        self.size = self.kept_bytes = 0
         self.end = 0
         self.active_segment: ActiveSegment | None = None
         self.asks: PartitionView | None = None

@@ -37,7 +37,7 @@ from bmq.meta.catalog import Catalog, Topic, TopicChange
 from bmq.storage.block_cache import BlockCache
 from bmq.storage.filesystem import StorageError
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import LogReader, MissingRecords, OffsetNotFound
+from bmq.storage.log_reader import LogReader, LogSlice, MissingRecords, OffsetNotFound
 
 _log = logging.getLogger("bmq.endpoint.fetch.service")
 LEFT_AT_ONCE = 2_000
@@ -107,7 +107,7 @@ class FetchService:
         self.parked_partitions = 0
         """Number of partitions of large parked fetches without a session."""
         self._leaving = OwnedTasks()
-        self._late: dict[asyncio.Task[bytes | ErrorCode], Reservation] = {}
+        self._late: dict[asyncio.Task[LogSlice | ErrorCode], Reservation] = {}
         self._bytes_max = min(config.fetch_max_bytes, self.budget.storage.limit // READ_COPIES)
 
     def __repr__(self) -> str:
@@ -290,7 +290,7 @@ class FetchService:
             self._readers.put(key, reader)
         return reader
 
-    async def read(self, result: PartitionRead, gate: asyncio.Semaphore) -> bytes | ErrorCode:
+    async def read(self, result: PartitionRead, gate: asyncio.Semaphore) -> LogSlice | ErrorCode:
         """Return the records that ``result`` found on storage, or the error of this partition alone."""
         key, topic = result.key, result.topic
         assert key is not None
@@ -313,15 +313,15 @@ class FetchService:
             )
             return ErrorCode.KAFKA_STORAGE_ERROR
 
-    async def _read_from(self, reader: LogReader, result: PartitionRead, gate: asyncio.Semaphore) -> bytes:
+    async def _read_from(self, reader: LogReader, result: PartitionRead, gate: asyncio.Semaphore) -> LogSlice:
         async with gate:
             began = self._clock.monotonic()
             active = result.active_segment if result.asks is None else await result.asks.ask_active_segment()
-            records = await reader.read(result.offset, result.limit, result.end, active=active)
+            records = await reader.read_slice(result.offset, result.limit, result.end, active=active)
             took_s = self._clock.monotonic() - began
             self.read_ms.observe(took_s * 1000)
             if self.tracer is not None:
-                self._trace_read(self.tracer, result, took_s, len(records))
+                self._trace_read(self.tracer, result, took_s, records.size)
             return records
 
     def _trace_read(self, tracer: Tracer, result: PartitionRead, took_s: float, size: int) -> None:
@@ -362,7 +362,7 @@ class FetchService:
         )
         return ErrorCode.CORRUPT_MESSAGE
 
-    def adopt(self, task: asyncio.Task[bytes | ErrorCode], reservation: Reservation) -> None:
+    def adopt(self, task: asyncio.Task[LogSlice | ErrorCode], reservation: Reservation) -> None:
         """Let a read, for which its fetch no longer waits, go on and fill the block cache.
 
         Its reservation, released when it ends, bounds such reads.
@@ -370,7 +370,7 @@ class FetchService:
         self._late[task] = reservation
         task.add_done_callback(self._late_ended)
 
-    def _late_ended(self, task: asyncio.Task[bytes | ErrorCode]) -> None:
+    def _late_ended(self, task: asyncio.Task[LogSlice | ErrorCode]) -> None:
         self._late.pop(task).release()
 
     # ------------------------------------------------------------------------------------------------------------ tails

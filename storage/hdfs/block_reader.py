@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from bmq.core.descriptors import FAILURES
 from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
+from bmq.storage.fresh_memory import cut
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.blocking_block_reader import BlockRange, BulkRead, ReadRefused, WrongChecksum
 from bmq.storage.hdfs.checksums import crc_function
@@ -59,37 +60,64 @@ class Piece:
     chunk_bytes: int
 
 
-async def read_block(client: HdfsClient, located: pb.LocatedBlock, offset: int, length: int, *, is_open: bool) -> bytes:
+Shown = dict[str, int]
+"""Bytes of an open block that its nodes, by name, were found to show.  They show no less later, unless the block is cut
+back to what was acknowledged: then the node refuses to read behind that."""
+
+
+async def read_block(
+    client: HdfsClient,
+    located: pb.LocatedBlock,
+    offset: int,
+    length: int,
+    *,
+    is_open: bool,
+    shown: Shown | None = None,
+) -> bytes:
     """Return up to ``length`` bytes at ``offset`` of the block, from the first replica that returns them undamaged.
 
     Raises CorruptData if none did and a replica was damaged, StorageUnavailable otherwise.  An open block is empty only
     if no node has a replica of it and the NameNode has no length: it has one before anything is acknowledged (rule 1).
+    With ``shown``, a node of an open block is asked what it shows only for more than that, and what it says is added.
     """
 
     async def take(node: pb.NodeId, wanted: int) -> bytes:
         return (await read_replica(client, node, located.block, located.token, offset, wanted)).data
 
-    return await _from_any_replica(client, located, offset, length, take, is_open=is_open) or b""
+    return await _from_any_replica(client, located, offset, length, take, is_open=is_open, shown=shown) or b""
 
 
 async def read_block_into(
-    client: HdfsClient, located: pb.LocatedBlock, offset: int, out: memoryview, *, is_open: bool
+    client: HdfsClient,
+    located: pb.LocatedBlock,
+    offset: int,
+    parts: Sequence[memoryview],
+    *,
+    is_open: bool,
+    shown: Shown | None = None,
 ) -> int:
-    """Read as ``read_block``, but to the beginning of ``out``, by a thread, and return how many bytes it is.
+    """Read as ``read_block``, but to the beginning of ``parts``, by a thread, and return how many bytes it is.
 
-    ``out`` must not be used until this returns.  After a failure or a cancellation it may still be written to for a
+    ``parts`` must not be used until this returns.  After a failure or a cancellation they may still be written to for a
     while.
     """
 
     async def take(node: pb.NodeId, wanted: int) -> int:
-        await _read_replica_into(client, node, located, offset, out[:wanted])
+        await _read_replica_into(client, node, located, offset, cut(parts, 0, wanted))
         return wanted
 
-    return await _from_any_replica(client, located, offset, len(out), take, is_open=is_open) or 0
+    length = sum(map(len, parts))
+    return await _from_any_replica(client, located, offset, length, take, is_open=is_open, shown=shown) or 0
 
 
 async def read_block_by_thread(
-    client: HdfsClient, located: pb.LocatedBlock, offset: int, length: int, *, is_open: bool
+    client: HdfsClient,
+    located: pb.LocatedBlock,
+    offset: int,
+    length: int,
+    *,
+    is_open: bool,
+    shown: Shown | None = None,
 ) -> bytes:
     """Read as ``read_block``, for many bytes at once: a thread receives them and checks the checksums."""
 
@@ -98,11 +126,11 @@ async def read_block_by_thread(
         out.seek(wanted - 1)
         out.write(b"\0")
         place = out.getbuffer()
-        await _read_replica_into(client, node, located, offset, place)
+        await _read_replica_into(client, node, located, offset, [place])
         place.release()
         return out.getvalue()
 
-    return await _from_any_replica(client, located, offset, length, take, is_open=is_open) or b""
+    return await _from_any_replica(client, located, offset, length, take, is_open=is_open, shown=shown) or b""
 
 
 async def _from_any_replica(
@@ -113,6 +141,7 @@ async def _from_any_replica(
     take: Callable[[pb.NodeId, int], Awaitable[T]],
     *,
     is_open: bool,
+    shown: Shown | None = None,
 ) -> T | None:
     """Return the result of ``take`` for the first replica for which it succeeds; None if there are no such bytes."""
     failures: list[Exception] = []
@@ -120,8 +149,12 @@ async def _from_any_replica(
     for node in _by_trust(client, located):
         try:
             if is_open:
-                shown = await _shown_length(client, node, located, client.settings.read_timeout_s)
-                wanted = min(length, shown - offset)
+                visible = (shown or {}).get(node_name(node.id), 0)
+                if visible < offset + length:
+                    visible = await _shown_length(client, node, located, client.settings.read_timeout_s)
+                    if shown is not None:
+                        shown[node_name(node.id)] = visible
+                wanted = min(length, visible - offset)
             else:
                 wanted = min(length, located.block.length - offset)
             if wanted <= 0:
@@ -225,16 +258,16 @@ async def read_replica(
 
 
 async def _read_replica_into(
-    client: HdfsClient, node: pb.NodeId, located: pb.LocatedBlock, offset: int, out: memoryview
+    client: HdfsClient, node: pb.NodeId, located: pb.LocatedBlock, offset: int, parts: Sequence[memoryview]
 ) -> None:
-    """Fill ``out`` from one datanode by a thread.  Raises ReplicaFailed, or its BadChecksum, if that fails."""
+    """Fill ``parts`` from one datanode by a thread.  Raises ReplicaFailed, or its BadChecksum, if that fails."""
     wanted = BlockRange(
         address=(client.datanodes.host(node), node.data_port),
         block=located.block,
         token=located.token,
         client_name=client.holder,
         offset=offset,
-        out=out,
+        parts=parts,
     )
     reading = BulkRead(wanted, client.settings.read_timeout_s, client.data_connections)
 

@@ -1,7 +1,7 @@
-"""Long reads of a block into a buffer of the caller, by a thread with a blocking socket.
+"""Long reads of a block into memory of the caller, by a thread with a blocking socket.
 
 This is for readers of many bytes, to which processor time matters.  The kernel puts each packet's data straight into
-the buffer, with one call a packet, and nothing is copied later; most of the time the thread does not hold the
+that memory, with one call for many packets, and nothing is copied later; most of the time the thread does not hold the
 interpreter's lock.  That is a third of the cost of a read through hdfs-native, which checks CRCs without the
 processor's help and copies twice; figures are in docs/design/hdfs-client.md.
 
@@ -16,8 +16,11 @@ import itertools
 import socket
 import struct
 import threading
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bmq.storage.fresh_memory import cut
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.checksums import crc_function
 from bmq.storage.hdfs.data_connections import DataConnections
@@ -67,14 +70,14 @@ class _Packet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRange:
-    """The bytes of a block to read, ``len(out)`` from ``offset`` on, and the datanode to read them from."""
+    """The bytes of a block to read, from ``offset`` on, the memory to fill one after the other, and the datanode."""
 
     address: tuple[str, int]
     block: pb.Block
     token: pb.Token
     client_name: str
     offset: int
-    out: memoryview
+    parts: Sequence[memoryview]
 
 
 class BulkRead:
@@ -92,11 +95,12 @@ class BulkRead:
         self._socket: socket.socket | None = None
         self._is_stopped = False
         self._filled = 0
-        self._aside = bytearray()  # a packet that holds more than is wanted
+        self._starts = [0, *itertools.accumulate(map(len, wanted.parts))]  # of the parts, and the end of the last
+        self._aside = bytearray()  # a packet that holds more than is wanted, or bytes of two parts
         self._together_max = _PACKETS_MAX  # packets received by one call
 
     def run(self) -> None:
-        """Fill ``out``.
+        """Fill the parts.
 
         Raises OSError if the connection breaks or was stopped (TimeoutError if a packet is late), ReadRefused if
         the datanode does not serve the read, WrongChecksum if the bytes are damaged, and WireError or DecodeError if
@@ -139,8 +143,8 @@ class BulkRead:
                     return False
                 raise
             self._read_packets(connection, info)
-            if self._filled < len(self._wanted.out):
-                raise WireError(f"{self._filled} bytes of {len(self._wanted.out)} at {self._wanted.offset}")
+            if self._filled < self._starts[-1]:
+                raise WireError(f"{self._filled} bytes of {self._starts[-1]} at {self._wanted.offset}")
             connection.sendall(delimited(pb.ReadStatus(status=STATUS_CHECKSUM_OK)))
             is_whole = True
         except _IrregularPackets:
@@ -166,7 +170,7 @@ class BulkRead:
     def _request(self, connection: socket.socket) -> pb.BlockOpResponse.ReadInfo:
         wanted = self._wanted
         header = pb.OpHeader(base=pb.OpHeader.Base(block=wanted.block, token=wanted.token), client=wanted.client_name)
-        request = pb.ReadBlock(header=header, offset=wanted.offset, length=len(wanted.out), send_checksums=True)
+        request = pb.ReadBlock(header=header, offset=wanted.offset, length=self._starts[-1], send_checksums=True)
         connection.sendall(operation(OP_READ_BLOCK, request))
         response = pb.BlockOpResponse.FromString(_receive_delimited(connection))
         if response.status != STATUS_SUCCESS:
@@ -190,30 +194,37 @@ class BulkRead:
             due += len(place)
 
     def _count_together(self, packet: _Packet, chunk_bytes: int) -> int:
-        """Return the number of packets to receive by one call, from this one on: whole ones within the range."""
+        """Return the number of packets to receive by one call, from this one on: whole ones within one part."""
         start, size = packet.offset - self._wanted.offset, packet.size
-        if start < 0 or size % chunk_bytes:
+        if not 0 <= start < self._starts[-1] or size % chunk_bytes:
             return 1
-        count = min((len(self._wanted.out) - start) // size, _TOGETHER_BYTES_MAX // size, self._together_max)
-        return max(1, count)
+        left = self._starts[self._part_at(start) + 1] - start
+        return max(1, min(left // size, _TOGETHER_BYTES_MAX // size, self._together_max))
+
+    def _part_at(self, start: int) -> int:
+        return bisect_right(self._starts, start) - 1
 
     def _place(self, at: int, size: int, chunk_bytes: int) -> memoryview:
-        """Return the memory for a packet's data: in ``out``, unless it begins before or ends behind the range."""
+        """Return the memory for a packet's data: in a part, unless it begins before or ends behind that."""
         start = at - self._wanted.offset
-        if start >= 0 and start + size <= len(self._wanted.out):
-            return self._wanted.out[start : start + size]
-        if start >= len(self._wanted.out) + chunk_bytes:
+        if start >= self._starts[-1] + chunk_bytes:
             raise WireError(f"a packet at {at}, behind the requested bytes")
+        if 0 <= start < self._starts[-1]:
+            number = self._part_at(start)
+            if start + size <= self._starts[number + 1]:
+                return self._wanted.parts[number][start - self._starts[number] :][:size]
         if len(self._aside) < size:
             self._aside = bytearray(size)
         return memoryview(self._aside)[:size]
 
     def _take(self, at: int, place: memoryview) -> None:
-        out = self._wanted.out
         start = at - self._wanted.offset
-        stop = min(start + len(place), len(out))
-        if place.obj is self._aside and stop > max(start, 0):
-            out[max(start, 0) : stop] = place[max(-start, 0) : stop - start]
+        stop = min(start + len(place), self._starts[-1])
+        if place.obj is self._aside:
+            done = max(start, 0)
+            for part in cut(self._wanted.parts, done, stop):
+                part[:] = place[done - start : done - start + len(part)]
+                done += len(part)
         self._filled = max(self._filled, stop)
 
 

@@ -6,6 +6,7 @@ All of it runs on asyncio, except large reads, which threads do.  See docs/desig
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -21,16 +22,17 @@ from bmq.storage.filesystem import (
     StorageUnavailable,
     Unsupported,
 )
+from bmq.storage.fresh_memory import allocate, cut, fill
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.auth import SimpleAuthenticator
 from bmq.storage.hdfs.block_allocation import append_file, create_file
 from bmq.storage.hdfs.block_reader import read_block, read_block_by_thread, read_block_into, visible_length
-from bmq.storage.hdfs.closed_files import ClosedFiles
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.fencing import fence
 from bmq.storage.hdfs.health import read_health
+from bmq.storage.hdfs.known_files import KnownFile, KnownFiles
 from bmq.storage.hdfs.name_service import read_config, resolve
 from bmq.storage.hdfs.namenode import IN_SERVICE
 from bmq.storage.hdfs.settings import HdfsSettings
@@ -51,10 +53,10 @@ class HdfsFileSystem:
     Make it with ``open``, within the loop that is to use it.
     """
 
-    def __init__(self, address: HdfsAddress, client: HdfsClient, closed_files: ClosedFiles) -> None:
+    def __init__(self, address: HdfsAddress, client: HdfsClient, known_files: KnownFiles) -> None:
         self._address = address
         self._client = client
-        self._closed_files = closed_files
+        self._known_files = known_files
 
     @classmethod
     async def open(
@@ -81,7 +83,7 @@ class HdfsFileSystem:
                 raise Unsupported(
                     f"{address}: dfs.encrypt.data.transfer needs SASL towards datanodes, not supported yet"
                 )
-            return cls(address, client, ClosedFiles(settings))
+            return cls(address, client, KnownFiles(settings))
         except BaseException:
             await client.close()
             raise
@@ -105,19 +107,21 @@ class HdfsFileSystem:
 
     async def create(self, path: str, options: CreateOptions = _DEFAULTS) -> Appender:
         full = self._address.full_path(path)
-        self._closed_files.forget(full)
+        self._known_files.forget(full)
         async with self._client.opening:
             return await create_file(self._client, full, path, options)
 
     async def append(self, path: str, options: CreateOptions = _DEFAULTS) -> Appender:
         full = self._address.full_path(path)
-        self._closed_files.forget(full)
+        self._known_files.forget(full)
         async with self._client.opening:
             return await append_file(self._client, full, path, options)
 
     async def fence(self, lease: Lease, *, sync: bool = False) -> int:
         """Fence as ``FileSystem.fence``.  A file that another process has closed is taken to be on disk."""
         paths = [self._address.full_path(path) for path in lease.paths]
+        for full in paths:
+            self._known_files.forget(full)
         fenced = await fence(self._client, paths, lease.holder, lease.file_id, sync=sync)
         if not fenced.is_synced and fenced.length:
             await self._sync_closed(lease)
@@ -186,43 +190,79 @@ class HdfsFileSystem:
     # ---- reading
 
     async def read(self, path: str, position: int, length: int) -> bytes:
-        full = self._address.full_path(path)
         if length <= 0:
             return b""
-        loop = asyncio.get_running_loop()
-        known = self._closed_files.get(full, position + length, loop.time())
+        return await self._read_located(
+            path, position, length, lambda file: self._read_blocks(file, position, length), len
+        )
+
+    async def read_parts(self, path: str, position: int, lengths: Sequence[int]) -> Sequence[memoryview]:
+        """Read as ``bmq.storage.filesystem.read_parts``: 256 KB and more by a thread, which fills all parts."""
+        length = sum(lengths)
+        if length < self._client.settings.thread_read_min_bytes:
+            return _split(memoryview(await self.read(path, position, length)), lengths)
+        parts = [allocate(length) for length in lengths]
+        filled = await self._read_located(
+            path, position, length, lambda file: self._fill(file, position, parts), lambda count: count
+        )
+        return fill(parts, filled)
+
+    async def _read_located(
+        self,
+        path: str,
+        position: int,
+        length: int,
+        read: Callable[[KnownFile], Awaitable[T]],
+        size_of: Callable[[T], int],
+    ) -> T:
+        """Return the result of ``read`` by the locations that are kept; if these fail, by those of the NameNode."""
+        full = self._address.full_path(path)
+        known = self._known_files.get(full, position + length, asyncio.get_running_loop().time())
         if known is not None:
             try:
-                return await self._read_located(known, position, length)
+                result = await read(known)
+                if known.open_block is None or size_of(result) == length:
+                    return result
+                self._known_files.forget(full)  # the file may have got another block
             except StorageError:  # blocks may have moved: their locations are requested below
-                self._closed_files.forget(full)
-        return await _again_if_refused(lambda: self._read_now(full, position, length))
+                self._known_files.forget(full)
+        return await _again_if_refused(lambda: self._read_now(full, position, length, read))
 
-    async def _read_now(self, full: str, position: int, length: int) -> bytes:
-        """Read from the block locations that the NameNode has now, and keep them for a large closed file."""
-        locations = await self._client.namenode.block_locations(full, position, length)
-        if self._closed_files.is_worth_it(locations):
+    async def _read_now(self, full: str, position: int, length: int, read: Callable[[KnownFile], Awaitable[T]]) -> T:
+        """Read by the block locations that the NameNode has now, and keep them for a large file."""
+        now = asyncio.get_running_loop().time
+        file = KnownFile(await self._client.namenode.block_locations(full, position, length))
+        if self._known_files.is_worth_it(file.locations):
             everything = await self._client.namenode.block_locations(full)
-            if self._closed_files.is_worth_it(everything):
-                locations = everything
-                self._closed_files.remember(full, everything, asyncio.get_running_loop().time())
+            if self._known_files.is_worth_it(everything):
+                file = KnownFile(everything)
+                self._known_files.remember(full, file, now())
         try:
-            return await self._read_located(locations, position, length)
+            result = await read(file)
         except StorageError:
-            self._closed_files.forget(full)
+            self._known_files.forget(full)
             raise
+        if self._known_files.is_open_worth_it(file):
+            self._known_files.remember(full, file, now())
+        return result
 
     async def read_into(self, path: str, position: int, out: memoryview) -> int:
         """Read many bytes into a buffer: see ``bmq.storage.filesystem.read_into``."""
         full = self._address.full_path(path)
-        return await _again_if_refused(lambda: self._read_into_now(full, position, out))
 
-    async def _read_into_now(self, full: str, position: int, out: memoryview) -> int:
-        locations = await self._client.namenode.block_locations(full, position, len(out))
+        async def read() -> int:
+            locations = await self._client.namenode.block_locations(full, position, len(out))
+            return await self._fill(KnownFile(locations), position, [out])
+
+        return await _again_if_refused(read)
+
+    async def _fill(self, file: KnownFile, position: int, parts: Sequence[memoryview]) -> int:
+        """Fill ``parts``, and return how many bytes were read."""
         filled = 0
-        for located, start, stop, is_open in _stretches(locations, position, position + len(out)):
-            place = out[start - position : stop - position]
-            filled += await read_block_into(self._client, located, start - located.offset, place, is_open=is_open)
+        for located, start, stop, is_open in _stretches(file, position, position + sum(map(len, parts))):
+            places = cut(parts, start - position, stop - position)
+            offset, shown = start - located.offset, file.shown
+            filled += await read_block_into(self._client, located, offset, places, is_open=is_open, shown=shown)
         return filled
 
     async def status(self, path: str) -> FileStatus:
@@ -235,7 +275,7 @@ class HdfsFileSystem:
     async def visible_length(self, path: str) -> int:
         full = self._address.full_path(path)
         locations = await self._client.namenode.block_locations(full)
-        last = _open_block(locations)
+        last = KnownFile(locations).open_block
         if last is None:
             return locations.file_length
         return last.offset + await visible_length(self._client, last)
@@ -261,14 +301,14 @@ class HdfsFileSystem:
 
     async def delete(self, path: str, *, recursive: bool = False) -> bool:
         full = self._address.full_path(path)
-        self._closed_files.forget_all_under(full)
+        self._known_files.forget_all_under(full)
         return await self._client.namenode.delete(full, recursive=recursive)
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         full_target = self._address.full_path(target)
         full_sources = [self._address.full_path(source) for source in sources]
         for full in (full_target, *full_sources):
-            self._closed_files.forget(full)
+            self._known_files.forget(full)
         if full_sources:
             await self._client.namenode.concat(full_target, full_sources)
 
@@ -276,8 +316,8 @@ class HdfsFileSystem:
 
     async def _rename(self, source: str, target: str, *, overwrite: bool) -> None:
         full_source, full_target = self._address.full_path(source), self._address.full_path(target)
-        self._closed_files.forget_all_under(full_source)
-        self._closed_files.forget_all_under(full_target)
+        self._known_files.forget_all_under(full_source)
+        self._known_files.forget_all_under(full_target)
         try:
             await self._client.namenode.rename(full_source, full_target, overwrite=overwrite)
         except NoSuchFile:
@@ -287,13 +327,20 @@ class HdfsFileSystem:
             await self._client.namenode.mkdirs(full_target.rpartition("/")[0] or "/")
             await self._client.namenode.rename(full_source, full_target, overwrite=overwrite)
 
-    async def _read_located(self, locations: pb.LocatedBlocks, position: int, length: int) -> bytes:
+    async def _read_blocks(self, file: KnownFile, position: int, length: int) -> bytes:
         parts = []
-        for located, start, stop, is_open in _stretches(locations, position, position + length):
+        for located, start, stop, is_open in _stretches(file, position, position + length):
             is_large = stop - start >= self._client.settings.thread_read_min_bytes
             read = read_block_by_thread if is_large else read_block
-            parts.append(await read(self._client, located, start - located.offset, stop - start, is_open=is_open))
+            offset, shown = start - located.offset, file.shown
+            parts.append(await read(self._client, located, offset, stop - start, is_open=is_open, shown=shown))
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _split(data: memoryview, lengths: Sequence[int]) -> list[memoryview]:
+    """Return consecutive parts of ``data``, the last ones shorter if it ends before."""
+    ends = itertools.accumulate(lengths)
+    return [data[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 async def _again_if_refused(read: Callable[[], Awaitable[T]]) -> T:
@@ -315,15 +362,13 @@ async def _again_if_refused(read: Callable[[], Awaitable[T]]) -> T:
     return await read()
 
 
-def _stretches(
-    locations: pb.LocatedBlocks, position: int, end: int
-) -> Iterator[tuple[pb.LocatedBlock, int, int, bool]]:
+def _stretches(file: KnownFile, position: int, end: int) -> Iterator[tuple[pb.LocatedBlock, int, int, bool]]:
     """Give (block, start, stop, whether it is open) of each part of [position, end), as positions in the file.
 
     An open block comes last, and may show fewer bytes than its part.
     """
-    open_block = _open_block(locations)
-    for located in locations.blocks:
+    open_block = file.open_block
+    for located in file.locations.blocks:
         if open_block is not None and located.block.id == open_block.block.id:
             continue
         start, stop = max(position, located.offset), min(end, located.offset + located.block.length)
@@ -333,16 +378,10 @@ def _stretches(
         yield open_block, max(position, open_block.offset), end, True
 
 
-def _open_block(locations: pb.LocatedBlocks) -> pb.LocatedBlock | None:
-    if locations.under_construction and locations.HasField("last_block") and not locations.last_block_complete:
-        return locations.last_block
-    return None
-
-
 def _blocks(locations: pb.LocatedBlocks) -> list[pb.LocatedBlock]:
     """Return all blocks of a file in order, the one that is being written too."""
     blocks = {located.block.id: located for located in locations.blocks}
-    open_block = _open_block(locations)
+    open_block = KnownFile(locations).open_block
     if open_block is not None:
         blocks.setdefault(open_block.block.id, open_block)
     return list(blocks.values())

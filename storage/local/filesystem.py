@@ -28,6 +28,7 @@ from bmq.storage.filesystem import (
     StorageError,
     Unsupported,
 )
+from bmq.storage.fresh_memory import allocate, cut, fill
 from bmq.storage.health import StorageHealth
 from bmq.storage.local.file import (
     Folders,
@@ -116,6 +117,10 @@ class LocalFileSystem:
             if data is not None:
                 return data
         return await self._do(path, lambda: self._read(path, position, length))
+
+    async def read_parts(self, path: str, position: int, lengths: Sequence[int]) -> Sequence[memoryview]:
+        """Read as ``bmq.storage.filesystem.read_parts``."""
+        return await self._do(path, lambda: self._read_parts(path, position, lengths))
 
     async def status(self, path: str) -> FileStatus:
         return await self._do(path, lambda: _status(path, os.lstat(self._real(path))))
@@ -323,6 +328,25 @@ class LocalFileSystem:
                 parts.append(part)
                 position += len(part)
             return parts[0] if len(parts) == 1 else b"".join(parts)
+        finally:
+            os.close(fd)
+
+    def _read_parts(self, path: str, position: int, lengths: Sequence[int]) -> Sequence[memoryview]:
+        fd = os.open(self._real(path), _READ)
+        try:
+            end = min(position + sum(lengths), os.fstat(fd).st_size)  # never allocate for bytes that are not there
+            parts = []
+            at = position
+            for length in lengths:
+                parts.append(allocate(max(0, min(length, end - at))))
+                at += length
+            filled = 0
+            while filled < end - position:
+                got = os.preadv(fd, cut(parts, filled, end - position), position + filled)
+                if not got:
+                    break
+                filled += got
+            return fill(parts, filled)
         finally:
             os.close(fd)
 

@@ -12,8 +12,10 @@ import pytest
 from bmq.storage.filesystem import (
     CorruptData,
     CreateOptions,
+    LeaseLost,
     PipelineFailed,
     StorageUnavailable,
+    read_parts,
     write_once,
 )
 from bmq.storage.hdfs import HdfsFileSystem, HdfsSettings
@@ -113,7 +115,7 @@ async def test_failover_to_the_standby(hdfs_ha: Callable[..., HdfsCluster]) -> N
         await during.flush()
         assert await fs.fence(file.lease) == 2000
         assert await during.close() == 1
-        fs._closed_files.forget_all_under("/root")
+        fs._known_files.forget_all_under("/root")
         assert await fs.read("/large", 1000, 1 << 20) == large[1000 : 1000 + (1 << 20)]
         await asyncio.to_thread(hdfs.heal)
         await asyncio.to_thread(hdfs.failover)
@@ -144,7 +146,7 @@ async def test_damaged_replicas_are_read_around(hdfs: HdfsCluster, hdfs_root: st
         await asyncio.to_thread(hdfs.wait_replicated, full)
         await asyncio.to_thread(damage, hdfs, full, slice(2), 50_000)
         for _ in range(5):
-            fs._closed_files.forget(full)
+            fs._known_files.forget(full)
             assert await fs.read("/f", 40_000, 20_000) == data[40_000:60_000]
             assert await fs.read("/f", 3, size - 5) == data[3:-2]
             out = memoryview(bytearray(20_000))
@@ -153,6 +155,59 @@ async def test_damaged_replicas_are_read_around(hdfs: HdfsCluster, hdfs_root: st
         native = hdfs_native.AsyncClient(hdfs.root)
         reader = await native.read(full)
         assert bytes(await reader.read_range(40_000, 20_000)) == data[40_000:60_000]
+
+
+async def test_a_damaged_replica_is_read_around_by_reads_of_several_parts(hdfs: HdfsCluster, hdfs_root: str) -> None:
+    """The damage is in the middle of packets that are received together."""
+
+    async with opened(hdfs_root) as fs:
+        data = os.urandom(5 << 20)
+        await write_once(fs, "/f", data, CreateOptions(chunk_bytes=4096))
+        full = fs._address.full_path("/f")
+        await asyncio.to_thread(hdfs.wait_replicated, full)
+        await asyncio.to_thread(damage, hdfs, full, slice(2), (1 << 20) + 500_000)
+        for _ in range(5):
+            fs._known_files.forget(full)
+            assert b"".join(await read_parts(fs, "/f", 0, [1 << 20] * 4)) == data[: 4 << 20]
+
+
+async def test_an_open_file_is_read_on_through_the_loss_of_the_datanode_it_is_read_from(
+    hdfs: HdfsCluster, hdfs_root: str
+) -> None:
+    """By the kept locations: as it grows, as its datanodes go one by one, and once another process has fenced it."""
+
+    async with opened(hdfs_root) as writer, opened(hdfs_root) as fs, opened(hdfs_root) as other:
+        data = os.urandom(12 << 20)
+        file = await writer.create("/f", CreateOptions(chunk_bytes=4096, replication=3))
+        full = fs._address.full_path("/f")
+
+        async def write(start: int, stop: int) -> None:
+            file.write(data[start:stop])
+            await file.flush()
+
+        async def check(stop: int) -> None:
+            for position in range(0, stop, 3 << 20):
+                lengths = [1 << 20] * ((min(stop, position + (3 << 20)) - position) >> 20)
+                found = b"".join(await read_parts(fs, "/f", position, lengths))
+                assert found == data[position : position + sum(lengths)]
+
+        await write(0, 6 << 20)
+        await check(6 << 20)
+        known = fs._known_files.get(full, 6 << 20, asyncio.get_running_loop().time())
+        assert known is not None
+        await write(6 << 20, 12 << 20)
+        await check(12 << 20)
+        assert fs._known_files.get(full, 12 << 20, asyncio.get_running_loop().time()) is known
+        (first,) = known.shown
+        await asyncio.to_thread(hdfs.kill_datanode, hdfs.datanode_of(first))
+        await check(12 << 20)
+        assert await other.fence(file.lease) == len(data)
+        await check(12 << 20)
+        (_, second, *_) = known.shown
+        await asyncio.to_thread(hdfs.kill_datanode, hdfs.datanode_of(second))
+        await check(12 << 20)
+        with pytest.raises((PipelineFailed, LeaseLost)):
+            await file.flush()
 
 
 @pytest.mark.parametrize("size", [100_000, 3 << 20], ids=["small", "large"])
@@ -166,7 +221,7 @@ async def test_a_damaged_replica_that_was_read_is_replaced(hdfs: HdfsCluster, hd
         before = sorted(hdfs.blocks(full)[0].xfer_addresses)
         await asyncio.to_thread(damage, hdfs, full, slice(1), 50_000)
         while not fs._client.bad_replicas._reported:  # the NameNode shuffles the order of replicas
-            fs._closed_files.forget(full)
+            fs._known_files.forget(full)
             assert len(await fs.read("/f", 0, size)) == size
 
         def is_replaced() -> bool:

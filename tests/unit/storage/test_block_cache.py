@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -125,6 +126,120 @@ async def test_the_next_block_of_a_sequential_reader_is_read_ahead() -> None:
     assert log.pool.ahead == 0
 
 
+class PartsFileSystem(SlowFileSystem):
+    """Counts each read of a log as (position, lengths)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: list[tuple[int, tuple[int, ...]]] = []
+
+    async def read_parts(self, path: str, position: int, lengths: Sequence[int]) -> Sequence[bytes]:
+        self.runs.append((position, tuple(lengths)))
+        data = await self.read(path, position, sum(lengths))
+        ends = [sum(lengths[: number + 1]) for number in range(len(lengths))]
+        return [data[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+async def sequential(log: LogReader, end: int) -> None:
+    """Read from the beginning, 700 bytes at a time, and let each read ahead come to its end."""
+    at = 0
+    while at < end:
+        at = offsets(await log.read(at, 700, end))[-1] + 1
+        await asyncio.sleep(1)
+
+
+async def test_a_reader_that_goes_on_gets_more_blocks_by_each_read() -> None:
+    fs = PartsFileSystem()
+    content = batches(0, 200)
+    await put(fs, S(0, 1, 0), content, idx=True)
+    await put(fs, S(200, 1, 1), [])
+    log = reader(fs)
+    await sequential(log, 200)
+    sizes = [len(lengths) for _, lengths in fs.runs]
+    assert sizes[:5] == [1, 1, 2, 4, 4], "the first block alone, then more ahead"
+    assert max(sizes) == log.pool.config.run_blocks
+    assert sum(sum(lengths) for _, lengths in fs.runs) == len(b"".join(content)), "each byte once"
+    assert fs.runs[-1][1][-1] == len(b"".join(content)) % BLOCK, "the last block as far as it goes"
+
+
+async def test_a_reader_that_jumps_gets_one_block_at_a_time() -> None:
+    fs = PartsFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 200), idx=True)
+    await put(fs, S(200, 1, 1), [])
+    log = reader(fs)
+    for offset in (190, 100, 150, 20):
+        assert offsets(await log.read(offset, 1, 200)) == [offset]
+        await asyncio.sleep(1)
+    assert all(len(lengths) == 1 for _, lengths in fs.runs)
+
+
+async def test_readers_that_wait_for_any_block_of_a_read_share_it() -> None:
+    fs = PartsFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 50), idx=True)
+    path, pool = PATH.log(S(0, 1, 0)), reader(fs).pool
+    waits = [asyncio.create_task(pool.certain_block(path, 0, 4 * BLOCK, 4))]
+    await asyncio.sleep(0)
+    waits += [asyncio.create_task(pool.certain_block(path, number, 4 * BLOCK)) for number in (3, 1, 2, 0)]
+    found = await asyncio.gather(*waits)
+    data = await fs.read(path, 0, 4 * BLOCK)
+    assert found == [data[number * BLOCK : (number + 1) * BLOCK] for number in (0, 3, 1, 2, 0)]
+    assert fs.runs == [(0, (BLOCK,) * 4)]
+
+
+async def test_the_last_reader_that_leaves_any_block_cancels_the_read() -> None:
+    fs = PartsFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 50), idx=True)
+    path, pool = PATH.log(S(0, 1, 0)), reader(fs).pool
+    first = asyncio.create_task(pool.certain_block(path, 0, 4 * BLOCK, 4))
+    await asyncio.sleep(0.001)
+    other = asyncio.create_task(pool.certain_block(path, 2, 4 * BLOCK))
+    await asyncio.sleep(0.001)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert fs.running == 1, "another waits for a block of it"
+    other.cancel()
+    await asyncio.gather(other, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert fs.running == 0
+    assert not pool._shared
+
+
+async def test_blocks_that_are_evicted_unused_make_later_reads_smaller() -> None:
+    """Sixty readers go on in a cache that has room for a block or two of each."""
+    fs = PartsFileSystem()
+    for n in range(60):
+        await put(fs, S(n * 40, 1, n), batches(n * 40, n * 40 + 40), idx=True)
+    await put(fs, S(2400, 1, 60), [])
+    log = reader(fs, cache_bytes=100 * BLOCK)
+    for step in range(8):
+        for n in range(60):
+            await log.read(n * 40 + step * 4, 700, 2400)
+            await asyncio.sleep(1)
+    sizes = [len(lengths) for _, lengths in fs.runs]
+    assert max(sizes) > 1
+    assert set(sizes[-60:]) == {1}
+    assert log.pool.cached_bytes <= 100 * BLOCK
+
+
+async def test_what_is_read_at_once_and_ahead_is_a_share_of_the_cache() -> None:
+    fs = PartsFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 100), idx=True)
+    await put(fs, S(100, 1, 1), [])
+    log = reader(fs, cache_bytes=20 * BLOCK)
+    await sequential(log, 100)
+    assert {len(lengths) for _, lengths in fs.runs} == {1}
+    path = PATH.log(S(0, 1, 0))
+    pool = reader(fs, cache_bytes=40 * BLOCK).pool
+    for number in range(0, 16, 4):
+        pool.read_ahead(path, number, 16 * BLOCK, 4)
+    assert (pool.ahead, len(pool._shared)) == (4, 8), "two blocks a read are a sixteenth of the cache"
+    pool.reading_bytes = 17 * BLOCK
+    pool.read_ahead(path, 2, 16 * BLOCK, 4)
+    assert pool.ahead == 4, "what is being read takes half of the cache"
+    pool.reading_bytes = 0
+    await pool.close()
+
+
 async def test_reads_in_flight_are_bounded() -> None:
     fs = SlowFileSystem()
     await put(fs, S(0, 1, 0), batches(0, 200), idx=True)
@@ -205,6 +320,8 @@ async def test_close_cancels_the_reads_under_way() -> None:
 def test_a_read_config_out_of_range_names_the_setting() -> None:
     with pytest.raises(ValueError, match="block_bytes=10"):
         ReadConfig(block_bytes=10).validate()
+    with pytest.raises(ValueError, match="run_blocks"):
+        ReadConfig(run_blocks=0).validate()
     with pytest.raises(ValueError, match="reads_max"):
         ReadConfig(reads_max=0).validate()
 

@@ -24,6 +24,7 @@ from bmq.storage.filesystem import (
     NoSuchFile,
     PipelineFailed,
     StorageError,
+    read_parts,
     write_once,
 )
 from bmq.storage.local.filesystem import LocalFileSystem
@@ -155,6 +156,34 @@ async def test_flushed_bytes_are_visible_to_others_before_close(world: World) ->
     await appender.close()
     assert await reader.visible_length("/d/f") == 11
     assert (await reader.status("/d/f")).length == 11
+
+
+@story
+async def test_several_parts_are_read_at_once(world: World) -> None:
+    """Open and closed, small and large, and behind the end, where parts are shorter."""
+    writer, reader = await world.client("a"), await world.client("b")
+    content = bytes(range(251)) * 12_000
+    for size in (1000, 3_000_000):
+        data, path = content[:size], f"/f{size}"
+        file = await writer.create(path, CreateOptions(block_bytes=4 << 20))
+        file.write(data)
+        await file.flush()
+        for is_closed in (False, True):
+            if is_closed:
+                await file.close()
+            for position, lengths in (
+                (0, [size]),
+                (1, [size // 3, size // 3, size // 3 - 1]),
+                (size - 10, [7, 7, 7]),
+                (size, [5, 5]),
+                (size // 2, [size // 4, 0, size]),
+            ):
+                parts = await read_parts(reader, path, position, lengths)
+                ends = [position + sum(lengths[: number + 1]) for number in range(len(lengths))]
+                wanted = [data[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+                assert [bytes(part) for part in parts] == wanted
+    with pytest.raises(NoSuchFile):
+        await read_parts(reader, "/none", 0, [500_000, 500_000])
 
 
 @story

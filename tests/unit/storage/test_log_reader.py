@@ -63,6 +63,25 @@ async def test_at_least_one_batch_though_it_is_larger_than_asked_and_than_a_bloc
     assert await log.read(0, len(content[0]) + len(content[1]), 3) == content[0] + content[1]
 
 
+async def test_records_are_views_of_their_blocks_unless_they_are_a_small_part_of_them() -> None:
+    fs = SlowFileSystem()
+    content = batches(0, 40)
+    await put(fs, S(0, 1, 0), content, idx=True)
+    await put(fs, S(40, 1, 1), [])
+    log = reader(fs, ahead_max=0)
+    size = len(content[0])
+    large = await log.read_slice(1, 10 * size, 40)
+    assert b"".join(large.buffers) == b"".join(content[1:11])
+    assert (large.size, len(large.buffers), large.kept_bytes) == (10 * size, 2, 2 * BLOCK)
+    assert [memoryview(view).obj for view in large.buffers] == [
+        log.pool.cached(PATH.log(S(0, 1, 0)), number, BLOCK) for number in (0, 1)
+    ]
+    small = await log.read_slice(5, 1, 40)
+    assert (small.size, small.kept_bytes) == (size, size), "a copy: a view would keep its blocks alive"
+    assert list(small.buffers) == [content[5]]
+    assert (await log.read_slice(40, 1, 40)).size == 0
+
+
 async def test_rule_2_a_read_shows_nothing_at_or_past_the_watermark() -> None:
     fs = SlowFileSystem()
     await put(fs, S(0, 1, 0), [batch(base, 10) for base in range(0, 100, 10)])

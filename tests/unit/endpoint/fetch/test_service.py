@@ -44,7 +44,8 @@ async def test_records_before_the_tail_are_read_from_storage() -> None:
         await world.produce("t")
         fetched = await world.fetch([want("t", offset=7)])
         assert offsets(fetched) == {T0: list(range(7, 20))}
-        assert world.metrics.storage_read_bytes == size * 13 // 20 == world.fetch_service.budget.storage.used
+        assert world.metrics.storage_read_bytes == size * 13 // 20
+        assert world.fetch_service.budget.storage.used == size, "the block that they are views of"
         release(fetched)
         tail = await world.fetch([want("t", offset=20)])
         assert offsets(tail) == {T0: [20]}

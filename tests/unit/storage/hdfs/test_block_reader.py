@@ -43,7 +43,7 @@ async def test_rule_1_an_open_block_that_cannot_be_read_now_is_not_empty(
         with pytest.raises(StorageUnavailable, match="block 1: "):
             await read_block(client, located, 0, 100, is_open=True)
         with pytest.raises(StorageUnavailable, match="block 1: "):
-            await read_block_into(client, located, 0, memoryview(bytearray(100)), is_open=True)
+            await read_block_into(client, located, 0, [memoryview(bytearray(100))], is_open=True)
 
 
 @pytest.mark.parametrize("answers", [[MISSING] * 3, [OLDER], [MISSING, OLDER]])
@@ -53,7 +53,7 @@ async def test_a_block_that_was_never_written_is_empty(answers: Sequence[str | i
     async with datanodes(0, *answers) as (client, located):
         assert await visible_length(client, located) == 0
         assert await read_block(client, located, 0, 100, is_open=True) == b""
-        assert await read_block_into(client, located, 0, memoryview(bytearray(100)), is_open=True) == 0
+        assert await read_block_into(client, located, 0, [memoryview(bytearray(100))], is_open=True) == 0
 
 
 async def test_the_error_names_a_datanode_that_does_not_respond() -> None:

@@ -9,7 +9,7 @@ import socket
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -17,7 +17,15 @@ from bmq.storage.hdfs import block_reader as block
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.blocking_block_reader import BlockRange, BulkRead, ReadRefused, WrongChecksum
 from bmq.storage.hdfs.data_connections import DataConnections
-from bmq.storage.hdfs.data_transfer import CHECKSUM_CRC32C, WireError, chunk_crcs, delimited, pack_crcs, packet_head
+from bmq.storage.hdfs.data_transfer import (
+    CHECKSUM_CRC32C,
+    WireError,
+    chunk_crcs,
+    decode_varint,
+    delimited,
+    pack_crcs,
+    packet_head,
+)
 
 BLOCK = os.urandom(50_000)
 CHUNK = 512
@@ -88,7 +96,7 @@ def _say_no_more(connection: socket.socket) -> None:
 def reading(
     address: tuple[str, int],
     offset: int,
-    out: memoryview,
+    out: memoryview | Sequence[memoryview],
     step_s: float = STEP_S,
     *,
     connections: DataConnections | None = None,
@@ -101,7 +109,7 @@ def reading(
         token=pb.Token(identifier=b"", password=b"", kind="", service=""),
         client_name="test",
         offset=offset,
-        out=out,
+        parts=[out] if isinstance(out, memoryview) else out,
     )
     if connections is None:
         connections = DataConnections()
@@ -123,6 +131,29 @@ def test_any_range_is_filled_and_nothing_else(offset: int, length: int) -> None:
     with datanode(answer) as address:
         reading(address, offset, memoryview(memory)[10:-10]).run()
     assert memory == b"-" * 10 + BLOCK[offset : offset + length] + b"-" * 10
+
+
+@pytest.mark.parametrize("offset", [0, 300, 8192])
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        (8192, 8192, 8192, 5000),
+        (16384, 16384),
+        (1, 2, 3),
+        (10_000, 20_000, 7),
+        (511, 1, 512, 8192),
+        (40_000, 1),
+        (5, 0, 30_000),
+    ],
+)
+def test_several_parts_are_filled_wherever_packets_end(offset: int, lengths: Sequence[int]) -> None:
+    def answer(send: Send) -> None:
+        send(accepted(offset) + b"".join(packets(offset, sum(lengths))))
+
+    parts = [memoryview(bytearray(b"-" * length)) for length in lengths]
+    with datanode(answer) as address:
+        reading(address, offset, parts).run()
+    assert b"".join(parts) == BLOCK[offset : offset + sum(lengths)]
 
 
 def test_packets_that_arrive_in_pieces_are_put_together() -> None:
@@ -193,6 +224,13 @@ def test_packets_of_other_sizes_than_the_first_are_received_one_by_one(sizes: Se
     assert out == BLOCK[300:40_300]
 
 
+def _varint(stream: BinaryIO) -> int:
+    data = stream.read(1)
+    while data[-1] & 0x80:
+        data += stream.read(1)
+    return decode_varint(data, 0)[0]
+
+
 def test_the_next_read_uses_the_same_connection() -> None:
     connections, accepts = DataConnections(), []
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -200,13 +238,12 @@ def test_the_next_read_uses_the_same_connection() -> None:
         def serve() -> None:
             connection, _ = listener.accept()
             accepts.append(connection)
-            with connection:
-                for number in range(3):
-                    while connection.recv(1 << 16)[:3] != b"\x00\x1c\x51":  # not the last read's status
-                        pass
-                    offset = number * 1000
+            with connection, connection.makefile("rb") as stream:
+                for offset in (0, 1000, 2000):
+                    assert stream.read(3) == b"\x00\x1c\x51"
+                    stream.read(_varint(stream))
                     connection.sendall(accepted(offset) + b"".join(packets(offset, 30_000)))
-                connection.recv(1 << 16)
+                    stream.read(_varint(stream))  # the read's status
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -294,10 +331,10 @@ def test_a_read_that_was_stopped_before_it_began_does_not_begin() -> None:
 async def test_a_read_allocates_its_bytes_once(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     """Read a block by a thread: the received bytes are the result, and are not copied into it."""
 
-    async def fill(client: Any, node: Any, located: Any, offset: int, out: memoryview) -> None:
-        out[-1:] = b"z"
+    async def fill(client: Any, node: Any, located: Any, offset: int, parts: Sequence[memoryview]) -> None:
+        parts[0][-1:] = b"z"
 
-    async def from_one_replica(client: Any, located: Any, offset: int, length: int, take: Any, *, is_open: bool) -> Any:
+    async def from_one_replica(client: Any, located: Any, offset: int, length: int, take: Any, **_: Any) -> Any:
         return await take(None, length)
 
     monkeypatch.setattr(block, "_read_replica_into", fill)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
 from bmq.storage.hdfs import filesystem
 from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.block_reader import Shown
 from bmq.storage.hdfs.filesystem import HdfsFileSystem
-from tests.unit.storage.hdfs.fakes import SETTINGS, Call, FakeNameNode, namenode
+from tests.unit.storage.hdfs.fakes import SETTINGS, Answer, Call, FakeNameNode, namenode
 
 pytestmark = pytest.mark.loops("asyncio")
 
@@ -39,8 +40,8 @@ def located(call: Call) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def opened() -> AsyncIterator[tuple[HdfsFileSystem, FakeNameNode]]:
-    async with namenode(located) as (_, (fake,)):
+async def opened(answer: Answer = located) -> AsyncIterator[tuple[HdfsFileSystem, FakeNameNode]]:
+    async with namenode(answer) as (_, (fake,)):
         fs = await HdfsFileSystem.open(f"hdfs://127.0.0.1:{fake.port}/", holder="a", settings=SETTINGS)
         try:
             yield fs, fake
@@ -68,15 +69,17 @@ async def test_a_read_that_all_replicas_refuse_at_once_is_tried_once_more(
 ) -> None:
     left = list(failures)
 
-    async def read(*_: object, is_open: bool) -> bytes:
+    async def read(*_: object, is_open: bool, shown: Shown) -> bytes:
         await asyncio.sleep(slow_s)
         if left:
             raise left.pop(0)
         return b"data"
 
-    async def read_into(client: object, block: object, offset: int, out: memoryview, *, is_open: bool) -> int:
-        out[:] = await read(is_open=is_open)
-        return len(out)
+    async def read_into(
+        client: object, block: object, offset: int, parts: Sequence[memoryview], *, is_open: bool, shown: Shown
+    ) -> int:
+        parts[0][:] = await read(is_open=is_open, shown=shown)
+        return len(parts[0])
 
     monkeypatch.setattr(filesystem, "read_block", read)
     monkeypatch.setattr(filesystem, "read_block_into", read_into)
@@ -95,3 +98,78 @@ async def test_a_read_that_all_replicas_refuse_at_once_is_tried_once_more(
                 await work
         asked = [call for call in fake.calls if call.method == "getBlockLocations"]
         assert len(asked) == 1 + (len(failures) > 0 and slow_s == 0 and expected is not CorruptData)
+
+
+def being_written(call: Call) -> bytes:
+    """Return the NameNode's response for an open file of one block, of whose bytes it has none yet."""
+    if call.method != "getBlockLocations":
+        if call.method == "rename2":
+            return pb.VoidResponse().SerializeToString()
+        return located(call)
+    block = pb.LocatedBlock(
+        block=pb.Block(pool="pool", id=1, generation=1, length=0),
+        offset=0,
+        corrupt=False,
+        token=pb.Token(identifier=b"", password=b"", kind="", service=""),
+    )
+    locations = pb.LocatedBlocks(file_length=0, under_construction=True, last_block_complete=False, last_block=block)
+    return pb.GetBlockLocationsResponse(locations=locations).SerializeToString()
+
+
+class OpenBlock:
+    """An open block of which the datanode shows ``length`` bytes."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.asked = 0
+        self.fails = 0
+
+    async def read_into(
+        self, client: object, block: object, offset: int, parts: Sequence[memoryview], *, is_open: bool, shown: Shown
+    ) -> int:
+        assert is_open
+        wanted = sum(map(len, parts))
+        if shown.get("node", 0) < offset + wanted:
+            self.asked += 1
+            shown["node"] = self.length
+        if self.fails:
+            self.fails -= 1
+            raise StorageUnavailable("the datanode is gone")
+        return min(wanted, max(0, self.length - offset))
+
+
+MB = 1 << 20
+
+
+async def test_reads_of_an_open_file_ask_once_where_it_is_and_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = OpenBlock(8 * MB)
+    monkeypatch.setattr(filesystem, "read_block_into", block.read_into)
+    monkeypatch.setattr(filesystem, "READ_AGAIN_S", 0.0)
+    async with opened(being_written) as (fs, fake):
+
+        async def read(position: int, *lengths: int) -> tuple[int, int, int]:
+            """Return the bytes read, and how often the NameNode and the datanode were asked."""
+            calls, asked = len(fake.calls), block.asked
+            parts = await fs.read_parts("/f", position, lengths)
+            return sum(map(len, parts)), len(fake.calls) - calls, block.asked - asked
+
+        assert await read(0, MB) == (MB, 1, 1)
+        assert await read(MB, MB, MB) == (2 * MB, 0, 0)
+        assert await read(5 * MB, 3 * MB) == (3 * MB, 0, 0)
+        assert await read(7 * MB, MB, MB) == (MB, 1, 2), "less than was wanted: the file may have got another block"
+        block.length = 9 * MB
+        assert await read(8 * MB, MB) == (MB, 0, 1), "it has grown"
+        block.fails = 1
+        assert await read(MB, MB) == (MB, 1, 1), "by the locations that the NameNode has now"
+        await fs.rename("/f", "/g")
+        assert await read(MB, MB) == (MB, 1, 1), "another file may have the name"
+
+
+async def test_a_small_open_file_is_asked_for_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Journals and other metadata: they may be replaced."""
+    block = OpenBlock(MB - 1)
+    monkeypatch.setattr(filesystem, "read_block_into", block.read_into)
+    async with opened(being_written) as (fs, fake):
+        for _ in range(3):
+            assert sum(map(len, await fs.read_parts("/f", 0, [MB // 2]))) == MB // 2
+        assert [call.method for call in fake.calls].count("getBlockLocations") == 3
