@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else arguments
         recorded = asdict(plan) | {"settings": settings, "clients": clients(plan), "warm_up": {}}
         results = provenance.begin("bench.against", given, recorded, options.folder)
-        earlier = Results.load_from(path) if options.add else None
+        earlier = command.earlier(path, results) if options.add else None
         save = saver(results, path, earlier, lambda sample: (sample.bench, sample.adapter))
         if earlier is not None:
             results.plan["warm_up"] |= earlier.plan["warm_up"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench import machine
 from bench.comparison import compare_rounds
 from bench.deployments import NAMES, SITES
-from bench.page import VERDICTS, listed, number, parts, ratio, short, table
+from bench.page import VERDICTS, failed, listed, number, parts, ratio, short, table
 from bench.raw_client import RETRY_S
 from bench.results import Results
 from bench.warm_up import RISE_MAX
@@ -45,8 +45,7 @@ def page(results: Results) -> str:
         ]
         if any(sections):
             parts += [f"## {TITLES[site]}", _warmth(results, site), *filter(None, sections)]
-    if results.failures:
-        parts.append("## Failed\n\n" + "\n".join(f"- {failure}" for failure in results.failures))
+    parts.append(failed(results))
     parts += [OBJECTIONS.read_text().strip(), NOTES.read_text().strip()]
     return "\n\n".join(filter(None, parts)) + "\n"
 

@@ -42,6 +42,24 @@ def require_known(parser: argparse.ArgumentParser, what: str, given: str, known:
         parser.error(f"unknown {what} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
 
 
+def earlier(path: Path, results: Results, *, besides: Collection[str] | None = None) -> Results:
+    """Return the results in ``path``, of which ``results``, a run that begins, is to keep what it does not measure.
+
+    They must be of the same code, and of the same plan but for the names ``besides``; None: its code alone counts.
+    Ends the program with a message if they are not, or nothing is there.
+    """
+    if not path.exists():
+        raise SystemExit(f"{path} is not there: nothing was measured before that could be kept")
+    found = Results.load_from(path)
+    try:
+        results.require_same_code(found)
+        if besides is not None:
+            results.require_same_plan(found, besides=besides)
+    except ValueError as error:
+        raise SystemExit(f"{path} cannot be added to: {error}") from None
+    return found
+
+
 def finish(path: Path, write: Callable[[Results], None]) -> int:
     """Draw the page of the results in ``path``, print what failed, and return the exit status: 1 if anything did."""
     results = Results.load_from(path)

@@ -50,10 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "bench.failover", sys.argv[1:] if arguments is None else arguments, _recorded(options, why_not),
             options.folder,
         )  # fmt: skip
-        earlier = Results.load_from(path) if options.add or options.resume else None
+        kept = options.add or options.resume
+        earlier = command.earlier(path, results, besides=("sizes", "rounds")) if kept else None
         save = saver(results, path, earlier, _place if options.resume else _case)
         if earlier is not None:
-            results.require_same_plan(earlier, besides=("sizes", "rounds"))
             results.plan["sizes"] = list(dict.fromkeys([*earlier.plan["sizes"], *options.plan.sizes]))
             results.plan["rounds"] = max(earlier.plan["rounds"], options.plan.rounds)
         done = {_place(sample) for sample in earlier.samples} if earlier is not None and options.resume else set()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench import machine
 from bench.flame_graph import COLOURS, Stacks, draw, parse_folded, self_shares
-from bench.page import short, table
+from bench.page import failed, short, table
 from bench.results import Results
 
 BENCH = "flames"
@@ -39,10 +39,9 @@ def write(results: Results, out: Path) -> None:
 def page(results: Results, stacks: Mapping[str, Stacks]) -> str:
     """Return the page."""
     parts = [_head(results), _costs(results), *(_case(case, found) for case, found in stacks.items())]
-    if results.failures:
-        parts.append("## Failed\n\n" + "\n".join(f"- {failure}" for failure in results.failures))
+    parts.append(failed(results))
     parts.append(NOTES.read_text().strip())
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _head(results: Results) -> str:

@@ -10,10 +10,10 @@ from bench.comparison import Comparison, compare_rounds
 from bench.deployments import NAMES
 from bench.latency_measure import BEYOND, FLUSH, FLUSHES, IN_MEMORY, LADDER, ON_DISK, PARTITIONS, SATURATION
 from bench.latency_plot import PICTURE, by_load
-from bench.page import listed, ms, number, ratio_cell, table, verdicts
+from bench.page import failed, listed, ms, number, ratio_cell, table, verdicts
 from bench.plots import save
 from bench.results import Results
-from bench.rounds_page import beside_kafka, failed, opening, pairs
+from bench.rounds_page import beside_kafka, opening, pairs
 from bench.saturation import GROWN_S, GROWTH
 
 OBJECTIONS = Path(__file__).with_name("latency_objections.md")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from bench import machine
 from bench.comparison import compare_rounds
 from bench.limits_measure import BATCH_BYTES, BENCH, FILES, REPLICAS
-from bench.page import VERDICTS, listed, number, ratio, short, table
+from bench.page import VERDICTS, failed, listed, number, ratio, short, table
 from bench.plots import PARTS, save
 from bench.results import Results
 from bench.warm_up import RISE_MAX
@@ -41,8 +41,7 @@ def write(results: Results, out: Path) -> None:
 def page(results: Results) -> str:
     """Return the page."""
     parts = [_head(results), _all_sides(results), *_shares(results), _floor(results)]
-    if results.failures:
-        parts.append("## Failed\n\n" + "\n".join(f"- {failure}" for failure in results.failures))
+    parts.append(failed(results))
     parts.append(OBJECTIONS.read_text().strip())
     return "\n\n".join(filter(None, parts)) + "\n"
 

@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace, given: Sequence[str], path: Path) -> None:
     recorded |= {"deployments": options.deployments.split(","), "payloads": {}, "warm_up": {}}
     results = provenance.begin("bench.matrix", given, recorded, options.folder)
     if options.add:
-        add_axes(results, Results.load_from(path), wanted)
+        add_axes(results, command.earlier(path, results, besides=MEASURED), wanted)
     allow_files(FILES)
     begun, earlier_s = time.monotonic(), results.took_s
 
@@ -99,11 +99,7 @@ def _run(options: argparse.Namespace, given: Sequence[str], path: Path) -> None:
 
 
 def add_axes(results: Results, earlier: Results, wanted: Sequence[str]) -> None:
-    """Take over what ``earlier`` has of the axes that are not measured now.
-
-    Raises ValueError if it is of another commit, of other deployments or of other amounts.
-    """
-    results.require_same_plan(earlier, besides=MEASURED)
+    """Take over what ``earlier``, of the same code and plan, has of the axes that are not measured now."""
     for kind in ("samples", "warm_up"):
         kept = [sample for sample in getattr(earlier, kind) if axis_of(sample.case) not in wanted]
         setattr(earlier, kind, kept)

@@ -11,7 +11,7 @@ from bench import machine, matrix_plot
 from bench.comparison import Comparison, compare_rounds
 from bench.deployments import NAMES
 from bench.matrix_cases import axis_of, label_of
-from bench.page import VERDICTS, listed, number, parts, ratio, short, table
+from bench.page import VERDICTS, failed, listed, number, parts, ratio, short, table
 from bench.results import Results
 from bench.warm_up import RISE_MAX
 
@@ -75,8 +75,7 @@ def page(results: Results, *, has_picture: bool = True) -> str:
             tables.append(_opening(results))
         if any(tables):
             sections += [f"## {title}", text, _warmth(results, axis), *filter(None, tables)]
-    if results.failures:
-        sections.append("## Failed\n\n" + "\n".join(f"- {failure}" for failure in results.failures))
+    sections.append(failed(results))
     sections.append(OBJECTIONS.read_text().strip())
     return "\n\n".join(filter(None, sections)) + "\n"
 

@@ -70,3 +70,8 @@ def parts(results: Results, bench: str, name: str, case: str) -> str:
     """Return how many processor seconds a GB each group of BMQ's processes used, in words."""
     spreads = {title: results.spread(bench, name, case, f"{group}_s_gb") for group, title in GROUPS.items()}
     return ", ".join(f"{title} {short(each.middle)}" for title, each in spreads.items() if each is not None)
+
+
+def failed(results: Results) -> str:
+    """Return the section of failures; "" without any."""
+    return "## Failed\n\n" + "\n".join(f"- {each}" for each in results.failures) if results.failures else ""

@@ -9,12 +9,12 @@ from pathlib import Path
 from bench.comparison import Comparison, compare_rounds
 from bench.deployments import NAMES
 from bench.latency_measure import PARTITIONS, RECORD_BYTES
-from bench.page import ms, number, ratio_cell, short, table, verdicts
+from bench.page import failed, ms, number, ratio_cell, short, table, verdicts
 from bench.plots import save
 from bench.reading_measure import ALONE, BACKLOG, EFFECT, TAIL, Parts, in_words
 from bench.reading_plot import PICTURE, effect_of_catch_up, in_order
 from bench.results import Results, Spread
-from bench.rounds_page import beside_kafka, failed, opening, pairs
+from bench.rounds_page import beside_kafka, opening, pairs
 from bmq.core.config import NodeConfig
 
 OBJECTIONS = Path(__file__).with_name("reading_objections.md")

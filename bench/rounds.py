@@ -94,17 +94,12 @@ def _parse(benchmark: Benchmark[P], arguments: Sequence[str] | None) -> argparse
 
 
 def _run(benchmark: Benchmark[P], options: argparse.Namespace, given: Sequence[str], path: Path) -> None:
-    """Measure, and save the results after each round: a run that is ended loses no round that it has done.
-
-    Raises ValueError if earlier results are to be kept that are of other code or amounts.
-    """
+    """Measure, and save the results after each round: a run that is ended loses no round that it has done."""
     plan = benchmark.quick if options.quick else benchmark.full
     settings = {"kafka": KAFKA_PROPERTIES, "bmq": REPLICATED_ENVIRONMENT | BMQ_ENVIRONMENT}
     recorded = asdict(plan) | {"settings": settings, "clients": dict(benchmark.clients(plan))}
     results = provenance.begin(f"bench.{benchmark.name}", given, recorded, options.folder)
-    earlier = Results.load_from(path) if options.add else None
-    if earlier is not None:
-        results.require_same_plan(earlier)
+    earlier = command.earlier(path, results, besides=()) if options.add else None
     save = saver(results, path, earlier, lambda sample: sample.bench)
     wanted = [name for name in benchmark.measurements if name in options.only.split(",")]
     with contextlib.ExitStack() as stack:

@@ -52,11 +52,6 @@ Clients, servers and storage share these cores: time that one uses is not there 
 each round: {", ".join(f"{load:g}" for load in results.load)}."""
 
 
-def failed(results: Results) -> str:
-    """Return the section of failures; "" without any."""
-    return "## Failed\n\n" + "\n".join(f"- {each}" for each in results.failures) if results.failures else ""
-
-
 def beside_kafka(results: Results, bench: str, case: str, kafka: str, name: str, metric: str) -> Comparison | None:
     """Return the comparison of one of BMQ's deployments with Kafka's, in one case."""
     return compare_rounds(results, bench, metric, before=(kafka, case), after=(name, case))

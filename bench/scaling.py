@@ -104,9 +104,8 @@ def _run(options: argparse.Namespace, given: Sequence[str], path: Path) -> None:
     recorded |= {"settings": {"bmq": REPLICATED_ENVIRONMENT}, "clients": scaling_load.clients()}
     results = provenance.begin("bench.scaling", given, recorded, options.folder)
     wanted = [part for part in PARTS if part in options.only.split(",")]
-    earlier = Results.load_from(path) if options.add else None
+    earlier = command.earlier(path, results, besides=MEASURED) if options.add else None
     if earlier is not None:
-        results.require_same_plan(earlier, besides=MEASURED)
         results.plan = earlier.plan | results.plan
         earlier.failures = [failure for failure in earlier.failures if failure.partition(" on ")[0] not in wanted]
     save = saver(results, path, earlier, lambda sample: (sample.bench, sample.case))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench import machine, scaling_plot
 from bench.comparison import compare_rounds
-from bench.page import VERDICTS, listed, number, parts, ratio, short, table
+from bench.page import VERDICTS, failed, listed, number, parts, ratio, short, table
 from bench.results import Results
 from bench.scaling_control import ADAPTER as CONTROLLERS
 from bench.scaling_control import BENCH as CONTROL
@@ -48,8 +48,7 @@ def page(results: Results, *, has_picture: bool = True) -> str:
     if has_picture:
         sections.append(f"![throughput by processes, and a plan by partitions](benchmarks/{PICTURE}.svg)")
     sections += [_processes(results), _planning(results), _control(results)]
-    if results.failures:
-        sections.append("## Failed\n\n" + "\n".join(f"- {failure}" for failure in results.failures))
+    sections.append(failed(results))
     sections.append(OBJECTIONS.read_text().strip())
     return "\n\n".join(filter(None, sections)) + "\n"
 

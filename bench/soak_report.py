@@ -9,7 +9,7 @@ from statistics import median
 from matplotlib.figure import Figure
 
 from bench import machine
-from bench.page import listed, short, table
+from bench.page import failed, listed, short, table
 from bench.plots import PARTS, save
 from bench.results import Results
 from bench.trend import trend
@@ -52,8 +52,7 @@ def page(results: Results) -> str:
     parts = [_head(results)]
     parts += [_verdicts(results, name) for name in results.adapters(BENCH)]
     parts += [f"![all samples](benchmarks/{PLOT}.svg)\n\nDotted lines: restarts.", _restarts(results)]
-    if results.failures:
-        parts.append("## Failed\n\n" + "\n".join(f"- {failure}" for failure in results.failures))
+    parts.append(failed(results))
     parts.append(OBJECTIONS.read_text().strip())
     return "\n\n".join(filter(None, parts)) + "\n"
 

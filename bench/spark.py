@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recorded = asdict(plan) | {"settings": settings, "warm_up": {}}
         results = provenance.begin("bench.spark", given, recorded, options.folder)
         results.machine |= _software(jars)
-        earlier = Results.load_from(path) if options.add else None
+        earlier = command.earlier(path, results) if options.add else None
         save = saver(results, path, earlier, lambda sample: sample.bench.partition("/")[0])
         if earlier is not None:
             results.plan["warm_up"] |= earlier.plan["warm_up"]

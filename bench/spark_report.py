@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench import machine, spark_plot, spark_report_flows, spark_report_reads
-from bench.page import VERDICTS, listed, table
+from bench.page import VERDICTS, failed, listed, table
 from bench.results import Results
 from bench.spark_plan import KEY_BYTES, KEYS, PARTITIONS, SEGMENT_BYTES, plan_of
 from bench.warm_up import RISE_MAX
@@ -30,8 +30,7 @@ def page(results: Results) -> str:
         raise ValueError(f"{results.measured_at} Their form is an earlier one: measure again.")
     plan = plan_of(results)
     parts = [_head(results), *spark_report_reads.sections(results, plan), *spark_report_flows.sections(results, plan)]
-    if results.failures:
-        parts.append("## Failed\n\n" + "\n".join(f"- {failure}" for failure in results.failures))
+    parts.append(failed(results))
     parts += [OBJECTIONS.read_text().strip(), NOTES.read_text().strip()]
     return "\n\n".join(filter(None, parts)) + "\n"
 

@@ -10,7 +10,7 @@ from statistics import median
 from matplotlib.figure import Figure
 
 from bench import machine, plots
-from bench.page import listed, number, short, table
+from bench.page import failed, listed, number, short, table
 from bench.results import Results, Spread, spread_of
 from bench.storage_measure import CALL, per_partition
 from bench.storage_model import Bill, Limits, Measured, bill
@@ -41,8 +41,7 @@ def write(results: Results, out: Path) -> None:
 def page(results: Results) -> str:
     """Return the page."""
     parts = [_head(results), _bills(results), _inputs(results), _methods(results)]
-    if results.failures:
-        parts.append("## Failed\n\n" + "\n".join(f"- {failure}" for failure in results.failures))
+    parts.append(failed(results))
     parts.append(OBJECTIONS.read_text().strip())
     return "\n\n".join(filter(None, parts)) + "\n"
 

@@ -69,7 +69,7 @@ def test_results_of_another_commit_are_refused_before_anything_starts(
     monkeypatch.setattr(against, "start", start)
     earlier = Results(command="", machine={}, plan={}, started="", commit="0123")
     earlier.save(tmp_path / "benchmarks" / "kafka.json")
-    with pytest.raises(ValueError, match="not of commit"):
+    with pytest.raises(SystemExit, match="not of commit"):
         against.main(["--add", "--out", str(tmp_path)])
 
 

@@ -37,3 +37,21 @@ def test_the_page_is_drawn_whatever_failed(
     assert command.finish(path, drawn.append) == status
     assert [each.failures for each in drawn] == [failures]
     assert capsys.readouterr().err.splitlines() == [f"FAILED {each}" for each in failures]
+
+
+def run_of(plan: dict[str, object], commit: str = "abc") -> Results:
+    return Results(command="", machine={}, plan=plan, started="2026-11-21", commit=commit)
+
+
+def test_figures_are_added_to_those_of_the_same_code_and_plan(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    now = run_of({"rounds": 3, "bytes": 10})
+    with pytest.raises(SystemExit, match=r"x\.json is not there: nothing was measured before"):
+        command.earlier(path, now)
+    run_of({"rounds": 2, "bytes": 10}).save(path)
+    assert command.earlier(path, now).plan["rounds"] == 2
+    assert command.earlier(path, now, besides=["rounds"]).plan["rounds"] == 2
+    with pytest.raises(SystemExit, match=r"x\.json cannot be added to: the earlier run had another rounds: 2"):
+        command.earlier(path, now, besides=())
+    with pytest.raises(SystemExit, match=r"x\.json cannot be added to: the earlier figures are not of commit abd"):
+        command.earlier(path, run_of({}, commit="abd"))

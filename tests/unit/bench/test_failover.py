@@ -106,7 +106,7 @@ def test_results_of_another_commit_are_refused_before_anything_starts(
     runs = Runs(monkeypatch)
     earlier = Results(command="", machine={}, plan={}, started="", commit="0123")
     earlier.save(tmp_path / "benchmarks" / "failover.json")
-    with pytest.raises(ValueError, match="not of commit"):
+    with pytest.raises(SystemExit, match="not of commit"):
         failover.main(["--add", "--local", "--out", str(tmp_path)])
     assert runs.started == 0
 
@@ -193,7 +193,7 @@ def test_sizes_of_both_runs_are_on_the_page_and_other_settings_are_refused(
     assert results.plan["sizes"] == ["10MB", "10GB"]
     assert len(results.samples) == 4
     opened = len(fake.order)
-    with pytest.raises(ValueError, match="the earlier run had another partitions: 12"):
+    with pytest.raises(SystemExit, match="the earlier run had another partitions: 12"):
         failover.main([*arguments, "--partitions", "24", "--resume"])
     with pytest.raises(SystemExit, match="2"):
         failover.main([*arguments, "--add", "--resume"])

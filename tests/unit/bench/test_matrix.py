@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import matrix
+from bench import command, matrix
 from bench.deployments import Deployment
 from bench.matrix_cases import QUICK, Case, axes
 from bench.matrix_measure import C_PRODUCER, clients, properties
@@ -59,8 +59,9 @@ def test_an_axis_that_is_measured_again_is_replaced_with_its_failures(tmp_path: 
     ],
 )
 def test_an_earlier_run_of_something_else_is_refused(tmp_path: Path, earlier: Results, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        matrix.add_axes(results_of("sizes"), stored(earlier, tmp_path), ["sizes"])
+    stored(earlier, tmp_path)
+    with pytest.raises(SystemExit, match=message):
+        command.earlier(tmp_path / "matrix.json", results_of("sizes"), besides=matrix.MEASURED)
 
 
 def test_a_case_is_measured_on_all_deployments_before_the_next(

@@ -132,7 +132,7 @@ def test_what_is_measured_again_replaces_the_earlier_figures(tmp_path: Path) -> 
 def test_figures_of_other_amounts_are_refused_before_anything_starts(tmp_path: Path, started: list[str]) -> None:
     run(tmp_path, "--quick", "--only", "good", "--deployments", "bmq-3")
     started.clear()
-    with pytest.raises(ValueError, match="the earlier run had another rounds: 1"):
+    with pytest.raises(SystemExit, match="the earlier run had another rounds: 1"):
         run(tmp_path, "--only", "bad", "--deployments", "bmq-3", "--add")
     assert started == []
 

@@ -49,7 +49,7 @@ def test_results_of_other_amounts_are_refused_before_anything_starts(
     monkeypatch.setattr("bench.provenance.current_commit", lambda: Commit("0123", is_dirty=False))
     earlier = Results(command="", machine={}, plan={"rounds": 1}, started="", commit="0123")
     earlier.save(tmp_path / "benchmarks" / "scaling.json")
-    with pytest.raises(ValueError, match="the earlier run had another"):
+    with pytest.raises(SystemExit, match="the earlier run had another"):
         scaling.main(["--add", "--only", "planning", "--out", str(tmp_path)])
 
 
