@@ -64,7 +64,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBroken:
-    """The leader's own connection to the member is broken."""
+    """The leader's own connection to the member is broken, or the member does not respond on it."""
 
     incarnation: str
 

@@ -15,11 +15,8 @@ from bmq.core.rpc.messages.member import LeaveRequest, PingRequest
 from bmq.core.rpc.peers import ConnectionKind, Evidence, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 
-PING_S = 1.0
-"""Time that one ping of a probe may take, connecting included: a process that stands still for two of them counts as
-dead.  A refused connection is known at once."""
 PINGS = 2
-"""Pings that must fail for a member to count as dead."""
+"""Pings that must fail for a member to count as dead, connecting included.  A refused connection is known at once."""
 PINGS_MAX = 8
 """Pings of a probe at most, with those that do not count because this process was held up: a process that always is
 should not lead."""
@@ -37,8 +34,11 @@ LEAVE_TIMEOUT_S = 5.0
 class MemberClient(Protocol):
     """The leader's requests to members."""
 
-    async def probe(self, member: Member) -> Evidence:
-        """Probe the member, and return the evidence whether it is alive."""
+    async def ping(self, member: Member, timeout_s: float) -> bool:
+        """Return whether the member responds on the connection that is kept to it."""
+
+    async def probe(self, member: Member, patience_s: float) -> Evidence:
+        """Probe the member for ``patience_s`` seconds, and return the evidence whether it is alive."""
 
     async def load(self, member: Member) -> list[Measured] | None:
         """Return the traffic of the member's partitions since the last call; None if it does not respond."""
@@ -68,9 +68,8 @@ class MemberClient(Protocol):
 class PeerMemberClient(MemberClient):
     """The requests over the internal connections."""
 
-    def __init__(self, peers: Peers, *, ping_s: float = PING_S) -> None:
+    def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self._ping_s = ping_s
 
     def subscribe_broken(self, call: Callable[[str, str], None]) -> Callable[[], None]:
         return self._peers.subscribe_broken(call)
@@ -79,17 +78,27 @@ class PeerMemberClient(MemberClient):
         """Open the control connection to the member, if it is not open, and keep it."""
         self._peers.get(member, ConnectionKind.CONTROL)
 
-    async def probe(self, member: Member) -> Evidence:
+    async def ping(self, member: Member, timeout_s: float) -> bool:
+        """Return whether the member responds on the connection that is kept to it, be it that it refuses."""
+        try:
+            await self._peers.ask(member, PingRequest(), timeout_s)
+        except (PeerLost, TimeoutError):
+            return False
+        except RequestError:
+            return True
+        return True
+
+    async def probe(self, member: Member, patience_s: float) -> Evidence:
         """Ping the member on a connection of its own.  Any response of its process proves that it is alive.
 
         A ping that failed while this process itself was held up proves nothing: the response may be in the socket, or
         was not given its time.  It is repeated, up to ``PINGS_MAX`` pings in all.
         """
-        failed = 0
+        failed, ping_s = 0, patience_s / PINGS
         for _ in range(PINGS_MAX):
-            held_up = HeldUp(self._ping_s / TICKS)
+            held_up = HeldUp(ping_s / TICKS)
             try:
-                await self._peers.probe(member, self._ping_s)
+                await self._peers.probe(member, ping_s)
             except PeerLost as error:
                 if error.evidence in (Evidence.NONE, Evidence.LIFE):
                     return error.evidence

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from bmq.controller.member_client import MemberClient
+from bmq.controller.patience import Patience
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.clock import Clock
 from bmq.core.logging.fields import fields
@@ -36,6 +37,7 @@ class Prober:
         client: MemberClient,
         clock: Clock,
         members: Callable[[], Mapping[str, Member]],
+        patience: Patience,
         *,
         is_last_resort: bool = False,
     ) -> None:
@@ -43,6 +45,7 @@ class Prober:
         self._client = client
         self._clock = clock
         self._members = members
+        self._patience = patience
         self._last_resort_until = clock.monotonic() + LAST_RESORT_S if is_last_resort else float("-inf")
         self._polling = asyncio.Lock()
         self._polled_at = float("-inf")
@@ -61,7 +64,7 @@ class Prober:
         if member.incarnation == self._own:
             return True
         began = self._clock.monotonic()
-        evidence = await self._client.probe(member)
+        evidence = await self._probe(member)
         if evidence in (Evidence.LIFE, Evidence.NONE):
             return True
         if not await self._is_isolated(member, evidence, began):
@@ -70,6 +73,9 @@ class Prober:
             self._warn()
             return evidence is Evidence.SILENCE
         raise Isolated(f"{member.incarnation} does not respond, and neither do most of the others that were probed")
+
+    async def _probe(self, member: Member) -> Evidence:
+        return await self._client.probe(member, self._patience.seconds(self._clock.monotonic()))
 
     def _warn(self) -> None:
         if not self._has_warned:
@@ -101,7 +107,7 @@ class Prober:
             return False
         witnesses = _spread(random.sample(sorted(others, key=_name), len(others)), WITNESSES)
         found = [Evidence.LIFE, evidence]  # its own, and the suspect's
-        probes = [asyncio.ensure_future(self._client.probe(each)) for each in witnesses]
+        probes = [asyncio.ensure_future(self._probe(each)) for each in witnesses]
         try:
             for probe in asyncio.as_completed(probes):
                 found.append(await probe)

@@ -14,6 +14,7 @@ from bmq.controller.election import TTL_S, Election, Leadership
 from bmq.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
 from bmq.controller.kv_commit import Guard
 from bmq.controller.member_client import MemberClient
+from bmq.controller.patience import Patience
 from bmq.controller.probing import Isolated
 from bmq.controller.store_upkeep import MakeUpkeep, StoreUpkeep
 from bmq.controller.term import Term
@@ -82,6 +83,7 @@ class Controller:
         self._make_upkeep = upkeep
         self._on_failed = on_failed
         self._election = Election(kv, view, config.cluster, view.own, clock, ttl_s=ttl_s, on_store=self._on_store)
+        self._patience = Patience()
         self._is_store_there = True
         self._store_back_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
@@ -165,6 +167,7 @@ class Controller:
             self._catalog,
             self._client,
             self._clock,
+            self._patience,
             shards=self._shards,
             store_back_at=self._store_back_at if self._is_store_there else self._clock.monotonic(),
             is_last_resort=is_last_resort,

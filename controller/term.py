@@ -18,6 +18,7 @@ from bmq.controller.assignments import Assignments, AssignmentTransaction, Depos
 from bmq.controller.election import Leadership
 from bmq.controller.event_queue import PLAN_NEEDED, EventQueue, MemberNews, PlanNeeded, Queued
 from bmq.controller.failures import (
+    ConnectionBroken,
     DeclareDead,
     Effect,
     FailureDetector,
@@ -32,7 +33,9 @@ from bmq.controller.failures import (
     StoreBack,
     Tick,
 )
+from bmq.controller.heartbeats import Heartbeats
 from bmq.controller.member_client import MemberClient
+from bmq.controller.patience import Patience
 from bmq.controller.pending_moves import PendingMoves
 from bmq.controller.planning.idle_partitions import IdlePartitions
 from bmq.controller.planning.partition_load import Loads
@@ -45,6 +48,7 @@ from bmq.controller.requested_moves import RequestedMoves
 from bmq.controller.share_rounds import ShareRounds
 from bmq.controller.stalled_brokers import StalledBrokers
 from bmq.controller.unreachable_reports import UnreachableReports
+from bmq.core.aio.lru import LruCache
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.clock import Clock
 from bmq.core.logging.fields import fields
@@ -71,6 +75,8 @@ MOVES_PER_STEP = 500
 """Moves that are planned in one turn of the event loop."""
 COMMITS_PARALLEL = 4
 """Transactions in flight."""
+SILENT_MAX = 64
+"""Members declared dead because they were silent, of which it is remembered since when."""
 
 
 class Term:
@@ -85,6 +91,7 @@ class Term:
         catalog: Catalog,
         client: MemberClient,
         clock: Clock,
+        patience: Patience,
         *,
         shards: Callable[[], int],
         store_back_at: float = float("-inf"),
@@ -115,7 +122,13 @@ class Term:
         self._clock = clock
         self._shards = shards
         self._store_back_at = store_back_at
-        self._prober = Prober(self.own, client, clock, self.members, is_last_resort=is_last_resort)
+        self._patience = patience
+        self._prober = Prober(self.own, client, clock, self.members, patience, is_last_resort=is_last_resort)
+        self._heartbeats = Heartbeats(
+            self.own, client, clock, patience, names=lambda: self.members().keys(), find=self._living_member,
+            suspect=lambda name: self.queue.put(ConnectionBroken(name)),
+        )  # fmt: skip
+        self._silent: LruCache[str, float] = LruCache(SILENT_MAX)  # since when, of those declared dead
         self._assignments = Assignments(kv, cluster, view, leadership)
         self._members: dict[str, Member] = {}  # also those that are gone and still count as alive
         self._dead: dict[str, int] = {}  # declared dead, with the revision of the key that is to be deleted
@@ -144,6 +157,7 @@ class Term:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 self._begin()
+                tasks.create_task(self._heartbeats.run(), name="heartbeats")
                 tasks.create_task(self._ask_loads(), name="loads")
                 tasks.create_task(self._share_rounds.run(), name="shares of open files")
                 tasks.create_task(self.pending_moves.run(), name="moves under way")
@@ -223,6 +237,10 @@ class Term:
         if has_returned:
             del self._dead[name]
             self._handle_failures(MemberGone(name))
+        silent_since = self._silent.pop(name)
+        if silent_since is not None:
+            now = self._clock.monotonic()
+            self._patience.responded(now - silent_since, now)
         self._members[name] = member
         self._keep(member)
         self._handle_failures(MemberSeen(name))
@@ -297,8 +315,12 @@ class Term:
         member = self._members.get(incarnation)
         if member is None:
             return  # its address is not known: it is declared dead when its time to join again is over
-        is_alive = await self._prober.is_alive(member)
-        self.queue.put(ProbeAnswered(incarnation) if is_alive else ProbeFailed(incarnation))
+        began = self._clock.monotonic()
+        if await self._prober.is_alive(member):
+            self.queue.put(ProbeAnswered(incarnation))
+        else:
+            self._silent.put(incarnation, began)
+            self.queue.put(ProbeFailed(incarnation))
 
     def _view_changed(self, change: ViewChange) -> None:
         for incarnation in sorted(change.members):
@@ -391,6 +413,9 @@ class Term:
     def members(self) -> Mapping[str, Member]:
         """Return the members that count as alive, by incarnation."""
         return {name: member for name, member in self._members.items() if self.failures.is_living(name)}
+
+    def _living_member(self, incarnation: str) -> Member | None:
+        return self._members.get(incarnation) if self.failures.is_living(incarnation) else None
 
     def _living(self, role: str) -> list[Member]:
         return [member for member in self.members().values() if member.has(role)]

@@ -8,9 +8,9 @@ from bmq.controller.election import TTL_S
 from tests.simulation.histories import seeds_wanted
 from tests.simulation.test_cut_from_store import PARTITIONS, Story, demand_progress, history, reading_through
 
-PROBED_S = 12.0
-"""From the cut until the leader has resigned: connections that are silent end, then two pings to the member and two to
-others, of a second each."""
+PROBED_S = 10.0
+"""From the cut until the leader has resigned: a heartbeat has no response, then the pings to the member and those to
+others, with the most patience."""
 CUT_S = 60.0
 CONTROLLERS = ("controller0", "controller1")
 SEEDS = range(seeds_wanted() // 400 or 2)

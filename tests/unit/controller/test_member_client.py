@@ -56,13 +56,13 @@ def asking(peers: FakePeers) -> PeerMemberClient:
 
 async def test_one_answer_of_two_pings_is_life_even_if_it_is_a_refusal() -> None:
     peers = FakePeers(LOST, PingResponse(is_serving=False))
-    assert await asking(peers).probe(MEMBER) is Evidence.LIFE
+    assert await asking(peers).probe(MEMBER, 1.0) is Evidence.LIFE
     assert len(peers.keys) == PINGS
 
 
 async def test_two_pings_without_an_answer_are_silence() -> None:
     peers = FakePeers(LOST, LOST)
-    assert await asking(peers).probe(MEMBER) is Evidence.SILENCE
+    assert await asking(peers).probe(MEMBER, 1.0) is Evidence.SILENCE
     assert peers.keys == [InternalKey.PING] * PINGS
 
 
@@ -71,14 +71,14 @@ async def test_without_a_descriptor_nothing_is_shown_and_a_refusal_by_the_member
     evidence: Evidence,
 ) -> None:
     peers = FakePeers(LOST, PeerLost("Too many open files", was_sent=False, evidence=evidence))
-    assert await asking(peers).probe(MEMBER) is evidence
+    assert await asking(peers).probe(MEMBER, 1.0) is evidence
     assert len(peers.keys) == PINGS, "it is not asked again at once: the next try would fail likewise"
 
 
 @pytest.mark.parametrize("evidence", [Evidence.REFUSED, Evidence.REPLACED])
 async def test_the_last_failure_says_what_is_there_instead(evidence: Evidence) -> None:
     peers = FakePeers(LOST, PeerLost("not here", was_sent=False, evidence=evidence))
-    assert await asking(peers).probe(MEMBER) is evidence
+    assert await asking(peers).probe(MEMBER, 1.0) is evidence
 
 
 class HeldUpPeers(FakePeers):
@@ -110,7 +110,7 @@ async def test_a_ping_during_a_stop_of_our_own_does_not_count(
     stops: int, answers: list[object], evidence: Evidence
 ) -> None:
     peers = HeldUpPeers(stops, *answers)
-    assert await PeerMemberClient(cast(Peers, peers), ping_s=0.2).probe(MEMBER) is evidence
+    assert await asking(peers).probe(MEMBER, 0.4) is evidence
     assert not peers.answers, "so many pings"
 
 

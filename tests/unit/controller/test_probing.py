@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from bmq.controller.member_client import MemberClient
+from bmq.controller.patience import Patience
 from bmq.controller.probing import LAST_RESORT_S, WITNESSES, Isolated, Prober
 from bmq.core.clock import LoopClock
 from bmq.core.rpc.peers import Evidence
@@ -32,9 +33,11 @@ class Leader:
             for name in (OWN, *found)
         }
         client = cast(MemberClient, self)
-        self.prober = Prober(OWN, client, LoopClock(), lambda: self.registered, is_last_resort=is_last_resort)
+        self.prober = Prober(
+            OWN, client, LoopClock(), lambda: self.registered, Patience(), is_last_resort=is_last_resort
+        )
 
-    async def probe(self, member: Member) -> Evidence:
+    async def probe(self, member: Member, patience_s: float) -> Evidence:
         self.probed.append(member.incarnation)
         self.under_way += 1
         try:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from bmq.controller.heartbeats import BEAT_S, SUSPECT_S
+from bmq.controller.patience import FACTOR, LEAST_S
 from bmq.controller.planning.partition_load import Measured
 from bmq.controller.share_rounds import ROOMY_ROUND_S, SHARE_ROUND_S
 from bmq.controller.stalled_brokers import REST_S
@@ -65,6 +67,29 @@ async def test_a_reported_member_that_answers_keeps_its_partitions() -> None:
         await w.until(lambda: len(w.members.probes) > probes)
         await asyncio.sleep(5)
         assert w.store.revision == before
+
+
+async def test_a_member_that_falls_silent_is_removed_although_no_connection_breaks() -> None:
+    async with world("a", "b", "c") as w:
+        await asyncio.sleep(5)
+        await w.kill("b")
+        assert await w.until(lambda: w.is_assigned("a", "c")) < BEAT_S + SUSPECT_S + 0.5
+
+
+async def test_a_member_that_was_only_slow_is_waited_for_longer_the_next_time() -> None:
+    """Declare a member dead that stands still for a second and a half: as slow as this it may be from then on."""
+    async with world("a", "b", "c") as w:
+        await asyncio.sleep(5)
+        assert set(w.members.patience) == {LEAST_S}
+        await w.kill("b")
+        await w.until(lambda: w.is_assigned("a", "c"))
+        await asyncio.sleep(1)
+        await w.join("b")
+        await w.until(lambda: w.is_assigned("a", "b", "c"))
+        w.members.patience.clear()
+        w.led_by().controller.report("proxy", "b")
+        await w.until(lambda: bool(w.members.patience))
+        assert w.members.patience[-1] >= FACTOR * 1.0
 
 
 async def test_a_member_declared_dead_joins_again_and_is_given_its_share() -> None:

@@ -46,18 +46,31 @@ class FakeMembers:
         """Members that a controller does not reach, by the controller's name."""
         self.stalled: set[str] = set()
         self.probes: list[str] = []
+        self.patience: list[float] = []
+        """Seconds that each probe was to take at most."""
         self.left: list[str] = []
         self.measured: dict[str, list[Measured]] = {}
         self.open_file_reports: dict[str, OpenFileReport] = {}
         self.shares: dict[str, int | None] = {}  # the share last sent to each
         self.broken: list[Callable[[str, str], None]] = []
 
-    async def probe(self, member: Member) -> Evidence:
-        return await self.probe_by("", member)
+    async def ping_by(self, controller: str, member: Member, timeout_s: float) -> bool:
+        name = member.incarnation
+        if controller in self.isolated or name in self.cut_off.get(controller, ()) or name in self.silent:
+            await asyncio.sleep(timeout_s)
+            return False
+        return True
 
-    async def probe_by(self, controller: str, member: Member) -> Evidence:
+    async def ping(self, member: Member, timeout_s: float) -> bool:
+        return await self.ping_by("", member, timeout_s)
+
+    async def probe(self, member: Member, patience_s: float) -> Evidence:
+        return await self.probe_by("", member, patience_s)
+
+    async def probe_by(self, controller: str, member: Member, patience_s: float) -> Evidence:
         name = member.incarnation
         self.probes.append(name)
+        self.patience.append(patience_s)
         await asyncio.sleep(0.05)
         if controller in self.isolated or name in self.cut_off.get(controller, ()):
             return Evidence.SILENCE
@@ -97,8 +110,11 @@ class ReachedBy:
         self._members = members
         self._controller = controller
 
-    async def probe(self, member: Member) -> Evidence:
-        return await self._members.probe_by(self._controller, member)
+    async def ping(self, member: Member, timeout_s: float) -> bool:
+        return await self._members.ping_by(self._controller, member, timeout_s)
+
+    async def probe(self, member: Member, patience_s: float) -> Evidence:
+        return await self._members.probe_by(self._controller, member, patience_s)
 
     def keep(self, member: Member) -> None:
         self._members.keep(member)
