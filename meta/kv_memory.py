@@ -110,6 +110,7 @@ class MemoryStore:
         self.revision = 1
         self.compacted = 1  # changes of greater revisions are kept
         self.down = False
+        self.stalled_until = float("-inf")
         self.leases = Leases()
         self.watches = Waiters()
         self._history_revisions = history
@@ -175,6 +176,10 @@ class MemoryStore:
         """Begin an outage for all clients: calls are unavailable, watches quiet, and leases do not end."""
         self.down = True
         self.notify()
+
+    def stall(self, until: float) -> None:
+        """Let calls and watches of all clients wait until this time, as when etcd's disk hangs.  Nothing is refused."""
+        self.stalled_until = until
 
     def start(self, now: float) -> None:
         """End the outage.  As a new etcd leader does, give every lease its whole ttl again."""
@@ -405,7 +410,8 @@ class MemoryKeyValue:
     async def _travel(self) -> None:
         """Wait for the delay of one direction.  Yields to other tasks even without latency, as a network would."""
         latency_s = self.faults.latency_s
-        await asyncio.sleep(self._dice().uniform(0, latency_s) if latency_s else 0)
+        delay_s = self._dice().uniform(0, latency_s) if latency_s else 0.0
+        await asyncio.sleep(max(delay_s, self._store.stalled_until - _now()))
 
     async def _ready(self) -> None:
         await self._runs()

@@ -82,6 +82,9 @@ class MemoryProcess:
         response: asyncio.Future[T] = loop.create_future()
 
         def arrive(*, waited: bool = False) -> None:
+            if stalled_s := self.storage.stalled_s:
+                loop.call_later(stalled_s, arrive)
+                return
             wait_s = self.storage.wait_s(writes=writes)
             if wait_s > 0 and (waited or self.storage.chance(self.storage.faults.waits_for_namenode)):
                 loop.call_later(wait_s, lambda: arrive(waited=True))

@@ -103,6 +103,7 @@ class MemoryStorage:
         self.is_full = False
         self.appenders: dict[OpenWriter, None] = {}  # open, in order of opening
         self.incarnation = 1  # NameNode starts
+        self._stalled_until = 0.0
         self._namenode_up_at = 0.0
         self._writable_at = 0.0  # end of safe mode
 
@@ -173,6 +174,10 @@ class MemoryStorage:
         self._namenode_up_at = self.now() + down_s
         self._writable_at = self._namenode_up_at + safe_mode_s
 
+    def stall_namenode(self, seconds: float) -> None:
+        """Stop the NameNode for so long (a pause of its garbage collector): calls wait, nothing is lost."""
+        self._stalled_until = self.now() + seconds
+
     def lose_power(self, *, is_partial: bool) -> None:
         """End the power of all datanodes and the NameNode: bytes never synced are lost.
 
@@ -197,6 +202,11 @@ class MemoryStorage:
         return [appender for appender in self.appenders if any(r.node is node for r in appender.replicas)]
 
     # The NameNode's side of a call
+
+    @property
+    def stalled_s(self) -> float:
+        """Seconds until a stalled NameNode takes the calls that wait, 0 if it is not stalled."""
+        return max(0.0, self._stalled_until - self.now())
 
     def wait_s(self, *, writes: bool) -> float:
         """Return the seconds until the NameNode accepts a call, 0 if it does now; ``writes``: the call is a write."""
