@@ -34,13 +34,11 @@ LADDER, SATURATION, FLUSH = "ladder", "saturation", "flush"
 class Plan:
     """Amounts and repetitions of a run."""
 
-    rounds: int = 6
+    rounds: int = 10
     warm_rounds_most: int = 8
-    steps: tuple[int, ...] = (
-        1000, 2000, 5000, 10_000, 15_000, 20_000, 30_000, 40_000, 50_000, 60_000, 80_000, 100_000,
-    )  # fmt: skip
+    steps: tuple[int, ...] = (1000, 2000, 5000, 10_000, 20_000, 30_000, 50_000, 70_000, 100_000)
     """Records a second."""
-    step_s: float = 10.0
+    step_s: float = 6.0
     warm_s: float = 2.0
     """Seconds of the lowest load on a new topic, before its ladder."""
     moderate_records_s: int = 5000

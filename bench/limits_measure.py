@@ -43,9 +43,9 @@ BENCH = "write"
 class Plan:
     """Amounts and repetitions of a run."""
 
-    rounds: int = 6
+    rounds: int = 10
     warm_rounds_most: int = 8
-    megabytes: int = 400
+    megabytes: int = 300
     """Bytes of one measurement, all files together."""
     warm_share: float = 0.15
     """Share of the records that Kafka's perf tool sends first, and does not count."""

@@ -37,10 +37,10 @@ class Case:
 class Plan:
     """Amounts and repetitions of a run."""
 
-    rounds: int = 6
+    rounds: int = 10
     """Rounds that count, of each axis; those before end once no rate of producing rises (``bench.warm_up``)."""
     warm_rounds_most: int = 8
-    megabytes: int = 400
+    megabytes: int = 250
     """Bytes of the records of one measurement."""
     spread_share: float = 0.25
     """Share of those where each record goes to the next partition: batches are small and take longer."""

@@ -57,7 +57,7 @@ def test_a_name_in_the_results_tells_the_axis_and_the_label(plan: Plan) -> None:
 
 def test_amounts_are_of_bytes_with_a_least_number_of_records() -> None:
     small, large = (Case(axis="", label="", record_bytes=size) for size in (100, 10_000_000))
-    assert FULL.count(small) == 4_000_000
-    assert FULL.warm_count(small) == 600_000
+    assert FULL.count(small) == 2_500_000
+    assert FULL.warm_count(small) == 375_000
     assert FULL.count(large) == FULL.records_least
-    assert FULL.count(replace(small, is_spread=True)) == 1_000_000
+    assert FULL.count(replace(small, is_spread=True)) == 625_000
