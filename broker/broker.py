@@ -36,6 +36,7 @@ from bmq.core.model import PartitionKey
 from bmq.meta import ownership
 from bmq.meta.kv import KeyValue
 from bmq.meta.ownership import PartitionRecord
+from bmq.meta.record_groups import RecordGroups
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.journal_writer import JournalWriter
@@ -114,6 +115,7 @@ class Broker:
         self.shared = BrokerContext(
             fs=fs,
             kv=kv,
+            records=RecordGroups(kv),
             cluster=cluster,
             incarnation=incarnation,
             clock=clock,
@@ -273,7 +275,7 @@ class Broker:
 
     async def read_record(self, key: PartitionKey) -> tuple[PartitionRecord, int]:
         """Return the partition's record in the metadata store and its revision.  Raises KvError, FormatError."""
-        return await ownership.read(self.shared.kv, ownership.partition_key(self.shared.cluster, key))
+        return await self.shared.records.read(ownership.partition_key(self.shared.cluster, key))
 
     async def open(
         self,
@@ -354,6 +356,7 @@ class Broker:
             _log.warning("%d partitions are not handed over: storage does not let them be closed", len(left))
             await asyncio.gather(*(driver.abandon() for driver in left))
         await self._end_files(deadline)
+        await self.shared.records.close()
         self.shared.open_files.close()
         self.shared.timers.close()
         self.journal.close()

@@ -19,6 +19,7 @@ from bmq.core.model import PartitionKey
 from bmq.endpoint.partitions import FlushListener
 from bmq.meta.kv import KeyValue
 from bmq.meta.ownership import SegmentEntry
+from bmq.meta.record_groups import RecordGroups
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import StorageError
 from bmq.storage.journal_writer import JournalWriter
@@ -78,6 +79,8 @@ class BrokerContext(FileContext):
     """The objects that all partitions of a broker share."""
 
     kv: KeyValue
+    records: RecordGroups
+    """The partitions' records in ``kv``."""
     cluster: str
     journal: JournalWriter
     journals: CheckpointSource

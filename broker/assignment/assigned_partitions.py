@@ -5,8 +5,8 @@ is not open yet moves it to the front.  Both are needed:
 
 * if they were opened on demand only, retention of an idle partition would not run, and files that a killed predecessor
   left open would keep their leases and pipelines;
-* opened all at once, 10,000 partitions would take ten seconds of CPU from the first clients on a local disk, and
-  minutes of the NameNode on HDFS.
+* opened all at once, 10,000 partitions would take seconds of CPU from the first clients on a local disk, and minutes
+  of the NameNode on HDFS if they were written.
 
 So partitions are opened from three queues:
 
@@ -61,8 +61,9 @@ from bmq.storage.layout import PartitionPath
 
 _log = logging.getLogger(__name__)
 
-BACKGROUND_PARALLEL = 2
-"""Partitions opened at once while no request asks for one."""
+BACKGROUND_PARALLEL = 16
+"""Partitions opened at once while no request asks for one, and half of ``BrokerConfig.open_parallel`` at most: the rest
+is for those asked for.  So many share calls to the metadata store (``meta.record_groups``)."""
 MEMBERSHIP_LOOK_MS = 200
 """Time between two checks whether this process, once declared dead, is a member again."""
 _SEARCH_READS = ReadConfig(cache_bytes=8 << 20, index_bytes=8 << 20, reads_max=16, ahead_max=0)
@@ -343,10 +344,14 @@ class AssignedPartitions:
         self._queues[slot.state].append(slot)
         self._pump()
 
+    @property
+    def _background_width(self) -> int:
+        return max(1, min(BACKGROUND_PARALLEL, self._broker.config.open_parallel // 2))
+
     def _pump(self) -> None:
         """Begin to open as many as may be opened at once, in the order of the queues."""
         for state, queue in self._queues.items():
-            width = BACKGROUND_PARALLEL if state is OpenState.QUEUED else self._broker.config.open_parallel
+            width = self._background_width if state is OpenState.QUEUED else self._broker.config.open_parallel
             while queue and len(self._opening) < width:
                 self._handle(queue.popleft(), ev.TurnCame(state, self._broker.is_lost))
 

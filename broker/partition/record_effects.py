@@ -24,7 +24,7 @@ async def read_record(driver: PartitionDriver, effect: ev.ReadRecord) -> Event:
     waits.asked(driver, shared.now_ms())
     while True:
         try:
-            found = await ownership.read(shared.kv, driver.record_key)
+            found = await shared.records.read(driver.record_key)
         except KvError as error:
             waits.failed(str(error))
             await asyncio.sleep(shared.config.retry_ms.least / 1000)
@@ -42,7 +42,7 @@ async def store_record(driver: PartitionDriver, effect: ev.StoreRecord) -> Event
     waits = shared.store_waits
     waits.asked(driver, shared.now_ms())
     try:
-        result = await ownership.store(shared.kv, driver.record_key, effect.record, effect.revision)
+        result = await shared.records.store(driver.record_key, effect.record, effect.revision)
     except KvError as error:
         waits.failed(str(error))
         return ev.RecordUnknown(effect.record)
@@ -61,7 +61,7 @@ async def check_owner(driver: PartitionDriver) -> Event | None:
     Raises KvError.
     """
     try:
-        record, _ = await ownership.read(driver.shared.kv, driver.record_key)
+        record, _ = await driver.shared.records.read(driver.record_key)
     except FormatError as error:
         return unreadable(driver, error)
     return None if record.epoch == driver.machine.epoch else ev.EpochChanged(record.epoch)
