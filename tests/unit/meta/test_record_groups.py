@@ -63,8 +63,7 @@ async def test_a_call_alone_is_sent_as_it_is() -> None:
 
 @pytest.mark.parametrize("exist", [0, 1, 199, 200])
 async def test_reads_of_one_turn_share_calls(exist: int) -> None:
-    """Whether none, some or all of the keys exist: a compare that fails shows them, one that holds shows that there is
-    nothing."""
+    """None, some or all of the keys exist: a compare that fails shows them, one that holds shows that there is none."""
     store = MemoryStore()
     if exist:
         await fill(store, KEYS[:exist])
