@@ -10,7 +10,8 @@ by another process under the lease name of the old writer.  It needs no lease re
    thread, cuts its replica to the bytes that it has acknowledged, and takes G'.  **From the first node that did so the
    old writer receives no acknowledgement any more**, since one needs every node of its pipeline.  All of them have half
    a second, and two seconds as long as fewer than two have responded: acknowledged bytes must not be left on one disk
-   because datanodes, or this process, were busy for a moment.
+   because datanodes, or this process, were busy for a moment.  A node that failed lately is not waited for once two
+   others have responded, but for as long again as these took: with a machine that is lost its datanode is, too.
 4. Each node's length, and its last bytes read back: a writer that is interrupted between data and checksum leaves a
    replica that is open and unreadable (seen once in some hundred), which is left out.  All bytes ever acknowledged are
    on every node, so any one of them has them; the longest is taken, and the shorter ones are filled from it through
@@ -224,6 +225,7 @@ class _Fence:
     ) -> list[StoppedNode]:
         """Stop the writer on these nodes.  Return those that responded in time; raises RoundFailed if none did."""
         self._stamped.clear()
+        suspected = self._client.suspected()
         attempts = [asyncio.create_task(self._stop(member, last, fresh)) for member in members]
         try:
             responses = await wait_for_enough(
@@ -232,6 +234,7 @@ class _Fence:
                 enough=_COPIES_ENOUGH,
                 soon_s=self._settings.takeover_node_timeout_s,
                 late_s=self._settings.takeover_copies_timeout_s,
+                doubted=[each for each, member in zip(attempts, members, strict=True) if member.name in suspected],
             )
         except BaseException:
             for attempt in attempts:
@@ -244,7 +247,7 @@ class _Fence:
         reasons = [response for response in responses if isinstance(response, str)]
         silent = [member.name for member, response in zip(members, responses, strict=True) if response is None]
         if silent:
-            self._client.suspect(silent)
+            self._client.suspect(set(silent) - suspected)  # the others were not waited for: that shows nothing new
             reasons += [f"{name} is silent" for name in silent]
         if reasons:
             log.info("fencing: datanodes not stopped", extra=fields(path=self._path, error="; ".join(reasons)))

@@ -73,6 +73,9 @@ class Hdfs:
     def suspect(self, names: Sequence[str]) -> None:
         self.suspects |= set(names)
 
+    def suspected(self) -> set[str]:
+        return set(self.suspects)
+
     async def complete(self, path: str, holder: str, file_id: int, block: pb.Block) -> bool:
         assert any(node.is_closed for node in self.nodes.values()), "no datanode has reported the block"
         return True
@@ -187,9 +190,12 @@ class Pipe:
         self.is_aborted = True
 
 
-async def fence(monkeypatch: pytest.MonkeyPatch, *nodes: Node, sync: bool = False) -> tuple[Hdfs, float]:
+async def fence(
+    monkeypatch: pytest.MonkeyPatch, *nodes: Node, sync: bool = False, suspects: Sequence[str] = ()
+) -> tuple[Hdfs, float]:
     """Fence a file whose block is on copies of these; return what is left, and the seconds that it took."""
     hdfs = Hdfs([Node(**vars(node)) for node in nodes])
+    hdfs.suspect(suspects)
     monkeypatch.setattr(fencing, "Pipeline", hdfs.pipeline)
     monkeypatch.setattr(fencing, "read_replica", hdfs.read)
     client: Any = hdfs
@@ -221,6 +227,19 @@ async def test_a_silent_datanode_takes_a_copy_again_when_it_comes_back(
     assert (hdfs.copies, hdfs.refusing) == (2, [])
     assert SOON_S <= took_s < 2 * SOON_S, "two copies are enough to go on"
     assert hdfs.suspects == {"dn:2"}
+
+
+async def test_a_silent_datanode_that_was_silent_before_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs, took_s = await fence(monkeypatch, ON_TIME, Node(stop_s=NEVER), ON_TIME, suspects=["dn:2"])
+    assert (hdfs.copies, hdfs.refusing) == (2, [])
+    assert took_s < SOON_S
+
+
+async def test_a_datanode_that_was_silent_before_and_responds_like_the_others_keeps_its_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hdfs, _ = await fence(monkeypatch, ON_TIME, Node(stop_s=0.04), ON_TIME, suspects=["dn:2"])
+    assert (hdfs.copies, hdfs.generation) == (3, 2)
 
 
 async def test_an_unreadable_replica_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

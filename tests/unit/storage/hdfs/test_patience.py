@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bmq.storage.hdfs.patience import wait_for_enough
+from bmq.storage.hdfs.patience import DOUBTED_S, wait_for_enough
 
 SOON_S, LATE_S = 1.0, 4.0
 NEVER = 100.0
@@ -48,6 +48,35 @@ async def test_all_are_waited_for_a_short_time_and_enough_of_them_longer(
     began = loop.time()
     attempts = [loop.create_task(respond(*each)) for each in responses]
     found = await wait_for_enough(attempts, lambda each: each, enough=enough, soon_s=SOON_S, late_s=LATE_S)
+    assert found == expected
+    assert loop.time() - began == pytest.approx(took_s)
+    assert all(attempt.done() for attempt in attempts), "nothing goes on behind it"
+
+
+@pytest.mark.parametrize(
+    ("responses", "doubted", "expected", "took_s"),
+    [
+        ([(0, True), (0, True), (NEVER, True)], [2], [True, True, None], DOUBTED_S),
+        ([(0.2, True), (0.2, True), (NEVER, True)], [2], [True, True, None], 0.4),
+        ([(0.2, True), (0.2, True), (0.3, True)], [2], [True, True, True], 0.3),
+        ([(0.2, True), (0.2, True), (0.1, True)], [2], [True, True, True], 0.2),
+        ([(0.9, True), (0.9, True), (NEVER, True)], [2], [True, True, None], SOON_S),
+        ([(0, True), (NEVER, True), (0.1, True)], [1, 2], [True, None, True], 0.2),
+        ([(0, True), (NEVER, True), (2, True)], [1, 2], [True, None, True], 2),
+        ([(0, True), (NEVER, True), (NEVER, True)], [1], [True, None, None], LATE_S),
+        ([(0.1, True), (0.1, True), (NEVER, True)], [0, 1, 2], [True, True, None], SOON_S),
+    ],
+)
+async def test_doubted_ones_get_as_much_time_again_once_enough_have_succeeded(
+    responses: Sequence[tuple[float, bool]], doubted: Sequence[int], expected: list[bool | None], took_s: float
+) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    attempts = [loop.create_task(respond(*each)) for each in responses]
+    found = await wait_for_enough(
+        attempts, lambda each: each, enough=2, soon_s=SOON_S, late_s=LATE_S,
+        doubted=[attempts[number] for number in doubted],
+    )  # fmt: skip
     assert found == expected
     assert loop.time() - began == pytest.approx(took_s)
     assert all(attempt.done() for attempt in attempts), "nothing goes on behind it"
