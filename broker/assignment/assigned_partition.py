@@ -110,10 +110,14 @@ class AssignedPartition:
     # --------------------------------------------------------------------------------------------------- hand-over
 
     def _on_record_read(self, event: ev.RecordRead) -> list[Effect]:
-        """Wait for the owner if another live member is, unless it has released the partition meanwhile."""
+        """Wait for the owner if another live member is, unless it has released the partition meanwhile.
+
+        Else the first file is created ahead, while the predecessor's are fenced, if a batch waits or will come soon.
+        """
         if not event.live_owner or self._waits_for_nobody:
             self._waits_for_nobody = False
-            return []
+            is_wanted = event.is_written or (self.waiters and event.epoch)
+            return [ev.PrecreateSegment(event.epoch + 1)] if is_wanted else []
         self.state = OpenState.WAITING
         self._present_owner, self._next_epoch = event.live_owner, event.epoch + 1
         effects: list[Effect] = [ev.AwaitOwner(event.live_owner), self._set_timer(self._config.handover_wait_ms)]
@@ -223,6 +227,11 @@ class AssignedPartition:
         self.state = OpenState.WITHDRAWN
         return []
 
+    def _on_withdrawn_in_takeover(self, event: ev.Withdrawn) -> list[Effect]:
+        """Forget it, and the file that was created ahead."""
+        self.state = OpenState.WITHDRAWN
+        return [ev.DropPrecreated()]
+
     def _on_withdrawn_in_hand_over(self, event: ev.Withdrawn) -> list[Effect]:
         """Forget it, its owner and the file that was created ahead."""
         self.state = OpenState.WITHDRAWN
@@ -284,7 +293,11 @@ TABLE: Mapping[tuple[OpenState, type[Any]], Handler[Any] | Cell] = {
     **_on(ev.CheckFailed, {_S.OFFLINE: _P._on_check_failed}, otherwise=Cell.NEVER),
     **_on(
         ev.Withdrawn,
-        {**dict.fromkeys(_LIVING, _P._on_withdrawn), _S.WAITING: _P._on_withdrawn_in_hand_over},
+        {
+            **dict.fromkeys(_LIVING, _P._on_withdrawn),
+            _S.WAITING: _P._on_withdrawn_in_hand_over,
+            _S.OPENING: _P._on_withdrawn_in_takeover,
+        },
         otherwise=Cell.LATE,
     ),
 }

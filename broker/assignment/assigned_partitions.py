@@ -435,7 +435,7 @@ class AssignedPartitions:
         Returns None without reading where the owner does not matter.  The record may be stale by the time of the claim,
         which therefore compares the revision.  Raises KvError.
         """
-        found, live_owner, epoch = None, "", 0
+        found, live_owner, epoch, is_written = None, "", 0, False
         if slot.needs_record:
             try:
                 found = await self._broker.read_record(slot.key)
@@ -443,9 +443,10 @@ class AssignedPartitions:
                 pass  # the partition reads it again, and goes OFFLINE with the reason
             else:
                 owner, epoch = found[0].owner, found[0].epoch
+                is_written = not all(entry.is_closed for entry in found[0].segments)
                 if owner and owner != self._broker.shared.incarnation and self._broker.shared.is_alive(owner):
                     live_owner = owner
-        self._handle(slot, ev.RecordRead(live_owner, epoch))
+        self._handle(slot, ev.RecordRead(live_owner, epoch, is_written))
         return found
 
     def _opening_ended(self, slot: _Slot, task: asyncio.Task[None]) -> None:

@@ -36,11 +36,13 @@ class TurnCame:
 class RecordRead:
     """The record was read before the takeover.
 
-    ``live_owner``: the other live member that it names; "" if it names none, or cannot be decoded.
+    ``live_owner``: the other live member that it names; "" if it names none, or cannot be decoded, or was not read.
+    ``is_written``: it lists a segment that is not known to be closed, so that batches will come.
     """
 
     live_owner: str
     epoch: int
+    is_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)

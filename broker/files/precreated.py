@@ -1,7 +1,8 @@
-"""First files of partitions that are about to move here, created while the old owner still closes its own.
+"""First files of partitions that are about to move here, created while the old owner closes its own, or is fenced.
 
-Creating a file takes several round trips to storage, and the first batch would wait for it. A file is created ahead
-only if a request waits for the partition already, under the epoch that this broker is about to claim. It is a spare
+Creating a file takes several round trips to storage, and the first batch would wait for it. A file is created ahead,
+under the epoch that this broker is about to claim, only if a batch will come: a request waits for the partition
+already, or its owner has died with a segment open. It is a spare
 like any other: one that is not taken is closed and deleted, and what a dead process leaves of it is removed by the
 janitor of a later owner. Each has its place under the broker's bound (``broker.files.open_file_limit``), and none is
 created while another file waits for a place.

@@ -105,6 +105,7 @@ class Moved:
                 c["b"].view.assign("b", *keys)
                 await asyncio.gather(*map(write, written))
                 await _all_open(c["b"], keys)
+                await until(lambda: _indexes(c) == WRITTEN)  # of the dead owner's segments, written beside it
                 del c.nodes["a"]
             else:
                 await _drain(c, keys, lambda key: write(key) if key in written else None)
@@ -125,6 +126,12 @@ async def _drain(c: Cluster, keys: list[PartitionKey], use: Callable[[PartitionK
         writes += [asyncio.ensure_future(work) for key in given if (work := use(key)) is not None]
         await asyncio.sleep(0.005)
     await asyncio.gather(*writes)
+
+
+def _indexes(c: Cluster) -> int:
+    return sum(
+        file.name.endswith(".idx") and not file.name.startswith(".") for file in c.storage.namespace.files.values()
+    )
 
 
 def _is_open(node: Node, key: PartitionKey) -> bool:

@@ -56,6 +56,8 @@ OUTCOMES: dict[Event, dict[OpenState, Any]] = {
     ev.TurnCame(AW, is_lost=False): {**LATE, AW: (OG, [TAKE_OVER])},
     ev.TurnCame(Q, is_lost=True): {**LATE, Q: (D, [ev.AwaitMembership(1)])},
     ev.RecordRead("", 0): {**NEVER, OG: (OG, [])},
+    ev.RecordRead("", 4): {**NEVER, OG: (OG, [])},
+    ev.RecordRead("", 4, is_written=True): {**NEVER, OG: (OG, [ev.PrecreateSegment(5)])},
     ev.RecordRead("other", 4): {**NEVER, OG: (W, [ev.AwaitOwner("other"), ev.SetTimer(WAIT_MS, 1)])},
     ev.Opened(): {**NEVER, OG: (OP, [WAKE])},
     ev.Failed("y"): {**LATE, OG: FAILED, OP: FAILED},
@@ -68,7 +70,10 @@ OUTCOMES: dict[Event, dict[OpenState, Any]] = {
     ev.TimerExpired(0): LATE,
     ev.RecordChecked(PartitionRecord(epoch=5)): {**NEVER, OFF: (Q, [ENQUEUE])},
     ev.CheckFailed(): {**NEVER, OFF: (OFF, [ev.SetTimer(OFFLINE_LOOK_MS, 2)])},
-    ev.Withdrawn(): {**{state: (X, []) for state in OpenState}, W: (X, [FORGET, ev.DropPrecreated()])},
+    ev.Withdrawn(): {
+        **{state: (X, []) for state in OpenState},
+        W: (X, [FORGET, ev.DropPrecreated()]), OG: (X, [ev.DropPrecreated()]),
+    },
 }  # fmt: skip
 """Written down a second time; no request waits, the record was last read by the takeover."""
 
@@ -142,6 +147,12 @@ def test_the_first_file_is_created_ahead_if_a_request_waits() -> None:
     partition = brought_to(OG, is_awaited=True)
     assert ev.PrecreateSegment(5) in partition.handle(ev.RecordRead("other", 4))
     assert partition.handle(ev.Awaited()) == [ev.PrecreateSegment(5)]
+
+
+def test_the_first_file_is_created_while_a_dead_owners_files_are_fenced_if_a_request_waits() -> None:
+    partition = brought_to(OG, is_awaited=True)
+    assert partition.handle(ev.RecordRead("", 4)) == [ev.PrecreateSegment(5)]
+    assert brought_to(OG, is_awaited=True).handle(ev.RecordRead("", 0)) == [], "the epoch is not known"
 
 
 def test_a_turn_in_a_queue_that_it_has_left_is_passed() -> None:

@@ -130,6 +130,35 @@ async def test_a_wait_ends_with_a_retriable_error() -> None:
 
 
 @pytest.mark.leaves_tasks
+async def test_the_first_file_after_a_death_is_created_while_the_dead_owners_files_are_fenced() -> None:
+    """A file that takes a second, as with a silent datanode: the takeover and the file take one second, not two."""
+
+    async with world() as w:
+        w.topic()
+        await w.produce_one(batch())
+        w.broker.shared.timers.close()  # kill -9
+        w.fs.crash()
+        w.kv.crash()
+        await w.start()
+        fence, create = w.fs.fence, w.fs.create
+
+        async def fence_slowly(*arguments: Any, **options: Any) -> int:
+            await asyncio.sleep(1.0)
+            return await fence(*arguments, **options)
+
+        async def create_slowly(*arguments: Any, **options: Any) -> Any:
+            await asyncio.sleep(1.0)
+            return await create(*arguments, **options)
+
+        w.fs.fence, w.fs.create = fence_slowly, create_slowly  # type: ignore[method-assign]
+        began = asyncio.get_running_loop().time()
+        w.assign()
+        assert (await w.produce_one(batch())).base_offset == 1
+        assert asyncio.get_running_loop().time() - began < 1.5
+        assert [path for path in w.storage.open_files() if ".spare-" in path] == [], "it was taken"
+
+
+@pytest.mark.leaves_tasks
 async def test_storage_that_is_throttled_at_start_is_no_reason_to_give_up() -> None:
     """AutoMQ #3177: hours of it, then everything opens without anybody asking again."""
 
