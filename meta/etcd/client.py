@@ -4,6 +4,8 @@ Invariants:
 
 * A call that might be done twice is sent again only after a failure that proves that it was not done.
 * Nothing is sent before its member has a connection, so that a time-out never hides a refused connection.
+* A call that waits for what will not come, from a member that is silent or of which etcd has lost it in an election, is
+  given up within a second or so, and not after its time-out.
 * After ``close`` begins nothing new is sent, and channels close when the last call has its response.
 """
 
@@ -23,7 +25,18 @@ from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.address import EtcdAddress
 from bmq.meta.etcd.attempts import Attempts, Repeatability, Rotation
 from bmq.meta.etcd.errors import FailureVerdict
-from bmq.meta.etcd.member import CallFailed, EtcdMember, Metadata, Method, Request, Response, Tokens, WatchCall
+from bmq.meta.etcd.member import (
+    STATUS,
+    CallFailed,
+    EtcdMember,
+    Metadata,
+    Method,
+    Request,
+    Response,
+    Superseded,
+    Tokens,
+    WatchCall,
+)
 from bmq.meta.etcd.settings import EtcdSettings
 from bmq.meta.kv import KvUnavailable, KvUnknown, LeaseNotFound
 
@@ -49,6 +62,7 @@ class EtcdClient:
         self._rotation = Rotation(len(self._members), settings.avoid_s, first=first)
         self._tokens = Tokens(address.user, address.password)
         self._room = asyncio.Semaphore(settings.calls_in_flight)
+        self._term = 0  # etcd's, as far as a response has shown it
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -165,7 +179,8 @@ class EtcdClient:
             except CallFailed as failed:
                 if failed.verdict is FailureVerdict.LEASE_GONE:
                     raise LeaseNotFound(str(failed)) from None
-                if failed.verdict in (FailureVerdict.NOT_DONE, FailureVerdict.UNKNOWN):
+                is_its_fault = failed.verdict in (FailureVerdict.NOT_DONE, FailureVerdict.UNKNOWN)
+                if is_its_fault and not isinstance(failed, Superseded):
                     self._rotation.failed(index, self._now())
                 pause_s = attempts.pause_s(failed.verdict, self._now())
                 if pause_s is None:
@@ -181,11 +196,49 @@ class EtcdClient:
         await member.connect()
         token = await self._tokens.get(member)
         try:
-            return await member.call(method, request, _NEEDS_LEADER + token, timeout_s)
+            return await self._sent(member, method, request, token, timeout_s)
         except CallFailed as failed:
             if failed.verdict is FailureVerdict.TOKEN and not self._tokens.refused(token):
                 raise CallFailed(FailureVerdict.FORBIDDEN, str(failed)) from None
             raise
+
+    async def _sent(
+        self, member: EtcdMember, method: Method[Request, Response], request: Request, token: Metadata,
+        timeout_s: float | None,
+    ) -> Response:  # fmt: skip
+        """Send a call, and return its response.  Raises CallFailed, UNKNOWN as soon as none is to be expected."""
+        term = self._term
+        call = asyncio.ensure_future(member.call(method, request, _NEEDS_LEADER + token, timeout_s))
+        try:
+            while not (await asyncio.wait([call], timeout=self.settings.doubt_s))[0]:
+                await self._doubt(member, token, call, term)
+            response = call.result()
+        finally:
+            await cancel_and_wait(call)
+        if isinstance(response, pb.RangeResponse | pb.TxnResponse):
+            self._term = max(self._term, response.header.raft_term)
+        elif isinstance(response, pb.StatusResponse):
+            self._term = max(self._term, response.raft_term)
+        return response
+
+    async def _doubt(self, member: EtcdMember, token: Metadata, call: asyncio.Future[Any], term: int) -> None:
+        """Ask the member of a call without a response for its status.
+
+        Raises CallFailed if it is silent, Superseded if there was an election since ``term``: the call may be lost.
+        """
+        silent_s = self.settings.doubt_s
+        try:
+            status = await member.call(STATUS, pb.StatusRequest(), token, silent_s)
+        except CallFailed as failed:
+            if failed.verdict in (FailureVerdict.NOT_DONE, FailureVerdict.UNKNOWN) and not call.done():
+                member.found_silent()
+                raise CallFailed(FailureVerdict.UNKNOWN, f"{member.endpoint}: silent for {2 * silent_s:g} s") from None
+            return
+        self._term = max(self._term, status.raft_term)
+        if 0 < term < status.raft_term:
+            await asyncio.wait([call], timeout=silent_s)
+            if not call.done():
+                raise Superseded(f"{member.endpoint}: etcd has had an election since this was sent, it may be lost")
 
     def _attempts(self, kind: Repeatability, retry_for_s: float | None) -> Attempts:
         until = self._now() + (self.settings.retry_for_s if retry_for_s is None else retry_for_s)

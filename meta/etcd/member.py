@@ -27,6 +27,13 @@ class CallFailed(Exception):
         self.verdict = verdict
 
 
+class Superseded(CallFailed):
+    """A call that etcd may have lost in an election.  That is not the member's fault."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(FailureVerdict.UNKNOWN, text)
+
+
 class Method(Generic[Request, Response]):
     """A call of etcd's API."""
 
@@ -60,6 +67,8 @@ class EtcdMember:
 
     def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None, settings: EtcdSettings) -> None:
         self.endpoint = endpoint
+        self.silence: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the member is found silent, for those that listen to it then; there is a new one from then on."""
         self._settings = settings
         options = _options(settings)
         if credentials is None:
@@ -125,6 +134,11 @@ class EtcdMember:
             call.cancel()
             raise
         return call
+
+    def found_silent(self) -> None:
+        """End the watches on this member: they would wait for it for ``keepalive_s`` and more."""
+        silence, self.silence = self.silence, asyncio.get_running_loop().create_future()
+        silence.set_result(None)
 
     def failure(self, error: grpc.aio.AioRpcError) -> CallFailed:
         """Return the error of a call that gRPC failed, with its verdict."""

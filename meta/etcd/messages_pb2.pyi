@@ -7,10 +7,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Header(_message.Message):
-    __slots__ = ("revision",)
+    __slots__ = ("revision", "raft_term")
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    RAFT_TERM_FIELD_NUMBER: _ClassVar[int]
     revision: int
-    def __init__(self, revision: _Optional[int] = ...) -> None: ...
+    raft_term: int
+    def __init__(self, revision: _Optional[int] = ..., raft_term: _Optional[int] = ...) -> None: ...
 
 class KeyValue(_message.Message):
     __slots__ = ("key", "mod_revision", "value", "lease")
@@ -241,11 +243,12 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("version", "database_bytes", "leader", "raft_index", "raft_applied_index", "errors", "database_bytes_in_use", "is_learner", "quota_bytes")
+    __slots__ = ("version", "database_bytes", "leader", "raft_index", "raft_term", "raft_applied_index", "errors", "database_bytes_in_use", "is_learner", "quota_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATABASE_BYTES_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     RAFT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    RAFT_TERM_FIELD_NUMBER: _ClassVar[int]
     RAFT_APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
     DATABASE_BYTES_IN_USE_FIELD_NUMBER: _ClassVar[int]
@@ -255,9 +258,10 @@ class StatusResponse(_message.Message):
     database_bytes: int
     leader: int
     raft_index: int
+    raft_term: int
     raft_applied_index: int
     errors: _containers.RepeatedScalarFieldContainer[str]
     database_bytes_in_use: int
     is_learner: bool
     quota_bytes: int
-    def __init__(self, version: _Optional[str] = ..., database_bytes: _Optional[int] = ..., leader: _Optional[int] = ..., raft_index: _Optional[int] = ..., raft_applied_index: _Optional[int] = ..., errors: _Optional[_Iterable[str]] = ..., database_bytes_in_use: _Optional[int] = ..., is_learner: _Optional[bool] = ..., quota_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., database_bytes: _Optional[int] = ..., leader: _Optional[int] = ..., raft_index: _Optional[int] = ..., raft_term: _Optional[int] = ..., raft_applied_index: _Optional[int] = ..., errors: _Optional[_Iterable[str]] = ..., database_bytes_in_use: _Optional[int] = ..., is_learner: _Optional[bool] = ..., quota_bytes: _Optional[int] = ...) -> None: ...

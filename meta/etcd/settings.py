@@ -21,6 +21,11 @@ class EtcdSettings:
     """The same for renewals of leases: a lease of 10 s is renewed every third of it, and one member that hangs must not
     take the time in which another could be tried."""
 
+    doubt_s: float = 0.5
+    """A call without a response for so long makes the client ask the member for its status, which it has at hand
+    whatever the cluster does.  A member without a response to that either, for as long again, is silent.  If there was
+    an election since, the call may be lost: etcd drops what was on its way to a leader that dies, without a word."""
+
     retry_for_s: float = 6.0
     """The last attempt of a call begins this long after the first: one member may hang for a whole time-out before
     another is tried.  A call so takes this and one time-out at most."""

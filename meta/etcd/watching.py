@@ -77,6 +77,7 @@ class _Stream:
         self.member = member
         self._client = client
         self._call = call
+        self._silence = member.silence
         self._owes = True  # the confirmation that the watch was created
 
     async def next(self) -> pb.WatchResponse:
@@ -98,12 +99,14 @@ class _Stream:
     async def _wait(self, reading: asyncio.Future[Any]) -> None:
         settings = self._client.settings
         wait_s = settings.call_timeout_s if self._owes else settings.progress_s
-        either = (reading, self._client.closing)
+        either = (reading, self._client.closing, self._silence)
         await asyncio.wait(either, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         if reading.done():
             return
         if self._client.closing.done():
             raise KvUnavailable("the client is closed")
+        if self._silence.done():
+            raise CallFailed(FailureVerdict.UNKNOWN, f"{self.member.endpoint}: silent")
         if self._owes:
             raise CallFailed(FailureVerdict.UNKNOWN, f"{self.member.endpoint}: silent for {wait_s:g} s")
         await self._client.unless_closed(self._ask_progress())

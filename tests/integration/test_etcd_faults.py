@@ -312,7 +312,7 @@ def test_a_lease_is_renewed_when_others_have_all_the_room(etcd_new: EtcdFactory)
     cluster = etcd_new(members=3)
 
     async def main() -> None:
-        settings = EtcdSettings(call_timeout_s=60.0, urgent_timeout_s=0.5, calls_in_flight=1)
+        settings = EtcdSettings(call_timeout_s=60.0, urgent_timeout_s=0.5, calls_in_flight=1, doubt_s=60.0)
         async with opened(cluster.url, settings) as kv:
             lease = await kv.grant(60)
             victim = victim_of(cluster, "connected")
@@ -323,5 +323,45 @@ def test_a_lease_is_renewed_when_others_have_all_the_room(etcd_new: EtcdFactory)
             assert not stuck.done()
             cluster.resume(victim)
             await stuck
+
+    asyncio.run(main())
+
+
+def test_a_commit_on_its_way_to_a_leader_that_stops_is_repeated_when_another_leads(etcd_new: EtcdFactory) -> None:
+    """Commit through a follower, which passes it on: etcd never responds to it, though it has a leader in 2 s."""
+    cluster = etcd_new(members=3)
+
+    async def main() -> None:
+        leader = cluster.leader()
+        follower = cluster.endpoints[(leader + 1) % 3]
+        async with opened(f"etcd://{follower}", EtcdSettings(call_timeout_s=60.0)) as kv:
+            await kv.commit([], [Put("a", b"1")])
+            cluster.pause(leader)
+            with pytest.raises(KvUnknown, match="election"):
+                await kv.commit([], [Put("a", b"2")])
+            assert (await kv.commit([], [Put("a", b"3")])).succeeded
+            cluster.resume(leader)
+
+    asyncio.run(main())
+
+
+def test_a_watch_on_a_member_that_falls_silent_goes_on_at_another(etcd_new: EtcdFactory) -> None:
+    """A call finds the silence within a second; alone the watch would find it after nine."""
+    cluster = etcd_new(members=3)
+
+    async def main() -> None:
+        async with opened(cluster.url, EtcdSettings(keepalive_s=600.0)) as kv:
+            watch = kv.watch("a", after_revision=(await kv.commit([], [Put("a", b"1")])).revision)
+            async with aclosing(watch):
+                await kv.commit([], [Put("a", b"1")])
+                await anext(watch)
+                following = asyncio.ensure_future(anext(watch))
+                victim = victim_of(cluster, "connected")
+                cluster.pause(victim)
+                await kv.get("a")
+                await kv.commit([], [Put("a", b"2")])
+                changes = await following
+                assert [event.entry.value for event in changes if event.entry is not None] == [b"2"]
+            cluster.resume(victim)
 
     asyncio.run(main())

@@ -1,0 +1,134 @@
+"""Calls that no response comes to: given up when the member is silent, or when etcd may have lost them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from bmq.meta.etcd import client as etcd_client
+from bmq.meta.etcd import messages_pb2 as pb
+from bmq.meta.etcd.address import EtcdAddress
+from bmq.meta.etcd.attempts import Repeatability
+from bmq.meta.etcd.client import EtcdClient
+from bmq.meta.etcd.errors import FailureVerdict
+from bmq.meta.etcd.member import RANGE, STATUS, TXN, CallFailed
+from bmq.meta.etcd.settings import EtcdSettings
+from bmq.meta.kv import KvUnknown
+
+SETTINGS = EtcdSettings()
+DOUBT_S, TIMEOUT_S = SETTINGS.doubt_s, SETTINGS.call_timeout_s
+NEVER = float("inf")
+
+
+class FakeMember:
+    """A member that responds after ``takes_s``, to a question for its status after ``status_s``, in ``term``."""
+
+    members: list[FakeMember]
+
+    def __init__(self, endpoint: str, *_: object) -> None:
+        self.endpoint = endpoint
+        self.takes_s, self.status_s, self.term = 0.001, 0.001, 7
+        self.sent: list[str] = []
+        self.silence: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        FakeMember.members.append(self)
+
+    async def connect(self) -> None:
+        await asyncio.sleep(0)
+
+    async def call(self, method: Any, request: object, metadata: object, timeout_s: float | None = None) -> Any:
+        self.sent.append(method.path)
+        timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
+        takes_s = self.status_s if method is STATUS else self.takes_s
+        await asyncio.sleep(min(takes_s, timeout_s))
+        if takes_s > timeout_s:
+            raise CallFailed(FailureVerdict.UNKNOWN, f"{self.endpoint}: time-out")
+        if method is STATUS:
+            return pb.StatusResponse(raft_term=self.term)
+        return method.response(header=pb.Header(raft_term=self.term))
+
+    def found_silent(self) -> None:
+        self.silence.set_result(None)
+
+    async def close(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def opened(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[EtcdClient, FakeMember, FakeMember]]:
+    """Yield a client, the member that it uses, and the other one."""
+    monkeypatch.setattr(etcd_client, "EtcdMember", FakeMember)
+    FakeMember.members = []
+    client = EtcdClient(EtcdAddress(("a:1", "b:1")), SETTINGS)
+    await commit(client)
+    used, other = sorted(FakeMember.members, key=lambda member: not member.sent)
+    yield client, used, other
+    await client.close()
+
+
+async def commit(client: EtcdClient) -> None:
+    await client.ask(TXN, pb.TxnRequest(), Repeatability.ONCE)
+
+
+async def read(client: EtcdClient) -> None:
+    await client.ask(RANGE, pb.RangeRequest(), Repeatability.READ)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_a_member_that_is_slow_and_responds_to_a_question_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(monkeypatch) as (client, used, other):
+        used.takes_s = TIMEOUT_S - 0.1
+        await commit(client)
+        assert used.sent.count(STATUS.path) == (TIMEOUT_S - 0.1) // DOUBT_S
+        assert not other.sent
+        assert not used.silence.done()
+
+
+async def test_a_silent_member_is_given_up_soon_and_another_one_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(monkeypatch) as (client, used, other):
+        used.takes_s = used.status_s = NEVER
+        began = now()
+        await read(client)
+        assert now() - began < 2 * DOUBT_S + 0.1
+        assert other.sent == [RANGE.path]
+        assert used.silence.done(), "its watches end"
+
+
+async def test_a_commit_at_a_silent_member_has_an_unknown_outcome_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(monkeypatch) as (client, used, other):
+        used.takes_s = used.status_s = NEVER
+        began = now()
+        with pytest.raises(KvUnknown, match="silent for 1 s"):
+            await commit(client)
+        assert now() - began < 2 * DOUBT_S + 0.1
+        await commit(client)
+        assert other.sent == [TXN.path], "the silent one is avoided"
+
+
+async def test_a_commit_that_an_election_may_have_lost_has_an_unknown_outcome_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with opened(monkeypatch) as (client, used, other):
+        used.takes_s, used.term = NEVER, 8
+        began = now()
+        with pytest.raises(KvUnknown, match="election"):
+            await commit(client)
+        assert now() - began < 2 * DOUBT_S + 0.1
+        used.takes_s = 0.001
+        await commit(client)
+        assert not other.sent, "it is not the member's fault"
+        assert not used.silence.done()
+
+
+async def test_a_commit_that_is_answered_after_the_election_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(monkeypatch) as (client, used, _):
+        used.takes_s, used.term = 1.5 * DOUBT_S, 8
+        await commit(client)
+        used.takes_s = 4 * DOUBT_S
+        await commit(client)  # sent in the term that is known by now
