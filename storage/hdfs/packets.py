@@ -12,8 +12,11 @@ if that is a boundary or they are not known.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
-from bmq.storage.hdfs.data_transfer import CRC_BYTES, chunk_crcs, pack_crcs, packet_head
+from crc32c import crc32c
+
+from bmq.storage.hdfs.data_transfer import CRC_BYTES, pack_crcs, packet_head
 
 Data = bytes | memoryview
 
@@ -45,63 +48,79 @@ class PacketCutter:
         self._tail = b""
 
     def cut(self) -> tuple[int, list[Data]]:
-        """Return the next packet: its offset in the block, and its data in parts.
+        """Return the next packet: its offset in the block, and its data in parts, one after another.
 
-        The parts begin on chunk boundaries (or lie within one chunk).  The packet is as large as allowed, and ends on a
-        chunk boundary if more is queued.
+        It begins on a chunk boundary (or lies within one chunk), is as large as allowed, and ends on a chunk boundary
+        if more is queued.  Only the partial chunk that it repeats is a copy.
         """
         inside = self.sent % self.chunk_bytes
+        parts: list[Data] = []
         if inside and not self._tail:
             offset = self.sent
-            parts = [self._take(min(self.queued, self.chunk_bytes - inside))]
+            self._take(min(self.queued, self.chunk_bytes - inside), parts)
         else:
             offset = self.sent - inside
-            parts = self._with_tail(min(self.queued, self.packet_bytes - inside))
-        self.sent = offset + sum(map(len, parts))
-        self._keep_tail(parts[-1])
+            if self._tail:
+                parts.append(self._tail)
+            self._take(min(self.queued, self.packet_bytes - inside), parts)
+        self._keep_tail(offset, parts)
         return offset, parts
 
-    def _with_tail(self, size: int) -> list[Data]:
-        """Take ``size`` bytes, the partial chunk first.
-
-        That chunk is copied with the bytes that complete it; the rest is not copied if it lies in one buffer.
-        """
-        if not self._tail:
-            return [self._take(size)]
-        missing = min(size, self.chunk_bytes - len(self._tail))
-        parts: list[Data] = [self._tail + bytes(self._take(missing))]
-        if size > missing:
-            parts.append(self._take(size - missing))
-        return parts
-
-    def _keep_tail(self, last_part: Data) -> None:
-        inside = self.sent % self.chunk_bytes
-        # A part shorter than that began inside its chunk: the chunk's first bytes are not known here.
-        self._tail = bytes(last_part[-inside:]) if 0 < inside <= len(last_part) else b""
-
-    def _take(self, size: int) -> Data:
+    def _take(self, size: int, parts: list[Data]) -> None:
+        """Move ``size`` bytes of the queue to ``parts``, as views."""
         self.queued -= size
-        first = self._queue[0]
-        if len(first) == size:
-            return self._queue.popleft()
-        if len(first) > size:
-            self._queue[0] = first[size:]
-            return first[:size]
-        pieces = []
+        self.sent += size
+        queue = self._queue
         while size:
-            first = self._queue.popleft()
+            first = queue[0]
             if len(first) > size:
-                self._queue.appendleft(first[size:])
+                queue[0] = first[size:]
                 first = first[:size]
-            pieces.append(first)
+            else:
+                queue.popleft()
+            parts.append(first)
             size -= len(first)
-        return b"".join(pieces)
+
+    def _keep_tail(self, offset: int, parts: list[Data]) -> None:
+        missing = self.sent % self.chunk_bytes
+        if missing > self.sent - offset:  # the packet began inside its chunk, whose first bytes are not known here
+            missing = 0
+        kept: list[Data] = []
+        for part in reversed(parts):
+            if not missing:
+                break
+            kept.append(part[-missing:])
+            missing -= len(kept[-1])
+        self._tail = b"".join(reversed(kept))
 
 
 def packet_prefix(
     seqno: int, offset: int, parts: list[Data], chunk_bytes: int, *, last: bool = False, sync: bool = False
 ) -> bytes:
     """Return the bytes of a packet that come before its data: lengths, header, checksums."""
-    crcs = [crc for part in parts for crc in chunk_crcs(part, chunk_bytes)]
+    crcs = crcs_over(parts, chunk_bytes)
     length = sum(map(len, parts))
     return packet_head(seqno, offset, length, CRC_BYTES * len(crcs), last=last, sync=sync) + pack_crcs(crcs)
+
+
+def crcs_over(parts: Iterable[Data], chunk_bytes: int) -> list[int]:
+    """Return a CRC-32C for each chunk of the data, which is in parts and begins on a chunk boundary.
+
+    The last chunk may be short; so data within one chunk may begin anywhere.
+    """
+    crcs = []
+    crc, room = 0, chunk_bytes  # of the chunk that has begun, and the bytes that it lacks
+    for part in parts:
+        length = len(part)
+        if length < room:
+            crc = crc32c(part, crc)
+            room -= length
+            continue
+        start, stop = 0, room
+        while stop <= length:
+            crcs.append(crc32c(part[start:stop], crc))
+            crc, start, stop = 0, stop, stop + chunk_bytes
+        crc, room = crc32c(part[start:]), stop - length
+    if room < chunk_bytes:
+        crcs.append(crc)
+    return crcs

@@ -33,7 +33,7 @@ from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.packets import Data, PacketCutter, packet_prefix
 from bmq.storage.hdfs.settings import HdfsSettings
 
-# Below this a packet is joined and written with one call: copying costs less than a second system call.
+# Up to this a packet is joined: copying costs less than a buffer of the transport for each part.
 _JOIN_BYTES_MAX = 32 << 10
 _RESPONSE_BYTES_MAX = 1 << 20
 
@@ -293,8 +293,7 @@ class Pipeline(asyncio.Protocol):
         if size <= _JOIN_BYTES_MAX:
             self._transport.write(b"".join((prefix, *parts)))
         else:
-            self._transport.write(b"".join((prefix, *parts[:-1])))
-            self._transport.write(parts[-1])
+            self._transport.writelines((prefix, *parts))
         if not self._in_flight:
             self._watch.busy(self)
         self._in_flight.append(Packet(self._seqno, end, size, sync, last))

@@ -58,14 +58,17 @@ def test_packets_give_a_datanode_the_bytes_that_were_written(
             assert replica.data == written
 
 
-def test_large_writes_are_not_copied() -> None:
+def test_only_the_repeated_chunk_is_copied() -> None:
     data = memoryview(bytes(10_000))
     cutter = PacketCutter(512, 4096)
-    cutter.write(data[:100])
-    cutter.cut()
+    cutter.write(data[:600])
+    assert cutter.cut()[0] == 0
+    cutter.write(data[:1000])
     cutter.write(data)
     offset, parts = cutter.cut()
-    assert offset == 0
-    assert [len(part) for part in parts] == [512, 4096 - 512]
-    assert isinstance(parts[1], memoryview)
-    assert parts[1].obj is data.obj
+    assert offset == 512
+    assert [len(part) for part in parts] == [88, 1000, 4096 - 1088]
+    assert isinstance(parts[0], bytes)
+    for part in parts[1:]:
+        assert isinstance(part, memoryview)
+        assert part.obj is data.obj
