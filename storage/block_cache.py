@@ -24,7 +24,7 @@ from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import HEADER_BYTES, Batch
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import Buffer, FileSystem, NoSuchFile, read_parts
+from bmq.storage.filesystem import Buffer, FileSystem, NoSuchFile, StorageError, read_parts
 from bmq.storage.index import SegmentIndex
 from bmq.storage.read_progress import ReadProgress
 from bmq.storage.segment import decode_idx_steps
@@ -35,8 +35,8 @@ _NEVER = -1
 _FACTS_BYTES = 400  # a SegmentKnowledge without its entries
 _RUN_SHARE = 16
 """Divisor of the cache's bytes: one read has no more blocks than this share of them."""
-_AHEAD_SHARE = 2
-"""The same of all blocks that are being read when blocks are to be read ahead."""
+_READING_SHARE = 2
+"""The same of the blocks of all reads: past it nothing is read ahead, and each reader gets one block by a read."""
 _RUN_GROWTH = 1 / 8
 """Blocks by which the longest read grows with each block that was read ahead and used."""
 
@@ -162,6 +162,7 @@ class BlockCache:
         self._run_max = float(self.config.run_blocks)  # what there is room for, as eviction shows
         self._facts: LruCache[str, SegmentKnowledge] = LruCache(self.config.index_bytes)
         self._shared: dict[Hashable, _Shared[Any]] = {}
+        self._run_bytes = 0  # of the runs begun and not ended, those that wait for their turn too
         self.reading_bytes = 0
         self.cache_bytes = self.config.cache_bytes
         self.ahead = 0
@@ -249,11 +250,23 @@ class BlockCache:
             self.hits += 1
             self.hit_bytes += len(data)
         else:
-            shared: _Shared[_Run] | None = self._shared.get((path, number, length))
-            read = await self._join(shared or self._start_run(path, number, certain, run))
-            data = read.blocks[number - read.first]
+            data = await self._read_certain(path, number, length, certain, run)
         self._use(path, number)
         return data
+
+    async def _read_certain(self, path: str, number: int, length: int, certain: int, run: int) -> Buffer:
+        key = (path, number, length)
+        shared: _Shared[_Run] = self._shared.get(key) or self._start_run(path, number, certain, run)
+        try:
+            read = await self._join(shared)
+        except NoSuchFile:
+            raise
+        except StorageError:
+            if len(shared.keys) == 1:
+                raise
+            # Another block of the run may be at fault, which this reader does not need, or not yet.
+            read = await self._join(self._shared.get(key) or self._start_run(path, number, certain, 1))
+        return read.blocks[number - read.first]
 
     async def open(self, path: str, number: int, end_offset: int) -> bytes:
         """Read what is visible of a block now; the read is shared only with callers of the same watermark."""
@@ -264,7 +277,7 @@ class BlockCache:
     def _start_run(self, path: str, first: int, certain: int, run: int) -> _Shared[_Run]:
         """Begin to read up to ``run`` blocks, but none that is kept or under way."""
         block = self.config.block_bytes
-        room = self.cache_bytes // _RUN_SHARE // block
+        room = min(self.cache_bytes // _RUN_SHARE, self.cache_bytes // _READING_SHARE - self._run_bytes) // block
         lengths = [min(block, certain - first * block)]
         for number in range(first + 1, first + max(1, min(run, int(self._run_max), room))):
             length = min(block, certain - number * block)
@@ -272,7 +285,14 @@ class BlockCache:
                 break
             lengths.append(length)
         keys = [(path, first + at, length) for at, length in enumerate(lengths)]
-        return self._start(keys, self._read_run(path, first, lengths))
+        shared = self._start(keys, self._read_run(path, first, lengths))
+        size = sum(lengths)
+        self._run_bytes += size
+        shared.task.add_done_callback(lambda task: self._run_ended(size))
+        return shared
+
+    def _run_ended(self, size: int) -> None:
+        self._run_bytes -= size
 
     def _is_here(self, path: str, number: int, length: int) -> bool:
         """Return whether a block is kept or being read, without using it."""
@@ -321,7 +341,7 @@ class BlockCache:
             if length <= 0:
                 return
             if not self._is_here(path, first, length):
-                if self.reading_bytes and self.reading_bytes + run * block > self.cache_bytes // _AHEAD_SHARE:
+                if self._run_bytes and self._run_bytes + run * block > self.cache_bytes // _READING_SHARE:
                     return
                 self.ahead += 1
                 shared = self._start_run(path, first, certain, run)

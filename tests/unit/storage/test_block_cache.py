@@ -10,7 +10,7 @@ import pytest
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import Record, build_batch, build_gap
 from bmq.storage.block_cache import BlockCache, ReadConfig
-from bmq.storage.filesystem import StorageUnavailable, write_once
+from bmq.storage.filesystem import NoSuchFile, StorageUnavailable, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.storage.stored_segments import (
@@ -186,6 +186,47 @@ async def test_readers_that_wait_for_any_block_of_a_read_share_it() -> None:
     assert fs.runs == [(0, (BLOCK,) * 4)]
 
 
+class DamagedFileSystem(PartsFileSystem):
+    """Has lost each log from ``lost`` on."""
+
+    lost = 1 << 60
+
+    async def read_parts(self, path: str, position: int, lengths: Sequence[int]) -> Sequence[bytes]:
+        parts = await super().read_parts(path, position, lengths)
+        if position + sum(lengths) > self.lost:
+            raise StorageUnavailable("no datanode has the block")
+        return parts
+
+
+@pytest.mark.parametrize("pause_s", [0, 1], ids=["while it is read ahead", "later"])
+@pytest.mark.parametrize("good", [9, 10, 11, 12])
+async def test_a_block_that_cannot_be_read_fails_none_of_those_before_it(good: int, pause_s: float) -> None:
+    """Wherever in a read of several blocks it lies."""
+    fs = DamagedFileSystem()
+    content = batches(0, 200)
+    await put(fs, S(0, 1, 0), content, idx=True)
+    await put(fs, S(200, 1, 1), [])
+    fs.lost = good * BLOCK
+    log, at = reader(fs), 0
+    readable = fs.lost // len(content[0])
+    while at < readable:
+        at = offsets(await log.read(at, min(700, (readable - at) * len(content[0])), 200))[-1] + 1
+        await asyncio.sleep(pause_s)
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable):
+            await log.read(at, 700, 200)
+        await asyncio.sleep(pause_s)
+    fs.lost = 1 << 60
+    assert offsets(await log.read(at, 700, 200))[0] == at
+
+
+async def test_a_file_that_is_gone_is_not_asked_for_twice() -> None:
+    fs = PartsFileSystem()
+    with pytest.raises(NoSuchFile):
+        await reader(fs).pool.certain_block("/x.log", 0, 4 * BLOCK, 4)
+    assert len(fs.runs) == 1
+
+
 async def test_the_last_reader_that_leaves_any_block_cancels_the_read() -> None:
     fs = PartsFileSystem()
     await put(fs, S(0, 1, 0), batches(0, 50), idx=True)
@@ -233,11 +274,25 @@ async def test_what_is_read_at_once_and_ahead_is_a_share_of_the_cache() -> None:
     for number in range(0, 16, 4):
         pool.read_ahead(path, number, 16 * BLOCK, 4)
     assert (pool.ahead, len(pool._shared)) == (4, 8), "two blocks a read are a sixteenth of the cache"
-    pool.reading_bytes = 17 * BLOCK
-    pool.read_ahead(path, 2, 16 * BLOCK, 4)
-    assert pool.ahead == 4, "what is being read takes half of the cache"
-    pool.reading_bytes = 0
+    for number in range(16, 64, 4):
+        pool.read_ahead(path, number, 64 * BLOCK, 4)
+    assert (pool.ahead, len(pool._shared)) == (9, 18), "with another four blocks they would take half of the cache"
     await pool.close()
+
+
+async def test_more_readers_than_half_of_the_cache_has_room_for_get_one_block_each() -> None:
+    fs = PartsFileSystem()
+    await put(fs, S(0, 1, 0), batches(0, 1000), idx=True)
+    path, pool = PATH.log(S(0, 1, 0)), reader(fs, cache_bytes=64 * BLOCK).pool
+    waits = [asyncio.create_task(pool.certain_block(path, number, 160 * BLOCK, 4)) for number in range(0, 160, 4)]
+    await asyncio.sleep(0.001)
+    assert [len(lengths) for _, lengths in fs.runs] == [4] * 8 + [1] * 24, "at the same time, as far as reads_max goes"
+    assert pool.reading_bytes == 56 * BLOCK
+    await asyncio.gather(*waits)
+    assert [len(lengths) for _, lengths in fs.runs[32:]] == [1] * 8
+    pool.forget(path)
+    await asyncio.gather(*(pool.certain_block(path, number, 160 * BLOCK, 4) for number in range(0, 160, 4)))
+    assert len(fs.runs[40][1]) > 1, "once these are over"
 
 
 async def test_reads_in_flight_are_bounded() -> None:
