@@ -296,7 +296,9 @@ class LogReader:
                 if not walk.is_loaded:
                     await walk.load()
                 end = walk.end
-        self._streams.put((extent.name, end), min(2 * walk.run, self.pool.config.run_blocks) if is_next else 1)
+        next_run = min(2 * walk.run, self.pool.config.run_blocks) if is_next else 1
+        # A second reader at the same place, which finds the stream taken, does not begin it again.
+        self._streams.put((extent.name, end), max(next_run, self._streams.peek((extent.name, end)) or 1))
         if is_next:
             number = -(-end // self.pool.config.block_bytes)
             self.pool.read_ahead(self.path.log(extent.name), number, walk.facts.known_position, walk.run)

@@ -162,6 +162,18 @@ async def test_a_reader_that_goes_on_gets_more_blocks_by_each_read() -> None:
     assert fs.runs[-1][1][-1] == len(b"".join(content)) % BLOCK, "the last block as far as it goes"
 
 
+async def test_readers_that_go_on_side_by_side_get_as_much_as_one() -> None:
+    """Several groups read one backlog, at the same pace."""
+    fs = PartsFileSystem()
+    content = batches(0, 200)
+    await put(fs, S(0, 1, 0), content, idx=True)
+    await put(fs, S(200, 1, 1), [])
+    log = reader(fs)
+    await asyncio.gather(*(sequential(log, 200) for _ in range(3)))
+    assert [len(lengths) for _, lengths in fs.runs][:5] == [1, 1, 2, 4, 4]
+    assert sum(sum(lengths) for _, lengths in fs.runs) == len(b"".join(content)), "each byte once"
+
+
 async def test_a_reader_that_jumps_gets_one_block_at_a_time() -> None:
     fs = PartsFileSystem()
     await put(fs, S(0, 1, 0), batches(0, 200), idx=True)
