@@ -218,20 +218,37 @@ class HdfsFileSystem:
         """Return the result of ``read`` by the locations that are kept; if these fail, by those of the NameNode."""
         full = self._address.full_path(path)
         known = self._known_files.get(full, position + length, asyncio.get_running_loop().time())
+        short: tuple[KnownFile, T] | None = None
         if known is not None:
             try:
                 result = await read(known)
-                if known.open_block is None or size_of(result) == length:
-                    return result
-                self._known_files.forget(full)  # the file may have got another block
             except StorageError:  # blocks may have moved: their locations are requested below
                 self._known_files.forget(full)
-        return await _again_if_refused(lambda: self._read_now(full, position, length, read))
+            else:
+                if known.open_block is None or size_of(result) == length:
+                    return result
+                self._known_files.forget(full)
+                short = known, result
+        return await _again_if_refused(lambda: self._read_now(full, position, length, read, short))
 
-    async def _read_now(self, full: str, position: int, length: int, read: Callable[[KnownFile], Awaitable[T]]) -> T:
-        """Read by the block locations that the NameNode has now, and keep them for a large file."""
+    async def _read_now(
+        self,
+        full: str,
+        position: int,
+        length: int,
+        read: Callable[[KnownFile], Awaitable[T]],
+        short: tuple[KnownFile, T] | None,
+    ) -> T:
+        """Read by the block locations that the NameNode has now, and keep them for a large file.
+
+        ``short`` has less than was wanted of an open file, and the locations by which it was read: it is the result
+        unless the file was closed, or got another block.
+        """
         now = asyncio.get_running_loop().time
         file = KnownFile(await self._client.namenode.block_locations(full, position, length))
+        if short is not None and file.has_open_block_of(short[0]):
+            self._known_files.remember(full, short[0], now())
+            return short[1]
         if self._known_files.is_worth_it(file.locations):
             everything = await self._client.namenode.block_locations(full)
             if self._known_files.is_worth_it(everything):

@@ -2,8 +2,8 @@
 
 That is worthwhile, and safe, for files whose bytes no longer change: large ones.  Of an open file, which has one block,
 the lengths that its datanodes have shown are kept, too: what they have shown once needs no call of a datanode either.
-The locations are dropped after ``reader_ttl_s``, when a read fails or gets less than it wants, and by any call that may
-change the file.
+The locations are dropped after ``reader_ttl_s``, when a read fails, and by any call that may change the file.  When a
+read of an open file gets less than it wants, the NameNode is asked whether the file still ends with that block.
 """
 
 from __future__ import annotations
@@ -29,6 +29,13 @@ class KnownFile:
         if locations.under_construction and locations.HasField("last_block") and not locations.last_block_complete:
             return locations.last_block
         return None
+
+    def has_open_block_of(self, other: KnownFile) -> bool:
+        """Return whether the same block is being written in both, by the same writer."""
+        mine, others = self.open_block, other.open_block
+        if mine is None or others is None:
+            return False
+        return (mine.block.id, mine.block.generation) == (others.block.id, others.block.generation)
 
 
 @dataclass(frozen=True, slots=True)
