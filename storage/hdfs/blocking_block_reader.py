@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from bmq.storage.fresh_memory import cut
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.checksums import crc_function
-from bmq.storage.hdfs.data_connections import DataConnections
+from bmq.storage.hdfs.data_connections import WAITS, DataConnections
 from bmq.storage.hdfs.data_transfer import (
     OP_READ_BLOCK,
     STATUS_CHECKSUM_OK,
@@ -180,6 +180,8 @@ class BulkRead:
     def _read_packets(self, connection: socket.socket, info: pb.BlockOpResponse.ReadInfo) -> None:
         chunk_bytes, due = info.checksum.chunk_bytes, info.chunk_offset
         crcs_of = crc_function(info.checksum)
+        if due > self._wanted.offset:
+            raise WireError(f"bytes from {due} on, {self._wanted.offset} wanted")
         head = memoryview(bytearray(_HEAD_BYTES))
         _receive(connection, [head])
         while (packet := _parse_head(head)).size:
@@ -282,13 +284,18 @@ def _receive(connection: socket.socket, places: list[memoryview]) -> None:
 
     Raises ConnectionError if the datanode closes the connection, TimeoutError if it sends nothing in time.
     """
+    waits = 0
     while places:
         try:
             got = connection.recvmsg_into(places, 0, socket.MSG_WAITALL)[0]
         except BlockingIOError as error:
-            raise TimeoutError("no packet in time") from error
+            waits += 1
+            if waits == WAITS:
+                raise TimeoutError("no packet in time") from error
+            continue
         if not got:
             raise ConnectionResetError("the datanode closed the connection")
+        waits = 0
         places = _rest(places, got)
 
 

@@ -17,6 +17,9 @@ KEPT_S = 3.0
 """Idle connections are used again within this time: below the datanodes' 4 s (dfs.client.socketcache.expiryMsec)."""
 KEPT_MAX = 16
 """Idle connections of one process: as many as threads that read (dfs.client.socketcache.capacity)."""
+WAITS = 4
+"""Receives without a byte, one after another, until a datanode is late.  One that has got a part of its bytes returns
+that only after its wait, which does not count: with a single one a stall within a read would take twice the time."""
 _TIMEVAL = struct.Struct("@ll")
 
 Address = tuple[str, int]
@@ -46,16 +49,15 @@ class DataConnections:
         return None
 
     def connect(self, address: Address, step_s: float) -> socket.socket:
-        """Connect; ``step_s`` is the longest wait for more bytes.  Raises OSError."""
+        """Connect; ``step_s`` is the longest wait for more bytes, in ``WAITS`` receives.  Raises OSError."""
         connection = socket.create_connection(address, timeout=step_s)
         try:
             # With a time-out of Python's the socket would not wait for all of the requested bytes.
             connection.settimeout(None)
             # A request follows the last read's status, and would wait for its acknowledgement: 40 ms.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            patience = _TIMEVAL.pack(int(step_s), int(step_s % 1 * 1e6))
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(step_s / WAITS))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(step_s))
         except BaseException:
             connection.close()
             raise
@@ -83,6 +85,10 @@ class DataConnections:
     def _drop_old(self) -> None:
         while self._idle and time.monotonic() - self._idle[0][2] > KEPT_S:
             self._idle.pop(0)[1].close()
+
+
+def _timeval(seconds: float) -> bytes:
+    return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
 
 
 def _is_readable(connection: socket.socket) -> bool:

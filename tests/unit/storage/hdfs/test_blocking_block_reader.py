@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import socket
+import struct
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +15,10 @@ from typing import Any, BinaryIO
 import pytest
 
 from bmq.storage.hdfs import block_reader as block
+from bmq.storage.hdfs import blocking_block_reader as blocking
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.blocking_block_reader import BlockRange, BulkRead, ReadRefused, WrongChecksum
-from bmq.storage.hdfs.data_connections import DataConnections
+from bmq.storage.hdfs.data_connections import WAITS, DataConnections
 from bmq.storage.hdfs.data_transfer import (
     CHECKSUM_CRC32C,
     WireError,
@@ -211,6 +213,16 @@ def test_a_missing_packet_is_an_error() -> None:
         reading(address, 0, memoryview(bytearray(40_000))).run()
 
 
+def test_bytes_that_begin_behind_those_wanted_are_an_error() -> None:
+    """The memory before them would be taken for the block's."""
+
+    def answer(send: Send) -> None:
+        send(accepted(1024) + b"".join(packets(1024, 20_000)))
+
+    with datanode(answer) as address, pytest.raises(WireError, match="from 1024 on, 300 wanted"):
+        reading(address, 300, memoryview(bytearray(20_000))).run()
+
+
 @pytest.mark.parametrize("sizes", [(PACKET, CHUNK), (CHUNK, PACKET), (2 * CHUNK, CHUNK, CHUNK)])
 def test_packets_of_other_sizes_than_the_first_are_received_one_by_one(sizes: Sequence[int]) -> None:
     """BlockSender's are of one size but for the last.  Received as if they were, these lie in wrong places."""
@@ -287,6 +299,35 @@ def test_a_datanode_that_sends_nothing_times_out() -> None:
     """Accept the connection and send nothing, as a datanode whose process is stopped does."""
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError):
         reading(silent.getsockname(), 0, memoryview(bytearray(10)), step_s=0.05).run()
+
+
+class Stalling:
+    """A connection that receives so many bytes by each call; None: a wait passes without any."""
+
+    def __init__(self, *receives: int | None) -> None:
+        self.left = list(receives)
+
+    def recvmsg_into(self, places: Sequence[memoryview], *_: int) -> tuple[int]:
+        got = self.left.pop(0)
+        if got is None:
+            raise BlockingIOError
+        return (min(got, sum(map(len, places))),)
+
+
+def test_a_datanode_is_late_after_its_time_also_where_a_part_came_before() -> None:
+    places = [memoryview(bytearray(100))]
+    good: Any = Stalling(*[None] * (WAITS - 1), 10, *[None] * (WAITS - 1), 90)
+    blocking._receive(good, places)
+    assert good.left == []
+    stalled: Any = Stalling(10, *[None] * WAITS, 90)
+    with pytest.raises(TimeoutError):
+        blocking._receive(stalled, places)
+    assert stalled.left == [90]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connections = DataConnections()
+        with connections.connect(listener.getsockname(), 4.0) as connection:
+            wait = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.calcsize("@ll"))
+        assert struct.unpack("@ll", wait) == (1, 0), "a fourth of the time"
 
 
 def test_another_thread_stops_a_read_that_waits_for_bytes() -> None:
