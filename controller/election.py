@@ -9,6 +9,9 @@ from acting; either is sufficient for the actions that it guards:
   That is counted from before the last successful renewal, less a margin, on a clock that goes on while the machine is
   suspended.
 
+A candidate that finds the leader's process ended removes the key, instead of waiting for the end of its lease.  Should
+the leader live after all (a firewall refuses connections to it), the first guard stops it at once, its view soon after.
+
 A store that does not answer does not end the leadership: the leader does nothing meanwhile, and goes on when its lease
 is renewed.  The lease is then the same one and never ended, so no other process led.
 """
@@ -28,7 +31,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
 from bmq.meta.cluster.keys import controller_key
 from bmq.meta.cluster.view import ViewChange
-from bmq.meta.kv import Compare, KeyValue, KvError, LeaseNotFound, Put
+from bmq.meta.kv import Compare, Delete, KeyValue, KvError, LeaseNotFound, Put
 
 _log = logging.getLogger(__name__)
 
@@ -163,6 +166,16 @@ class Election:
                 return None
             revision = found.revision  # written by an earlier try whose response was lost
         return Leadership(self._key, revision, lease, before + self._ttl_s - self._margin_s, self._clock)
+
+    async def vacate(self, revision: int) -> None:
+        """Remove the key of a leader whose process has ended, if it is still that of this revision.
+
+        If the store does not answer, the key goes with its lease.
+        """
+        try:
+            await self._kv.commit([Compare(self._key, revision)], [Delete(self._key)])
+        except KvError as error:
+            _log.info("could not remove the key of a leader that has ended; it expires", extra=fields(error=error))
 
     async def keep(self, leadership: Leadership) -> None:
         """Renew the lease three times per ttl; once, where it lasts as long as this process.

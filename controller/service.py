@@ -20,14 +20,19 @@ from bmq.controller.store_upkeep import MakeUpkeep, StoreUpkeep
 from bmq.controller.term import Term
 from bmq.controller.topics.deletion import TopicCleaner
 from bmq.controller.topics.topics import TopicAdmin
+from bmq.core.aio.lru import LruCache
 from bmq.core.aio.subscribers import no_op
-from bmq.core.aio.tasks import cancel_and_wait
+from bmq.core.aio.tasks import OwnedTasks, cancel_and_wait
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import RequestError
 from bmq.core.logging.fields import fields
+from bmq.core.rpc.peers import Evidence
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, TopicChange
+from bmq.meta.cluster.keys import controller_key
 from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.member import Member
+from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue, KvError
 
 _log = logging.getLogger(__name__)
@@ -40,6 +45,8 @@ STAND_BACK_S = 10.0
 It is longer than another that is cut off, too, takes to notice that and to become the last resort: the two would
 otherwise resign in turn for ever.
 """
+VACATED_MAX = 64
+"""Leaders found ended that are remembered: each is removed once only, since one that leads again was not."""
 AGAIN_S = 1.0
 """Pause before a process whose term has ended stands for election again, so that another may be first."""
 
@@ -87,7 +94,9 @@ class Controller:
         self._is_store_there = True
         self._store_back_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
-        self._forget: Callable[[], None] = no_op
+        self._looking = OwnedTasks()
+        self._vacated: LruCache[str, None] = LruCache(VACATED_MAX)
+        self._forgets: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         return f"<Controller of {self._view.own} {self.term!r}>"
@@ -95,14 +104,20 @@ class Controller:
     async def start(self) -> None:
         """Begin to stand for election."""
         self._catalog.subscribe(self._topic_changed)
-        self._forget = self._client.subscribe_broken(self._connection_broken)
+        self._forgets = [
+            self._client.subscribe_broken(self._connection_broken),
+            self._view.subscribe(self._view_changed),
+        ]
+        self._keep_leader()
         self._task = asyncio.create_task(self._run(), name="controller")
         self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
         """Stop, and resign if this process leads.  A failure that has stopped it before is not raised again."""
-        forget, self._forget = self._forget, no_op
-        forget()
+        forgets, self._forgets = self._forgets, []
+        for forget in forgets:
+            forget()
+        await self._looking.close()
         await cancel_and_wait(self._task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -223,5 +238,32 @@ class Controller:
             self.term.topic_changed(change)
 
     def _connection_broken(self, incarnation: str, why: str) -> None:
+        leader = self._view.controller
         if self.term is not None:
             self.term.queue.put(ConnectionBroken(incarnation))
+        elif leader is not None and leader.incarnation == incarnation and not len(self._looking):
+            self._looking.start(self._look_at_leader(leader), f"look at {incarnation}")
+
+    # --------------------------------------------------------------------------------------------- another's leadership
+
+    def _view_changed(self, change: ViewChange) -> None:
+        if change.is_controller:
+            self._keep_leader()
+
+    def _keep_leader(self) -> None:
+        """Keep a connection to the leader, so that its end is noticed before that of its lease."""
+        leader = self._view.controller
+        if leader is not None and leader.incarnation != self._view.own:
+            self._client.keep(leader)
+
+    async def _look_at_leader(self, leader: Member) -> None:
+        """Make room for another leader if this one's host refuses connections: its process has ended.
+
+        A silent leader keeps its key until its lease ends: silence may be this process's own fault.
+        """
+        revision = self._view.revision_of(controller_key(self._config.cluster))
+        evidence = await self._client.probe(leader, self._patience.seconds(self._clock.monotonic()))
+        if evidence in (Evidence.REFUSED, Evidence.REPLACED) and leader.incarnation not in self._vacated:
+            self._vacated.put(leader.incarnation, None)
+            _log.info("the leader's process has ended: another one is to lead", extra=fields(member=leader.incarnation))
+            await self._election.vacate(revision)

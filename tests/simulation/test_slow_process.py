@@ -1,4 +1,7 @@
-"""A process that stands still: found soon if it stays so, and not taken for dead again and again if it is only slow."""
+"""A process that stands still: found soon if it stays so, and not taken for dead again and again if it is only slow.
+
+And a leader that is killed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 
 import pytest
 
+from bmq.controller.election import TTL_S
 from bmq.controller.failures import NO_ANSWER
 from bmq.controller.heartbeats import BEAT_S, SUSPECT_S
 from bmq.controller.patience import LEAST_S
@@ -75,3 +79,13 @@ async def test_a_process_that_stands_still_for_two_seconds_now_and_then_loses_it
             await asyncio.sleep(5)
         assert term_of(one) is first
         assert first.failures.declared_dead[NO_ANSWER] == 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_a_leader_that_is_killed_is_followed_before_its_lease_ends(seed: int) -> None:
+    async with history(seed) as one:
+        await one.until(lambda: bool(leader(one)), 30, "a controller leads")
+        await asyncio.sleep(5)
+        first = leader(one)
+        one.place(first).crash(5.0)
+        await one.until(lambda: leader(one) not in ("", first), TTL_S / 2, "another leads")

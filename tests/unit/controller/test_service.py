@@ -15,7 +15,7 @@ from bmq.controller.service import FOLLOWED_S
 from bmq.controller.share_rounds import ROOMY_ROUND_S, SHARE_ROUND_S
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.cluster.keys import controller_key, member_key
-from bmq.meta.cluster.member import Member
+from bmq.meta.cluster.member import CONTROLLER, Member
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue
 from tests.unit.controller.world import World, file_report, world
@@ -32,6 +32,54 @@ async def test_after_a_leaders_crash_another_leads_within_the_lease_and_moves_no
         await asyncio.sleep(10)
         assert len(w.writes) == before
         w.standbys.remove(first)
+
+
+@pytest.mark.leaves_tasks  # the leader that crashes
+async def test_a_leader_whose_host_refuses_connections_is_followed_before_its_lease_ends() -> None:
+    async with world("a", "b", "c", controllers=("c1", "c2")) as w:
+        first = w.led_by()
+        await w.join(first.name, roles=(CONTROLLER,))
+        second = next(each for each in w.standbys if each is not first)
+        await second.view.wait_revision(w.store.revision)
+        lost = w.members.broken[w.standbys.index(second)]
+        first.kv.crash()
+        w.standbys.remove(first)  # dead: what it believes does not count
+        await w.kill(first.name)
+        lost(first.name, "reset")
+        assert await w.until(lambda: w.leader is second) < 0.5
+        await w.until(lambda: not w.is_member(first.name))
+
+
+async def test_a_leader_that_is_silent_leads_until_its_lease_ends() -> None:
+    async with world("a", "b", "c", controllers=("c1", "c2")) as w:
+        first = w.led_by()
+        await w.join(first.name, roles=(CONTROLLER,))
+        second = next(each for each in w.standbys if each is not first)
+        await second.view.wait_revision(w.store.revision)
+        w.members.silent.add(first.name)
+        for _ in range(5):
+            w.members.broken[w.standbys.index(second)](first.name, "silent")
+            await asyncio.sleep(1)
+        assert w.led_by() is first
+
+
+async def test_a_leader_to_which_connections_are_refused_and_that_lives_is_removed_once() -> None:
+    async with world("a", "b", "c", controllers=("c1", "c2")) as w:
+        first = w.led_by()
+        await w.join(first.name, roles=(CONTROLLER,))
+        second = next(each for each in w.standbys if each is not first)
+        await second.view.wait_revision(w.store.revision)
+        w.members.cut_off[second.name] = {first.name}
+        w.members.ended.add(first.name)
+        w.members.broken[w.standbys.index(second)](first.name, "refused")
+        await w.until(lambda: w.leader is second)
+        await second.controller.close()
+        await w.until(lambda: w.leader is first)
+        await second.controller.start()
+        for _ in range(5):
+            w.members.broken[-1](first.name, "refused")
+            await asyncio.sleep(1)
+        assert w.led_by() is first
 
 
 async def test_a_leader_that_closes_is_followed_at_once() -> None:

@@ -73,7 +73,7 @@ class FakeMembers:
         self.patience.append(patience_s)
         await asyncio.sleep(0.05)
         if controller in self.isolated or name in self.cut_off.get(controller, ()):
-            return Evidence.SILENCE
+            return Evidence.REFUSED if name in self.ended else Evidence.SILENCE
         if name in self.silent:
             return Evidence.REFUSED if name in self.ended else Evidence.SILENCE
         return Evidence.LIFE
