@@ -281,3 +281,32 @@ async def test_first_failure_is_kept_and_cancellation_is_clean(hdfs: HdfsCluster
             file.abort()
             assert await fs.fence(file.lease) == 1000
             assert await fs.read(f"/f{turn}", 0, 2000) == b"x" * 1000
+
+
+async def test_kept_locations_show_the_file_of_the_name_after_a_fence_and_a_rename(
+    hdfs: HdfsCluster, hdfs_root: str
+) -> None:
+    """Fence an open file that a reader knows, while the datanode that it reads from is silent; use the name again."""
+    async with opened(hdfs_root) as writer, opened(hdfs_root) as fs, opened(hdfs_root) as other:
+        data = os.urandom((6 << 20) + 777)
+        file = await writer.create("/f", CreateOptions(chunk_bytes=4096, replication=3))
+        full = fs._address.full_path("/f")
+        file.write(data)
+        await file.flush()
+        assert b"".join(await read_parts(fs, "/f", 0, [1 << 20] * 4)) == data[: 4 << 20]
+        known = fs._known_files.get(full, 1, asyncio.get_running_loop().time())
+        assert known is not None
+        (first,) = known.shown
+        hdfs.stop_datanode(hdfs.datanode_of(first))
+        try:
+            length = await other.fence(file.lease)
+        finally:
+            hdfs.resume_datanode(hdfs.datanode_of(first))
+        assert length == len(data)
+        assert b"".join(await read_parts(fs, "/f", 4 << 20, [1 << 20] * 4)) == data[4 << 20 :]
+        assert await fs.read("/f", 0, 16 << 20) == data
+        await fs.rename("/f", "/g")
+        assert await fs.read("/g", 6 << 20, 1 << 20) == data[6 << 20 :]
+        again = os.urandom(3 << 20)
+        await write_once(other, "/f", again, CreateOptions())
+        assert b"".join(await read_parts(fs, "/f", 0, [1 << 20] * 4)) == again
