@@ -125,7 +125,13 @@ def _profiled(deployment: Deployment, case: str, plan: Plan, folder: Path, out: 
         after = process.cpu_times()
     finally:
         profiler.send_signal(signal.SIGINT)  # upon which it writes its file
-        profiler.wait(END_TIMEOUT_S)
+        try:
+            profiler.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            profiler.kill()
+            raise
+    if not raw.exists():
+        raise RuntimeError(f"{PY_SPY.name} wrote nothing: tracing a process needs root, or kernel.yama.ptrace_scope=0")
     stacks = above(parse_folded(raw.read_text().splitlines(), without=f"{REPOSITORY}/"), "run")
     stacks = pruned(stacks, KEPT_SHARE)
     (out / f"{case}.folded").write_text(folded(stacks))

@@ -190,8 +190,7 @@ class Node:
         self._relay: Relay | None = None
         self._serve_inside()
         self._lookouts = self._make_lookouts() if PROXY in config.roles else ()
-        # Subscribed after the proxies, so that these are up to date when it is called; and last, since a node that
-        # could not be wired must not be called: the view would stop, and its error would hide the first.
+        # After the proxies, so that these are up to date; and last: a node that could not be wired must not be called.
         self.view.subscribe(lambda change: self._send_away() if change.members else None)
 
     # ---------------------------------------------------------------------------------------------------------- life

@@ -174,7 +174,7 @@ async def test_a_damaged_replica_is_read_around_by_reads_of_several_parts(hdfs: 
 async def test_an_open_file_is_read_on_through_the_loss_of_the_datanode_it_is_read_from(
     hdfs: HdfsCluster, hdfs_root: str
 ) -> None:
-    """By the kept locations: as it grows, as its datanodes go one by one, and once another process has fenced it."""
+    """Read by the kept locations: as it grows, as its datanodes go one by one, and after another process's fence."""
 
     async with opened(hdfs_root) as writer, opened(hdfs_root) as fs, opened(hdfs_root) as other:
         data = os.urandom(12 << 20)

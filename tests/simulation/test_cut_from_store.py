@@ -77,7 +77,7 @@ class Story:
         return self.throughs[-1]
 
     def cut(self, *hosts: str) -> None:
-        """From the store; everybody else reaches them."""
+        """Cut hosts off from the store; everybody else reaches them."""
         for host in hosts:
             self.place(host).cut_store(True)
 

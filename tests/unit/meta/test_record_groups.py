@@ -63,7 +63,7 @@ async def test_a_call_alone_is_sent_as_it_is() -> None:
 
 @pytest.mark.parametrize("exist", [0, 1, 199, 200])
 async def test_reads_of_one_turn_share_calls(exist: int) -> None:
-    """None, some or all of the keys exist: a compare that fails shows them, one that holds shows that there is none."""
+    """Read keys of which none, some or all exist: a compare that fails shows them, one that holds that none is."""
     store = MemoryStore()
     if exist:
         await fill(store, KEYS[:exist])

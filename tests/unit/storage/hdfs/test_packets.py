@@ -42,7 +42,7 @@ class Replica:
 def test_packets_give_a_datanode_the_bytes_that_were_written(
     chunk_bytes: int, packet_bytes: int, old: bytes, writes: list[tuple[bytes, bool]]
 ) -> None:
-    """Whatever is written and whenever it is flushed, from the start or appended."""
+    """Send whatever is written, whenever it is flushed, from the start or appended."""
     replica = Replica(chunk_bytes, old)
     cutter = PacketCutter(chunk_bytes, packet_bytes, len(old))
     written = old
