@@ -15,6 +15,7 @@ from uuid import UUID
 from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import CloseConnection, Dispatch, Response
+from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.core.wire.fetch import FetchedPartition, FetchPartition
@@ -54,6 +55,7 @@ class _Console:
     is_closed = False
     client_id: str | None = None
     client_software = ("", "")
+    session = ANONYMOUS_SESSION
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
         return no_op  # it never disconnects

@@ -27,6 +27,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.net.frames import FrameReader
 from bmq.core.net.request import Buffer, CloseConnection, Dispatch, Outcome, PendingResponse, Response, outcome_of
 from bmq.core.net.request_budget import FRAME_BYTES, LEAST_RATE, STALL_S, STUCK_S, RequestBudget
+from bmq.core.security.session import ANONYMOUS_SESSION
 
 UNANSWERED_MAX = 256
 """Requests of a connection that are read and have no response yet; librdkafka would send a million."""
@@ -105,13 +106,14 @@ class ClientConnection(asyncio.BufferedProtocol):
                  "_is_begin_due", "_is_blocked", "_is_draining", "_is_gated", "_is_reading", "_is_write_due",
                  "_listener", "_on_close", "_out", "_out_releases", "_out_size", "_read_mark", "_read_since", "_seen",
                  "_since", "_started", "_transport", "_unsent", "_unsent_bytes", "_waiting", "client_id",
-                 "client_software", "host", "is_closed", "peer")  # fmt: skip
+                 "client_software", "host", "is_closed", "peer", "session")  # fmt: skip
 
     def __init__(self, listener: ConnectionOwner, dispatch: Dispatch | None = None) -> None:
         """``dispatch`` handles the connection's requests in place of the listener's own."""
         self._dispatch = dispatch or listener.dispatch
         self.client_id: str | None = None
         self.client_software = ("", "")
+        self.session = ANONYMOUS_SESSION
         self.host = self.peer = "unknown"
         self.is_closed = False
         self._listener = listener

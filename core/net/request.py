@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Protocol
 
+from bmq.core.security.session import Session
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -29,6 +31,8 @@ class Client(Protocol):
     def is_closed(self) -> bool:
         """True once the client has gone: work that it waits for may be dropped."""
 
+    session: Session
+    """Who the client is, as far as its listener asks."""
     client_software: tuple[str, str]
     """Name and version from ApiVersions; empty texts if it had none."""
     client_id: str | None

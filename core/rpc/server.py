@@ -36,6 +36,7 @@ from bmq.core.rpc.messages.member import (
 )
 from bmq.core.rpc.peer import PeerLost
 from bmq.core.rpc.peers import PROTOCOL
+from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.core.wire.primitives import CUT_SHORT, read_nullable_string, skip_tags
 
 _FIXED = struct.Struct(">hhi")
@@ -252,6 +253,7 @@ class _Here:
     peer = host = "this process"
     is_closed = False
     client_software = ("", "")
+    session = ANONYMOUS_SESSION
     client_id: str | None = None
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Set
 
 from bmq.core.aio.subscribers import Subscribers
 from bmq.core.model import PartitionKey
+from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.meta.catalog import Topic, TopicChange
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
@@ -19,6 +20,7 @@ class FakeClient:
     host = "10.0.0.1"
     client_id: str | None = None
     client_software = ("", "")
+    session = ANONYMOUS_SESSION
 
     def __init__(self) -> None:
         self.is_closed = False

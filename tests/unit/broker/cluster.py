@@ -33,6 +33,7 @@ from bmq.core.rpc.message import InternalRequest, R, leading_error
 from bmq.core.rpc.messages.member import HelloRequest, HelloResponse
 from bmq.core.rpc.peers import PROTOCOL, PeerLost
 from bmq.core.rpc.server import InternalEndpoint
+from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.member import Member
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
@@ -76,6 +77,7 @@ class Caller:
     is_closed = False
     client_id: str | None = None
     client_software = ("", "")
+    session = ANONYMOUS_SESSION
 
     def __init__(self, node: Node, name: str = "test") -> None:
         self._node = node

@@ -34,6 +34,7 @@ from bmq.core.rpc.messages.coordinator import ForwardRequest
 from bmq.core.rpc.messages.member import HelloRequest, HelloResponse
 from bmq.core.rpc.peers import PROTOCOL, ConnectionKind, PeerLost, Peers
 from bmq.core.rpc.server import InternalEndpoint
+from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.core.wire import messages as m
 from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch, parse_fetch
 from bmq.core.wire.header import parse_header
@@ -123,6 +124,7 @@ class Link:
     is_closed = False
     client_id: str | None = None
     client_software = ("", "")
+    session = ANONYMOUS_SESSION
 
     def __init__(self, network: Network, incarnation: str) -> None:
         self.incarnation = incarnation

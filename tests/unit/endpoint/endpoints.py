@@ -12,6 +12,7 @@ from kafka.protocol.metadata import ApiVersionsRequest as RawApiVersions
 from bmq.core.clock import LoopClock
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.request import Request, Response
+from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import HeartbeatResponse
 from bmq.endpoint import api_versions
@@ -27,6 +28,7 @@ class Asker:
     peer, host, is_closed = "10.0.0.1:5", "10.0.0.1", False
     client_id: str | None = None
     client_software = ("", "")
+    session = ANONYMOUS_SESSION
 
     def on_close(self, call: Any) -> Any:
         return lambda: None

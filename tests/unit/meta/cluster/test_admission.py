@@ -19,6 +19,7 @@ from bmq.core.rpc.messages.broker import ShardOpenRequest
 from bmq.core.rpc.messages.member import HelloRequest, HelloResponse, PingRequest, Unregistered
 from bmq.core.rpc.peers import PROTOCOL
 from bmq.core.rpc.server import InternalCall, InternalEndpoint
+from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.cluster.admission import MemberAdmission, ShardOwnership
 from bmq.meta.cluster.assignment import encode_shards
@@ -61,6 +62,7 @@ class World:
 
 class Connection:
     peer, host, is_closed, client_software = "10.0.0.9:1", "10.0.0.9", False, ("", "")
+    session = ANONYMOUS_SESSION
     client_id: str | None = None
 
     def __init__(self, world: World) -> None:

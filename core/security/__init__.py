@@ -1,0 +1,1 @@
+"""Principals of clients, sessions of connections, and what authentication is made of."""

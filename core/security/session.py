@@ -1,0 +1,32 @@
+"""The session of a client's connection: who it is, how that was shown, and by which listener it came.
+
+A connection has one session at a time.  It is replaced, never changed, when the client authenticates, and again when it
+re-authenticates (KIP-368): a request keeps the session that it began with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bmq.core.security.principal import ANONYMOUS, Principal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Facts about the client of a connection."""
+
+    principal: Principal = ANONYMOUS
+    listener: str = ""
+    """Name of the listener; "" for requests that this process sends to itself."""
+    protocol: str = "PLAINTEXT"
+    """Security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+    mechanism: str = ""
+    """SASL mechanism by which the client authenticated; "" without SASL."""
+    expires_at: float | None = None
+    """Time, on the loop's clock in seconds, after which the client must have re-authenticated; None: never."""
+    by_token: bool = False
+    """True if the client authenticated with a delegation token: it may then neither make nor describe tokens."""
+
+
+ANONYMOUS_SESSION = Session()
+"""The session of connections whose listener says nothing else: internal ports, and requests to oneself."""
