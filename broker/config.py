@@ -62,6 +62,9 @@ class BrokerConfig:
     first_block_bytes: int = 16 << 20
     """The block size for a partition whose last segment was shorter than half of this: thousands of quiet partitions
     then reserve an eighth of the room, and a busy one begins with one short segment."""
+    small_block_bytes: int = 4 << 20
+    """The smallest block of a segment, where storage has no room for a larger one beside those that are open.  The
+    partition's next segment then comes sooner; without it partitions would take turns (broker.files.block_ceiling)."""
     checkpoint_bytes: int = 4 << 20
     """Bytes flushed between checkpoints: a takeover reads and checks as many, in about 10 ms."""
     checkpoint_ms: int = 1000
@@ -136,6 +139,8 @@ class BrokerConfig:
             raise ValueError(f"handover_wait_ms={self.handover_wait_ms} is negative")
         if self.block_bytes < 1 << 20:
             raise ValueError(f"block_bytes={self.block_bytes} is under 1 MB, HDFS's usual smallest block")
+        if self.small_block_bytes < 1 << 20:
+            raise ValueError(f"small_block_bytes={self.small_block_bytes} is under 1 MB, HDFS's usual smallest block")
         if self.first_block_bytes < 1 << 20:
             raise ValueError(f"first_block_bytes={self.first_block_bytes} is under 1 MB, HDFS's usual smallest block")
 

@@ -119,10 +119,14 @@ class CheckpointWritten:
 
 @dataclass(frozen=True, slots=True)
 class SpareReady:
-    """A spare that was created, on ``copies`` datanodes; 1 where storage has none, as a local folder."""
+    """A spare that was created, on ``copies`` datanodes; 1 where storage has none, as a local folder.
+
+    ``block_bytes``: the block that it got, if that is smaller than what was asked for; 0 if it is not.
+    """
 
     entry: SegmentEntry
     copies: int = 1
+    block_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,13 +343,17 @@ class WriteCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CreateSpare:
-    """Creation of a spare on ``copies`` datanodes at least. -> SpareReady or SpareFailed."""
+    """Creation of a spare on ``copies`` datanodes at least. -> SpareReady or SpareFailed.
+
+    Its block may be as small as ``least_bytes`` where storage has no room for ``block_bytes``; 0: it may not.
+    """
 
     epoch: int
     serial: int
     block_bytes: int
     chunk_bytes: int
     copies: int = 1
+    least_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

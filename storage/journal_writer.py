@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from bmq.core.aio.byte_budget import ByteBudget
@@ -54,10 +55,23 @@ def _block_bytes(roll_bytes: int) -> int:
     return max(_BLOCK_BYTES_MIN, 2 * -(-roll_bytes // megabyte) * megabyte)
 
 
+def _least_block_bytes(snapshot_bytes: int) -> int:
+    """Return the block size of a file where storage has no room for a larger one: for a snapshot, growth, a flush."""
+    megabyte = 1 << 20
+    return -(-(2 * snapshot_bytes + _FLUSH_BYTES_MAX) // megabyte) * megabyte
+
+
+class _NextFile(NamedTuple):
+    """A file that was created, and what its block holds."""
+
+    appender: Appender
+    block_bytes: int
+
+
 class _Opening(NamedTuple):
     """A next file that is being created.  ``is_fuller``: it is wanted only if it has more copies than the open one."""
 
-    task: asyncio.Task[Appender]
+    task: asyncio.Task[_NextFile]
     options: CreateOptions
     is_fuller: bool
 
@@ -69,9 +83,9 @@ async def _give_up(opening: _Opening) -> None:
     await asyncio.wait((opening.task,))
 
 
-def _abort_created(task: asyncio.Task[Appender]) -> None:
+def _abort_created(task: asyncio.Task[_NextFile]) -> None:
     if not task.cancelled() and task.exception() is None:
-        task.result().abort()
+        task.result().appender.abort()
 
 
 class _Queued(NamedTuple):
@@ -127,6 +141,7 @@ class JournalWriter:
         self._closing = False
         self._ended = False
         self._appender: Appender | None = None
+        self._block_bytes = 0  # of the open file
         self._opening: _Opening | None = None
         self._renewal: asyncio.Future[None] | None = None
         self._roll_at = 0.0  # no roll is tried before this time of the loop
@@ -275,7 +290,7 @@ class JournalWriter:
         loop.call_at(self._roll_at, self._wake.set)
 
     def _is_full(self, appender: Appender) -> bool:
-        return appender.position > max(self._roll_bytes, 4 * self._snapshot_bytes)
+        return appender.position > min(max(self._roll_bytes, 4 * self._snapshot_bytes), self._block_bytes // 2)
 
     async def _write_queue(self) -> None:
         if not self._queue:
@@ -359,10 +374,24 @@ class JournalWriter:
             chunk_bytes=512,
             all_copies=is_fuller or self._copies.waits_for_all(now),
         )
-        create = self._fs.create(layout.journal(self.incarnation, self._n), options)
+        create = self._create(layout.journal(self.incarnation, self._n), options)
         task = asyncio.get_running_loop().create_task(create, name="journal's next file")
         task.add_done_callback(lambda task: self._wake.set())
         return _Opening(task, options, is_fuller)
+
+    async def _create(self, path: str, options: CreateOptions) -> _NextFile:
+        """Create a file, with a smaller block if storage has no room for the usual one.  Raises StorageError.
+
+        A NameNode counts each block that was opened lately as large as the one that is asked for: with a thousand open
+        segments a journal's block would need a thousand times its size.
+        """
+        least = _least_block_bytes(self._snapshot_bytes)
+        try:
+            return _NextFile(await self._fs.create(path, options), options.block_bytes)
+        except OutOfSpace:
+            if least >= options.block_bytes:
+                raise
+        return _NextFile(await self._fs.create(path, replace(options, block_bytes=least)), least)
 
     async def _begin(self, opening: _Opening, old: Appender | None = None) -> bool:
         """Write a snapshot to the next file, and go on in it.  Returns False if that failed, or it is not wanted.
@@ -372,7 +401,7 @@ class JournalWriter:
         appender: Appender | None = None
         now = asyncio.get_running_loop().time()
         try:
-            appender = await opening.task
+            appender, block_bytes = await opening.task
             if opening.is_fuller and old is not None and len(old.nodes) >= max(1, len(appender.nodes)):
                 await self._drop(appender)
                 return False
@@ -396,7 +425,7 @@ class JournalWriter:
         except BaseException:
             await _give_up(opening)
             raise
-        self._appender = appender
+        self._appender, self._block_bytes = appender, block_bytes
         if not self._copies.begun(len(appender.nodes), opening.options):
             self._plan_fuller_file()
         self._wake.set()
@@ -458,7 +487,7 @@ class JournalWriter:
     async def _discard(self, opening: _Opening) -> None:
         """Delete the next file, which is not needed, once it was created."""
         with contextlib.suppress(StorageError):
-            await self._drop(await opening.task)
+            await self._drop((await opening.task).appender)
         self._opening = None
 
     async def _drop(self, appender: Appender) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from bmq.broker.config import BrokerConfig
+from bmq.broker.files.block_ceiling import BlockCeiling
 from bmq.broker.files.datanode_health import NodeHealth
 from bmq.broker.files.deferred_indexes import DeferredIndexes
 from bmq.broker.files.open_file_limit import OpenFileLimit
@@ -30,6 +31,7 @@ class FileContext:
     health: NodeHealth
     open_files: OpenFileLimit
     precreated: PrecreatedSegments
+    block_ceiling: BlockCeiling = field(default_factory=BlockCeiling)
     seals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEALS_AT_ONCE))
     """Bounds the partitions that seal their own broken segments at once."""
     deferred_indexes: DeferredIndexes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from bmq.broker import events as ev
 from bmq.broker.files.context import FileContext
@@ -38,27 +39,27 @@ class OpenFiles:
     def __getitem__(self, spare: str) -> Appender:
         return self._files[spare]
 
-    async def create(self, effect: ev.CreateSpare) -> Appender:
-        """Return an open file: the one that was made ahead, or a new one once a place is free.
+    async def create(self, effect: ev.CreateSpare) -> tuple[Appender, int]:
+        """Return an open file and its block's bytes: the one that was made ahead, or a new one once a place is free.
 
         Raises TooFewNodes if it is on fewer datanodes than the waiting batch needs copies, or StorageError.
         """
-        appender = await self._segments.take_first(effect)
+        appender, block_bytes = await self._segments.take_first(effect), effect.block_bytes
         if appender is None:
-            appender = await self._create(effect)
+            appender, block_bytes = await self._create(effect)
         copies = copies_of(appender)
         if copies < effect.copies:
             await self._drop(appender)
             raise TooFewNodes(f"{appender.lease.paths[0]}: {copies} of {effect.copies} nodes")
         self._files[appender.lease.paths[0]] = appender
-        return appender
+        return appender, block_bytes
 
-    async def _create(self, effect: ev.CreateSpare) -> Appender:
+    async def _create(self, effect: ev.CreateSpare) -> tuple[Appender, int]:
         open_files = self._shared.open_files
         since = await open_files.enter(self._waits_since)
         self._waits_since = None
         try:
-            appender = await self._segments.create(effect)
+            created = await self._create_in_its_place(effect)
         except OutOfSpace as error:
             self._waits_since = since
             open_files.refused(str(error))
@@ -67,7 +68,19 @@ class OpenFiles:
             open_files.failed()
             raise
         open_files.opened()
-        return appender
+        return created
+
+    async def _create_in_its_place(self, effect: ev.CreateSpare) -> tuple[Appender, int]:
+        """Create the file, with smaller and smaller blocks while storage has no room for a larger one."""
+        shared, least = self._shared, effect.least_bytes or effect.block_bytes
+        while True:
+            size = shared.block_ceiling.fit(effect.block_bytes, least, shared.now_ms())
+            try:
+                return await self._segments.create(replace(effect, block_bytes=size)), size
+            except OutOfSpace:
+                shared.block_ceiling.refused(size, shared.now_ms())
+                if size <= least:
+                    raise
 
     async def close(self, entry: SegmentEntry) -> None:
         """Close the segment's file, or abort it after ``close_timeout_ms``, or when this call is cancelled.

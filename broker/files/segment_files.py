@@ -71,8 +71,11 @@ class SegmentFiles:
 
         Does nothing unless a place for one more file is free (``broker.files.precreated``).
         """
-        effect = ev.CreateSpare(epoch, SERIAL, self._shared.config.block_bytes, chunk_for(FIRST_FLUSH_BYTES_MAX))
-        self._shared.precreated.make(self.path, effect, self.create)
+        shared, block_bytes = self._shared, self._shared.config.block_bytes
+        if shared.block_ceiling.fit(block_bytes, 0, shared.now_ms()) < block_bytes:
+            return  # storage has no room for a whole block, and a smaller one might have to be made again
+        effect = ev.CreateSpare(epoch, SERIAL, block_bytes, chunk_for(FIRST_FLUSH_BYTES_MAX))
+        shared.precreated.make(self.path, effect, self.create)
 
     async def take_first(self, effect: ev.CreateSpare) -> Appender | None:
         """Return the file that was made before the partition was claimed, with its place; None if there is none."""

@@ -252,7 +252,8 @@ class PartitionMachine:
         first_bytes = unsent[0].batch.size if unsent else 0
         usual = block_for(following.last_bytes, broker.first_block_bytes, broker.block_bytes, self.config.segment_bytes)
         copies = max(copies, unsent[0].copies) if unsent else copies
-        return following.create(self.epoch, max(usual, whole_mb(first_bytes)), first_bytes, copies)
+        least = max(broker.small_block_bytes, whole_mb(first_bytes))
+        return following.create(self.epoch, max(usual, whole_mb(first_bytes)), first_bytes, copies, least)
 
     def _register(self) -> list[Effect]:
         """Register the next segment: everything before its base is flushed (rules 3 and 5)."""

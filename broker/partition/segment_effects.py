@@ -21,7 +21,7 @@ async def create_spare(driver: PartitionDriver, effect: ev.CreateSpare) -> Event
     """Create an open file for the next segment."""
     shared = driver.shared
     try:
-        appender = await driver.files.create(effect)
+        appender, block_bytes = await driver.files.create(effect)
     except StorageError as error:
         is_short = isinstance(error, TooFewNodes)
         if is_short:
@@ -32,7 +32,7 @@ async def create_spare(driver: PartitionDriver, effect: ev.CreateSpare) -> Event
     shared.busy.add(driver)
     unnamed = SegmentName(-1, effect.epoch, -1)
     entry = SegmentEntry(name=unnamed, spare=lease.paths[0], holder=lease.holder, file_id=lease.file_id)
-    return ev.SpareReady(entry, copies_of(appender))
+    return ev.SpareReady(entry, copies_of(appender), block_bytes if block_bytes < effect.block_bytes else 0)
 
 
 async def drop_spare(driver: PartitionDriver, effect: ev.DropSpare) -> None:

@@ -93,16 +93,17 @@ class SegmentRoll:
         """The spare, if it is ready; else None."""
         return self._entry
 
-    def create(self, epoch: int, block_bytes: int, first_bytes: int, copies: int) -> Effect:
+    def create(self, epoch: int, block_bytes: int, first_bytes: int, copies: int, least_bytes: int = 0) -> Effect:
         """Return the effect that creates a spare.
 
         ``first_bytes``: size of the first batch that waits for it, 0 if none does. ``copies``: datanodes it must have
-        at least.
+        at least. ``least_bytes``: the smallest block that does where storage has no room for more; 0: no smaller one.
         """
         self.spare, self.block_bytes = Spare.CREATING, block_bytes
         self._serial += 1
         flush_bytes = self._flush_bytes or min(first_bytes, FIRST_FLUSH_BYTES_MAX)
-        return ev.CreateSpare(epoch, self._serial, block_bytes, chunk_for(flush_bytes), copies)
+        least_bytes = min(least_bytes, block_bytes)
+        return ev.CreateSpare(epoch, self._serial, block_bytes, chunk_for(flush_bytes), copies, least_bytes)
 
     def learn(self, segment: OpenSegment) -> None:
         """Note the size of ``segment`` and of its flushes, for the block and the chunks of the next one."""
@@ -110,10 +111,11 @@ class SegmentRoll:
         if segment.flushes:
             self._flush_bytes = segment.position // segment.flushes
 
-    def ready(self, entry: SegmentEntry, copies: int) -> None:
-        """Note the spare that was created, on ``copies`` datanodes."""
+    def ready(self, entry: SegmentEntry, copies: int, block_bytes: int = 0) -> None:
+        """Note the spare that was created, on ``copies`` datanodes; ``block_bytes`` if its block is smaller, else 0."""
         assert self.spare is Spare.CREATING
         self.spare, self._entry, self.copies = Spare.READY, entry, copies
+        self.block_bytes = block_bytes or self.block_bytes
 
     def failed(self) -> None:
         """Note that the spare could not be created."""

@@ -558,11 +558,15 @@ class FullFileSystem(MemoryFileSystem):
     def __init__(self, storage: MemoryStorage) -> None:
         super().__init__(storage, BROKER)
         self.asked: list[tuple[float, bool]] = []
+        """Each file that was asked for, once, though first with the usual block and then with a smaller one."""
+        self.last = ""
         self.is_always_full = False  # also for fewer copies
 
     async def create(self, path: str, options: CreateOptions = CreateOptions()) -> MemoryAppender:  # noqa: B008
         now = asyncio.get_running_loop().time()
-        self.asked.append((now, options.all_copies))
+        if path != self.last:
+            self.asked.append((now, options.all_copies))
+        self.last = path
         if self.is_always_full or (self.is_full and options.all_copies):
             raise OutOfSpace(f"{path}: 1 of 3 datanodes take a block")
         return await super().create(path, replace(options, replication=1) if self.is_full else options)
@@ -689,6 +693,38 @@ async def test_a_full_journal_goes_on_in_its_file_while_the_next_one_waits_for_r
         assert fewer
         assert fewer[0] >= 5.0
         assert (await world.read())[key()].end_offset == 59
+
+
+async def test_a_journal_has_a_smaller_block_where_storage_has_no_room_for_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody is asked to make room for it: it is open at once.  It is rolled when half of that block is full."""
+    monkeypatch.setattr("bmq.storage.journal_writer._FLUSH_BYTES_MAX", 4096)
+    told: list[str] = []
+    world = JournalWorld()
+    world.journal = JournalWriter(world.fs, BROKER, world._snapshot, no_room=told.append)
+    create, blocks = world.fs.create, []
+
+    async def small(path: str, options: CreateOptions) -> MemoryAppender:
+        if options.block_bytes > 1 << 20:
+            raise OutOfSpace(f"{path}: no datanode has room")
+        blocks.append(options.block_bytes)
+        return await create(path, options)
+
+    world.fs.create = small  # type: ignore[assignment]
+    async with world.running():
+        await world.append(full(1))
+        assert asyncio.get_running_loop().time() < 0.1
+        first = world.journal._n
+        for number in range(2, 10_000):
+            await world.append(full(number))
+            if world.journal._n != first:
+                break
+        assert len(await world.data(first)) == pytest.approx(1 << 19, rel=0.05)
+        await world.append(full(20_000))
+        assert (await world.read())[key()].end_offset == 20_000
+    assert blocks == [1 << 20] * len(blocks)
+    assert told == []
 
 
 async def test_failed_attempts_to_roll_do_not_delete_the_open_file() -> None:

@@ -24,17 +24,24 @@ LOOK_S = BEAT_S * BEATS_A_LOOK
 
 
 class Crowded:
-    """Storage that has room for ``files_max`` open segments, spares among them; counts what it refused."""
+    """Storage that has room for ``files_max`` open segments, spares among them.
+
+    Counts the files that it refused, and its refusals: a file is asked for with a smaller block, too.
+    """
 
     def __init__(self, w: World, files_max: int) -> None:
         self._storage = w.storage
         self._plain = w.storage.create
         self.files_max = files_max
         self.is_counted = _is_segment
-        self.refused = 0
+        self.refusals: list[str] = []
         self.count = 0
         self.most = 0
         setattr(w.storage, "create", self.create)  # noqa: B010  (mypy: no plain assignment to a method)
+
+    @property
+    def refused(self) -> int:
+        return len(set(self.refusals))
 
     @property
     def open_files(self) -> int:
@@ -43,7 +50,7 @@ class Crowded:
     def create(self, path: str, holder: str, options: CreateOptions) -> Any:
         if self.is_counted(path):
             if self.open_files >= self.files_max:
-                self.refused += 1
+                self.refusals.append(path)
                 raise OutOfSpace(f"{path}: no datanode has room")
             self.count += 1
             self.most = max(self.most, self.open_files + 1)
@@ -207,6 +214,7 @@ async def test_full_storage_is_tried_about_once_a_second_and_reported_once() -> 
         await until(lambda: w.broker.waiting_for_place >= 49)
         await asyncio.sleep(60)
         assert crowded.refused <= 50 + 60, "those that were on their way when it filled up, then about one a second"
+        assert len(crowded.refusals) <= crowded.refused + 50, "once with its usual block, then all with the smallest"
         (report,) = [report for report in w.broker.reports if "no room for another file" in report]
         assert "add datanodes" in report
         crowded.files_max = 1000
