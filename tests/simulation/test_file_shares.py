@@ -18,6 +18,7 @@ from typing import Any, cast
 import pytest
 
 from bmq.broker import events as ev
+from bmq.broker.files.block_ceiling import BlockCeiling
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.open_segments import OpenFiles
 from bmq.controller.file_shares import FileShares, OpenFileReport
@@ -41,33 +42,36 @@ NAME = SegmentName(0, 1, 0)
 
 
 class Storage:
+    """``rooms`` is the sum of the blocks of open files."""
+
     def __init__(self, rooms: int) -> None:
         self.rooms = rooms
         self.taken = 0
 
-    async def create(self, path: str) -> File:
-        if self.taken >= self.rooms:
+    async def create(self, path: str, size: int) -> File:
+        if self.taken + size > self.rooms:
             await asyncio.sleep(random.uniform(*OPEN_S))
             raise OutOfSpace(f"{path}: no datanode has room")
-        self.taken += 1
+        self.taken += size
         await asyncio.sleep(random.uniform(*OPEN_S))
-        return File(self, path)
+        return File(self, path, size)
 
 
 class File:
     """The part of an Appender that ``OpenFiles`` uses."""
 
-    def __init__(self, storage: Storage, path: str) -> None:
+    def __init__(self, storage: Storage, path: str, size: int) -> None:
         self._storage = storage
+        self._size = size
         self.lease = Lease(paths=(path,), holder="h", file_id=1)
         self.nodes = ("dn",)
 
     async def close(self) -> None:
         await asyncio.sleep(random.uniform(*CLOSE_S))
-        self._storage.taken -= 1
+        self._storage.taken -= self._size
 
     def abort(self) -> None:
-        self._storage.taken -= 1
+        self._storage.taken -= self._size
 
 
 class Partition:
@@ -87,7 +91,7 @@ class Partition:
         """No file was made ahead.  This and ``create`` stand in the place of ``SegmentFiles``."""
 
     async def create(self, effect: ev.CreateSpare) -> Any:
-        return await self.broker.storage.create(self.name)
+        return await self.broker.storage.create(self.name, effect.block_bytes)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -109,7 +113,8 @@ class Partition:
         delay_s = RETRY_S
         while True:
             try:
-                await self._files.create(ev.CreateSpare(1, 1, 1, 512, 1))
+                usual, least = self.broker.blocks
+                await self._files.create(ev.CreateSpare(1, 1, usual, 512, 1, least))
             except StorageError:
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_MAX_S)
@@ -121,9 +126,13 @@ class SimBroker:
     def __init__(self, name: str, storage: Storage, partitions: int, most: int = 1_000) -> None:
         self.name = name
         self.storage = storage
+        self.blocks = (1, 1)  # bytes of a usual and of the smallest block
         self.open: list[Partition] = []  # in the order of their opening
         self.places = OpenFileLimit(most, OPEN_PARALLEL, self._make_room, lambda *_, **__: None)
-        self.shared = SimpleNamespace(open_files=self.places, config=SimpleNamespace(close_timeout_ms=10_000))
+        self.shared = SimpleNamespace(
+            open_files=self.places, config=SimpleNamespace(close_timeout_ms=10_000), block_ceiling=BlockCeiling(),
+            now_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
+        )  # fmt: skip
         self.partitions = [Partition(self, number) for number in range(partitions)]
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -172,10 +181,23 @@ def tell_nothing(shares: FileShares, brokers: Sequence[SimBroker]) -> None:
     """Without a controller each broker knows of its own refusals only."""
 
 
-async def write(rooms: int, partitions: Sequence[int], tell: Tell, *, late_s: float, seconds: float) -> list[SimBroker]:
-    """Have brokers of so many partitions write for `seconds`, the last of them beginning `late_s` after the others."""
-    storage = Storage(rooms)
+async def write(
+    rooms: int,
+    partitions: Sequence[int],
+    tell: Tell,
+    *,
+    late_s: float,
+    seconds: float,
+    blocks: tuple[int, int] = (1, 1),
+) -> list[SimBroker]:
+    """Have brokers of so many partitions write for `seconds`, the last of them beginning `late_s` after the others.
+
+    Storage has room for `rooms` of the usual block; `blocks` are the bytes of that and of the smallest one.
+    """
+    storage = Storage(rooms * blocks[0])
     brokers = [SimBroker(f"b{number}", storage, count) for number, count in enumerate(partitions)]
+    for broker in brokers:
+        broker.blocks = blocks
     shares = FileShares()
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -222,6 +244,21 @@ def test_every_partition_of_every_broker_gets_its_turn(case: str) -> None:
     for broker in brokers:
         assert min(each.turns for each in broker.partitions) >= 1, broker.name
         assert longest_s(broker) <= bound, broker.name
+
+
+@pytest.mark.parametrize("case", ["all room taken by the first two", "four for one"], ids=["two-thirds", "a-quarter"])
+def test_smaller_blocks_shorten_the_turns(case: str) -> None:
+    """Blocks of a quarter let more be open at once; sharing among the brokers goes on as before."""
+    rooms, partitions = CASES[case]
+    seconds = 20.0 + 2 * bound_s(rooms, partitions)
+    whole, smaller = (
+        run(write(rooms, partitions, tell_shares, late_s=20.0, seconds=seconds, blocks=blocks), seed=1)
+        for blocks in ((16 << 20, 16 << 20), (16 << 20, 4 << 20))
+    )
+    for broker in smaller:
+        assert min(each.turns for each in broker.partitions) >= 1, broker.name
+        assert longest_s(broker) <= bound_s(rooms, partitions), broker.name
+    assert sum(map(longest_s, smaller)) < sum(map(longest_s, whole))
 
 
 def test_without_shares_a_broker_that_comes_late_starves() -> None:
