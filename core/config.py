@@ -6,36 +6,30 @@ with dots as underscores, and in DescribeConfigs).  BMQ's own settings carry the
 
 from __future__ import annotations
 
-import difflib
-import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
 from bmq.core.logging.lines import LOG_FORMATS
 from bmq.core.net.listener_config import ANY_HOST, PLAINTEXT, ListenerAddress, ListenerError, check_apart, resolve
+from bmq.core.options import INT_MAX as INT_MAX
+from bmq.core.options import LONG_MAX as LONG_MAX
+from bmq.core.options import ConfigError as ConfigError
+from bmq.core.options import check_range, in_environment, meant, parse_as, secret_names
+from bmq.core.options import environment_name as environment_name
+from bmq.core.options import option as _option
+from bmq.core.options import option_name as option_name
+from bmq.core.security import listener_settings
+from bmq.core.security.listener_settings import ListenerSecurity
+from bmq.core.security.secrets import read_secret
+from bmq.core.security.settings import SecuritySettings
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 ROLES = ("proxy", "broker", "controller", "coordinator")
 
 
-class ConfigError(ValueError):
-    """A setting that is wrong; ``str`` names it, where it is set, and what would be right."""
-
-
-def _option(
-    default: Any, doc: str, *, kafka: str = "", flag: str = "", metavar: str = "", is_secret: bool = False
-) -> Any:
-    """Return a dataclass field with its help text and names.
-
-    `is_secret` (Kafka's type PASSWORD): neither a client nor a message shows the value.
-    """
-    metadata = {"doc": doc, "kafka": kafka, "flag": flag, "metavar": metavar, "is_secret": is_secret}
-    return field(default=default, metadata=metadata, repr=not is_secret)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
+class NodeConfig(SecuritySettings):
     """The settings of one ``bmq serve``."""
 
     # BMQ's own.
@@ -242,6 +236,9 @@ class NodeConfig:
     )
     group_max_size: int = _option(2_147_483_647, "members of one group at most", kafka="group.max.size")
 
+    listener_settings: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    """Settings of single listeners, by their whole keys: see `core.security.listener_settings`.  Some are secrets."""
+
     def validate(self) -> None:
         """Check ranges, addresses and combinations.  Raises ConfigError, which names the setting, if one is wrong."""
         unknown = set(self.roles) - set(ROLES)
@@ -272,9 +269,11 @@ class NodeConfig:
             raise ConfigError(f"cluster={self.cluster[:100]!r} {reason}: it begins every key in the metadata store")
         if len(self.zone) > ZONE_LENGTH_MAX:
             raise ConfigError(f"zone={self.zone[:100]!r}... is longer than {ZONE_LENGTH_MAX} characters")
-        for name, option in _FIELDS.items():
-            if _TYPES[name] is int:
-                _check_range(option_name(option), getattr(self, name), *_range(option))
+        for option in OPTIONS:
+            if _TYPES[option.name] is int:
+                check_range(option_name(option), getattr(self, option.name), *_range(option))
+        for option in listener_settings.SECURITY_OPTIONS:
+            listener_settings.check(option_name(option), option, getattr(self, option.name))
         if 0 < self.etcd_history_ms < ETCD_HISTORY_MS_MIN:
             raise ConfigError(
                 f"etcd_history_ms={self.etcd_history_ms} is under {ETCD_HISTORY_MS_MIN}: a process that is behind would"
@@ -306,6 +305,16 @@ class NodeConfig:
         except ListenerError as error:
             raise ConfigError(str(error)) from None
 
+    def listener_security(self) -> dict[str, ListenerSecurity]:
+        """Return the security settings of each Kafka listener, by its name, in the settings' order.
+
+        Raises ConfigError if the listeners are wrong.
+        """
+        return {
+            each.name: listener_settings.security_of(each.name, each.protocol, self, self.listener_settings)
+            for each in self.kafka_listeners()
+        }
+
     def shared_listeners(self) -> tuple[ListenerAddress, ...]:
         """Return the addresses that are shared with other workers; empty if there are none.
 
@@ -327,13 +336,6 @@ def _range(option: Field[Any]) -> tuple[int, int]:
     return _LEAST.get(option.name, -most - 1), _MOST.get(option.name, most)
 
 
-def _check_range(name: str, value: int, least: int, most: int) -> None:
-    if value < least:
-        raise ConfigError(f"{name}={value} is under {least}")
-    if value > most:
-        raise ConfigError(f"{name}={str(value)[:40]} is over {most}")
-
-
 def _wrong_cluster_name(name: str) -> str:
     if not name:
         return "is empty"
@@ -344,12 +346,9 @@ def _wrong_cluster_name(name: str) -> str:
     return f"is longer than {CLUSTER_LENGTH_MAX} characters" if len(name) > CLUSTER_LENGTH_MAX else ""
 
 
-INT_MAX = (1 << 31) - 1
-LONG_MAX = (1 << 63) - 1
 ETCD_HISTORY_MS_MIN = 300_000
 CLUSTER_LENGTH_MAX = 249
 ZONE_LENGTH_MAX = 249
-_LIKENESS = 0.9
 _LEAST = {  # of Kafka's settings: as in Kafka's ConfigDef, unless narrower here
     "node_id": -INT_MAX,
     "cache_bytes": 16 << 20,
@@ -390,25 +389,18 @@ _MOST = {
 """Largest values, where they are below the type's.  A topic has at most 100,000 partitions
 (``topic_rules.PARTITIONS_MAX``)."""
 _LONGS = ("cache_bytes", "internal_credit_bytes", "queued_max_request_bytes", "log_retention_bytes")
-_FIELDS: Mapping[str, Field[Any]] = {each.name: each for each in fields(NodeConfig)}
-OPTIONS = tuple(_FIELDS.values())
+_FIELDS: Mapping[str, Field[Any]] = {each.name: each for each in fields(NodeConfig) if "doc" in each.metadata}
+OPTIONS = tuple(
+    sorted(_FIELDS.values(), key=lambda each: each in listener_settings.SECURITY_OPTIONS)  # those of security last
+)
 _TYPES = get_type_hints(NodeConfig)
+_LISTENERS_ENVIRONMENT = in_environment(listener_settings.PREFIX)
 
 
 def is_long(option: Field[Any]) -> bool:
     """Return whether an integer setting has 64 bits (Kafka's LONG), not 32 (INT)."""
     default: Any = option.default
     return option_name(option).endswith((".ms", "_ms")) or abs(default) > INT_MAX or option.name in _LONGS
-
-
-def option_name(option: Field[Any]) -> str:
-    """Return the setting's key in a file and in DescribeConfigs: Kafka's name, or the field's own."""
-    return option.metadata["kafka"] or option.name
-
-
-def environment_name(option: Field[Any]) -> str:
-    """Return the setting's environment variable: ``BMQ_`` and its key in upper case, with dots as underscores."""
-    return "BMQ_" + option_name(option).replace(".", "_").upper()
 
 
 def parse_address(text: str, name: str) -> tuple[str, int]:
@@ -426,17 +418,13 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
     Other variables that begin with BMQ_ are ignored: some commands use BMQ_ROOT, and Kubernetes sets BMQ_PORT_9092_TCP.
     """
     names = [environment_name(option) for option in OPTIONS]
+    known = {*names, *(in_environment(name) for option in OPTIONS for name, _ in secret_names(option))}
     lines = []
     for name in sorted(environment):
-        if name.startswith("BMQ_") and name not in names and (meant := _meant(name, names)):
-            lines.append(f"unknown setting {name}{meant}")
+        is_unknown = name.startswith("BMQ_") and name not in known and not name.startswith(_LISTENERS_ENVIRONMENT)
+        if is_unknown and (guess := meant(name, names)):
+            lines.append(f"unknown setting {name}{guess}")
     return lines
-
-
-def _meant(name: str, names: Iterable[str]) -> str:
-    """Return ``; did you mean NAME?``, or "" if no name is similar."""
-    like = difflib.get_close_matches(name, names, n=1, cutoff=_LIKENESS)
-    return f"; did you mean {like[0]}?" if like else ""
 
 
 def parse_value(option: Field[Any], value: object, where: str) -> Any:
@@ -444,29 +432,7 @@ def parse_value(option: Field[Any], value: object, where: str) -> Any:
 
     Raises ConfigError, which begins with ``where``, if it is not of that type.
     """
-    kind = _TYPES[option.name]
-    if isinstance(kind, types.GenericAlias):  # all tuples are of strings
-        parts = value.split(",") if isinstance(value, str) else value
-        if not isinstance(parts, list | tuple):
-            raise ConfigError(f"{where}: {value!r} is not a list")
-        return tuple(str(part).strip() for part in parts if str(part).strip())
-    if kind is bool:
-        if isinstance(value, bool):
-            return value
-        if str(value).lower() in ("true", "false"):
-            return str(value).lower() == "true"
-        raise ConfigError(f"{where}: {value!r} is neither true nor false")
-    if kind is str:
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise ConfigError(f"{where}: {value!r} is not a text; write it in quotes")
-        return str(value)
-    refused = ConfigError(f"{where}: {value!r} is not a {'whole number' if kind is int else 'number'}")
-    if isinstance(value, bool) or (kind is int and isinstance(value, float)):
-        raise refused
-    try:
-        return kind(value)
-    except (TypeError, ValueError):
-        raise refused from None
+    return parse_as(option, _TYPES[option.name], value, where)
 
 
 def load(
@@ -481,20 +447,93 @@ def load(
 
     Raises ConfigError, which names the layer: for a key of `file` by `file_name`.
     """
-    values: dict[str, Any] = {}
-    by_name = {option_name(option): option for option in OPTIONS}
-    for name, value in (file or {}).items():
-        option = by_name.get(name) or by_name.get(name.replace("-", "_"))
-        if option is None:
-            raise ConfigError(f"{file_name}: unknown setting {name!r}{_meant(name, by_name)}")
-        values[option.name] = parse_value(option, value, f"{file_name}: {name}")
-    for option in OPTIONS:
-        name = environment_name(option)
-        if name in environment:
-            values[option.name] = parse_value(option, environment[name], name)
+    values = _from_file(file or {}, file_name)
+    values.update(_from_environment(environment))
     for name, flag in flags.items():
         if flag is not None:
             values[name] = parse_value(_FIELDS[name], flag, f"--{name.replace('_', '-')}")
     config = replace(defaults or NodeConfig(), **values)
+    names = [each.name for each in config.kafka_listeners()]
+    own = {**dict(config.listener_settings), **_of_listeners(file or {}, names, file_name)}
+    own.update(_of_listeners(_by_key(environment, names), names, "the environment"))
+    config = replace(config, listener_settings=tuple(sorted(own.items())))
     config.validate()
     return config
+
+
+def _from_file(file: Mapping[str, object], file_name: str) -> dict[str, Any]:
+    """Return the file's settings by field name, but for those of single listeners."""
+    values: dict[str, Any] = {}
+    by_name = {option_name(option): option for option in OPTIONS}
+    secrets = {name: (option, source) for option in OPTIONS for name, source in secret_names(option)}
+    for name, value in file.items():
+        if name.startswith(listener_settings.PREFIX):
+            continue
+        where = f"{file_name}: {name}"
+        if name in secrets:
+            option, source = secrets[name]
+            parsed: Any = read_secret(source, str(value), where)
+        else:
+            found = by_name.get(name) or by_name.get(name.replace("-", "_"))
+            if found is None:
+                raise ConfigError(f"{file_name}: unknown setting {name!r}{meant(name, by_name)}")
+            option, parsed = found, parse_value(found, value, where)
+        if option.name in values:
+            raise _set_twice(where, option_name(option))
+        values[option.name] = parsed
+    return values
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the environment's settings by field name, but for those of single listeners."""
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        name = environment_name(option)
+        if name in environment:
+            values[option.name] = parse_value(option, environment[name], name)
+        for key, source in secret_names(option):
+            other = in_environment(key)
+            if other in environment:
+                if option.name in values:
+                    raise ConfigError(
+                        f"{other}: {option_name(option)} is set in another way, too; leave one of them out"
+                    )
+                values[option.name] = read_secret(source, environment[other], other)
+    return values
+
+
+def _set_twice(where: str, key: str) -> ConfigError:
+    return ConfigError(f"{where}: {key} is set in another way, too; leave one of them out")
+
+
+def _by_key(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return the environment's settings of single listeners by their keys.
+
+    Raises ConfigError if a variable is none of them, or means two.
+    """
+    wanted = [name for name in sorted(environment) if name.startswith(_LISTENERS_ENVIRONMENT)]
+    if not wanted:
+        return {}
+    keys: dict[str, list[str]] = {}
+    for key in listener_settings.legal_keys(names):
+        keys.setdefault(in_environment(key), []).append(key)
+    found = {}
+    for name in wanted:
+        of_name = keys.get(name, [])
+        if len(of_name) != 1:
+            why = f" means {' and '.join(of_name)}; set it in the file" if of_name else meant(name, keys)
+            raise ConfigError(f"{'' if of_name else 'unknown setting '}{name}{why}")
+        found[of_name[0]] = environment[name]
+    return found
+
+
+def _of_listeners(values: Mapping[str, object], names: Sequence[str], where: str) -> dict[str, Any]:
+    """Return the settings of single listeners among `values`, by key, those of secrets read from where they are."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if name.startswith(listener_settings.PREFIX):
+            key, parsed, source = listener_settings.parse(name, value, names, where)
+            if key in found:
+                raise _set_twice(f"{where}: {name}", key)
+            found[key] = read_secret(source, parsed, f"{where}: {name}") if source else parsed
+    return found

@@ -16,8 +16,9 @@ from typing import Any, get_type_hints
 
 from bmq.core.config import OPTIONS, ConfigError, NodeConfig, is_long, option_name
 from bmq.core.net.listener_config import listener_text
+from bmq.core.security import listener_settings
 from bmq.meta import topic_configs
-from bmq.meta.config_values import BrokerLayers, ConfigKey, ConfigSource, ConfigType, Described, as_text
+from bmq.meta.config_values import BrokerLayers, ConfigKey, ConfigSource, ConfigType, Described, Setting, as_text
 
 _TYPES = get_type_hints(NodeConfig)
 _ALIASES: Mapping[str, Callable[[NodeConfig], str]] = {
@@ -35,6 +36,10 @@ _ALIASES: Mapping[str, Callable[[NodeConfig], str]] = {
 
 
 def _of_option(option: Field[Any]) -> ConfigKey:
+    return _key(option_name(option), option)
+
+
+def _key(name: str, option: Field[Any]) -> ConfigKey:
     kind, is_secret = _TYPES[option.name], option.metadata["is_secret"]
     default: Any = option.default
     types = {bool: ConfigType.BOOLEAN, float: ConfigType.DOUBLE, str: ConfigType.STRING}
@@ -43,7 +48,7 @@ def _of_option(option: Field[Any]) -> ConfigKey:
     else:
         config_type = ConfigType.PASSWORD if is_secret else types.get(kind, ConfigType.LIST)
     return ConfigKey(
-        name=option_name(option),
+        name=name,
         kind=config_type,
         default=as_text(default),
         doc=option.metadata["doc"],
@@ -110,6 +115,17 @@ def describe(
             continue
         settings = layers.settings(name, key.default)
         described.append(Described(key, settings[0].value, settings[0].source, name not in DYNAMIC, settings))
+    return sorted([*described, *_of_listeners(node)], key=lambda each: each.key.name)
+
+
+def _of_listeners(node: NodeConfig) -> list[Described]:
+    """Return the settings of single listeners that were set."""
+    names = [each.name for each in node.kafka_listeners()]
+    described = []
+    for name, value in node.listener_settings:
+        setting = Setting(name, as_text(value), ConfigSource.STATIC_BROKER_CONFIG)
+        key = replace(_key(name, listener_settings.option_of(name, names)), default="")
+        described.append(Described(key, setting.value, setting.source, True, (setting,)))
     return described
 
 

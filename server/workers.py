@@ -25,6 +25,8 @@ from bmq.core.aio.subscribers import wait_for
 from bmq.core.config import OPTIONS, NodeConfig, environment_name, parse_address
 from bmq.core.logging.fields import fields
 from bmq.core.net.listener_config import address_text, listener_text
+from bmq.core.options import in_environment, secret_names
+from bmq.core.security.listener_settings import PREFIX
 
 _log = logging.getLogger("bmq")
 
@@ -43,7 +45,14 @@ def worker_environment(environment: Mapping[str, str], config: NodeConfig, numbe
     settings = {option.name: _text(getattr(config, option.name)) for option in OPTIONS}
     settings.update(worker_settings(config, number))
     names = {option.name: environment_name(option) for option in OPTIONS}
-    return {**environment, **{names[name]: value for name, value in settings.items()}}
+    of_listeners = {in_environment(key): _text(value) for key, value in config.listener_settings}
+    read = {in_environment(key) for option in OPTIONS for key, _ in secret_names(option)}  # already, here
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name not in read and not name.startswith(in_environment(PREFIX))
+    }
+    return {**kept, **{names[name]: value for name, value in settings.items()}, **of_listeners}
 
 
 def _text(value: object) -> str:

@@ -20,6 +20,7 @@ from itertools import pairwise
 
 PLAINTEXT = "PLAINTEXT"
 PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+NOT_BUILT = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 LISTENERS_MAX = 16
 """Listeners of one process at most.  Each keeps its own encoded metadata."""
 NAME_LENGTH_MAX = 64
@@ -34,13 +35,14 @@ class ListenerError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ListenerAddress:
-    """The address of one listener, and the address advertised to its clients: empty if it is the same."""
+    """The address of one listener, its security protocol, and the address advertised to clients: empty if the same."""
 
     name: str
     host: str
     port: int
     advertised_host: str = ""
     advertised_port: int = 0
+    protocol: str = PLAINTEXT
 
     @property
     def public_host(self) -> str:
@@ -57,7 +59,8 @@ def resolve(
     """
     found = _parse(listeners, "listeners")
     _check_ports(found)
-    _check_protocols([each.name for each in found], protocols)
+    of_names = _protocols_of([each.name for each in found], protocols)
+    found = tuple(replace(each, protocol=of_names[each.name]) for each in found)
     if not advertised:
         return found
     told = {each.name: each for each in _parse(advertised, "advertised.listeners")}
@@ -150,9 +153,9 @@ def _ip_version(listener: ListenerAddress) -> int:
         return 0
 
 
-def _check_protocols(names: Sequence[str], parts: Sequence[str]) -> None:
-    """Refuse listeners without a protocol, and protocols that are not built yet."""
-    protocols = _protocol_map(parts)
+def _protocols_of(names: Sequence[str], parts: Sequence[str]) -> dict[str, str]:
+    """Return the protocol of each listener.  Raises ListenerError if one has none, or one that is not built yet."""
+    protocols, found = _protocol_map(parts), {}
     for name in names:
         protocol = protocols.get(name)
         if protocol is None:
@@ -160,10 +163,12 @@ def _check_protocols(names: Sequence[str], parts: Sequence[str]) -> None:
                 f"listener.security.protocol.map: no security protocol is defined for listener {name};"
                 f" add {name}:PLAINTEXT"
             )
-        if protocol != PLAINTEXT:
+        if protocol in NOT_BUILT:
             raise ListenerError(
                 f"listener {name}: {protocol} is not built yet, only PLAINTEXT is; let a trusted network reach it only"
             )
+        found[name] = protocol
+    return found
 
 
 def _protocol_map(parts: Sequence[str]) -> Mapping[str, str]:

@@ -52,7 +52,13 @@ async def test_configs_are_described_with_their_sources_in_every_version(version
 @pytest.mark.parametrize("version", versions(DESCRIBE))
 async def test_secrets_are_not_described(version: int) -> None:
     secret = "S3cret"
-    config = NodeConfig(node_id=7, meta=f"etcd://bmq:{secret}@h:2379", root=f"hdfs://bmq:{secret}@nn:8020/a")
+    config = NodeConfig(
+        node_id=7, meta=f"etcd://bmq:{secret}@h:2379", root=f"hdfs://bmq:{secret}@nn:8020/a", ssl_key_password=secret,
+        listener_settings=(
+            ("listener.name.plaintext.plain.sasl.jaas.config", secret),
+            ("listener.name.plaintext.ssl.client.auth", "required"),
+        ),
+    )  # fmt: skip
 
     async with serving(config=config) as w:
         await w.admin.create_topic("t")
@@ -66,6 +72,12 @@ async def test_secrets_are_not_described(version: int) -> None:
         if version >= 3:
             assert meta.config_type == 9  # PASSWORD
         assert (node["root"].value, node["root"].is_sensitive) == ("hdfs://***@nn:8020/a", False)
-        assert [config.name for config in node.values() if config.is_sensitive] == ["meta", "schema_registry_url"]
+        assert [config.name for config in node.values() if config.is_sensitive] == [
+            "listener.name.plaintext.plain.sasl.jaas.config", "meta", "sasl.jaas.config", "schema_registry_url",
+            "ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.password",
+            "ssl.truststore.certificates", "ssl.truststore.password",
+        ]  # fmt: skip
+        own = node["listener.name.plaintext.ssl.client.auth"]
+        assert (own.value, own.config_source, own.read_only) == ("required", 4, True)
         log_dirs = await w.ask(describe_log_dirs.APIS[0], 4, DescribeLogDirsRequest(topics=None))
         assert secret not in repr(log_dirs)

@@ -1,0 +1,161 @@
+"""Settings of security that Kafka's brokers have: a part of a process's settings (`core.config.NodeConfig`).
+
+Those with a scope may be set for one listener, those of scope MECHANISM for one SASL mechanism of a listener:
+``core.security.listener_settings``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bmq.core.options import LISTENER, MECHANISM, option
+
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+"""Versions of TLS that may be enabled.  Those before 1.2 have no safe cipher left (RFC 8996)."""
+STORE_TYPES = ("", "PEM", "PKCS12", "JKS")
+CLIENT_AUTH = ("none", "requested", "required")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecuritySettings:
+    """Settings of the listeners' TLS and SASL."""
+
+    # Kafka's: TLS.
+    ssl_keystore_location: str = option(
+        "",
+        "file of the certificate with its chain, and of its private key: PEM or PKCS#12",
+        kafka="ssl.keystore.location", scope=LISTENER,
+    )  # fmt: skip
+    ssl_keystore_type: str = option(
+        "",
+        "PEM or PKCS12; when empty the file shows it (Kafka: JKS, which is refused here)",
+        kafka="ssl.keystore.type", scope=LISTENER, choices=STORE_TYPES,
+    )  # fmt: skip
+    ssl_keystore_password: str = option(
+        "", "password of a PKCS#12 keystore", kafka="ssl.keystore.password", scope=LISTENER, is_secret=True
+    )
+    ssl_key_password: str = option(
+        "", "password of an encrypted private key in PEM", kafka="ssl.key.password", scope=LISTENER, is_secret=True
+    )
+    ssl_keystore_key: str = option(
+        "",
+        "private key in PEM, in place of a keystore's file",
+        kafka="ssl.keystore.key", scope=LISTENER, is_secret=True,
+    )  # fmt: skip
+    ssl_keystore_certificate_chain: str = option(
+        "",
+        "certificate and its chain in PEM, in place of a keystore's file",
+        kafka="ssl.keystore.certificate.chain", scope=LISTENER, is_secret=True,
+    )  # fmt: skip
+    ssl_truststore_location: str = option(
+        "",
+        "file of the authorities that sign clients' certificates: PEM or PKCS#12; when empty the machine's",
+        kafka="ssl.truststore.location", scope=LISTENER,
+    )  # fmt: skip
+    ssl_truststore_type: str = option(
+        "",
+        "PEM or PKCS12; when empty the file shows it (Kafka: JKS, which is refused here)",
+        kafka="ssl.truststore.type", scope=LISTENER, choices=STORE_TYPES,
+    )  # fmt: skip
+    ssl_truststore_password: str = option(
+        "", "password of a PKCS#12 truststore", kafka="ssl.truststore.password", scope=LISTENER, is_secret=True
+    )
+    ssl_truststore_certificates: str = option(
+        "",
+        "authorities in PEM, in place of a truststore's file",
+        kafka="ssl.truststore.certificates", scope=LISTENER, is_secret=True,
+    )  # fmt: skip
+    ssl_client_auth: str = option(
+        "none",
+        "clients' certificates: required, requested (a client without one is User:ANONYMOUS) or none",
+        kafka="ssl.client.auth", scope=LISTENER, choices=CLIENT_AUTH,
+    )  # fmt: skip
+    ssl_enabled_protocols: tuple[str, ...] = option(
+        TLS_VERSIONS,
+        "versions of TLS: TLSv1.2, TLSv1.3",
+        kafka="ssl.enabled.protocols", scope=LISTENER, choices=TLS_VERSIONS,
+    )  # fmt: skip
+    ssl_cipher_suites: tuple[str, ...] = option(
+        (),
+        "cipher suites, by their IANA or OpenSSL names; when empty OpenSSL's choice",
+        kafka="ssl.cipher.suites", scope=LISTENER,
+    )  # fmt: skip
+    ssl_principal_mapping_rules: str = option(
+        "DEFAULT",
+        "how a certificate's name becomes a principal: RULE:pattern/replacement/[LU], DEFAULT (the whole name)",
+        kafka="ssl.principal.mapping.rules", scope=LISTENER,
+    )  # fmt: skip
+    # Kafka's: SASL.
+    sasl_enabled_mechanisms: tuple[str, ...] = option(
+        ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+        "SASL mechanisms of SASL listeners (Kafka: GSSAPI, which needs a keytab)",
+        kafka="sasl.enabled.mechanisms", scope=LISTENER, choices=SASL_MECHANISMS,
+    )  # fmt: skip
+    sasl_jaas_config: str = option(
+        "", "JAAS login module and options of a mechanism", kafka="sasl.jaas.config", scope=MECHANISM, is_secret=True
+    )
+    sasl_server_max_receive_size: int = option(
+        524_288,
+        "largest request before a client has authenticated",
+        kafka="sasl.server.max.receive.size", scope=LISTENER, least=1 << 10,
+    )  # fmt: skip
+    connections_max_reauth_ms: int = option(
+        0,
+        "longest time until a SASL client must authenticate again; 0: no limit",
+        kafka="connections.max.reauth.ms", scope=MECHANISM, least=0,
+    )  # fmt: skip
+    connection_failed_authentication_delay_ms: int = option(
+        100,
+        "pause before a connection whose authentication failed is closed",
+        kafka="connection.failed.authentication.delay.ms", least=0,
+    )  # fmt: skip
+    sasl_oauthbearer_jwks_endpoint_url: str = option(
+        "",
+        "keys of the token issuer: https://host/path, or file:///path",
+        kafka="sasl.oauthbearer.jwks.endpoint.url", scope=MECHANISM,
+    )  # fmt: skip
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = option(
+        3_600_000,
+        "time between two reads of these keys",
+        kafka="sasl.oauthbearer.jwks.endpoint.refresh.ms", scope=MECHANISM, least=1,
+    )  # fmt: skip
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = option(
+        100,
+        "first pause after a read of these keys that failed",
+        kafka="sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", scope=MECHANISM, least=1,
+    )  # fmt: skip
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = option(
+        10_000,
+        "longest such pause",
+        kafka="sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", scope=MECHANISM, least=1,
+    )  # fmt: skip
+    sasl_oauthbearer_clock_skew_seconds: int = option(
+        30,
+        "difference of the issuer's clock that is accepted",
+        kafka="sasl.oauthbearer.clock.skew.seconds", scope=MECHANISM, least=0,
+    )  # fmt: skip
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = option(
+        (),
+        "audiences of which a token must have one; any when empty",
+        kafka="sasl.oauthbearer.expected.audience", scope=MECHANISM,
+    )  # fmt: skip
+    sasl_oauthbearer_expected_issuer: str = option(
+        "",
+        "issuer that a token must have; any when empty",
+        kafka="sasl.oauthbearer.expected.issuer", scope=MECHANISM,
+    )  # fmt: skip
+    sasl_oauthbearer_scope_claim_name: str = option(
+        "scope", "claim of a token's scopes", kafka="sasl.oauthbearer.scope.claim.name", scope=MECHANISM
+    )
+    sasl_oauthbearer_sub_claim_name: str = option(
+        "sub", "claim of a token's user", kafka="sasl.oauthbearer.sub.claim.name", scope=MECHANISM
+    )
+    sasl_kerberos_service_name: str = option(
+        "", "first part of this service's Kerberos principal", kafka="sasl.kerberos.service.name", scope=MECHANISM
+    )
+    sasl_kerberos_principal_to_local_rules: tuple[str, ...] = option(
+        ("DEFAULT",),
+        "how a Kerberos principal becomes a user's name",
+        kafka="sasl.kerberos.principal.to.local.rules", scope=MECHANISM,
+    )  # fmt: skip
