@@ -238,32 +238,44 @@ class Controller:
             self.term.topic_changed(change)
 
     def _connection_broken(self, incarnation: str, why: str) -> None:
-        leader = self._view.controller
+        leader = self._other_leader()
         if self.term is not None:
             self.term.queue.put(ConnectionBroken(incarnation))
         elif leader is not None and leader.incarnation == incarnation and not len(self._looking):
-            self._looking.start(self._look_at_leader(leader), f"look at {incarnation}")
+            # The key's revision is read now: a moment later it may be that of another leader, who lives.
+            revision = self._view.revision_of(controller_key(self._config.cluster))
+            self._looking.start(self._look_at_leader(leader, revision), f"look at {incarnation}")
 
     # --------------------------------------------------------------------------------------------- another's leadership
 
     def _view_changed(self, change: ViewChange) -> None:
-        if change.is_controller:
+        leader = self._view.controller
+        if change.is_controller or (leader is not None and leader.incarnation in change.members):
             self._keep_leader()
+
+    def _other_leader(self) -> Member | None:
+        """Return the leader, if that is another process and listens.
+
+        A process stands for election before it listens.  Connections to it are refused then, which is not its end.
+        """
+        leader = self._view.controller
+        return leader if leader is not None and leader.incarnation != self._view.own and not leader.is_starting else None
 
     def _keep_leader(self) -> None:
         """Keep a connection to the leader, so that its end is noticed before that of its lease."""
-        leader = self._view.controller
-        if leader is not None and leader.incarnation != self._view.own:
+        leader = self._other_leader()
+        if leader is not None:
             self._client.keep(leader)
 
-    async def _look_at_leader(self, leader: Member) -> None:
+    async def _look_at_leader(self, leader: Member, revision: int) -> None:
         """Make room for another leader if this one's host refuses connections: its process has ended.
 
-        A silent leader keeps its key until its lease ends: silence may be this process's own fault.
+        A silent leader keeps its key until its lease ends: silence may be this process's own fault.  The connection to
+        it is tried for as long as it leads.
         """
-        revision = self._view.revision_of(controller_key(self._config.cluster))
         evidence = await self._client.probe(leader, self._patience.seconds(self._clock.monotonic()))
         if evidence in (Evidence.REFUSED, Evidence.REPLACED) and leader.incarnation not in self._vacated:
             self._vacated.put(leader.incarnation, None)
             _log.info("the leader's process has ended: another one is to lead", extra=fields(member=leader.incarnation))
             await self._election.vacate(revision)
+        self._keep_leader()

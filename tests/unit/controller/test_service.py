@@ -15,7 +15,7 @@ from bmq.controller.service import FOLLOWED_S
 from bmq.controller.share_rounds import ROOMY_ROUND_S, SHARE_ROUND_S
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.cluster.keys import controller_key, member_key
-from bmq.meta.cluster.member import CONTROLLER, Member
+from bmq.meta.cluster.member import CONTROLLER, Address, Member
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue
 from tests.unit.controller.world import World, file_report, world
@@ -80,6 +80,56 @@ async def test_a_leader_to_which_connections_are_refused_and_that_lives_is_remov
             w.members.broken[-1](first.name, "refused")
             await asyncio.sleep(1)
         assert w.led_by() is first
+
+
+async def test_a_leader_that_does_not_listen_yet_is_not_looked_at() -> None:
+    """It stands for election before its internal port is open: until then every connection to it is refused."""
+    async with world("a", "b", "c", controllers=("c1", "c2")) as w:
+        first = w.led_by()
+        await w.join(first.name, roles=(CONTROLLER,), is_listening=False)
+        second = next(each for each in w.standbys if each is not first)
+        await second.view.wait_revision(w.store.revision)
+        assert first.name not in w.members.kept
+        w.members.cut_off[second.name] = {first.name}
+        w.members.ended.add(first.name)
+        w.members.broken[w.standbys.index(second)](first.name, "refused")
+        await asyncio.sleep(5)
+        assert w.led_by() is first
+        await w.put(Member(incarnation=first.name, roles=frozenset(), internal=Address(host=first.name, port=1)))
+        await second.view.wait_revision(w.store.revision)
+        assert w.members.kept[-1] == first.name, "its address is known"
+
+
+async def test_a_look_at_a_leader_that_is_followed_meanwhile_does_not_remove_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Have the watch show the next leader between the broken connection and the look: in the same turn of the loop."""
+    async with world("a", "b", "c", controllers=("c1", "c2")) as w:
+        first, key = w.led_by(), controller_key("c")
+        await w.join(first.name, roles=(CONTROLLER,))
+        second = next(each for each in w.standbys if each is not first)
+        await second.view.wait_revision(w.store.revision)
+        await w.kill(first.name)
+        w.members.broken[w.standbys.index(second)](first.name, "reset")
+        found = w.store.commit([], [Put(key, b"c3")], asyncio.get_running_loop().time())
+        monkeypatch.setattr(second.view, "revision_of", lambda _: found.revision)
+        await asyncio.sleep(1)
+        entry = w.store.get(key)
+        assert entry is not None
+        assert entry.revision == found.revision
+
+
+async def test_the_leader_is_connected_to_for_as_long_as_it_leads() -> None:
+    """Connections that are refused or silent are not tried without end unless they are asked for again."""
+    async with world("a", "b", "c", controllers=("c1", "c2")) as w:
+        first = w.led_by()
+        await w.join(first.name, roles=(CONTROLLER,))
+        second = next(each for each in w.standbys if each is not first)
+        await second.view.wait_revision(w.store.revision)
+        w.members.silent.add(first.name)
+        before = len(w.members.kept)
+        w.members.broken[w.standbys.index(second)](first.name, "silent")
+        await w.until(lambda: first.name in w.members.kept[before:])
 
 
 async def test_a_leader_that_closes_is_followed_at_once() -> None:

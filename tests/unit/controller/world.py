@@ -53,6 +53,8 @@ class FakeMembers:
         self.open_file_reports: dict[str, OpenFileReport] = {}
         self.shares: dict[str, int | None] = {}  # the share last sent to each
         self.broken: list[Callable[[str, str], None]] = []
+        self.kept: list[str] = []
+        """Members to which a controller has asked for a connection, in that order."""
 
     async def ping_by(self, controller: str, member: Member, timeout_s: float) -> bool:
         name = member.incarnation
@@ -79,7 +81,8 @@ class FakeMembers:
         return Evidence.LIFE
 
     def keep(self, member: Member) -> None:
-        """Do nothing: the test itself calls ``broken`` when a connection breaks."""
+        """Note it: the test itself calls ``broken`` when a connection breaks."""
+        self.kept.append(member.incarnation)
 
     async def load(self, member: Member) -> list[Measured] | None:
         await asyncio.sleep(0.01)
