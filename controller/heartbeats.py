@@ -23,7 +23,8 @@ BEAT_S = 0.25
 SUSPECT_S = 0.4
 """Time without a response after which a member is suspected."""
 BEATS_PER_S = 400.0
-"""Most heartbeats a second to all members together: beyond a hundred members each gets them less often."""
+"""Most heartbeats a second to all members together, evenly spread: beyond a hundred members each gets them less often.
+All at once, those to a thousand members would hold up the leader's loop for longer than it waits for a response."""
 
 
 class Heartbeats:
@@ -52,34 +53,52 @@ class Heartbeats:
         self._patience = patience
         self._suspect = suspect
         self._beating: dict[str, asyncio.Task[None]] = {}
+        self._responded_at: dict[str, float] = {}  # of those that have responded
+        self._next_at = 0.0  # by the loop's clock: when the next heartbeat may go out
 
     def __repr__(self) -> str:
         return f"<Heartbeats to {len(self._beating)} members>"
+
+    def has_responded(self, name: str, since: float) -> bool:
+        """Return whether a member has responded to a heartbeat since this monotonic time."""
+        return self._responded_at.get(name, float("-inf")) >= since
 
     async def run(self) -> None:
         """Ping members until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
-                for name in self._names() - self._beating.keys() - {self._own}:
+                for name in sorted(self._names() - self._beating.keys() - {self._own}):
                     task = self._beating[name] = tasks.create_task(self._beat(name), name=f"heartbeats to {name}")
                     task.add_done_callback(partial(self._ended, name))
                 await asyncio.sleep(BEAT_S)
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         del self._beating[name]
+        self._responded_at.pop(name, None)
 
     async def _beat(self, name: str) -> None:
         """Ping one member again and again, until it is none any more."""
-        while (member := self._find(name)) is not None:
+        while True:
+            await self._wait_turn()
+            member = self._find(name)
+            if member is None:
+                return
             await self._ping(member)
-            await asyncio.sleep(max(BEAT_S, len(self._beating) / BEATS_PER_S))
+            await asyncio.sleep(BEAT_S)
+
+    async def _wait_turn(self) -> None:
+        """Wait until a heartbeat may go out; those that wait go out in the order in which they came."""
+        now = asyncio.get_running_loop().time()
+        at, self._next_at = self._next_at, max(now, self._next_at) + 1 / BEATS_PER_S
+        await asyncio.sleep(at - now)
 
     async def _ping(self, member: Member) -> None:
         """Ping a member.  Suspect it while it does not respond, and learn from a response that comes late.
 
         A time in which this process itself was held up says nothing of the member.
         """
-        began, held_up = self._clock.monotonic(), HeldUp(SUSPECT_S / TICKS)
+        loop = asyncio.get_running_loop()
+        began, held_up = loop.time(), HeldUp(SUSPECT_S / TICKS)
         ping = asyncio.ensure_future(self._client.ping(member, MOST_S))
         try:
             held_up_s = 0.0
@@ -88,8 +107,8 @@ class Heartbeats:
                     self._suspect(member.incarnation)
                 held_up_s = held_up.seconds
             if ping.result():
-                now = self._clock.monotonic()
-                self._patience.responded(now - began - held_up.seconds, now)
+                now = self._responded_at[member.incarnation] = self._clock.monotonic()
+                self._patience.responded(loop.time() - began - held_up.seconds, now)
         finally:
             held_up.close()
             await cancel_and_wait(ping)

@@ -29,7 +29,11 @@ class Isolated(Exception):
 
 
 class Prober:
-    """The probes of one term.  ``members`` returns those that count as alive, by incarnation."""
+    """The probes of one term.
+
+    ``members`` returns those that count as alive, by incarnation.  ``has_responded`` returns whether a member has
+    responded to anything else since a monotonic time.
+    """
 
     def __init__(
         self,
@@ -39,6 +43,7 @@ class Prober:
         members: Callable[[], Mapping[str, Member]],
         patience: Patience,
         *,
+        has_responded: Callable[[str, float], bool],
         is_last_resort: bool = False,
     ) -> None:
         self._own = own
@@ -46,6 +51,7 @@ class Prober:
         self._clock = clock
         self._members = members
         self._patience = patience
+        self._has_responded = has_responded
         self._last_resort_until = clock.monotonic() + LAST_RESORT_S if is_last_resort else float("-inf")
         self._polling = asyncio.Lock()
         self._polled_at = float("-inf")
@@ -75,7 +81,15 @@ class Prober:
         raise Isolated(f"{member.incarnation} does not respond, and neither do most of the others that were probed")
 
     async def _probe(self, member: Member) -> Evidence:
-        return await self._client.probe(member, self._patience.seconds(self._clock.monotonic()))
+        """Probe the member, and return the evidence.
+
+        A process whose loop turns slowly needs several turns to accept a connection, and one for a heartbeat: one that
+        responds to a heartbeat while it is probed is alive.
+        """
+        began = self._clock.monotonic()
+        evidence = await self._client.probe(member, self._patience.seconds(began))
+        is_slow = evidence is Evidence.SILENCE and self._has_responded(member.incarnation, began)
+        return Evidence.LIFE if is_slow else evidence
 
     def _warn(self) -> None:
         if not self._has_warned:

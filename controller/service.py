@@ -259,7 +259,9 @@ class Controller:
         A process stands for election before it listens.  Connections to it are refused then, which is not its end.
         """
         leader = self._view.controller
-        return leader if leader is not None and leader.incarnation != self._view.own and not leader.is_starting else None
+        if leader is None or leader.incarnation == self._view.own or leader.is_starting:
+            return None
+        return leader
 
     def _keep_leader(self) -> None:
         """Keep a connection to the leader, so that its end is noticed before that of its lease."""

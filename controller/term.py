@@ -123,10 +123,13 @@ class Term:
         self._shards = shards
         self._store_back_at = store_back_at
         self._patience = patience
-        self._prober = Prober(self.own, client, clock, self.members, patience, is_last_resort=is_last_resort)
         self._heartbeats = Heartbeats(
             self.own, client, clock, patience, names=lambda: self.members().keys(), find=self._living_member,
             suspect=lambda name: self.queue.put(ConnectionBroken(name)),
+        )  # fmt: skip
+        self._prober = Prober(
+            self.own, client, clock, self.members, patience,
+            has_responded=self._heartbeats.has_responded, is_last_resort=is_last_resort,
         )  # fmt: skip
         self._silent: LruCache[str, float] = LruCache(SILENT_MAX)  # since when, of those declared dead
         self._assignments = Assignments(kv, cluster, view, leadership)

@@ -82,6 +82,22 @@ async def test_a_process_that_stands_still_for_two_seconds_now_and_then_loses_it
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("turn_s", [0.45, 0.9])
+async def test_a_process_whose_loop_turns_slowly_keeps_its_partitions(seed: int, turn_s: float) -> None:
+    """Let it run for a millisecond only, again and again: a new connection and a ping on it take it several turns."""
+    async with history(seed) as one:
+        await one.until(lambda: bool(leader(one)) and SLOW in owners(one), 30, "it owns a partition")
+        first = term_of(one)
+        until = one.now() + 30
+        while one.now() < until:
+            await blink(one, turn_s)
+            await asyncio.sleep(0.001)
+        assert term_of(one) is first
+        assert first.failures.declared_dead[NO_ANSWER] == 0
+        assert one.is_member(SLOW)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 async def test_a_leader_that_is_killed_is_followed_before_its_lease_ends(seed: int) -> None:
     async with history(seed) as one:
         await one.until(lambda: bool(leader(one)), 30, "a controller leads")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
@@ -24,6 +25,8 @@ OWN = "leader"
 class Beaten:
     """Members that respond to each ping after ``delay_s``, and what the leader makes of it."""
 
+    heartbeats: Heartbeats
+
     def __init__(self, *names: str) -> None:
         self.members = {name: Member(incarnation=name, roles=frozenset()) for name in (OWN, *names)}
         self.delay_s = dict.fromkeys(names, 0.001)
@@ -39,6 +42,13 @@ class Beaten:
         await asyncio.sleep(min(delay_s, timeout_s))
         return delay_s <= timeout_s
 
+    def in_turns(self, seconds: float, *, since: int) -> list[list[str]]:
+        """Return the names that were pinged in each period of so many seconds, without the first pings."""
+        periods: dict[int, list[str]] = {}
+        for name, at in self.pinged[since:]:
+            periods.setdefault(int(at / seconds), []).append(name)
+        return list(periods.values())
+
     def suspect(self, name: str) -> None:
         self.suspected.append((name, self.now()))
 
@@ -46,7 +56,7 @@ class Beaten:
 @asynccontextmanager
 async def beaten(*names: str) -> AsyncIterator[Beaten]:
     one = Beaten(*names)
-    heartbeats = Heartbeats(
+    heartbeats = one.heartbeats = Heartbeats(
         OWN, cast(MemberClient, one), LoopClock(), one.patience, names=lambda: one.members.keys(),
         find=one.members.get, suspect=one.suspect,
     )  # fmt: skip
@@ -104,7 +114,24 @@ async def test_many_members_get_their_heartbeats_less_often() -> None:
         await asyncio.sleep(5)
         before = len(one.pinged)
         await asyncio.sleep(20)
-        assert len(one.pinged) - before <= 20 * BEATS_PER_S
+        assert len(one.pinged) - before <= 20 * BEATS_PER_S + 1
+        longest = max(map(len, one.in_turns(0.05, since=before)))
+        assert longest <= 0.05 * BEATS_PER_S + 1, "evenly spread: a thousand at once hold up the loop"
+        counts = Counter(name for name, _ in one.pinged[before:])
+        assert set(counts.values()) <= {7, 8, 9}, "each as often as the others"
+
+
+async def test_a_members_response_counts_from_when_it_came() -> None:
+    async with beaten("a") as one:
+        one.delay_s["a"] = 0.3
+        await asyncio.sleep(1.2)
+        last = one.pinged[-2][1] + 0.3
+        assert one.heartbeats.has_responded("a", last - 0.01)
+        assert not one.heartbeats.has_responded("a", last + 0.01)
+        assert not one.heartbeats.has_responded("b", 0)
+        del one.members["a"]
+        await asyncio.sleep(1)
+        assert not one.heartbeats.has_responded("a", 0), "nothing is kept of a former member"
 
 
 @pytest.mark.loops("asyncio")

@@ -28,14 +28,17 @@ class Leader:
         self.found = dict(found)
         self.probed: list[str] = []
         self.under_way = 0
+        self.beating: set[str] = set()
+        """Members that respond to heartbeats all the time."""
         self.registered = {
             name: Member(incarnation=name, roles=frozenset(), internal=Address(host=name.partition("-")[0], port=1))
             for name in (OWN, *found)
         }
         client = cast(MemberClient, self)
         self.prober = Prober(
-            OWN, client, LoopClock(), lambda: self.registered, Patience(), is_last_resort=is_last_resort
-        )
+            OWN, client, LoopClock(), lambda: self.registered, Patience(),
+            has_responded=lambda name, since: name in self.beating, is_last_resort=is_last_resort,
+        )  # fmt: skip
 
     async def probe(self, member: Member, patience_s: float) -> Evidence:
         self.probed.append(member.incarnation)
@@ -55,6 +58,21 @@ async def test_a_member_that_no_evidence_is_against_counts_as_alive_without_witn
     one = Leader({"a": evidence, "b": LIFE})
     assert await one.is_alive("a")
     assert one.probed == ["a"]
+
+
+async def test_a_member_that_responds_to_heartbeats_while_a_probe_has_no_response_is_alive() -> None:
+    """Slow turns of its loop: a heartbeat takes it one of them, a new connection several."""
+    one = Leader({"a": SILENCE, "b": REFUSED, "c": LIFE, "d": LIFE})
+    one.beating = {"a", "b"}
+    assert await one.is_alive("a")
+    assert one.probed == ["a"], "no other need be asked"
+    assert not await one.is_alive("b"), "its host is certain"
+
+
+async def test_a_witness_that_responds_to_heartbeats_is_reached() -> None:
+    one = Leader({"a": SILENCE, "b": SILENCE, "c": SILENCE})
+    one.beating = {"b", "c"}
+    assert not await one.is_alive("a")
 
 
 async def test_the_leader_itself_is_not_probed() -> None:

@@ -83,7 +83,7 @@ async def test_a_leader_to_which_connections_are_refused_and_that_lives_is_remov
 
 
 async def test_a_leader_that_does_not_listen_yet_is_not_looked_at() -> None:
-    """It stands for election before its internal port is open: until then every connection to it is refused."""
+    """A controller stands for election before its internal port is open: until then connections to it are refused."""
     async with world("a", "b", "c", controllers=("c1", "c2")) as w:
         first = w.led_by()
         await w.join(first.name, roles=(CONTROLLER,), is_listening=False)
