@@ -4,8 +4,8 @@ Invariants:
 
 * A call that might be done twice is sent again only after a failure that proves that it was not done.
 * Nothing is sent before its member has a connection, so that a time-out never hides a refused connection.
-* A call that waits for what will not come, from a member that is silent or of which etcd has lost it in an election, is
-  given up within a second or so, and not after its time-out.
+* A call that waits for what will not come is given up within a second or so, and not after its time-out: from a member
+  that is silent or has lost its cluster, or that etcd has lost in an election.
 * After ``close`` begins nothing new is sent, and channels close when the last call has its response.
 """
 
@@ -15,10 +15,11 @@ import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
+from bmq.core.aio.held_up import HeldUp
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.metrics.counters import Histogram
 from bmq.meta.etcd import messages_pb2 as pb
@@ -44,6 +45,16 @@ T = TypeVar("T")
 
 # A member that has lost its cluster refuses at once, and ends watches, rather than being silent.
 _NEEDS_LEADER: Metadata = (("hasleader", "true"),)
+_TICKS = 8
+"""Checks during a question for a member's status whether this process is held up itself."""
+
+
+class _Standing(NamedTuple):
+    """The facts of a member's status; the defaults say nothing against it."""
+
+    is_silent: bool = False
+    has_leader: bool = True
+    term: int = 0
 
 
 class EtcdClient:
@@ -63,6 +74,7 @@ class EtcdClient:
         self._tokens = Tokens(address.user, address.password)
         self._room = asyncio.Semaphore(settings.calls_in_flight)
         self._term = 0  # etcd's, as far as a response has shown it
+        self._asking: dict[EtcdMember, asyncio.Task[_Standing]] = {}  # the questions for their status under way
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -166,6 +178,7 @@ class EtcdClient:
         await self._idle.wait()
         if self._work:
             await asyncio.wait(self._work)
+        await cancel_and_wait(*self._asking.values())
         for member in self._members:
             await member.close()
 
@@ -224,21 +237,44 @@ class EtcdClient:
     async def _doubt(self, member: EtcdMember, token: Metadata, call: asyncio.Future[Any], term: int) -> None:
         """Ask the member of a call without a response for its status.
 
-        Raises CallFailed if it is silent, Superseded if there was an election since ``term``: the call may be lost.
+        Raises CallFailed if it is silent, Superseded if there was an election since ``term``, or it has lost its
+        cluster: the call may be lost.
         """
         silent_s = self.settings.doubt_s
-        try:
-            status = await member.call(STATUS, pb.StatusRequest(), token, silent_s)
-        except CallFailed as failed:
-            if failed.verdict in (FailureVerdict.NOT_DONE, FailureVerdict.UNKNOWN) and not call.done():
-                member.found_silent()
-                raise CallFailed(FailureVerdict.UNKNOWN, f"{member.endpoint}: silent for {2 * silent_s:g} s") from None
+        standing = await self._standing(member, token)
+        if call.done():
             return
-        self._term = max(self._term, status.raft_term)
-        if 0 < term < status.raft_term:
+        if standing.is_silent:
+            member.found_silent()
+            raise CallFailed(FailureVerdict.UNKNOWN, f"{member.endpoint}: silent for {2 * silent_s:g} s")
+        self._term = max(self._term, standing.term)
+        if 0 < term < standing.term or not standing.has_leader:
             await asyncio.wait([call], timeout=silent_s)
             if not call.done():
-                raise Superseded(f"{member.endpoint}: etcd has had an election since this was sent, it may be lost")
+                raise Superseded(f"{member.endpoint}: an election since this was sent, or no leader: it may be lost")
+
+    async def _standing(self, member: EtcdMember, token: Metadata) -> _Standing:
+        """Return the standing of a member.  Calls that doubt it at the same time share a question.
+
+        When etcd is slow, all calls under way doubt it twice a second.
+        """
+        asking = self._asking.get(member)
+        if asking is None:
+            asking = self._asking[member] = asyncio.ensure_future(self._ask_standing(member, token))
+            asking.add_done_callback(lambda _: self._asking.pop(member))
+        return await asyncio.shield(asking)
+
+    async def _ask_standing(self, member: EtcdMember, token: Metadata) -> _Standing:
+        """Ask the member for its status.  A question during which this process was held up itself shows nothing."""
+        held_up = HeldUp(self.settings.doubt_s / _TICKS)
+        try:
+            status = await member.call(STATUS, pb.StatusRequest(), token, self.settings.doubt_s)
+        except CallFailed as failed:
+            is_unanswered = failed.verdict in (FailureVerdict.NOT_DONE, FailureVerdict.UNKNOWN)
+            return _Standing(is_silent=is_unanswered and held_up.seconds == 0.0)
+        finally:
+            held_up.close()
+        return _Standing(has_leader=status.leader != 0, term=status.raft_term)
 
     def _attempts(self, kind: Repeatability, retry_for_s: float | None) -> Attempts:
         until = self._now() + (self.settings.retry_for_s if retry_for_s is None else retry_for_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -31,7 +32,9 @@ class FakeMember:
 
     def __init__(self, endpoint: str, *_: object) -> None:
         self.endpoint = endpoint
-        self.takes_s, self.status_s, self.term = 0.001, 0.001, 7
+        self.takes_s, self.status_s, self.term, self.leader = 0.001, 0.001, 7, 1
+        self.stops = 0
+        """Questions for the status during which this process stands still, until their time is over."""
         self.sent: list[str] = []
         self.silence: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         FakeMember.members.append(self)
@@ -43,11 +46,16 @@ class FakeMember:
         self.sent.append(method.path)
         timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
         takes_s = self.status_s if method is STATUS else self.takes_s
+        if method is STATUS and self.stops:
+            self.stops -= 1
+            time.sleep(timeout_s)  # noqa: ASYNC251 - that is the stop
+            takes_s = NEVER
+            timeout_s = 0
         await asyncio.sleep(min(takes_s, timeout_s))
         if takes_s > timeout_s:
             raise CallFailed(FailureVerdict.UNKNOWN, f"{self.endpoint}: time-out")
         if method is STATUS:
-            return pb.StatusResponse(raft_term=self.term)
+            return pb.StatusResponse(raft_term=self.term, leader=self.leader)
         return method.response(header=pb.Header(raft_term=self.term))
 
     def found_silent(self) -> None:
@@ -88,6 +96,57 @@ async def test_a_member_that_is_slow_and_responds_to_a_question_is_waited_for(mo
         assert used.sent.count(STATUS.path) == (TIMEOUT_S - 0.1) // DOUBT_S
         assert not other.sent
         assert not used.silence.done()
+
+
+async def test_calls_that_doubt_a_slow_member_share_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand processes with some calls each would else ask a slow etcd thousands of times a second."""
+    async with opened(monkeypatch) as (client, used, _):
+        used.takes_s, used.status_s = TIMEOUT_S - 0.1, 0.05
+        await asyncio.gather(*(commit(client) for _ in range(100)))
+        assert 1 <= used.sent.count(STATUS.path) <= TIMEOUT_S / DOUBT_S
+
+
+async def test_a_call_that_is_cancelled_leaves_the_question_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(monkeypatch) as (client, used, _):
+        used.takes_s = used.status_s = NEVER
+        first, second = (asyncio.create_task(commit(client)) for _ in range(2))
+        await asyncio.sleep(1.5 * DOUBT_S)
+        first.cancel()
+        with pytest.raises(KvUnknown, match="silent"):
+            await second
+        assert first.cancelled()
+
+
+async def test_a_client_that_closes_leaves_no_question_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(monkeypatch) as (client, used, _):
+        used.takes_s = used.status_s = NEVER
+        call = asyncio.create_task(commit(client))
+        await asyncio.sleep(1.5 * DOUBT_S)
+        call.cancel()
+        await asyncio.wait([call])
+
+
+@pytest.mark.loops("asyncio")
+async def test_a_stop_of_this_process_is_no_silence_of_the_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(monkeypatch) as (client, used, other):
+        used.takes_s, used.stops = 1.5 * DOUBT_S, 1
+        await commit(client)
+        assert used.stops == 0
+        assert not other.sent
+        assert not used.silence.done()
+
+
+async def test_a_call_at_a_member_that_has_lost_its_cluster_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a member gives its status, and raises no term while it is cut off."""
+    async with opened(monkeypatch) as (client, used, _):
+        used.takes_s, used.leader = NEVER, 0
+        began = now()
+        with pytest.raises(KvUnknown, match="election"):
+            await commit(client)
+        assert now() - began < 2 * DOUBT_S + 0.1
+        assert not used.silence.done(), "etcd ends the watches there itself"
+        used.takes_s = 1.5 * DOUBT_S
+        await commit(client)
 
 
 async def test_a_silent_member_is_given_up_soon_and_another_one_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
