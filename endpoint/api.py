@@ -11,6 +11,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer, Needs, Rights
 from bmq.endpoint.fetch.fetch_params import Nearer
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.large_requests import LargeRequests
@@ -39,11 +40,17 @@ class Services:
     """Order of the produces of connections whose large produce is being handed to the owners."""
     apis: Sequence[Api[Any]] = ()
     """All APIs that the endpoint serves; `endpoint.dispatch.Endpoint` sets this."""
+    authorizer: Authorizer = ALLOW_ALL
+    """Rights of the clients."""
     responses: ResponseBudget = field(init=False)
     """Bytes of responses, other than records, that are being built or wait to be sent."""
 
     def __post_init__(self) -> None:
         self.responses = ResponseBudget(self.config.queued_max_request_bytes)
+
+    def rights(self, request: Request) -> Rights:
+        """Return the rights of the client that sent the request."""
+        return Rights(self.authorizer, request)
 
     def nearer(self, rack: str) -> Nearer | None:
         """Return a function that chooses the proxy in `rack` to fetch from (KIP-392).
@@ -83,5 +90,7 @@ class Api(NamedTuple, Generic[S]):
     it does not count in `LargeRequests`, so that others may pass."""
     is_pipelined: bool = False
     """True if a request may begin while earlier ones of its connection have no response yet."""
+    needs: Needs | None = None
+    """Rights that the handler asks for; ``NOTHING_NEEDED`` if it serves everybody.  None, for APIs of tests alone."""
     advertised_min: int | None = None
     """Lowest version that ApiVersions lists, where it is not ``min_version`` (Produce: 0, KAFKA-18659)."""

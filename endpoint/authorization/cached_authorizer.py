@@ -1,0 +1,108 @@
+"""The authorizer by ACLs, with the answers that it has given.
+
+The first question about a resource matches the ACLs (`core.security.acl_index`), and the operations that it finds are
+kept for the client, a pair of principal and address.  Every further one is a look-up.  A change of ACLs empties the
+cache, and so does its bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from bmq.core.security.acl_index import ALL_OPERATIONS, AclIndex, canonical_host
+from bmq.core.security.acls import AclOperation, ResourceType
+from bmq.core.security.principal import Principal
+from bmq.core.security.session import Session
+
+ANSWERS_MAX = 200_000
+"""Answers that are kept, of all clients together, at some 200 bytes each: a client that asks for all topics of a large
+cluster has as many as these."""
+_SOME = "hardcode"
+"""The resource of which Kafka asks first when any would do, which finds super users and rights on all resources."""
+
+
+class CachedAuthorizer:
+    """An `Authorizer` over an index of ACLs that others change; they call ``forget`` after each change."""
+
+    is_on = True
+
+    def __init__(self, acls: AclIndex, super_users: Collection[Principal], *, allows_without_acls: bool) -> None:
+        """Create an authorizer.  ``super_users`` may do everything.
+
+        ``allows_without_acls``: everybody may do everything to a resource that no ACL applies to.
+        """
+        self._acls = acls
+        self._super_users = frozenset(super_users)
+        self._without_acls = ALL_OPERATIONS if allows_without_acls else 0
+        self._clients: dict[tuple[Principal, str], _Client] = {}
+        self._answers = 0
+        self.matches = 0
+        """Number of times that the ACLs were matched."""
+
+    def __repr__(self) -> str:
+        return f"<CachedAuthorizer {self._acls!r} clients={len(self._clients)} answers={self._answers}>"
+
+    def forget(self) -> None:
+        """Forget all answers: the ACLs have changed."""
+        self._clients.clear()
+        self._answers = 0
+
+    def is_allowed(
+        self, session: Session, host: str, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        client = self._client(session, host)
+        allowed = client.operations.get((resource_type, name))
+        if allowed is None:
+            allowed = self._match(client, resource_type, name)
+        return bool(allowed & 1 << operation)
+
+    def is_allowed_on_some(
+        self, session: Session, host: str, operation: AclOperation, resource_type: ResourceType
+    ) -> bool:
+        if self.is_allowed(session, host, operation, resource_type, _SOME):
+            return True
+        client = self._client(session, host)
+        found = client.some.get((resource_type, operation))
+        if found is None:
+            found = self._acls.may_allow_some(client.principal, client.host, resource_type, operation)
+            client.some[resource_type, operation] = found
+        return found
+
+    def _client(self, session: Session, host: str) -> _Client:
+        principal = session.principal
+        client = self._clients.get((principal, host))
+        if client is None:
+            self._count()
+            is_super = principal in self._super_users
+            client = self._clients[principal, host] = _Client(str(principal), canonical_host(host), is_super)
+        return client
+
+    def _match(self, client: _Client, resource_type: ResourceType, name: str) -> int:
+        self._count()
+        self.matches += 1
+        if client.is_super:
+            allowed = ALL_OPERATIONS
+        else:
+            found = self._acls.allowed(client.principal, client.host, resource_type, name)
+            allowed = self._without_acls if found is None else found
+        client.operations[resource_type, name] = allowed
+        return allowed
+
+    def _count(self) -> None:
+        self._answers += 1
+        if self._answers > ANSWERS_MAX:
+            self.forget()
+            self._answers = 1
+
+
+class _Client:
+    """The answers to one client."""
+
+    __slots__ = ("host", "is_super", "operations", "principal", "some")
+
+    def __init__(self, principal: str, host: str, is_super: bool) -> None:
+        self.principal = principal
+        self.host = host
+        self.is_super = is_super
+        self.operations: dict[tuple[ResourceType, str], int] = {}
+        self.some: dict[tuple[ResourceType, AclOperation], bool] = {}
