@@ -23,6 +23,7 @@ from bmq.core.security import listener_settings
 from bmq.core.security.listener_settings import ListenerSecurity
 from bmq.core.security.secrets import read_secret
 from bmq.core.security.settings import SecuritySettings
+from bmq.core.security.shared_secret import SharedSecret, parse_secrets
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 ROLES = ("proxy", "broker", "controller", "coordinator")
@@ -89,6 +90,17 @@ class NodeConfig(SecuritySettings):
     )
     internal_advertise: str = _option(
         "", "address advertised to the cluster's other processes; when empty as for advertise"
+    )
+    internal_secret: str = _option(
+        "",
+        "secret of the cluster, which its processes show each other: 16 characters or more. Several, comma-separated:"
+        " the first is shown, all are accepted",
+        kafka="internal.secret", is_secret=True,
+    )  # fmt: skip
+    internal_secret_required: bool = _option(
+        True,
+        "refuse processes that do not show the secret; false while a cluster without one gets it, process by process",
+        kafka="internal.secret.required",
     )
     shared_listen: str = _option(
         "", "a further address of the Kafka endpoint, shared with other processes of this machine (SO_REUSEPORT)"
@@ -261,6 +273,7 @@ class NodeConfig(SecuritySettings):
                 raise ConfigError(str(error)) from None
         if self.shared_listen:
             self.shared_listeners()
+        self.shared_secret()
         if self.log_level.upper() not in LOG_LEVELS:
             raise ConfigError(f"log_level={self.log_level!r}; choose from {', '.join(LOG_LEVELS)}")
         if self.log_format not in LOG_FORMATS:
@@ -287,6 +300,13 @@ class NodeConfig(SecuritySettings):
             raise ConfigError(
                 "queued.max.request.bytes is under socket.request.max.bytes: one request would wait for ever"
             )
+
+    def shared_secret(self) -> SharedSecret:
+        """Return the secrets of the cluster.  Raises ConfigError, without a secret in its text, if one is too short."""
+        try:
+            return SharedSecret(parse_secrets(self.internal_secret), is_required=self.internal_secret_required)
+        except ValueError as error:
+            raise ConfigError(f"internal.secret: {error}") from None
 
     def kafka_listeners(self) -> tuple[ListenerAddress, ...]:
         """Return the addresses of the Kafka endpoint, in the settings' order.  Raises ConfigError if they are wrong."""

@@ -24,6 +24,7 @@ from bmq.meta.cluster.unregistered import RegistrationCheck
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue
 from bmq.server.root_guard import RootGuard
+from bmq.server.secret_check import check_secret
 from bmq.storage.cluster_files import FORMAT, ClusterFile
 from bmq.storage.filesystem import FileSystem
 
@@ -42,10 +43,13 @@ class ClusterMember:
         self.view = KvClusterView(kv, config.cluster, incarnation, self._failed)
         self.view.subscribe(self._members_changed)  # first, so that `peers` has a member before others connect to it
         admission = MemberAdmission(kv, config.cluster, self.view)
+        self._cluster = config.cluster
+        self._secret = secret = config.shared_secret()
         self.endpoint = InternalEndpoint(
-            incarnation, config.cluster, clock, is_serving=lambda: self.is_serving(), admit=admission.admit
-        )
-        self.peers = Peers(incarnation, config.cluster, here=self.endpoint)
+            incarnation, config.cluster, clock, is_serving=lambda: self.is_serving(), admit=admission.admit,
+            secret=secret,
+        )  # fmt: skip
+        self.peers = Peers(incarnation, config.cluster, here=self.endpoint, secret=secret)
         self._guard = RootGuard(kv, fs, config.cluster)
         member = Member(
             incarnation=incarnation,
@@ -79,12 +83,24 @@ class ClusterMember:
     async def join(self) -> None:
         """Check that root and store belong together, load the view and register in the cluster.
 
-        Raises KvError if the store does not respond, NodeIdTaken if another process has the proxy's id, and what
-        `RootGuard.check` raises.
+        Raises KvError if the store does not respond, NodeIdTaken if another process has the proxy's id, ConfigError if
+        a member does not accept this process's secret, and what `RootGuard.check` raises.
         """
         await self.view.start()
+        await self._check_secret()
         await self.membership.start()
         self._check.start()
+
+    async def _check_secret(self) -> None:
+        """Ask members by connections that nobody else uses: what they say of a process that has not joined is no news.
+
+        Raises ConfigError if one does not accept this process's secret.
+        """
+        asking = Peers(self.member.incarnation, self._cluster, secret=self._secret)
+        try:
+            await check_secret(asking, self.view.members.values())
+        finally:
+            await asking.close()
 
     def is_at(
         self,

@@ -14,6 +14,7 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import Listener
 from bmq.core.net.listener_config import ANY_HOST, address_text
 from bmq.core.net.request import Dispatch
+from bmq.core.net.strangers import Strangers
 from bmq.meta.cluster.member import PROXY, Address
 from bmq.meta.open import is_shared
 from bmq.server.node import Node
@@ -41,7 +42,9 @@ class Sockets:
                 is_response_room_wanted=node.is_response_room_wanted,
             )  # fmt: skip
         if is_shared(node.config.meta):  # else no other process can join
-            self._internal = Listener(node.joined.endpoint, node.config, Metrics(), in_order=False)
+            strangers = Strangers()
+            node.joined.endpoint.on_known = strangers.known
+            self._internal = Listener(node.joined.endpoint, node.config, Metrics(), in_order=False, strangers=strangers)
 
     async def start(self) -> None:
         """Start the node; of a single process, publish the HTTP address first.

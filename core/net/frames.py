@@ -21,6 +21,7 @@ STEP_BYTES = 1 << 20
 """Largest step by which a frame is allocated ahead of its bytes: most produces fit in one step."""
 SIZE_LEAST = 8
 """API key, version and correlation id: a smaller frame is not a request."""
+SIZE_BOUND = "socket.request.max.bytes"
 _DIRECT_LEAST = 16 << 10
 """Remaining bytes of a frame below which they arrive in the shared buffer, together with the frames behind it."""
 _CREDIBLE = 4 << 10
@@ -37,12 +38,16 @@ _unset: Callable[[None, int], bytearray] = ctypes.PYFUNCTYPE(ctypes.py_object, c
 class FrameReader:
     """The reader of one connection.  Once ``error`` says why the bytes are not a frame, no more are read."""
 
-    __slots__ = ("_filled", "_frame", "_head", "_is_direct", "_shared", "_size", "_size_max", "_view", "error")
+    __slots__ = (
+        "_bound", "_filled", "_frame", "_head", "_is_direct", "_shared", "_size", "_size_max", "_view", "error",
+    )  # fmt: skip
 
-    def __init__(self, shared: memoryview, size_max: int) -> None:
+    def __init__(self, shared: memoryview, size_max: int, bound: str = SIZE_BOUND) -> None:
+        """``bound`` is what the error calls ``size_max``."""
         self.error = ""
         self._shared = shared
         self._size_max = size_max
+        self._bound = bound
         self._head = b""  # the part of a size field that has arrived
         self._frame: bytearray | None = None  # the frame that has begun, as long as its allocated part
         self._size = 0
@@ -65,6 +70,11 @@ class FrameReader:
     def is_partial(self) -> bool:
         """True if a frame has begun and is not complete."""
         return self._frame is not None
+
+    def limit(self, size_max: int, bound: str = SIZE_BOUND) -> None:
+        """Set the size of the largest frame that may begin from now on."""
+        self._size_max = size_max
+        self._bound = bound
 
     def buffer(self) -> memoryview:
         """Return the memory for the next bytes.  ``received`` must follow before the next call."""
@@ -126,7 +136,8 @@ class FrameReader:
                 (size,) = _SIZE.unpack_from(data, pos)
                 pos += 4
                 if not SIZE_LEAST <= size <= self._size_max:
-                    self.error = _what_is_wrong(size, self._size_max, bytes(data[pos - 4 : min(count, pos + 12)]))
+                    start = bytes(data[pos - 4 : min(count, pos + 12)])
+                    self.error = _what_is_wrong(size, f"{self._bound} ({self._size_max})", start)
                 elif pos + size <= count:
                     frames.append(memoryview(bytearray(data[pos : pos + size])))
                     pos += size
@@ -147,14 +158,14 @@ class FrameReader:
         return frame
 
 
-def _what_is_wrong(size: int, size_max: int, start: bytes) -> str:
+def _what_is_wrong(size: int, bound: str, start: bytes) -> str:
     """Return the text for the log: as Kafka's InvalidReceiveException, and a guess at what protocol it is."""
     if size < 0:
         text = f"a request of {size} bytes"
     elif size < SIZE_LEAST:
         text = f"a request of {size} bytes, less than a header"
     else:
-        text = f"a request of {size} bytes, more than socket.request.max.bytes ({size_max})"
+        text = f"a request of {size} bytes, more than {bound}"
     for prefixes, what in _FOREIGN:
         if start.startswith(prefixes):
             return f"{text}: this looks like {what}, not Kafka's protocol"

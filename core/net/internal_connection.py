@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bmq.core.net.client_connection import UNANSWERED_MAX, ClientConnection, ConnectionOwner, Exchange
 from bmq.core.net.request import Dispatch, Outcome
+from bmq.core.net.strangers import HELLO_BOUND, HELLO_BYTES_MAX
 
 SHARE_BYTES = 1 << 20
 SILENCE_S = 60.0
@@ -32,6 +33,13 @@ class UnorderedConnection(ClientConnection):
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]} running={len(self._running)}>"
+
+    def be_stranger(self) -> None:
+        """Read small requests only until ``be_known``."""
+        self._frames.limit(HELLO_BYTES_MAX, HELLO_BOUND)
+
+    def be_known(self) -> None:
+        self._frames.limit(self._listener.config.socket_request_max_bytes)
 
     # -------------------------------------------------------------------------------------------------- requests
 

@@ -20,6 +20,7 @@ from bmq.core.net.frames import SHARED_BYTES
 from bmq.core.net.internal_connection import SILENCE_S, UnorderedConnection
 from bmq.core.net.request import Dispatch
 from bmq.core.net.request_budget import STUCK_S, RequestBudget
+from bmq.core.net.strangers import Strangers
 
 __all__ = ["ClientConnection", "Listener"]
 
@@ -43,8 +44,13 @@ class Listener:
         *,
         in_order: bool = True,
         is_response_room_wanted: Callable[[], bool] = lambda: False,
+        strangers: Strangers | None = None,
     ) -> None:
-        """``is_response_room_wanted`` returns whether responses wait for memory that unsent ones hold."""
+        """``is_response_room_wanted`` returns whether responses wait for memory that unsent ones hold.
+
+        ``strangers`` bounds connections until the dispatch says that they are known; without ``in_order`` only.
+        """
+        self._strangers = strangers
         self.dispatch = dispatch
         self._is_response_room_wanted = is_response_room_wanted
         self.config = config
@@ -137,9 +143,13 @@ class Listener:
             metrics.connections_refused += 1
             _log.warning("connection refused", extra=fields(connection=connection.peer, error=refusal))
             connection.close()
-        elif self._timer is None:
+            return self.now
+        if self._timer is None:
             self.now = self.loop.time()
             self._timer = self.loop.call_later(self._tick_s, self._tick)
+        if self._strangers is not None and isinstance(connection, UnorderedConnection):
+            connection.be_stranger()
+            self._strangers.opened(connection)
         return self.now
 
     def lost(self, connection: ClientConnection) -> None:
@@ -147,6 +157,8 @@ class Listener:
         if connection not in self.connections:
             return
         del self.connections[connection]
+        if self._strangers is not None and isinstance(connection, UnorderedConnection):
+            self._strangers.lost(connection)
         self.metrics.connections -= 1
         left = self._by_host[connection.host] - 1
         if left:

@@ -16,7 +16,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import cast
 
@@ -24,9 +24,11 @@ from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.frames import FrameReader
 from bmq.core.net.request import Buffer
+from bmq.core.net.strangers import HELLO_BOUND, HELLO_BYTES_MAX
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.liveness import Liveness, LivenessVerdict
 from bmq.core.rpc.messages.member import HelloRequest, HelloResponse, PingRequest, Unregistered
+from bmq.core.security.shared_secret import NO_SECRET, NOT_SHOWN, Caller, SharedSecret
 from bmq.core.wire.header import response_is_flexible
 from bmq.core.wire.primitives import CUT_SHORT, skip_tags
 
@@ -90,8 +92,16 @@ class PeerLost(Exception):
         self.evidence = evidence
 
 
+class SecretRefused(PeerLost):
+    """A connection that was not made: one of both processes does not have the other's secret."""
+
+
 class PeerBusy(PeerLost):
     """A refused call: one connection may have no more in progress.  It was not sent, and the connection goes on."""
+
+
+class NotShown(Exception):
+    """A process that does not have this cluster's secret: this one does not use it."""
 
 
 class _Call:
@@ -125,14 +135,14 @@ class Peer(asyncio.BufferedProtocol):
         self.protocol = -1
         """The version of the internal protocol that both sides speak, -1 before Hello."""
         self.refused_by = ""
-        """The incarnation that has refused Hello."""
+        """The incarnation that has refused Hello, or that this process refuses."""
         self.unregistered: Unregistered | None = None
         """Set if the peer has refused Hello because the store has no member key of this process."""
         self.bytes_under_way = 0
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(self._loop.time(), settings.ping_s, settings.ping_timeout_s, settings.stuck_s)
-        self._frames = FrameReader(shared, settings.response_bytes_max)
+        self._frames = FrameReader(shared, HELLO_BYTES_MAX, HELLO_BOUND)
         self._transport: asyncio.Transport | None = None
         self._is_blocked = False  # the kernel does not take all that was written
         self._calls: dict[int, _Call] = {}
@@ -180,21 +190,33 @@ class Peer(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------------------------------- for ``core.rpc.peers``
 
-    async def hello(self, cluster: str, own: str, protocols: tuple[int, int]) -> None:
+    async def hello(self, cluster: str, own: str, protocols: tuple[int, int], secret: SharedSecret = NO_SECRET) -> None:
         """Say Hello; after this the connection is up.
 
-        Raises RequestError if the peer refuses, PeerLost if the connection is lost, FormatError if the response is
-        malformed.
+        Raises RequestError if the peer refuses, NotShown if it does not show that it has the secret that this process
+        has, PeerLost if the connection is lost, FormatError if the response is malformed.
         """
-        greeting = HelloRequest(protocols, cluster, own, self.incarnation)
-        response = HelloResponse.decode(await self._call(InternalKey.HELLO, 0, greeting.encode()))
+        exchange = Caller(secret, cluster, own, self.incarnation)
+        greeting = HelloRequest(protocols, cluster, own, self.incarnation, exchange.nonce)
+        response = await self._say(greeting)
+        if response.nonce and (proof := exchange.on_asked(response.nonce)) is not None:
+            response = await self._say(replace(greeting, proof=proof))
+        self.refused_by = response.incarnation
+        is_judged = response.error in (ErrorCode.NONE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if is_judged and not exchange.is_convinced(response.proof):
+            raise NotShown(NOT_SHOWN)  # its refusal counts no more: anybody at its address could end a membership
         if response.error is not ErrorCode.NONE:
-            self.refused_by, self.unregistered = response.incarnation, response.unregistered
+            self.unregistered = response.unregistered if is_judged else None
             raise RequestError(response.error, response.message)
         if self.is_lost:
             raise PeerLost(self.why, was_sent=True)
+        self.refused_by = ""
         self.is_up = True
         self.protocol = response.protocol
+        self._frames.limit(self._settings.response_bytes_max)
+
+    async def _say(self, greeting: HelloRequest) -> HelloResponse:
+        return HelloResponse.decode(await self._call(InternalKey.HELLO, 0, greeting.encode()))
 
     @property
     def alive_at(self) -> float:

@@ -34,7 +34,8 @@ from bmq.core.net.request import Buffer
 from bmq.core.rpc.message import InternalRequest, R, leading_error
 from bmq.core.rpc.messages.member import PingRequest, PingResponse, Unregistered
 from bmq.core.rpc.name_lookup import LookupFailed, look_up
-from bmq.core.rpc.peer import ConnectionKind, Evidence, Peer, PeerBusy, PeerLost, PeerSettings
+from bmq.core.rpc.peer import ConnectionKind, Evidence, NotShown, Peer, PeerBusy, PeerLost, PeerSettings, SecretRefused
+from bmq.core.security.shared_secret import NO_SECRET, SharedSecret
 
 __all__ = [
     "PROTOCOL",
@@ -46,6 +47,7 @@ __all__ = [
     "PeerLost",
     "PeerSettings",
     "Peers",
+    "SecretRefused",
     "ask_peer",
 ]
 
@@ -162,6 +164,7 @@ class Peers:
         settings: PeerSettings | None = None,
         protocols: tuple[int, int] = PROTOCOL,
         here: Callee | None = None,
+        secret: SharedSecret = NO_SECRET,
     ) -> None:
         """Create no connection yet.  ``here`` serves what this process asks itself."""
         self._own = own
@@ -169,6 +172,7 @@ class Peers:
         self._cluster = cluster
         self._settings = settings or PeerSettings()
         self._protocols = protocols
+        self._secret = secret
         self._shared = memoryview(bytearray(SHARED_BYTES))
         self._links: dict[tuple[str, ConnectionKind], _Link] = {}
         self._apart: dict[Peer, MemberLike] = {}  # connections from ``open``
@@ -365,17 +369,18 @@ class Peers:
         report_bug(task, f"connecting to {link.member.incarnation} failed")
 
     async def _open(self, member: MemberLike, kind: ConnectionKind, timeout_s: float) -> Peer:
-        """Return a connection on which both sides have said Hello.  Raises PeerLost."""
+        """Return a connection on which both sides have said Hello.  Raises PeerLost, SecretRefused among them."""
         where = f"{member.incarnation} at {member.internal.host}:{member.internal.port}"
         make = partial(Peer, self._own, member.incarnation, kind, self._settings, self._shared)
         peer: Peer | None = None
+        kind_of_loss = PeerLost
         evidence = Evidence.NONE  # whatever fails before the peer's address is known
         try:
             async with asyncio.timeout(timeout_s):
                 addresses = await look_up(member.internal.host, member.internal.port)
                 evidence = Evidence.SILENCE
                 peer = await _connect(make, addresses, member.internal.port)
-                await peer.hello(self._cluster, self._own, self._protocols)
+                await peer.hello(self._cluster, self._own, self._protocols, self._secret)
                 return peer
         except TimeoutError:
             is_found = evidence is not Evidence.NONE
@@ -388,12 +393,18 @@ class Peers:
             assert peer is not None, "a connected process refuses"
             is_there = peer.refused_by == member.incarnation and error.code is not ErrorCode.INCONSISTENT_CLUSTER_ID
             evidence = Evidence.LIFE if is_there else Evidence.REPLACED
+            if error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+                kind_of_loss = SecretRefused
             if peer.unregistered is not None:
                 self._on_unregistered.notify(peer.unregistered)
+        except NotShown as error:
+            evidence = Evidence.LIFE  # as its own refusal: nobody is to declare it dead for the lack of a secret
+            why = f"{where}: {error}"
+            kind_of_loss = SecretRefused
         finally:
             if peer is not None and not peer.is_up:
                 peer.close()
-        raise PeerLost(why, was_sent=False, evidence=evidence)
+        raise kind_of_loss(why, was_sent=False, evidence=evidence)
 
     def _came_up(self, link: _Link, peer: Peer, now: float) -> None:
         _log.info("connected to a member (%s)", peer.kind.value, extra=fields(member=peer.incarnation))

@@ -4,8 +4,9 @@ A connection begins with Hello, which settles the version of the protocol and th
 the same process: an address may have been given to another one.  Any request before an accepted Hello closes the
 connection; a caller that is refused closes it itself.
 
-``admit`` judges the process that has said Hello: one that is not a member is refused, and an API may be for members of
-one role only.  The name is believed, so this is not authentication: it is what can be checked until the port has that.
+With the cluster's secret, Hello is also where both sides show that they have it (``core.security.shared_secret``): a
+process that does not is refused before anything is looked up for it.  ``admit`` then judges the process that has said
+Hello: one that is not a member is refused, and an API may be for members of one role only.
 
 Handlers read and write bodies (``core.rpc.messages``); RequestError, and FormatError of a body that cannot be read,
 become the API's response with that error.  Kafka's own APIs go to the dispatch of ``register_kafka``.
@@ -14,8 +15,10 @@ become the API's response with that error.  Kafka's own APIs go to the dispatch 
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import Awaitable, Callable, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +26,7 @@ from bmq.core.aio.eager import start
 from bmq.core.aio.subscribers import no_op
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.logging.fields import fields
 from bmq.core.net.request import Buffer, Client, CloseConnection, Dispatch, Response
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest, InternalResponse
@@ -37,8 +41,19 @@ from bmq.core.rpc.messages.member import (
 from bmq.core.rpc.peer import PeerLost
 from bmq.core.rpc.peers import PROTOCOL
 from bmq.core.security.session import ANONYMOUS_SESSION
+from bmq.core.security.shared_secret import (
+    NO_SECRET,
+    OUT_OF_TURN,
+    Accepted,
+    Asked,
+    Callee,
+    Greeting,
+    Refused,
+    SharedSecret,
+)
 from bmq.core.wire.primitives import CUT_SHORT, read_nullable_string, skip_tags
 
+_log = logging.getLogger(__name__)
 _FIXED = struct.Struct(">hhi")
 _HEAD = struct.Struct(">ib")
 
@@ -73,6 +88,7 @@ class Admission(NamedTuple):
 Admit = Callable[[str], "Admission | Awaitable[Admission]"]
 """Judges an incarnation; awaitable where the store must be read first."""
 ANYBODY = Admission()
+ACCEPTED = Accepted()
 
 
 class _Caller(NamedTuple):
@@ -109,11 +125,14 @@ class InternalEndpoint:
         is_serving: Callable[[], bool],
         protocols: tuple[int, int] = PROTOCOL,
         admit: Admit | None = None,
+        secret: SharedSecret = NO_SECRET,
     ) -> None:
         """Create an endpoint that serves Hello and Ping.
 
-        Without ``admit`` it serves every process that names the cluster.
+        Without ``secret`` and ``admit`` it serves every process that names the cluster.
         """
+        self.on_known: Callable[[Client], None] = _ignore
+        """Called when the process at the other end of a connection has shown what it is asked for."""
         self.incarnation = own
         self._cluster = cluster
         self._clock = clock
@@ -121,6 +140,8 @@ class InternalEndpoint:
         self._protocols = protocols
         self._kafka: Dispatch | None = None
         self._admit = admit or _admit_anybody
+        self._secret = secret
+        self._greetings: dict[Client, Callee] = {}  # connections that are asked for a proof
         self._apis: dict[int, _Api] = {}
         self._callers: dict[Client, _Caller] = {}  # connections that have said Hello
         self.register(PingRequest, self._ping)
@@ -221,10 +242,33 @@ class InternalEndpoint:
         response = answer_hello(request, self.incarnation, self._cluster, self._protocols)
         if response.error is not ErrorCode.NONE:
             return response.encode()
+        shown = self._shown(request, client)
+        if not isinstance(shown, Accepted):
+            nonce, why = (shown.nonce, "") if isinstance(shown, Asked) else (b"", shown.told)
+            code = ErrorCode.SASL_AUTHENTICATION_FAILED
+            return HelloResponse(code, why, -1, self.incarnation, nonce=nonce).encode()
+        self.on_known(client)
+        response = replace(response, proof=shown.proof)
         admission = self._admit(request.from_incarnation)
         if isinstance(admission, Awaitable):
             return self._admit_later(request.from_incarnation, client, response, admission)
         return self._admitted(request.from_incarnation, client, response, admission)
+
+    def _shown(self, request: HelloRequest, client: Client) -> Asked | Accepted | Refused:
+        """Return whether the caller has shown that it has the cluster's secret, or is to show it."""
+        if not self._secret.keys:
+            return ACCEPTED
+        callee = self._greetings.get(client)
+        if callee is None:
+            callee = self._greetings[client] = Callee(self._secret, self.incarnation)
+            client.on_close(partial(self._forget_greeting, client))
+        shown = callee.on_hello(Greeting(request.cluster, request.from_incarnation, request.nonce, request.proof))
+        if shown is OUT_OF_TURN:
+            raise CloseConnection(OUT_OF_TURN.why)
+        if isinstance(shown, Refused):
+            about = fields(connection=client.peer, member=request.from_incarnation, error=shown.why)
+            _log.warning("a process is refused on the internal port", extra=about)
+        return shown
 
     async def _admit_later(
         self, incarnation: str, client: Client, response: HelloResponse, admission: Awaitable[Admission]
@@ -234,11 +278,16 @@ class InternalEndpoint:
     def _admitted(self, incarnation: str, client: Client, response: HelloResponse, admission: Admission) -> Body:
         if admission.refusal:
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-            return HelloResponse(code, admission.refusal, -1, self.incarnation, admission.unregistered).encode()
+            return replace(
+                response, error=code, message=admission.refusal, protocol=-1, unregistered=admission.unregistered
+            ).encode()
         if client not in self._callers and not client.is_closed:
             self._callers[client] = _Caller(incarnation, admission.roles)
             client.on_close(partial(self._forget, client))
         return response.encode()
+
+    def _forget_greeting(self, client: Client) -> None:
+        del self._greetings[client]
 
     def _forget(self, client: Client) -> None:
         del self._callers[client]
@@ -280,6 +329,10 @@ def answer_hello(request: HelloRequest, own: str, cluster: str, protocols: tuple
 def _range(protocols: tuple[int, int]) -> str:
     least, most = protocols
     return str(least) if least == most else f"{least} to {most}"
+
+
+def _ignore(client: Client) -> None:
+    pass
 
 
 def _admit_anybody(incarnation: str) -> Admission:

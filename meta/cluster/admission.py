@@ -1,8 +1,9 @@
 """Checks of other processes' claims, against the view and, where that is behind, the store.
 
-The internal port has no authentication yet.  Until it has, a process believes nothing that it can check: the connecting
-process must be a member, and a coordinator's ownership number must be the controller's.  A store that cannot be reached
-is no reason to refuse (rule 7): then a claim beyond the view is believed, since the view may be behind.
+The cluster's secret shows that a process belongs to the cluster, not which member it is.  So a process believes nothing
+that it can check: the connecting process must be a member, and a coordinator's ownership number must be the
+controller's.  A store that cannot be reached is no reason to refuse (rule 7): then a claim beyond the view is believed,
+since the view may be behind.
 
 A process that is refused because its key is gone receives the revision at which that was found: it may be cut off from
 the store, and not have noticed (``meta.cluster.unregistered``).

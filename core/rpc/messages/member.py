@@ -21,6 +21,11 @@ class Unregistered(NamedTuple):
 
 
 UnregisteredCaller = Annotated[Unregistered | None, Added(0, Row.of(Unregistered), None)]
+_BYTES = Bytes.__metadata__[0]  # type: ignore[attr-defined]
+CallerNonce = Annotated[bytes, Added(0, _BYTES, b"")]
+CallerProof = Annotated[bytes, Added(1, _BYTES, b"")]
+CalleeNonce = Annotated[bytes, Added(1, _BYTES, b"")]
+CalleeProof = Annotated[bytes, Added(2, _BYTES, b"")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +33,25 @@ class HelloResponse(InternalResponse):
     """``protocol`` is the version that both sides speak, ``incarnation`` the responding process.
 
     ``unregistered``: the finding that led to a refusal, if the store has no member key of the caller.
+
+    SASL_AUTHENTICATION_FAILED with a ``nonce`` asks for a proof that the caller has the cluster's secret, without one
+    it refuses the caller.  ``proof`` is this side's (``core.security.shared_secret``).
     """
 
     message: Text = ""
     protocol: Int16 = -1
     incarnation: Text = ""
     unregistered: UnregisteredCaller = None
+    nonce: CalleeNonce = b""
+    proof: CalleeProof = b""
 
 
 @dataclass(frozen=True, slots=True)
 class HelloRequest(InternalRequest[HelloResponse]):
     """The first request on every connection.
 
-    ``to_incarnation`` is the process that the caller expects; "" accepts any.
+    ``to_incarnation`` is the process that the caller expects; "" accepts any.  A caller that has the cluster's secret
+    sends its ``nonce``, and repeats the request with its ``proof`` if it is asked for one.
     """
 
     KEY = InternalKey.HELLO
@@ -49,6 +60,8 @@ class HelloRequest(InternalRequest[HelloResponse]):
     cluster: Text
     from_incarnation: Text
     to_incarnation: Text
+    nonce: CallerNonce = b""
+    proof: CallerProof = b""
 
 
 @dataclass(frozen=True, slots=True)

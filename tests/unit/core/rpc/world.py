@@ -15,12 +15,14 @@ from bmq.core.errors import ErrorCode
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import Listener
 from bmq.core.net.request import Buffer, Client, Response
+from bmq.core.net.strangers import Strangers
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest, InternalResponse
 from bmq.core.rpc.message_fields import Bytes, Text
 from bmq.core.rpc.peer import PeerSettings
 from bmq.core.rpc.peers import ConnectionKind, Peer, PeerLost, Peers
 from bmq.core.rpc.server import InternalCall, InternalEndpoint
+from bmq.core.security.shared_secret import NO_SECRET, SharedSecret
 
 KERNEL_BYTES = 256 << 10
 """What one side's kernel keeps of bytes that its process has not read."""
@@ -209,7 +211,10 @@ class World:
     Echo responds as ``answers[method]`` says: at once with the method's name, or by a future, or by an error.
     """
 
-    def __init__(self, settings: PeerSettings | None = None, own: str = "b-1", **config: Any) -> None:
+    def __init__(
+        self, settings: PeerSettings | None = None, own: str = "b-1", *,
+        secret: SharedSecret = NO_SECRET, callers_secret: SharedSecret = NO_SECRET, **config: Any,
+    ) -> None:  # fmt: skip
         self.network = Network()
         self.begun: list[str] = []
         self.answers: dict[str, Any] = {}
@@ -217,14 +222,16 @@ class World:
         self.calls: list[InternalCall] = []
         self.is_serving = True
         self.metrics = Metrics()
-        self.endpoint = InternalEndpoint(own, "test", LoopClock(), is_serving=lambda: self.is_serving)
+        self.endpoint = InternalEndpoint(own, "test", LoopClock(), is_serving=lambda: self.is_serving, secret=secret)
+        self.strangers = Strangers()
+        self.endpoint.on_known = self.strangers.known
         self.endpoint.register(EchoRequest, self._echo)
         self.config = NodeConfig(**config)
-        self.peers = Peers("a-1", "test", settings=settings)
+        self.peers = Peers("a-1", "test", settings=settings, secret=callers_secret)
         self.peers.subscribe_broken(lambda incarnation, why: self.broken.append((incarnation, why)))
 
     async def listen(self) -> None:
-        self.listener = Listener(self.endpoint, self.config, self.metrics, in_order=False)
+        self.listener = Listener(self.endpoint, self.config, self.metrics, in_order=False, strangers=self.strangers)
         await self.listener.start("b", PORT)
 
     async def __aenter__(self) -> World:
@@ -237,6 +244,7 @@ class World:
         await asyncio.sleep(1)
         assert self.metrics.request_bytes_held == 0
         assert self.metrics.connections == 0
+        assert len(self.strangers) == 0
 
     def _echo(self, body: memoryview, call: InternalCall) -> Any:
         request = EchoRequest.decode(body)
