@@ -308,6 +308,11 @@ class NodeConfig(SecuritySettings):
         except ValueError as error:
             raise ConfigError(f"internal.secret: {error}") from None
 
+    @property
+    def is_internal_authenticated(self) -> bool:
+        """True if no process is served on the internal port that does not show that it belongs to the cluster."""
+        return self.shared_secret().is_enforced
+
     def kafka_listeners(self) -> tuple[ListenerAddress, ...]:
         """Return the addresses of the Kafka endpoint, in the settings' order.  Raises ConfigError if they are wrong."""
         if not self.listeners:

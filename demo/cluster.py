@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import secrets
 import shutil
 import signal
 import sys
@@ -131,7 +132,7 @@ def _site(folder: Path) -> Iterator[tuple[HdfsCluster, BmqCluster]]:
     hdfs = HdfsCluster(datanodes=DATANODES, folder=folder / "hdfs")
     cluster = BmqCluster(
         f"{hdfs.root}/bmq", etcd, proxies=2, brokers=3, controllers=2, coordinators=2,
-        environment=SETTINGS, folder=folder / "bmq",
+        environment={**SETTINGS, "BMQ_INTERNAL_SECRET": secrets.token_hex(32)}, folder=folder / "bmq",
     )  # fmt: skip
     signal.alarm(LIMIT_S)
     started = time.monotonic()

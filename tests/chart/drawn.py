@@ -28,8 +28,9 @@ _MARK, _OBJECT = "# --", "(object)"
 CHARTS_OWN = frozenset(
     {
         "advertise", "advertised.listeners", "cluster", "drain_ms", "hadoop_conf_dir", "http", "internal",
-        "internal_advertise", "listen", "listener.security.protocol.map", "listeners", "log_format", "meta",
-        "meta_password_file", "node_id", "roles", "root", "shared_listen", "workers", "zone",
+        "internal.secret", "internal.secret.required", "internal_advertise", "listen",
+        "listener.security.protocol.map", "listeners", "log_format", "meta", "meta_password_file", "node_id",
+        "roles", "root", "shared_listen", "workers", "zone",
     }
 )  # fmt: skip
 """Settings that the chart makes itself, of other values: given in `config`, they would count for nothing."""

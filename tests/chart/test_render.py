@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 from collections.abc import Iterator
@@ -206,3 +207,41 @@ def test_names_fit() -> None:
     long = "a" * 53  # helm's longest name of a release
     text = run_helm("template", long, str(CHART), "--values", str(CHART / "ci" / "everything-values.yaml"))
     assert max(len(line.split()[-1]) for line in text.splitlines() if line.startswith("  name: ")) <= 63
+
+
+def test_the_pods_show_each_other_a_secret_that_the_chart_makes() -> None:
+    objects = template(values=[MINIMAL])
+    secret = find(objects, "Secret", f"{RELEASE}-bmq-internal")
+    assert len(base64.b64decode(secret["data"]["secret"])) >= 32
+    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    other = find(template(values=[MINIMAL]), "Secret", f"{RELEASE}-bmq-internal")
+    assert other["data"] != secret["data"], "each release has its own"
+    for pod in pods_of(objects):
+        (container,) = pod["containers"]
+        settings = {each["name"]: each.get("value") for each in container["env"]}
+        assert settings["BMQ_INTERNAL_SECRET_FILE"] == "/etc/bmq/internal-secret/secret"
+        assert settings["BMQ_INTERNAL_SECRET_REQUIRED"] == "true"
+        assert {"name": "internal-secret", "mountPath": "/etc/bmq/internal-secret", "readOnly": True} in container[
+            "volumeMounts"
+        ]
+        (volume,) = [each["secret"] for each in pod["volumes"] if each["name"] == "internal-secret"]
+        assert volume["secretName"] == f"{RELEASE}-bmq-internal"
+
+
+def test_an_existing_secret_takes_its_place_and_may_not_be_required_yet() -> None:
+    objects = template(
+        "--set", "internalSecret.name=ours,internalSecret.key=k,internalSecret.required=false", values=[MINIMAL]
+    )
+    assert not [each for each in objects if each["kind"] == "Secret"]
+    for pod in pods_of(objects):
+        (volume,) = [each["secret"] for each in pod["volumes"] if each["name"] == "internal-secret"]
+        assert (volume["secretName"], volume["items"]) == ("ours", [{"key": "k", "path": "secret"}])
+        settings = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+        assert settings["BMQ_INTERNAL_SECRET_REQUIRED"] == "false"
+
+
+def pods_of(objects: list[Object]) -> list[Object]:
+    found = [each["spec"]["template"]["spec"] for each in objects if each["kind"] in ("Deployment", "StatefulSet")]
+    pods = [each for each in found if each["containers"][0]["name"] == "bmq"]
+    assert len(pods) >= 4
+    return pods

@@ -76,6 +76,11 @@ http://{{ include "bmq.fullname" . }}-http.{{ .Release.Namespace }}.svc.{{ .Valu
 {{- required "storage.root is not set: where do segments lie? For example --set storage.root=hdfs://namenode:8020/bmq" .Values.storage.root -}}
 {{- end -}}
 
+{{/* The Secret with what the processes show each other. */}}
+{{- define "bmq.internalSecret" -}}
+{{- .Values.internalSecret.name | default (printf "%s-internal" (include "bmq.fullname" .)) -}}
+{{- end -}}
+
 {{/* The metadata store's URL.  The password is in a file. */}}
 {{- define "bmq.meta" -}}
 {{- $etcd := .Values.etcd -}}

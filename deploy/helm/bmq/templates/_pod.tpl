@@ -128,6 +128,7 @@ spec:
         {{- if $hasInit }}
         - {name: settings, mountPath: /run/bmq, readOnly: true}
         {{- end }}
+        - {name: internal-secret, mountPath: /etc/bmq/internal-secret, readOnly: true}
         {{- if $root.Values.etcd.user }}
         - {name: etcd-password, mountPath: /etc/bmq/etcd-password, readOnly: true}
         {{- end }}
@@ -158,6 +159,11 @@ spec:
           - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
     {{- end }}
     {{- end }}
+    - name: internal-secret
+      secret:
+        secretName: {{ include "bmq.internalSecret" $root }}
+        defaultMode: 0440
+        items: [{key: {{ $root.Values.internalSecret.key | quote }}, path: secret}]
     {{- if $root.Values.etcd.user }}
     - name: etcd-password
       secret:
@@ -270,6 +276,10 @@ most, after its drain, to close what could not be handed over. */}}
   value: {{ eq (include "bmq.hasInit" (dict "root" $root "isProxy" .component.isProxy)) "true" | ternary "/run/bmq/bmq.toml" (printf "/etc/bmq/config/%s.toml" .name) }}
 - name: BMQ_INTERNAL
   value: {{ printf "%s:%d" $any (int64 $root.Values.service.internalPort) | quote }}
+- name: BMQ_INTERNAL_SECRET_FILE
+  value: /etc/bmq/internal-secret/secret
+- name: BMQ_INTERNAL_SECRET_REQUIRED
+  value: {{ $root.Values.internalSecret.required | quote }}
 - name: BMQ_INTERNAL_ADVERTISE
   value: {{ printf "%s:%d" (include "bmq.podAddress" $root) (int64 $root.Values.service.internalPort) | quote }}
 - name: BMQ_HTTP

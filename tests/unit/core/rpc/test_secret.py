@@ -205,7 +205,7 @@ async def test_a_stranger_has_little_time_few_bytes_and_a_number(caplog: pytest.
 
 
 async def test_a_response_of_a_stranger_is_bounded_too() -> None:
-    """Who listens at a member's address may not be that member: a Hello's response has a few hundred bytes."""
+    """A Hello's response has a few hundred bytes, and whoever listens at a member's address may not be that member."""
     async with World(PeerSettings(), callers_secret=RIGHT) as world:
         world.endpoint._hello = lambda body, version, client: [bytes(HELLO_BYTES_MAX)]  # type: ignore[method-assign]
         with pytest.raises(PeerLost, match=r"bytes that are not a response: .* more than what a process may send"):
