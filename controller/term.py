@@ -132,6 +132,8 @@ class Term:
             has_responded=self._heartbeats.has_responded, is_last_resort=is_last_resort,
         )  # fmt: skip
         self._silent: LruCache[str, float] = LruCache(SILENT_MAX)  # since when, of those declared dead
+        self._unproven: dict[str, float] = {}
+        """For how long each was silent of those that have joined again and have not answered a probe since."""
         self._assignments = Assignments(kv, cluster, view, leadership)
         self._members: dict[str, Member] = {}  # also those that are gone and still count as alive
         self._dead: dict[str, int] = {}  # declared dead, with the revision of the key that is to be deleted
@@ -226,6 +228,7 @@ class Term:
                 self._handle_failures(MemberGone(event.incarnation))
                 if not self.failures.is_living(event.incarnation):
                     self._members.pop(event.incarnation, None)
+                    self._unproven.pop(event.incarnation, None)
         else:
             self._handle_failures(event)
 
@@ -233,21 +236,21 @@ class Term:
         """Handle that the member is registered.
 
         For a dead member whose key was deleted and written again, this may be the only event.  A key of another
-        revision means that it has joined again; a probe shows whether it is alive.
+        revision means that it has joined again; a probe shows whether it is alive.  One that was silent may still be,
+        to this process alone: it is given nothing, and teaches no patience, before it has answered.
         """
         name = member.incarnation
         has_returned = name in self._dead and self._dead[name] != self._view.revision_of(self._member_key(name))
         if has_returned:
             del self._dead[name]
             self._handle_failures(MemberGone(name))
-        silent_since = self._silent.pop(name)
+        silent_since = self._silent.pop(name) if self.failures.state(name) is None else None
         if silent_since is not None:
-            now = self._clock.monotonic()
-            self._patience.responded(now - silent_since, now)
+            self._unproven[name] = self._clock.monotonic() - silent_since
         self._members[name] = member
         self._keep(member)
         self._handle_failures(MemberSeen(name))
-        if has_returned:
+        if has_returned or silent_since is not None:
             self._handle_failures(Reported(self.own, name))
 
     def _member_key(self, incarnation: str) -> str:
@@ -308,6 +311,7 @@ class Term:
             )
         if incarnation not in self._view.members:  # else its key is deleted first, which is another event
             self._members.pop(incarnation, None)
+        self._unproven.pop(incarnation, None)
         self.loads.forget(incarnation)
         self.stalled_brokers.forget(incarnation)
         self._share_rounds.forget(incarnation)
@@ -321,6 +325,10 @@ class Term:
         began = self._clock.monotonic()
         if await self._prober.is_alive(member):
             self.queue.put(ProbeAnswered(incarnation))
+            silent_s = self._unproven.pop(incarnation, None)
+            if silent_s is not None:
+                self._patience.responded(silent_s, self._clock.monotonic())
+                self.queue.put(PLAN_NEEDED)
         else:
             self._silent.put(incarnation, began)
             self.queue.put(ProbeFailed(incarnation))
@@ -392,7 +400,7 @@ class Term:
             ),
             proxies=len(proxies),
             stalled=self.stalled_brokers.stalled,
-            resting=self.stalled_brokers.resting(self._clock.monotonic()),
+            resting=self.stalled_brokers.resting(self._clock.monotonic()) | self._unproven.keys(),
             moved_at=self._moved_at,
             pending_moves=len(self.pending_moves),
             is_balancing=self.is_balancing,
@@ -401,7 +409,8 @@ class Term:
 
     def shards_view(self) -> PlannerView:
         """Return the planner's input for shards, with owners as the view shows them now."""
-        return PlannerView(brokers=self._as_brokers(COORDINATOR), owners=self._assignments.shard_owners(self._shards()))
+        owners = self._assignments.shard_owners(self._shards())
+        return PlannerView(brokers=self._as_brokers(COORDINATOR), owners=owners, resting=self._unproven.keys())
 
     def without_owner(self) -> tuple[int, int]:
         """Return how many partitions, as of the last plan, and how many shards have no live owner."""

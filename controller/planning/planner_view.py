@@ -42,7 +42,7 @@ class PlannerView:
     | ``owners`` | owner and traffic of every partition, "" for those without an owner |
     | ``unreachable`` | by broker, how many of the ``proxies`` cannot reach it |
     | ``stalled`` | brokers that do not serve |
-    | ``resting`` | brokers that serve again, and must not be given anything yet |
+    | ``resting`` | brokers that serve again, or have joined again, and must not be given anything yet |
     | ``moved_at`` | when balancing last moved a partition |
     | ``pending_moves`` | number of moves that are not finished |
     | ``is_balancing`` | the last plan's result of that name |

@@ -15,8 +15,8 @@ from bmq.controller.heartbeats import BEAT_S, SUSPECT_S
 from bmq.controller.patience import LEAST_S
 from bmq.controller.term import Term
 from tests.simulation.histories import seeds_wanted
-from tests.simulation.test_cut_from_store import PARTITIONS, Story, history
-from tests.simulation.test_isolated_leader import leader
+from tests.simulation.test_cut_from_store import Story, history
+from tests.simulation.test_isolated_leader import leader, owners
 
 SEEDS = range(seeds_wanted() // 400 or 2)
 SLOW = "broker0"
@@ -32,10 +32,6 @@ def term_of(one: Story) -> Term:
     assert node.controller is not None
     assert node.controller.leading is not None
     return node.controller.leading
-
-
-def owners(one: Story) -> list[str]:
-    return [one.owner_of(partition) for partition in range(PARTITIONS)]
 
 
 async def blink(one: Story, seconds: float) -> None:

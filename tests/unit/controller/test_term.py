@@ -92,6 +92,26 @@ async def test_a_member_that_was_only_slow_is_waited_for_longer_the_next_time() 
         assert w.members.patience[-1] >= FACTOR * 1.0
 
 
+async def test_a_member_that_joins_again_and_is_still_silent_is_given_nothing_and_teaches_no_patience() -> None:
+    """Cut the leader off from one member, which reaches the store and joins again each time it was declared dead."""
+    async with world("a", "b", "c") as w:
+        await asyncio.sleep(5)
+        w.members.cut_off[w.led_by().name] = {"b"}
+        await w.until(lambda: w.is_assigned("a", "c"))
+        before = len(w.writes)
+        for _ in range(3):
+            await w.join("b")
+            await w.until(lambda: w.is_member("b"))
+            await w.until(lambda: not w.is_member("b"))
+        await asyncio.sleep(5)
+        assert w.is_assigned("a", "c")
+        assert not [keys for _, keys in w.writes[before:] if any(key != member_key("c", "b") for key in keys)]
+        assert set(w.members.patience) == {LEAST_S}
+        w.members.cut_off.clear()
+        await w.join("b")
+        await w.until(lambda: w.is_assigned("a", "b", "c"))
+
+
 async def test_a_member_declared_dead_joins_again_and_is_given_its_share() -> None:
     async with world("a", "b") as w:
         await w.kill("b")
