@@ -35,6 +35,14 @@ _TOPIC_METRICS = (
     ("failedproducerequests", "failed_produces", "Partitions of produce requests answered with an error"),
     ("failedfetchrequests", "failed_fetches", "Partitions of fetch requests answered with an error"),
 )
+_AUTHENTICATION_METRICS = (
+    ("successful_authentication", "Connections of SASL listeners that authenticated"),
+    ("successful_authentication_no_reauth", "Those whose client cannot authenticate again (KIP-368)"),
+    ("failed_authentication", "Connections of SASL listeners that were closed since they did not authenticate"),
+    ("successful_reauthentication", "Sessions that were renewed"),
+    ("failed_reauthentication", "Connections that were closed since they did not authenticate again"),
+    ("expired_connections_killed_count", "Connections that were closed since their session was over"),
+)
 _GROUP_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
 _BOUNDS = [str(float(bound)) for bound in LATENCY_BOUNDS_MS] + ["+Inf"]
 _BOUNDS_S = [str(bound / 1000) for bound in LATENCY_BOUNDS_MS] + ["+Inf"]
@@ -61,6 +69,8 @@ class Numbers(NamedTuple):
     topics: Sequence[tuple[str, Sequence[int]]]
     apis: Sequence[_ApiNumbers]
     process: Sequence[tuple[Metric, float]]
+    authentications: Sequence[tuple[tuple[str, str, str], int]]
+    """Counts by metric, listener and mechanism."""
     gauges: Gauges
     own: Sequence[OwnMetric]
     own_times: Sequence[_OwnTimes]
@@ -109,6 +119,7 @@ def take(state: ConsoleState) -> Numbers:
             (_counter("bmq_fetch_tail_bytes", "Bytes fetched from the tail cache"), metrics.tail_hit_bytes),
             (_counter("bmq_fetch_storage_bytes", "Bytes fetched from storage"), metrics.storage_read_bytes),
         ],
+        authentications=list(metrics.authentications.items()),
         gauges=Gauges(
             partitions_by_state=dict(gauges.partitions_by_state),
             groups_by_state=None if gauges.groups_by_state is None else dict(gauges.groups_by_state),
@@ -164,6 +175,7 @@ class _Families(Collector):
         yield from _api_families(numbers.apis)
         for family, value in numbers.process:
             yield _with(family, value)
+        yield from _authentication_families(numbers.authentications)
         yield from _partition_families(numbers.gauges)
         if numbers.gauges.groups_by_state is not None:
             yield from _group_families(numbers.gauges.groups_by_state)
@@ -231,6 +243,18 @@ def _api_families(apis: Sequence[_ApiNumbers]) -> Iterator[Metric]:
         for code, count in by_code:
             errors.add_metric([name, error_name(code)], count)
     yield from (requests, errors, times)
+
+
+def _authentication_families(counts: Sequence[tuple[tuple[str, str, str], int]]) -> Iterator[Metric]:
+    """Yield the outcomes of authentication; nothing without a SASL listener."""
+    if not counts:
+        return
+    for name, doc in _AUTHENTICATION_METRICS:
+        family = _counter(f"kafka_server_socketservermetrics_{name}", doc, "listener", "mechanism")
+        for (outcome, listener, mechanism), count in counts:
+            if outcome == name:
+                family.add_metric([listener, mechanism], count)
+        yield family
 
 
 def error_name(code: int) -> str:

@@ -34,6 +34,8 @@ from bmq.proxy.handlers import (
     offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
 )
 from bmq.proxy.services import ProxyServices
@@ -54,6 +56,7 @@ ALL_APIS: tuple[Api[ProxyServices], ...] = tuple(
         sync_group,
         describe_groups,
         list_groups,
+        sasl_handshake,
         api_versions,
         create_topics,
         delete_topics,
@@ -63,6 +66,7 @@ ALL_APIS: tuple[Api[ProxyServices], ...] = tuple(
         describe_configs,
         alter_configs,
         describe_log_dirs,
+        sasl_authenticate,
         create_partitions,
         delete_groups,
         offset_delete,

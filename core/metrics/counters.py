@@ -90,6 +90,8 @@ class Metrics:
         self.other_topics: TopicCounters | None = None
         """Counters of all topics that were first used while `topics_max` others had counters of their own."""
         self.apis: dict[int, ApiCounters] = {}
+        self.authentications: dict[tuple[str, str, str], int] = {}
+        """Outcomes of authentication on SASL listeners, by the metric's name, listener and mechanism."""
         self.connections = 0
         self.connections_total = 0
         self.connections_refused = 0
@@ -116,6 +118,11 @@ class Metrics:
         if self.other_topics is None:
             self.other_topics = TopicCounters()
         return self.other_topics
+
+    def count_authentication(self, outcome: str, listener: str, mechanism: str) -> None:
+        """Count an outcome of authentication.  `mechanism` is one that the listener enables, or ""."""
+        key = (outcome, listener, mechanism)
+        self.authentications[key] = self.authentications.get(key, 0) + 1
 
     def api(self, key: int) -> ApiCounters:
         """Return the counters of the API `key`."""

@@ -103,14 +103,23 @@ class ClientConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = ("_bytes_held", "_counted", "_counted_complete", "_dispatch", "_frame_mark", "_frame_since", "_frames",
-                 "_is_begin_due", "_is_blocked", "_is_draining", "_is_gated", "_is_reading", "_is_write_due",
-                 "_listener", "_on_close", "_out", "_out_releases", "_out_size", "_read_mark", "_read_since", "_seen",
-                 "_since", "_started", "_transport", "_unsent", "_unsent_bytes", "_waiting", "client_id",
-                 "client_software", "host", "is_closed", "peer", "session")  # fmt: skip
+                 "_held_max", "_is_begin_due", "_is_blocked", "_is_draining", "_is_gated", "_is_reading",
+                 "_is_write_due", "_listener", "_on_close", "_on_open", "_out", "_out_releases", "_out_size",
+                 "_read_mark", "_read_since", "_seen", "_since", "_started", "_transport", "_unsent", "_unsent_bytes",
+                 "_waiting", "client_id", "client_software", "host", "is_closed", "peer", "session")  # fmt: skip
 
-    def __init__(self, listener: ConnectionOwner, dispatch: Dispatch | None = None) -> None:
-        """``dispatch`` handles the connection's requests in place of the listener's own."""
+    def __init__(
+        self,
+        listener: ConnectionOwner,
+        dispatch: Dispatch | None = None,
+        on_open: Callable[[ClientConnection], None] | None = None,
+    ) -> None:
+        """``dispatch`` handles the connection's requests in place of the listener's own.
+
+        ``on_open`` is called once the connection stands, before anything is read.
+        """
         self._dispatch = dispatch or listener.dispatch
+        self._on_open = on_open
         self.client_id: str | None = None
         self.client_software = ("", "")
         self.session = ANONYMOUS_SESSION
@@ -122,6 +131,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._started: deque[Exchange] = deque()
         self._waiting: deque[memoryview] = deque()
         self._bytes_held = 0  # of complete requests without a response
+        self._held_max = UNANSWERED_BYTES_MAX
         self._counted = self._counted_complete = 0  # as the budget has counted them
         self._out: list[Buffer] = []  # framed, to be written at the event's end
         self._out_size = 0
@@ -157,6 +167,19 @@ class ClientConnection(asyncio.BufferedProtocol):
             return no_op
         return self._on_close.add(call)
 
+    def limit_frames(self, size_max: int, bound: str, size_least: int) -> None:
+        """Bound the requests that arrive from now on: each, and all without a response together.
+
+        ``bound`` names the setting of ``size_max``, for the log.
+        """
+        self._frames.limit(size_max, bound, size_least)
+        self._held_max = size_max
+
+    def unlimit_frames(self) -> None:
+        """Take the bounds of ``limit_frames`` away."""
+        self._frames.limit(self._listener.config.socket_request_max_bytes)
+        self._held_max = UNANSWERED_BYTES_MAX
+
     @property
     def has_begun(self) -> bool:
         """True if a part of a frame has arrived."""
@@ -178,6 +201,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             # The kernel sizes the buffers: a fixed size would switch its tuning off.
+        if self._on_open is not None:
+            self._on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.buffer()
@@ -344,7 +369,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if response.release is not None:
             self._out_releases.append(response.release)
         size = response.size
-        if not size:
+        if not size and not response.buffers:  # a frame of no bytes has one, empty: a raw SASL token
             return
         if size <= _JOIN_MAX:
             self._out.append(_SIZE.pack(size) + b"".join(response.buffers))
@@ -402,7 +427,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             not self._is_blocked
             and not self._is_draining
             and len(self._started) + len(self._waiting) < UNANSWERED_MAX
-            and self._bytes_held < UNANSWERED_BYTES_MAX
+            and self._bytes_held < self._held_max
         )
         if reads and self._listener.budget.is_tight and not self._listener.budget.may_read(self):
             self._is_gated = True

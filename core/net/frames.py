@@ -39,13 +39,15 @@ class FrameReader:
     """The reader of one connection.  Once ``error`` says why the bytes are not a frame, no more are read."""
 
     __slots__ = (
-        "_bound", "_filled", "_frame", "_head", "_is_direct", "_shared", "_size", "_size_max", "_view", "error",
+        "_bound", "_filled", "_frame", "_head", "_is_direct", "_shared", "_size", "_size_least", "_size_max", "_view",
+        "error",
     )  # fmt: skip
 
     def __init__(self, shared: memoryview, size_max: int, bound: str = SIZE_BOUND) -> None:
         """``bound`` is what the error calls ``size_max``."""
         self.error = ""
         self._shared = shared
+        self._size_least = SIZE_LEAST
         self._size_max = size_max
         self._bound = bound
         self._head = b""  # the part of a size field that has arrived
@@ -71,8 +73,9 @@ class FrameReader:
         """True if a frame has begun and is not complete."""
         return self._frame is not None
 
-    def limit(self, size_max: int, bound: str = SIZE_BOUND) -> None:
-        """Set the size of the largest frame that may begin from now on."""
+    def limit(self, size_max: int, bound: str = SIZE_BOUND, size_least: int = SIZE_LEAST) -> None:
+        """Set the sizes of frames that may begin from now on."""
+        self._size_least = size_least
         self._size_max = size_max
         self._bound = bound
 
@@ -135,7 +138,7 @@ class FrameReader:
             else:
                 (size,) = _SIZE.unpack_from(data, pos)
                 pos += 4
-                if not SIZE_LEAST <= size <= self._size_max:
+                if not self._size_least <= size <= self._size_max:
                     start = bytes(data[pos - 4 : min(count, pos + 12)])
                     self.error = _what_is_wrong(size, f"{self._bound} ({self._size_max})", start)
                 elif pos + size <= count:

@@ -12,6 +12,8 @@ As towards clients, nothing begins and nothing is read while the other side does
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bmq.core.net.client_connection import UNANSWERED_MAX, ClientConnection, ConnectionOwner, Exchange
 from bmq.core.net.request import Dispatch, Outcome
 from bmq.core.net.strangers import HELLO_BOUND, HELLO_BYTES_MAX
@@ -27,8 +29,13 @@ class UnorderedConnection(ClientConnection):
 
     __slots__ = ("_running",)
 
-    def __init__(self, listener: ConnectionOwner, dispatch: Dispatch | None = None) -> None:
-        super().__init__(listener, dispatch)
+    def __init__(
+        self,
+        listener: ConnectionOwner,
+        dispatch: Dispatch | None = None,
+        on_open: Callable[[ClientConnection], None] | None = None,
+    ) -> None:
+        super().__init__(listener, dispatch, on_open)
         self._running: dict[Exchange, None] = {}
 
     def __repr__(self) -> str:

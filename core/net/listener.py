@@ -74,14 +74,23 @@ class Listener:
     def __repr__(self) -> str:
         return f"<Listener connections={len(self.connections)} {self.budget}>"
 
-    async def start(self, host: str, port: int, *, is_shared: bool = False, dispatch: Dispatch | None = None) -> int:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        is_shared: bool = False,
+        dispatch: Dispatch | None = None,
+        on_open: Callable[[ClientConnection], None] | None = None,
+    ) -> int:
         """Listen on one more address and return its port; port 0 takes a free one.
 
         ``is_shared``: other processes of this machine may listen there too.  ``dispatch`` handles requests that come by
-        this address in place of the listener's own.  Raises OSError if the address is not available.
+        this address in place of the listener's own, ``on_open`` is called with each connection that it accepts.  Raises
+        OSError if the address is not available.
         """
         server = await asyncio.get_running_loop().create_server(
-            partial(self._kind, self, dispatch), host, port, backlog=BACKLOG,
+            partial(self._kind, self, dispatch, on_open), host, port, backlog=BACKLOG,
             reuse_port=is_shared or None,
         )  # fmt: skip
         self._servers.append(server)

@@ -69,6 +69,8 @@ class Request:
 class Response:
     """A response: its header and body in pieces, sent one after another and never joined if they are large.
 
+    Without pieces nothing is sent.
+
     ``release`` is called once, when the kernel has taken the last piece or the connection has closed: it gives reserved
     bytes back.
     """

@@ -23,7 +23,7 @@ class Session:
     mechanism: str = ""
     """SASL mechanism by which the client authenticated; "" without SASL."""
     expires_at: float | None = None
-    """Time, on the loop's clock in seconds, after which the client must have re-authenticated; None: never."""
+    """Time, in seconds of ``Clock.monotonic``, after which the client must have re-authenticated; None: never."""
     by_token: bool = False
     """True if the client authenticated with a delegation token: it may then neither make nor describe tokens."""
 

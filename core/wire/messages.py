@@ -78,6 +78,12 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 __all__ = [
     "AlterConfigsRequest",
@@ -138,6 +144,10 @@ __all__ = [
     "OffsetFetchResponse",
     "OffsetForLeaderEpochRequest",
     "OffsetForLeaderEpochResponse",
+    "SaslAuthenticateRequest",
+    "SaslAuthenticateResponse",
+    "SaslHandshakeRequest",
+    "SaslHandshakeResponse",
     "SyncGroupRequest",
     "SyncGroupResponse",
     "flexible_since",
@@ -178,6 +188,8 @@ _REQUESTS: dict[int, Any] = {
         OffsetDeleteRequest,
         OffsetFetchRequest,
         OffsetForLeaderEpochRequest,
+        SaslAuthenticateRequest,
+        SaslHandshakeRequest,
         SyncGroupRequest,
     )
 }

@@ -1,0 +1,334 @@
+"""The authentication gate of one SASL listener: a ``Dispatch`` around the endpoint.
+
+It performs what ``endpoint.authentication.machine`` decides.  A connection without a session has one that has always
+been over, so that a frame costs one comparison: in time, it goes to the endpoint untouched; else, and for the two APIs
+of SASL, the connection's machine decides.
+
+Bounds of a connection that has not authenticated: ``receive_max`` bytes of requests at a time, ``AUTHENTICATION_S`` in
+all.  Failures wait for the delay, one timer each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from bmq.core.aio.eager import start
+from bmq.core.aio.timers import Deadlines
+from bmq.core.clock import Clock
+from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.logging.fields import fields
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.frames import SIZE_LEAST
+from bmq.core.net.request import NO_RESPONSE, Client, CloseConnection, Dispatch, Response
+from bmq.core.security.session import Session
+from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.codec import decode_request, encode_response
+from bmq.core.wire.header import Header, parse_header
+from bmq.core.wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse, stable_range
+from bmq.endpoint.authentication import events as ev
+from bmq.endpoint.authentication.machine import AuthenticationMachine, State
+from bmq.endpoint.authentication.mechanism import Authenticated, Challenge, Exchange, Mechanism, Peer, Result
+
+AUTHENTICATION_S = 30.0
+"""Time in which a connection must authenticate.  Kafka has only connections.max.idle.ms, 10 minutes."""
+_GRAIN_S = 1.0
+_RECEIVE_MAX = "sasl.server.max.receive.size"
+_SASL_KEYS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+_NEVER = float("-inf")
+_log = logging.getLogger(__name__)
+
+
+class GatedClient(Client, Protocol):
+    """A connection, as the gate sees it (``core.net.client_connection``)."""
+
+    def limit_frames(self, size_max: int, bound: str, size_least: int) -> None:
+        """Bound the requests that arrive from now on."""
+
+    def unlimit_frames(self) -> None:
+        """Take these bounds away."""
+
+    def drain(self) -> None:
+        """Read no more; close once everything that was read has its response."""
+
+    def close(self) -> None:
+        """Close at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSettings:
+    """The settings of one listener's gate."""
+
+    listener: str
+    protocol: str
+    receive_max: int
+    """sasl.server.max.receive.size, in bytes."""
+    delay_s: float
+    """connection.failed.authentication.delay.ms, in seconds."""
+    reauth_ms: Mapping[str, int]
+    """Enabled mechanisms, each with its connections.max.reauth.ms."""
+
+
+class AuthenticationGate:
+    """The gate of one listener."""
+
+    def __init__(
+        self,
+        inner: Dispatch,
+        settings: GateSettings,
+        mechanisms: Mapping[str, Mechanism],
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        """``inner`` handles the requests of connections that have authenticated."""
+        assert mechanisms.keys() == settings.reauth_ms.keys()
+        self.inner = inner
+        self.settings = settings
+        self.mechanisms = mechanisms
+        self.clock = clock
+        self.metrics = metrics
+        self.deadlines = Deadlines(_GRAIN_S)
+        self.is_pipelined = inner.is_pipelined
+        self._connections: dict[Client, _Connection] = {}
+        self._now = clock.monotonic
+        for outcome in ev.Outcome:
+            for mechanism in mechanisms:
+                metrics.authentications.setdefault((outcome.value, settings.listener, mechanism), 0)
+        self._nobody = Session(listener=settings.listener, protocol=settings.protocol, expires_at=_NEVER)
+
+    def __repr__(self) -> str:
+        return f"<AuthenticationGate {self.settings.listener} connections={len(self._connections)}>"
+
+    def opened(self, client: GatedClient) -> None:
+        """Take a new connection: it has no session."""
+        client.session = self._nobody
+        client.limit_frames(self.settings.receive_max, _RECEIVE_MAX, SIZE_LEAST)
+        self._connections[client] = connection = _Connection(self, client)
+        client.on_close(connection.closed)
+
+    def forget(self, client: Client) -> None:
+        """Remove a connection that is closed."""
+        del self._connections[client]
+
+    def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
+        """Handle a frame, or let the endpoint do so.  Raises CloseConnection as ``core.net.request.Dispatch``."""
+        expires_at = client.session.expires_at
+        if (expires_at is None or self._now() < expires_at) and frame[1] not in _SASL_KEYS:
+            return self.inner(frame, client)
+        return self._connections[client].on_frame(frame)
+
+
+@dataclass(slots=True)
+class _Request:
+    """The frame that effects respond to."""
+
+    frame: memoryview
+    header: Header | None = None
+
+
+class _Connection:
+    """One connection's machine, and what its effects need."""
+
+    __slots__ = ("_client", "_due", "_exchange", "_gate", "_machine", "_work")
+
+    def __init__(self, gate: AuthenticationGate, client: GatedClient) -> None:
+        self._gate = gate
+        self._client = client
+        self._machine = AuthenticationMachine(gate.settings.reauth_ms)
+        self._exchange: Exchange | None = None
+        self._due: int | None = gate.deadlines.add(self, AUTHENTICATION_S)
+
+    def __repr__(self) -> str:
+        return f"<{self._client.peer} {self._machine}>"
+
+    # ------------------------------------------------------------------------------------------------------ events
+
+    def on_frame(self, frame: memoryview) -> Response | Awaitable[Response]:
+        request = _Request(frame)
+        return self._handle(self._event_of(request), request)
+
+    def expire(self) -> None:
+        """Handle the end of the time for an authentication."""
+        self._due = None
+        for effect in self._machine.handle(ev.TimedOut(), self._gate.clock.monotonic()):
+            if isinstance(effect, ev.Close):
+                _log.warning("closing a connection: it is not authenticated", extra=self._about(effect.why))
+                self._client.close()
+            else:
+                self._perform(effect)
+
+    def closed(self) -> None:
+        """Handle the end of the connection."""
+        for effect in self._machine.handle(ev.ConnectionClosed(), self._gate.clock.monotonic()):
+            self._perform(effect)
+        self._stop_time()
+        self._gate.forget(self._client)
+
+    def _event_of(self, request: _Request) -> ev.Event:
+        """Return the event of a frame."""
+        frame, state = request.frame, self._machine.state
+        if self._machine.is_raw and state in (State.TOKEN, State.EVALUATE):
+            return ev.TokenReceived(bytes(frame), None)
+        try:
+            header = request.header = parse_header(frame)
+        except FormatError as error:
+            return ev.OtherRequested(f"a malformed request ({error})")
+        key, version, body = header.api_key, header.api_version, frame[header.body_start :]
+        if key == ApiKey.API_VERSIONS:
+            return ev.VersionsRequested()
+        if key not in _SASL_KEYS:
+            return ev.OtherRequested(f"a request for API {key}")
+        least, most = stable_range(key)
+        if not least <= version <= most:
+            return ev.OtherRequested(f"{ApiKey(key).name} version {version}, which is not supported,")
+        try:
+            message = decode_request(key, version, body)
+        except FormatError as error:
+            return ev.OtherRequested(f"a malformed request ({error})")
+        if key == ApiKey.SASL_HANDSHAKE:
+            return ev.HandshakeRequested(version, message.mechanism)
+        return ev.TokenReceived(message.auth_bytes, version)
+
+    # ----------------------------------------------------------------------------------------------------- effects
+
+    def _handle(self, event: ev.Event, request: _Request) -> Response | Awaitable[Response]:
+        """Handle an event of a request.  Return its response; raises CloseConnection."""
+        response: Response | Awaitable[Response] = NO_RESPONSE
+        for effect in self._machine.handle(event, self._gate.clock.monotonic()):
+            if isinstance(effect, ev.PassOn):
+                response = self._gate.inner(request.frame, self._client)
+            elif isinstance(effect, ev.ServeVersions):
+                response = self._serve_versions(request)
+            elif isinstance(effect, ev.AnswerHandshake):
+                response = self._handshake_response(request, ErrorCode.NONE)
+            elif isinstance(effect, ev.Evaluate):
+                response = self._evaluate(effect.token, request)
+            elif isinstance(effect, ev.AnswerToken):
+                response = self._token_response(request, effect)
+            elif isinstance(effect, ev.Fail):
+                _log.warning("authentication failed", extra=self._about(effect.reason))
+                response = self._fail(effect, request)
+            elif isinstance(effect, ev.Close):
+                raise CloseConnection(effect.why)
+            else:
+                self._perform(effect)
+        return response
+
+    def _perform(self, effect: ev.Effect) -> None:
+        """Perform an effect that is not a response."""
+        gate, client = self._gate, self._client
+        if isinstance(effect, ev.Count):
+            gate.metrics.count_authentication(effect.outcome.value, gate.settings.listener, effect.mechanism)
+        elif isinstance(effect, ev.Dispose):
+            exchange, self._exchange = self._exchange, None
+            if exchange is not None:
+                exchange.dispose()
+        elif isinstance(effect, ev.Suspend):
+            client.session = replace(client.session, expires_at=_NEVER)
+            self._due = gate.deadlines.add(self, AUTHENTICATION_S)
+        elif isinstance(effect, ev.Begin):
+            self._exchange = gate.mechanisms[effect.mechanism].begin(Peer(client.host, effect.is_again))
+            if self._machine.is_raw:
+                client.limit_frames(gate.settings.receive_max, _RECEIVE_MAX, 0)
+        else:
+            assert isinstance(effect, ev.StartSession)
+            client.session = Session(
+                principal=effect.principal,
+                listener=gate.settings.listener,
+                protocol=gate.settings.protocol,
+                mechanism=effect.mechanism,
+                expires_at=effect.expires_at,
+                by_token=effect.by_token,
+            )
+            client.unlimit_frames()
+            self._stop_time()
+
+    def _serve_versions(self, request: _Request) -> Response | Awaitable[Response]:
+        response = self._gate.inner(request.frame, self._client)
+        if not isinstance(response, Response):
+            return self._versions_served(response)
+        self._on_versions(response)
+        return response
+
+    async def _versions_served(self, work: Awaitable[Response]) -> Response:
+        response = await work
+        self._on_versions(response)
+        return response
+
+    def _on_versions(self, response: Response) -> None:
+        """Report success: the error code follows the correlation id, in all versions."""
+        if b"".join(response.buffers)[4:6] == b"\0\0":
+            self._machine.handle(ev.VersionsGiven(), self._gate.clock.monotonic())
+
+    def _evaluate(self, token: bytes, request: _Request) -> Response | Awaitable[Response]:
+        assert self._exchange is not None
+        result = self._exchange.evaluate(token)
+        if isinstance(result, Awaitable):
+            return start(self._evaluated(result, request))
+        return self._handle(self._event_of_result(result), request)
+
+    async def _evaluated(self, work: Awaitable[Result], request: _Request) -> Response:
+        response = self._handle(self._event_of_result(await work), request)
+        return response if isinstance(response, Response) else await response
+
+    def _event_of_result(self, result: Result) -> ev.Event:
+        if isinstance(result, Challenge):
+            return ev.Challenged(result.token)
+        if isinstance(result, Authenticated):
+            expires_at_ms = result.expires_at_ms
+            lifetime_ms = None if expires_at_ms is None else expires_at_ms - self._gate.clock.now_ms()
+            return ev.Proven(result.principal, result.token, lifetime_ms, result.by_token)
+        return ev.Refused(result.reason, result.text)
+
+    async def _fail(self, effect: ev.Fail, request: _Request) -> Response:
+        await asyncio.sleep(self._gate.settings.delay_s)
+        self._client.drain()
+        if effect.is_raw:
+            return NO_RESPONSE
+        if effect.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            return self._handshake_response(request, effect.code)
+        return self._authenticate_response(request, code=effect.code, text=effect.text)
+
+    # --------------------------------------------------------------------------------------------------- responses
+
+    def _handshake_response(self, request: _Request, code: ErrorCode) -> Response:
+        message = SaslHandshakeResponse(error_code=code, mechanisms=list(self._gate.mechanisms))
+        return _encoded(request, message)
+
+    def _token_response(self, request: _Request, effect: ev.AnswerToken) -> Response:
+        if effect.is_raw:
+            return Response([effect.token])
+        return self._authenticate_response(request, token=effect.token, lifetime_ms=effect.lifetime_ms)
+
+    def _authenticate_response(
+        self,
+        request: _Request,
+        *,
+        code: ErrorCode = ErrorCode.NONE,
+        text: str | None = None,
+        token: bytes = b"",
+        lifetime_ms: int = 0,
+    ) -> Response:
+        message = SaslAuthenticateResponse(
+            error_code=code, error_message=text, auth_bytes=token, session_lifetime_ms=lifetime_ms
+        )
+        return _encoded(request, message)
+
+    # ------------------------------------------------------------------------------------------------------ helpers
+
+    def _stop_time(self) -> None:
+        if self._due is not None:
+            self._gate.deadlines.remove(self, self._due)
+            self._due = None
+
+    def _about(self, why: str) -> dict[str, object]:
+        return fields(connection=self._client.peer, listener=self._gate.settings.listener, error=why)
+
+
+def _encoded(request: _Request, message: Any) -> Response:
+    header = request.header
+    assert header is not None
+    return Response(encode_response(header.api_key, header.api_version, header.correlation_id, message))
