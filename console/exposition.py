@@ -81,7 +81,7 @@ def take(state: ConsoleState) -> Numbers:
     """Return a copy of the present numbers.  Takes a few microseconds a topic."""
     metrics = state.metrics
     fields = [attribute for _, attribute, _ in _TOPIC_METRICS]
-    gauges, own = state.gauges(), state.own_metrics()
+    gauges, own = state.gauges(), (*state.own_metrics(), *state.http_metrics())
     topics = list(metrics.topics.items())
     if metrics.other_topics is not None:
         topics.append((OTHER_TOPICS, metrics.other_topics))

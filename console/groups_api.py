@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from bmq.console.access.access import ACCESS, Access
 from bmq.console.group_lags import LAGS_MAX, NOT_ASKED, lags_of
 from bmq.console.kafka import Requests, check
 from bmq.console.listing import Page
 from bmq.console.operations import NotPossible
 from bmq.console.queries import FLAG, INTEGER, LONG_MAX, NUMBER, PAGE_MAX, BodyField, Query, choice_of, read_body
 from bmq.console.records_api import list_offsets
-from bmq.console.state import GROUP_COLUMNS, ConsoleState, GroupDetails
+from bmq.console.state import GROUP_COLUMNS, CommittedFacts, ConsoleState, GroupDetails, MemberFacts
 from bmq.core.errors import ErrorCode
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DeleteGroupsRequest, OffsetCommitRequest
 
@@ -67,10 +69,6 @@ class GroupsApi:
     def __init__(self, state: ConsoleState) -> None:
         self._state = state
 
-    @property
-    def _requests(self) -> Requests:
-        return self._state.kafka
-
     async def list_groups(self, request: web.Request) -> object:
         """Return a page of the groups; with `lag`, which bounds the page to `LAGS_MAX`, their lag too."""
         query = Query(request, ("after", "lag", "limit", "search", "skip", "sort"))
@@ -78,9 +76,16 @@ class GroupsApi:
         order, page = query.ordered_page(GROUP_COLUMNS, LAGS_MAX if has_lag else PAGE_MAX)
         if has_lag and page.limit > LAGS_MAX:
             raise NotPossible(400, "wrong_parameter", f"limit={page.limit}: with lag=true it is at most {LAGS_MAX}")
-        facts = await self._state.groups(query.text("search"), order, page)
+        access = request[ACCESS]
+        sees_all = access.allows(AclOperation.DESCRIBE, ResourceType.CLUSTER)
+        visible = None if sees_all else access.may_describe_group
+        facts = await self._state.groups(query.text("search"), order, page, visible)
         names = [each["group_id"] for each in facts["groups"]]
-        lags = await lags_of(self._state.committed, self._requests, names) if has_lag else {}
+
+        async def committed(name: str) -> Sequence[CommittedFacts]:
+            return _shown(await self._state.committed(name), access)
+
+        lags = await lags_of(committed, access.kafka, names) if has_lag else {}
         groups = [{**each, **lags.get(each["group_id"], NOT_ASKED)._asdict()} for each in facts["groups"]]
         return {**facts, "groups": groups}
 
@@ -88,10 +93,11 @@ class GroupsApi:
         """Return the group with its members and a page of its offsets; `lag` is the sum over that page."""
         group_id, query = _asked(request, ("after", "limit"))
         page = query.page(PAGE_MAX)
-        details = await self._details(group_id)
+        access = request[ACCESS]
+        details = await self._details(group_id, access)
         offsets = sorted(details["offsets"], key=lambda each: (each["topic"], each["partition"]))
         shown, following = _page(offsets, page)
-        ends = await self._ends([(each["topic"], each["partition"]) for each in shown])
+        ends = await _ends(access.kafka, [(each["topic"], each["partition"]) for each in shown])
         committed = [_committed(each, ends[each["topic"], each["partition"]]) for each in shown]
         lags = [each["lag"] for each in committed if each["lag"] is not None]
         return {**details, "offsets": committed, "lag": sum(lags), "total": len(offsets), "next": following}
@@ -111,17 +117,20 @@ class GroupsApi:
         if (body["value"] is not None) != needs_value:
             text = f'"to": "{body["to"]}" {"needs" if needs_value else "has no"} "value"'
             raise NotPossible(400, "wrong_value", text)
-        details = await self._state.group(group_id)
+        access = request[ACCESS]
+        for name in {each["topic"] for each in body["topics"] or ()}:
+            access.require(AclOperation.READ, ResourceType.TOPIC, name)
+        details = await self._group(group_id, access)
         if details is not None and details["group"]["state"] not in _EMPTY_STATES:
             group = details["group"]
             text = f"group {group_id} is {group['state']}, its members {group['members']}; stop its consumers first"
             raise NotPossible(409, "non_empty_group", text)
         current = {(each["topic"], each["partition"]): each["offset"] for each in details["offsets"]} if details else {}
         keys = self._keys(group_id, body["topics"], current)
-        plan = await self._plan(body, keys, current)
+        plan = await self._plan(access.kafka, body, keys, current)
         errors: Mapping[Key, str] = {}
         if not body["dry_run"]:
-            errors = await self._commit(group_id, plan)
+            errors = await _commit(access.kafka, group_id, plan)
         return {
             "group_id": group_id,
             "dry_run": body["dry_run"],
@@ -141,12 +150,34 @@ class GroupsApi:
         """Delete a group without members, with its offsets."""
         group_id, _ = _asked(request)
         message = DeleteGroupsRequest(groups_names=[group_id])
-        (result,) = (await self._requests.send(ApiKey.DELETE_GROUPS, 2, message)).results
+        (result,) = (await request[ACCESS].kafka.send(ApiKey.DELETE_GROUPS, 2, message)).results
         check(result.error_code, f"group {group_id} was not deleted")
         return {"group_id": group_id}
 
-    async def _details(self, group_id: str) -> GroupDetails:
+    async def _group(self, group_id: str, access: Access) -> GroupDetails | None:
+        """Return a group, without topics that the client may not describe; None if it does not exist."""
         details = await self._state.group(group_id)
+        if details is None:
+            return None
+        members = [
+            MemberFacts(
+                member_id=each["member_id"],
+                group_instance_id=each["group_instance_id"],
+                client_id=each["client_id"],
+                client_host=each["client_host"],
+                assignment={t: numbers for t, numbers in each["assignment"].items() if access.may_describe_topic(t)},
+            )
+            for each in details["members"]
+        ]
+        return GroupDetails(
+            group=details["group"],
+            protocol=details["protocol"],
+            members=members,
+            offsets=_shown(details["offsets"], access),
+        )
+
+    async def _details(self, group_id: str, access: Access) -> GroupDetails:
+        details = await self._group(group_id, access)
         if details is None:
             raise NotPossible(404, "unknown_group", f"there is no group {group_id!r}")
         return details
@@ -181,9 +212,11 @@ class GroupsApi:
         facts = self._state.find_topic(key[0])
         return facts is not None and key[1] < facts["partitions"]
 
-    async def _plan(self, body: Mapping[str, Any], keys: Sequence[Key], current: Mapping[Key, int]) -> dict[Key, int]:
+    async def _plan(
+        self, requests: Requests, body: Mapping[str, Any], keys: Sequence[Key], current: Mapping[Key, int]
+    ) -> dict[Key, int]:
         """Return the new offset of each partition; one that is outside of the log is moved to the nearer end."""
-        ends = await self._ends(keys)
+        ends = await _ends(requests, keys)
         for key in keys:
             if ends[key].error:
                 text = f"cannot read the offsets of partition {key[1]} of topic {key[0]}: {ends[key].error}; try again"
@@ -203,60 +236,69 @@ class GroupsApi:
                     raise NotPossible(409, "nothing_committed", f'{text}; use "earliest" or another target')
                 targets = {key: current[key] + value for key in keys}
             case "timestamp":
-                targets = await self._offsets_at(keys, value, ends)
+                targets = await self._offsets_at(requests, keys, value, ends)
         return {key: min(max(targets[key], ends[key].log_start), ends[key].high_watermark) for key in keys}
 
-    async def _offsets_at(self, keys: Sequence[Key], timestamp: int, ends: Mapping[Key, _Ends]) -> dict[Key, int]:
+    async def _offsets_at(
+        self, requests: Requests, keys: Sequence[Key], timestamp: int, ends: Mapping[Key, _Ends]
+    ) -> dict[Key, int]:
         if timestamp < 0:
             raise NotPossible(400, "wrong_value", f'"value" is {timestamp}, not milliseconds since 1970')
-        found = await list_offsets(self._requests, _by_topic(keys), timestamp)
+        found = await list_offsets(requests, _by_topic(keys), timestamp)
         for key in keys:
             check(found[key][0], f"partition {key[1]} of topic {key[0]} cannot be searched")
         return {key: found[key][1] if found[key][1] >= 0 else ends[key].high_watermark for key in keys}
 
-    async def _ends(self, keys: Sequence[Key]) -> dict[Key, _Ends]:
-        if not keys:
-            return {}
-        topics = _by_topic(keys)
-        starts, latest = await asyncio.gather(
-            list_offsets(self._requests, topics, _EARLIEST), list_offsets(self._requests, topics, _LATEST)
-        )
-        ends = {}
-        for key in keys:
-            code = starts[key][0] or latest[key][0]
-            ends[key] = _Ends(-1, -1, ErrorCode(code).name) if code else _Ends(starts[key][1], latest[key][1])
-        return ends
 
-    async def _commit(self, group_id: str, plan: Mapping[Key, int]) -> dict[Key, str]:
-        """Commit the offsets as a client does that is not a member; return the errors by partition."""
-        Topic = OffsetCommitRequest.OffsetCommitRequestTopic
-        message = OffsetCommitRequest(
-            group_id=group_id,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            group_instance_id=None,
-            topics=[
-                Topic(
-                    name=name,
-                    partitions=[
-                        Topic.OffsetCommitRequestPartition(
-                            partition_index=number,
-                            committed_offset=plan[name, number],
-                            committed_leader_epoch=-1,
-                            committed_metadata="",
-                        )
-                        for number in numbers
-                    ],
-                )
-                for name, numbers in _by_topic(list(plan)).items()
-            ],
-        )
-        response = await self._requests.send(ApiKey.OFFSET_COMMIT, 8, message)
-        parts = [(topic.name, part) for topic in response.topics for part in topic.partitions]
-        failed = {(name, part.partition_index): part.error_code for name, part in parts if part.error_code}
-        if failed and len(failed) == len(plan):
-            check(min(failed.values()), f"no offset of group {group_id} was set")
-        return {key: ErrorCode(code).name for key, code in failed.items()}
+async def _ends(requests: Requests, keys: Sequence[Key]) -> dict[Key, _Ends]:
+    if not keys:
+        return {}
+    topics = _by_topic(keys)
+    starts, latest = await asyncio.gather(
+        list_offsets(requests, topics, _EARLIEST), list_offsets(requests, topics, _LATEST)
+    )
+    ends = {}
+    for key in keys:
+        code = starts[key][0] or latest[key][0]
+        ends[key] = _Ends(-1, -1, ErrorCode(code).name) if code else _Ends(starts[key][1], latest[key][1])
+    return ends
+
+
+async def _commit(requests: Requests, group_id: str, plan: Mapping[Key, int]) -> dict[Key, str]:
+    """Commit the offsets as a client does that is not a member; return the errors by partition."""
+    Topic = OffsetCommitRequest.OffsetCommitRequestTopic
+    message = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[
+            Topic(
+                name=name,
+                partitions=[
+                    Topic.OffsetCommitRequestPartition(
+                        partition_index=number,
+                        committed_offset=plan[name, number],
+                        committed_leader_epoch=-1,
+                        committed_metadata="",
+                    )
+                    for number in numbers
+                ],
+            )
+            for name, numbers in _by_topic(list(plan)).items()
+        ],
+    )
+    response = await requests.send(ApiKey.OFFSET_COMMIT, 8, message)
+    parts = [(topic.name, part) for topic in response.topics for part in topic.partitions]
+    failed = {(name, part.partition_index): part.error_code for name, part in parts if part.error_code}
+    if failed and len(failed) == len(plan):
+        check(min(failed.values()), f"no offset of group {group_id} was set")
+    return {key: ErrorCode(code).name for key, code in failed.items()}
+
+
+def _shown(offsets: Sequence[CommittedFacts], access: Access) -> Sequence[CommittedFacts]:
+    """Return the offsets of topics that the client may describe, as Kafka's OffsetFetch does."""
+    return [each for each in offsets if access.may_describe_topic(each["topic"])]
 
 
 def _asked(request: web.Request, allowed: Sequence[str] = ()) -> tuple[str, Query]:

@@ -6,9 +6,9 @@
     /                        the console, a page in JavaScript that uses the API only; its files are below /static/
 
 Errors are JSON: ``{"error": <code>, "message": <text>}``.  Lists come in pages (`limit`, `after`), and a response names
-what is missing from it.  Only POST, PUT and DELETE change anything (``console.origins``).  There is no authentication,
-so the default address is reachable from this machine only; put other addresses behind a proxy that authenticates.
-Texts that grow with the cluster are built in threads, one scrape at a time.
+what is missing from it.  Only POST, PUT and DELETE change anything (``console.origins``).  Who may do what is decided
+before a handler is called (``console.access``), and for Kafka's requests by Kafka's handlers again.  Texts that grow
+with the cluster are built in threads, one scrape at a time.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from importlib.resources import files
 from ipaddress import ip_address
 
 from aiohttp import web
 
 from bmq.console import exposition
+from bmq.console.access.access import ACCESS
+from bmq.console.access.config import NOBODY_ASKED, AccessConfig
+from bmq.console.access.gate import gate
+from bmq.console.access.login_api import LoginApi
 from bmq.console.cluster_api import ClusterApi
 from bmq.console.groups_api import GroupsApi
 from bmq.console.http_connection import Connections, HttpConnection, bounded, track
@@ -59,10 +63,17 @@ class HttpBindError(OSError):
 class HttpServer:
     """HTTP server of one process, on one address."""
 
-    def __init__(self, state: ConsoleState, host: str, port: int, names: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        state: ConsoleState,
+        host: str,
+        port: int,
+        names: Collection[str] = (),
+        access: AccessConfig = NOBODY_ASKED,
+    ) -> None:
         """Port 0 takes a free one.  ``names``: see `Hosts`."""
         self._runner = web.AppRunner(
-            make_app(state, Hosts(host, names)), access_log=None, shutdown_timeout=STOP_TIMEOUT_S
+            make_app(state, Hosts(host, names), access), access_log=None, shutdown_timeout=STOP_TIMEOUT_S
         )
         self._host = host
         self._port = port
@@ -147,8 +158,11 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application:
+def make_app(state: ConsoleState, hosts: Hosts | None = None, access: AccessConfig = NOBODY_ASKED) -> web.Application:
     """Return the application with all routes and middlewares.  Without ``hosts`` all names in `Host` are allowed."""
+    rules = access.gate(state.authorizer, state.kafka)
+    state.http_metrics = rules.metrics
+    login = LoginApi(rules, state.now_ms)
     pages, cluster = _Pages(state), ClusterApi(state.operations)
     static = StaticFiles()
     topics, records, groups = TopicsApi(state), RecordsApi(state), GroupsApi(state)
@@ -157,9 +171,10 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application
         middlewares=[
             track,
             _errors_as_json,
-            bounded(),
             *([_only(hosts)] if hosts is not None else ()),
             same_origin(is_own),
+            gate(rules),
+            bounded(),
         ]
     )
     app.router.add_get("/", static.page)
@@ -168,6 +183,10 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None) -> web.Application
     app.router.add_get("/readyz", pages.readyz)
     app.router.add_get("/metrics", pages.metrics)
     app.router.add_get("/api/v1/openapi.json", pages.openapi)
+    app.router.add_get("/api/v1/login", login.describe)
+    app.router.add_post("/api/v1/login", login.log_in)
+    app.router.add_delete("/api/v1/login", login.log_out)
+    app.router.add_get("/api/v1/me", login.me)
     app.router.add_get("/api/v1/cluster", pages.cluster)
     app.router.add_get("/api/v1/cluster/status", cluster.status)
     app.router.add_post("/api/v1/cluster/drain", cluster.drain)
@@ -210,11 +229,11 @@ class _Pages:
         self._rendering = asyncio.Lock()
 
     async def healthz(self, request: web.Request) -> web.Response:
-        return _health(*self._state.is_alive())
+        return _health(*self._state.is_alive(), is_known=request[ACCESS].is_known)
 
     async def readyz(self, request: web.Request) -> web.Response:
         """Respond 200 even if a part does not work: without this process, more would fail."""
-        return _health(*self._state.is_ready())
+        return _health(*self._state.is_ready(), is_known=request[ACCESS].is_known)
 
     async def metrics(self, request: web.Request) -> web.Response:
         async with self._rendering:
@@ -241,7 +260,10 @@ class _Pages:
         return {"members": status["members"], "is_from_leader": status["is_from_leader"]}
 
 
-def _health(is_well: bool, reason: str) -> web.Response:
+def _health(is_well: bool, reason: str, *, is_known: bool) -> web.Response:
+    """Return the response; a client that has not logged in where others do gets no reason."""
+    if not is_known:
+        reason = "" if is_well else "log in to see the reason"
     if is_well:
         return web.json_response({"status": "degraded" if reason else "ok", "message": reason})
     return _error(503, "unavailable", reason)
@@ -263,8 +285,8 @@ async def _json(facts: object, status: int = 200) -> web.Response:
     return web.Response(text=text, status=status, content_type="application/json")
 
 
-def _error(status: int, code: str, message: str) -> web.Response:
-    return web.json_response({"error": code, "message": message}, status=status)
+def _error(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.json_response({"error": code, "message": message}, status=status, headers=headers)
 
 
 @web.middleware
@@ -278,7 +300,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
             response.headers["Allow"] = error.headers["Allow"]
         return response
     except NotPossible as error:
-        return _error(error.status, error.error, str(error))
+        return _error(error.status, error.error, str(error), error.headers)
     except RequestError as error:
         refused = refusal(error)
         return _error(refused.status, refused.error, str(refused))

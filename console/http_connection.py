@@ -31,6 +31,11 @@ BODIES_MAX = 100
 """Most requests whose body is being read, of at most 2 MiB each."""
 SCRAPES_MAX = 20
 """Most requests for metrics at the same time; they are rendered one by one."""
+HEAD_BYTES_MAX = 32 << 10
+"""Most bytes of a request's line and headers; a connection with more is dropped."""
+HEADERS_MAX = 100
+FIELD_BYTES_MAX = 8 << 10
+"""Most bytes of the request's line, and of one header: 400 past that."""
 HEAD_S = 10.0
 """Time-out from the first byte of a request, or from the connect, to the end of its head."""
 IDLE_S = 75.0
@@ -135,12 +140,17 @@ class Connections:
 class HttpConnection(web.RequestHandler):
     """One connection of the HTTP server, with its time-outs."""
 
-    __slots__ = ("_connections", "_deadline", "_is_idle", "_socket")
+    __slots__ = ("_connections", "_deadline", "_head_bytes", "_is_idle", "_is_in_head", "_socket")
 
     def __init__(self, manager: Any, connections: Connections, *, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(manager, loop=loop, access_log=_SILENT, logger=_aiohttp_log, keepalive_timeout=IDLE_S)
+        super().__init__(
+            manager, loop=loop, access_log=_SILENT, logger=_aiohttp_log, keepalive_timeout=IDLE_S,
+            max_headers=HEADERS_MAX, max_field_size=FIELD_BYTES_MAX, max_line_size=FIELD_BYTES_MAX,
+        )  # fmt: skip
         self._connections = connections
         self._is_idle = False  # no byte of the next request has arrived
+        self._is_in_head = True  # the end of the next request's head has not been seen
+        self._head_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._socket: asyncio.Transport | None = None  # kept here: aiohttp drops its own before all bytes are sent
 
@@ -162,9 +172,16 @@ class HttpConnection(web.RequestHandler):
         if self._is_idle:
             self._wait(HEAD_S)
         super().data_received(data)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            is_read = self._messages or self._current_request is not None  # the bytes may be a body's
+            if self._head_bytes > HEAD_BYTES_MAX and not is_read:
+                self.drop()
 
     def begin_request(self) -> None:
         """Note that the head of a request has arrived."""
+        self._is_in_head = False
+        self._head_bytes = 0
         self._connections.requests += 1
         self.begin_answer()
 
@@ -189,6 +206,7 @@ class HttpConnection(web.RequestHandler):
             return await super().finish_response(request, resp, start_time)
         finally:
             self._connections.has_sent(self)
+            self._is_in_head = True
             if self._socket is not None:
                 self._wait(IDLE_S, is_idle=True)
             else:

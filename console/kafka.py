@@ -15,7 +15,7 @@ from uuid import UUID
 from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import CloseConnection, Dispatch, Response
-from bmq.core.security.session import ANONYMOUS_SESSION
+from bmq.core.security.session import ANONYMOUS_SESSION, Session
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.core.wire.fetch import FetchedPartition, FetchPartition
@@ -34,6 +34,9 @@ _RESPONSE_HEAD_BYTES = 4
 class Requests(Protocol):
     """Kafka requests to one process.  All methods raise RequestError if the process refuses the request."""
 
+    def of(self, session: Session, host: str) -> Requests:
+        """Return the requests of the client with this session and address, and with its rights."""
+
     async def send(self, key: ApiKey, version: int, message: Any) -> Any:
         """Return the response to `message`.  Its caller must check the errors inside it."""
 
@@ -51,11 +54,13 @@ class _Console:
     """The client that these requests come from.  It never disconnects."""
 
     peer = CLIENT_ID
-    host = "127.0.0.1"
     is_closed = False
     client_id: str | None = None
     client_software = ("", "")
-    session = ANONYMOUS_SESSION
+
+    def __init__(self, session: Session, host: str) -> None:
+        self.session = session
+        self.host = host
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
         return no_op  # it never disconnects
@@ -64,9 +69,12 @@ class _Console:
 class LocalRequests:
     """The `Requests` to a dispatch in this process."""
 
-    def __init__(self, dispatch: Dispatch) -> None:
+    def __init__(self, dispatch: Dispatch, session: Session = ANONYMOUS_SESSION, host: str = "127.0.0.1") -> None:
         self._dispatch = dispatch
-        self._client = _Console()
+        self._client = _Console(session, host)
+
+    def of(self, session: Session, host: str) -> LocalRequests:
+        return LocalRequests(self._dispatch, session, host)
 
     async def send(self, key: ApiKey, version: int, message: Any) -> Any:
         body = await self._call(key, version, bytes(encode_request(key, version, message)))

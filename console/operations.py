@@ -181,6 +181,7 @@ class NotPossible(Exception):
         super().__init__(message)
         self.status = status
         self.error = error
+        self.headers: Mapping[str, str] = {}
 
 
 class ClusterOperations(Protocol):

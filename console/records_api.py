@@ -16,6 +16,7 @@ from aiohttp import web
 from kafka.partitioner.default import murmur2
 
 from bmq.console import payloads
+from bmq.console.access.access import ACCESS
 from bmq.console.kafka import Requests, check
 from bmq.console.operations import NotPossible
 from bmq.console.payloads import Payload, Schemas
@@ -126,7 +127,7 @@ class RecordsApi:
         if wanted.format == payloads.REGISTRY and registry is None:
             text = "format=registry: no schema registry is set; schema_registry_url names one"
             raise NotPossible(400, "no_schema_registry", text)
-        reader = _Reader(self._state.kafka, topic, each, ANSWER_BYTES_MAX // len(numbers), registry)
+        reader = _Reader(request[ACCESS].kafka, topic, each, ANSWER_BYTES_MAX // len(numbers), registry)
         found = await reader.read_all(numbers)
         records = [record for part in found for record in part.records]
         records.sort(key=lambda record: (record["timestamp"], record["partition"], record["offset"]))
@@ -148,7 +149,7 @@ class RecordsApi:
         headers = [(each["key"], _encoded(each["value"])) for each in body["headers"]]
         now_ms = self._state.now_ms()
         batch = build_batch([Record(key=key, value=value, headers=headers)], base_timestamp=now_ms)
-        offset = await self._state.kafka.produce(UUID(topic["topic_id"]), number, memoryview(batch))
+        offset = await request[ACCESS].kafka.produce(UUID(topic["topic_id"]), number, memoryview(batch))
         return {"topic": topic["name"], "partition": number, "offset": offset, "timestamp": now_ms}
 
 

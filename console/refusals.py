@@ -8,7 +8,11 @@ from bmq.core.errors import ErrorCode, RequestError
 _SEE = ""
 """No advice: the message is enough."""
 _LIST_TOPICS = "`bmq topic list` shows what there is"
+_DENIED = "the user is not authorised: an ACL has to allow it"
 _BY_CODE = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (403, _DENIED),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (403, _DENIED),
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (403, _DENIED),
     ErrorCode.BROKER_ID_NOT_REGISTERED: (404, "`bmq cluster status` shows the members"),
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (404, _LIST_TOPICS),
     ErrorCode.UNKNOWN_TOPIC_ID: (404, _LIST_TOPICS),

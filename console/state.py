@@ -19,6 +19,7 @@ from bmq.console.listing import Order, Page
 from bmq.console.operations import ClusterOperations, NotLoadedFacts, RateFacts
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.core.metrics.counters import Histogram, Metrics
+from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer
 
 
 class BrokerFacts(TypedDict):
@@ -316,8 +317,9 @@ class ConsoleState:
     """Returns a page of the segments of an existing topic's existing partition."""
     storage: Callable[[], Awaitable[StorageFacts]]
     topic_sizes: Callable[[], Awaitable[TopicSizes]]
-    groups: Callable[[str, Order, Page], Awaitable[GroupsFacts]]
-    """Returns a page of the groups whose ids contain a text, ignoring case, sorted by one of `GROUP_COLUMNS`."""
+    groups: Callable[[str, Order, Page, Callable[[str], bool] | None], Awaitable[GroupsFacts]]
+    """Returns a page of the groups whose ids contain a text, ignoring case, sorted by one of `GROUP_COLUMNS`; with a
+    function only of those for whose id it returns True."""
     group: Callable[[str], Awaitable[GroupDetails | None]]
     """Returns a group; None if it does not exist."""
     committed: Callable[[str], Awaitable[Sequence[CommittedFacts]]]
@@ -329,6 +331,8 @@ class ConsoleState:
     operations: ClusterOperations
     kafka: Requests
     """Kafka's requests to this process."""
+    authorizer: Authorizer = ALLOW_ALL
+    """Says what the users of the HTTP port may do."""
     registry: SchemaRegistry | None = None
     """Client of the schema registry; None if none is configured."""
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -336,3 +340,5 @@ class ConsoleState:
     pick: Callable[[int], int] = random.randrange
     """Chooses a partition, of the given number of them, for a record without a key."""
     own_metrics: Callable[[], Sequence[Own]] = no_own_metrics
+    http_metrics: Callable[[], Sequence[Own]] = no_own_metrics
+    """Returns the numbers of the HTTP port, which sets it."""

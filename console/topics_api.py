@@ -13,7 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
-from bmq.console.kafka import Requests, check
+from bmq.console.access.access import ACCESS, Access
+from bmq.console.kafka import check
 from bmq.console.listing import Columns, cut
 from bmq.console.operations import NotPossible, RateFacts
 from bmq.console.queries import FLAG, NAMES, NUMBER, PAGE, PAGE_MAX, TEXT, TEXTS, Query, read_body
@@ -67,15 +68,11 @@ class TopicsApi:
     def __init__(self, state: ConsoleState) -> None:
         self._state = state
 
-    @property
-    def _requests(self) -> Requests:
-        return self._state.kafka
-
     async def list_topics(self, request: web.Request) -> object:
         """Return a page of the topics; with `rates`, or sorted by them, with their traffic."""
         query = Query(request, ("after", "internal", "limit", "rates", "search", "skip", "sort"))
         order, page = query.ordered_page((*_COLUMNS, *_RATE_COLUMNS), PAGE_MAX)
-        matching = await matching_topics(self._state, query)
+        matching = await matching_topics(self._state, query, request[ACCESS])
         rates: Mapping[str, RateFacts | None] = {}
         if order.by in _RATE_COLUMNS:
             rates = await self._state.topic_rates(_few_enough(matching))
@@ -93,7 +90,7 @@ class TopicsApi:
         """Return a page of the topics with their bytes on storage, the largest first unless `sort` says otherwise."""
         query = Query(request, ("after", "internal", "limit", "search", "skip", "sort"))
         order, page = query.ordered_page((*_COLUMNS, "bytes"), sort="-bytes")
-        matching, sizes = await matching_topics(self._state, query), await self._state.topic_sizes()
+        matching, sizes = await matching_topics(self._state, query, request[ACCESS]), await self._state.topic_sizes()
         columns: Columns[ListedTopic] = {**_COLUMNS, "bytes": lambda topic: sizes.by_topic.get(topic.name)}
         shown, following = await asyncio.to_thread(cut, matching, columns, order, page)
         return {
@@ -130,7 +127,7 @@ class TopicsApi:
             resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None
         )
         message = DescribeConfigsRequest(resources=[resource], include_synonyms=True, include_documentation=True)
-        (result,) = (await self._requests.send(ApiKey.DESCRIBE_CONFIGS, 4, message)).results
+        (result,) = (await request[ACCESS].kafka.send(ApiKey.DESCRIBE_CONFIGS, 4, message)).results
         check(result.error_code, result.error_message)
         return {"topic": name, "configs": [_config(each) for each in result.configs]}
 
@@ -154,7 +151,7 @@ class TopicsApi:
             replication_factor=min(_count(body["replication_factor"]), 32_767), assignments=[], configs=configs,
         )  # fmt: skip
         message = CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS, validate_only=body["dry_run"])
-        (result,) = (await self._requests.send(ApiKey.CREATE_TOPICS, 7, message)).topics
+        (result,) = (await request[ACCESS].kafka.send(ApiKey.CREATE_TOPICS, 7, message)).topics
         check(result.error_code, result.error_message)
         return {
             "name": result.name,
@@ -174,7 +171,7 @@ class TopicsApi:
             resource_type=_TOPIC_RESOURCE, resource_name=name, configs=configs
         )
         message = IncrementalAlterConfigsRequest(resources=[resource], validate_only=body["dry_run"])
-        (result,) = (await self._requests.send(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, message)).responses
+        (result,) = (await request[ACCESS].kafka.send(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, message)).responses
         check(result.error_code, result.error_message)
         return {"topic": name, "dry_run": body["dry_run"]}
 
@@ -185,7 +182,7 @@ class TopicsApi:
             name=name, count=_count(body["partitions"]), assignments=None
         )
         message = CreatePartitionsRequest(topics=[topic], timeout_ms=TIMEOUT_MS, validate_only=body["dry_run"])
-        (result,) = (await self._requests.send(ApiKey.CREATE_PARTITIONS, 3, message)).results
+        (result,) = (await request[ACCESS].kafka.send(ApiKey.CREATE_PARTITIONS, 3, message)).results
         check(result.error_code, result.error_message)
         return {"topic": name, "partitions": body["partitions"], "dry_run": body["dry_run"]}
 
@@ -194,7 +191,7 @@ class TopicsApi:
         name = self._name(request)
         topic = DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=None)
         message = DeleteTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
-        (result,) = (await self._requests.send(ApiKey.DELETE_TOPICS, 6, message)).responses
+        (result,) = (await request[ACCESS].kafka.send(ApiKey.DELETE_TOPICS, 6, message)).responses
         check(result.error_code, result.error_message)
         return {"topic": name}
 
@@ -202,10 +199,10 @@ class TopicsApi:
         return find_topic(self._state, request.match_info["name"])["name"]
 
 
-async def matching_topics(state: ConsoleState, query: Query) -> Sequence[ListedTopic]:
-    """Return the topics that match the query's `search` and `internal`, in any order."""
+async def matching_topics(state: ConsoleState, query: Query, access: Access) -> Sequence[ListedTopic]:
+    """Return the topics that the client may describe and the query's `search` and `internal` match, in any order."""
     search, has_internal = query.text("search").lower(), query.flag("internal", default=True)
-    known = state.topics()
+    known = await access.visible(state.topics(), lambda topic: access.may_describe_topic(topic.name))
     if not search and has_internal:
         return known
 

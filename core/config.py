@@ -15,7 +15,7 @@ from bmq.core.net.listener_config import ANY_HOST, PLAINTEXT, ListenerAddress, L
 from bmq.core.options import INT_MAX as INT_MAX
 from bmq.core.options import LONG_MAX as LONG_MAX
 from bmq.core.options import ConfigError as ConfigError
-from bmq.core.options import check_range, in_environment, meant, parse_as, secret_names
+from bmq.core.options import check_choice, check_range, in_environment, meant, parse_as, secret_names
 from bmq.core.options import environment_name as environment_name
 from bmq.core.options import option as _option
 from bmq.core.options import option_name as option_name
@@ -25,6 +25,8 @@ from bmq.core.security.secrets import read_secret
 from bmq.core.security.settings import SecuritySettings
 from bmq.core.security.shared_secret import SharedSecret, parse_secrets
 
+HTTP_LISTENER = "HTTP"
+"""Name of the HTTP port among the listeners: its settings of security are `listener.name.http. ...`."""
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 ROLES = ("proxy", "broker", "controller", "coordinator")
 
@@ -48,6 +50,17 @@ class NodeConfig(SecuritySettings):
         "host names, comma-separated, by which HTTP clients may address this process beside its machine's own, * for"
         " any; when empty: any, but only its machine's own where http is a loopback address",
     )
+    http_authentication: tuple[str, ...] = _option(
+        ("none",),
+        "how clients of the HTTP port log in: basic (a user's password, by the mechanisms of"
+        " listener.name.http.sasl.enabled.mechanisms), bearer (a token, by the settings of"
+        " listener.name.http.oauthbearer), both, or none",
+        choices=("none", "basic", "bearer"),
+    )
+    http_metrics_authentication: bool = _option(
+        True, "whether /metrics asks for a log-in too, where http_authentication does"
+    )
+    http_session_ms: int = _option(28_800_000, "longest session of the console's users, who then log in again")
     internal: str = _option(
         "127.0.0.1:9093", "address for the cluster's other processes", flag="--internal", metavar="HOST:PORT"
     )
@@ -283,8 +296,11 @@ class NodeConfig(SecuritySettings):
         if len(self.zone) > ZONE_LENGTH_MAX:
             raise ConfigError(f"zone={self.zone[:100]!r}... is longer than {ZONE_LENGTH_MAX} characters")
         for option in OPTIONS:
+            check_choice(option_name(option), option, getattr(self, option.name))
             if _TYPES[option.name] is int:
                 check_range(option_name(option), getattr(self, option.name), *_range(option))
+        if not self.http_authentication or ("none" in self.http_authentication and len(self.http_authentication) > 1):
+            raise ConfigError("http_authentication: give none alone, or basic, bearer, or both")
         for option in listener_settings.SECURITY_OPTIONS:
             listener_settings.check(option_name(option), option, getattr(self, option.name))
         if 0 < self.etcd_history_ms < ETCD_HISTORY_MS_MIN:
@@ -340,6 +356,20 @@ class NodeConfig(SecuritySettings):
             for each in self.kafka_listeners()
         }
 
+    def secured_names(self) -> list[str]:
+        """Return the names that settings of single listeners may have: the Kafka listeners', and the HTTP port's.
+
+        Raises ConfigError if the listeners are wrong.
+        """
+        names = [each.name for each in self.kafka_listeners()]
+        if HTTP_LISTENER in map(str.upper, names):
+            raise ConfigError(f"listeners: {HTTP_LISTENER} is the name of the HTTP port; choose another one")
+        return [*names, HTTP_LISTENER]
+
+    def http_security(self) -> ListenerSecurity:
+        """Return the security settings of the HTTP port: those of a listener with the name `HTTP_LISTENER`."""
+        return listener_settings.security_of(HTTP_LISTENER, "SASL_PLAINTEXT", self, self.listener_settings)
+
     def shared_listeners(self) -> tuple[ListenerAddress, ...]:
         """Return the addresses that are shared with other workers; empty if there are none.
 
@@ -379,6 +409,7 @@ _LEAST = {  # of Kafka's settings: as in Kafka's ConfigDef, unless narrower here
     "cache_bytes": 16 << 20,
     "held_produce_ms": 0,
     "drain_ms": 0,
+    "http_session_ms": 60_000,
     "metrics_topics_max": 0,
     "metrics_group_lag_ms": 0,
     "metrics_groups_max": 0,
@@ -478,7 +509,7 @@ def load(
         if flag is not None:
             values[name] = parse_value(_FIELDS[name], flag, f"--{name.replace('_', '-')}")
     config = replace(defaults or NodeConfig(), **values)
-    names = [each.name for each in config.kafka_listeners()]
+    names = config.secured_names()
     own = {**dict(config.listener_settings), **_of_listeners(file or {}, names, file_name)}
     own.update(_of_listeners(_by_key(environment, names), names, "the environment"))
     config = replace(config, listener_settings=tuple(sorted(own.items())))

@@ -120,7 +120,7 @@ def describe(
 
 def _of_listeners(node: NodeConfig) -> list[Described]:
     """Return the settings of single listeners that were set."""
-    names = [each.name for each in node.kafka_listeners()]
+    names = node.secured_names()
     described = []
     for name, value in node.listener_settings:
         setting = Setting(name, as_text(value), ConfigSource.STATIC_BROKER_CONFIG)

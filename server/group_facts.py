@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from bmq.console.listing import Columns, Order, Page, cut
@@ -17,6 +17,7 @@ from bmq.console.state import (
 )
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.group.subscription import CONSUMER, parse_assignment
+from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC
@@ -42,15 +43,21 @@ class Groups:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    async def page(self, search: str, order: Order, page: Page) -> GroupsFacts:
-        """Return a page of the whole cluster's groups.
+    async def page(
+        self, search: str, order: Order, page: Page, is_visible: Callable[[str], bool] | None = None
+    ) -> GroupsFacts:
+        """Return a page of the whole cluster's groups, or of those for whose id `is_visible` returns True.
 
         Only groups of the page are described, since a description has all members.  Raises RequestError if no shard's
         groups can be listed.
         """
         listing = await self._node.coordinator.list_all_groups(m.ListGroupsRequest(version=4), _CONSOLE)
         missing = dict(listing.missing)
-        total, listed, following = await asyncio.to_thread(_page_of, listing.groups, search.lower(), order, page)
+        groups = listing.groups
+        if is_visible is not None:
+            kept = await map_in_turns(lambda group: group if is_visible(group.group_id) else None, groups)
+            groups = [group for group in kept if group is not None]
+        total, listed, following = await asyncio.to_thread(_page_of, groups, search.lower(), order, page)
         shown = [group.group_id for group in listed]
         left, found = list(shown), dict[str, GroupFacts]()
         while left:

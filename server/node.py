@@ -48,6 +48,7 @@ from bmq.core.rpc.messages.member import LeaveRequest, LeaveResponse, LogLevelsR
 from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
 from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
+from bmq.endpoint.authorization.authorizer import Authorizer
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.service import FetchService
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog, Topic
@@ -248,6 +249,11 @@ class Node:
         self.coordinator.drain()
         if self.own_coordinator is not None:
             self.own_coordinator.drain()
+
+    @property
+    def authorizer(self) -> Authorizer:
+        """The authorizer of clients' requests."""
+        return self._services.authorizer
 
     @property
     def held_produces(self) -> int:

@@ -43,6 +43,7 @@ from bmq.server.cluster_member import ClusterMember
 from bmq.server.console_facts import console_state
 from bmq.server.descriptors import fit
 from bmq.server.group_lag_history import GroupLagHistory
+from bmq.server.http_access import HttpAccess
 from bmq.server.listeners import Sockets
 from bmq.server.node import Node
 from bmq.server.otel import open_tracer
@@ -86,6 +87,7 @@ async def _supervise(config: NodeConfig) -> int:
 
 async def _serve(config: NodeConfig) -> int:
     asked = StopAsked()
+    access = HttpAccess(config)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(running(write_left_out_forever()))
         collections = LongCollections()
@@ -129,7 +131,9 @@ async def _serve(config: NodeConfig) -> int:
         lag = GroupLagHistory(node)
         lag.register()
         state = console_state(node, meter, history, registry, lag, descriptors)
-        http = HttpServer(state, *parse_address(config.http, "http"), config.http_hosts)
+        await access.start()
+        stack.push_async_callback(access.close)
+        http = HttpServer(state, *parse_address(config.http, "http"), config.http_hosts, access.config())
         await http.start()
         stack.push_async_callback(http.stop)
         leaving = Leaving(None if node.broker is None else node.broker.broker)

@@ -17,8 +17,10 @@ from pathlib import Path
 from bmq.cli.command_tree import Command, walk
 from bmq.cli.main import build_parser
 from bmq.cli.serve import default_text
+from bmq.console.access.rights import RIGHTS
 from bmq.core.config import OPTIONS, environment_name, option_name
 from bmq.core.logging.fields import FIELDS
+from bmq.core.security.acls import ResourceType
 from bmq.meta import topic_configs
 from bmq.proxy.apis import ALL_APIS
 from bmq.storage import recovery
@@ -105,6 +107,18 @@ def _settings(*, is_kafka: bool) -> str:
     if is_kafka:
         return table(["key", "environment", "default", "is"], [[row[0], *row[2:]] for row in rows])
     return table(["key", "flag", "environment", "default", "is"], rows)
+
+
+def http_rights() -> str:
+    """Return what each request of the HTTP port needs."""
+    names = {ResourceType.CLUSTER: "the cluster", ResourceType.TOPIC: "the topic", ResourceType.GROUP: "the group"}
+    rows = []
+    for (method, path), right in RIGHTS.items():
+        needs = right.who.value
+        if right.operation is not None and right.resource is not None:
+            needs = f"{right.operation.name} on {names[right.resource]}"
+        rows.append([f"`{method} {path}`", needs, right.note])
+    return table(["request", "is for", ""], rows)
 
 
 def topic_config_rows() -> str:
@@ -244,6 +258,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "cli.md": {"commands": commands, "options of many commands": common_options, "options": command_options},
     "design/mutations.md": {"mutations": mutations},
     "logging.md": {"fields": log_fields, "events": log_events},
+    "operations/http.md": {"rights": http_rights},
     "configuration.md": {
         "own settings": own_settings,
         "Kafka's settings": kafka_settings,

@@ -1,6 +1,20 @@
 // Client of the HTTP API of the process that served this page.
 
 const TIMEOUT_MS = 30_000;
+const UNAUTHENTICATED = 401;
+/** The session's text, which each request has: other sites' pages do not know it.  Empty without a session. */
+let csrf = "";
+let onLost = () => {};
+
+/** Use the text of a session from now on. */
+export function useSession(text) {
+  csrf = text ?? "";
+}
+
+/** Call `lost` whenever the process asks for a log-in. */
+export function whenLost(lost) {
+  onLost = lost;
+}
 
 /** A refusal or a failure.  `message` has the reason, for an operator; `status` is 0 if there was no response. */
 export class ApiError extends Error {
@@ -36,10 +50,10 @@ export function act(method, where, body = undefined) {
 async function send(method, where, body, signal) {
   const url = where.startsWith("/") ? where.slice(1) : `api/v1/${where}`;
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
-  const init = { method, signal: signal ? AbortSignal.any([signal, timeout]) : timeout, redirect: "error" };
+  const init = { method, signal: signal ? AbortSignal.any([signal, timeout]) : timeout, redirect: "error", headers: { "X-CSRF-Token": csrf } };
   if (body !== undefined) {
     init.body = JSON.stringify(body);
-    init.headers = { "Content-Type": "application/json" };
+    init.headers["Content-Type"] = "application/json";
   }
   let response;
   let text;
@@ -57,6 +71,7 @@ async function send(method, where, body, signal) {
   } catch {
     throw new ApiError(response.status, "no_json", `${location.host} responded ${response.status} without JSON`);
   }
+  if (response.status === UNAUTHENTICATED) onLost();
   if (!response.ok) throw new ApiError(response.status, facts.error ?? "error", facts.message ?? response.statusText);
   return facts;
 }

@@ -1,6 +1,6 @@
 // Frame of all pages: addresses after "#", the refresh, and the errors of the process.
 
-import { ApiError, get } from "./api.js";
+import { ApiError, get, whenLost } from "./api.js";
 import { h, patchChildren } from "./dom.js";
 import { tell } from "./dialog.js";
 import { groupPage } from "./pages/group.js";
@@ -11,14 +11,15 @@ import { partitionPage } from "./pages/partition.js";
 import { storagePage } from "./pages/storage.js";
 import { topicPage } from "./pages/topic.js";
 import { topicsPage } from "./pages/topics.js";
+import { forgetUser, loadUser, logOut, loginPage, mayCluster, user } from "./session.js";
 import { button, empty, failure, icon, link, loading, pageHead } from "./widgets.js";
 
 const NAVIGATION = [
-  { name: "overview", title: "Overview", href: "#/" },
+  { name: "overview", title: "Overview", href: "#/", ofCluster: true },
   { name: "topics", title: "Topics", href: "#/topics" },
   { name: "groups", title: "Groups", href: "#/groups" },
-  { name: "members", title: "Members", href: "#/members" },
-  { name: "storage", title: "Storage", href: "#/storage" },
+  { name: "members", title: "Members", href: "#/members", ofCluster: true },
+  { name: "storage", title: "Storage", href: "#/storage", ofCluster: true },
 ];
 const ROUTES = [
   [/^\/$/, overviewPage],
@@ -73,8 +74,47 @@ let main;
 
 // ------------------------------------------------------------------------------------------------------------- pages
 
+/** Open the page of the address, after the log-in if one is needed. */
+async function enter() {
+  if (await loadUser()) route();
+  else askToLogIn();
+}
+
+/** Show the log-in in place of the page, which is opened again after it. */
+function askToLogIn() {
+  if (app.page?.isLogin) return;
+  leave(app.page);
+  app.cluster = null;
+  app.page = { path: "login", isLogin: true, data: null, error: null, isStale: false, timer: null, loading: null, ...loginPage(loggedIn, () => app.page?.isLogin && draw()) };
+  draw();
+  document.title = `${app.page.title} · BMQ`;
+  load(app.page);
+}
+
+function loggedIn() {
+  app.page = null;
+  route();
+  main.querySelector("h1")?.focus();
+}
+
+async function leaveConsole() {
+  try {
+    await logOut();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    tell(error.message, "bad");
+    return;
+  }
+  askToLogIn();
+}
+
 function route() {
+  if (app.page?.isLogin) return;
   const [path, query = ""] = (location.hash.replace(/^#/, "") || "/").split("?");
+  if (path === "/" && !mayCluster("DESCRIBE")) {
+    location.replace("#/topics");
+    return;
+  }
   app.query = new URLSearchParams(query);
   if (app.page?.path === path) {
     draw();
@@ -122,7 +162,7 @@ function stopLoading(page) {
 
 /** Load the page's facts, draw them, and load them again after its refresh time.  Cancels a load under way. */
 async function load(page) {
-  if (!page.load) return;
+  if (!page?.load) return;
   clearTimeout(page.timer);
   stopLoading(page);
   const request = (page.loading = new AbortController());
@@ -138,7 +178,9 @@ async function load(page) {
   Object.assign(page, { data, error: failed, loading: null, isStale: false });
   arm(page);
   draw();
-  if (app.cluster === null && failed === null) loadCluster();
+  if (page.isLogin) return;
+  if (app.cluster === null && failed === null && mayCluster("DESCRIBE")) loadCluster();
+  loadUser();
 }
 
 /** Load the page again after its refresh time.  A hidden or paused page has no timer: `resume` loads it at once. */
@@ -150,6 +192,7 @@ function arm(page) {
 
 function resume() {
   const { page } = app;
+  if (page === null) return; // the user is not known yet
   if (page.loading === null && (page.isStale || (page.refreshMs && !app.isPaused))) load(page);
 }
 
@@ -181,12 +224,14 @@ function sidebar(page) {
     h(
       "nav",
       { "aria-label": "Console" },
-      NAVIGATION.map(({ name, title, href }) => h("a", { href, "aria-current": page.section === name ? "page" : null }, icon(name), h("span", null, title))),
+      NAVIGATION.filter(({ ofCluster }) => !page.isLogin && (!ofCluster || mayCluster("DESCRIBE"))).map(({ name, title, href }) => h("a", { href, "aria-current": page.section === name ? "page" : null }, icon(name), h("span", null, title))),
     ),
     h(
       "div",
       { class: "side-foot" },
-      button(app.isPaused ? "Refresh: paused" : "Refresh: on", togglePause, "quiet", { "aria-pressed": String(app.isPaused), title: "Pages are loaded again every few seconds" }),
+      user()?.has_to_log_in ? h("p", { class: "user", title: user().principal }, user().principal.replace(/^User:/, "")) : null,
+      user()?.has_to_log_in ? button("Log out", leaveConsole, "quiet") : null,
+      page.isLogin ? null : button(app.isPaused ? "Refresh: paused" : "Refresh: on", togglePause, "quiet", { "aria-pressed": String(app.isPaused), title: "Pages are loaded again every few seconds" }),
       button(THEMES[theme], nextTheme, "quiet"),
       h("p", { class: "version" }, cluster ? `version ${cluster.version}` : ""),
     ),
@@ -228,7 +273,11 @@ root = h("div", { class: "shell" });
 document.body.append(root, h("div", { id: "messages", role: "status", "aria-live": "polite" }));
 window.addEventListener("hashchange", route);
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden) clearTimeout(app.page.timer);
+  if (document.hidden) clearTimeout(app.page?.timer);
   else resume();
 });
-route();
+whenLost(() => {
+  forgetUser();
+  if (app.page !== null) askToLogIn();
+});
+enter();

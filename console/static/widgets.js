@@ -59,7 +59,7 @@ export function empty(text, ...more) {
 
 /** Return an error with its cause, and a button that tries again. */
 export function failure(error, retry, hasOld = false) {
-  const text = error.status === 0 ? "No response" : error.status === 404 ? "Not found" : "This cannot be shown";
+  const text = error.status === 0 ? "No response" : error.status === 404 ? "Not found" : error.status === 403 ? "Not allowed" : "This cannot be shown";
   return h(
     "div",
     { class: "notice bad", role: "alert" },

@@ -5,6 +5,7 @@ import { chart } from "../chart.js";
 import { dialog, field } from "../dialog.js";
 import { h } from "../dom.js";
 import { count, isKnown, plural, short } from "../format.js";
+import { rightsOn } from "../session.js";
 import { bar, button, card, empty, nextOrder, notices, orderOf, pageHead, sorted, table, tile, tiles } from "../widgets.js";
 import { groupName, groupState, partitionLink, topicLink } from "./shared.js";
 
@@ -19,17 +20,18 @@ export function groupPage(app, id) {
     refreshMs: 5000,
     async load(signal, before) {
       const known = before?.lag.samples ?? [];
-      const [details, lag] = await Promise.all([
+      const [rights, details, lag] = await Promise.all([
+        rightsOn("group", id, signal),
         get(groupPath(id), { limit: PARTITIONS, after: app.query.get("after") ?? "" }, signal),
         get(groupPath(id, "/lag"), known.length ? { after: known.at(-1).time_ms } : {}, signal),
       ]);
-      return { details, lag: { ...lag, samples: [...known, ...lag.samples].slice(-SAMPLES) } };
+      return { rights, details, lag: { ...lag, samples: [...known, ...lag.samples].slice(-SAMPLES) } };
     },
-    view: ({ details, lag }) => view(app, id, details, lag),
+    view: ({ rights, details, lag }) => view(app, id, rights, details, lag),
   };
 }
 
-function view(app, id, details, lag) {
+function view(app, id, rights, details, lag) {
   const { group, members, offsets } = details;
   const isEmpty = group.members === 0;
   const unknown = offsets.filter((each) => !isKnown(each.lag)).length;
@@ -37,8 +39,8 @@ function view(app, id, details, lag) {
     pageHead(
       h("span", null, groupName(id), " ", groupState(group.state)),
       null,
-      button("Reset offsets…", () => resetOffsets(app, id, details), "", { disabled: !isEmpty, title: isEmpty ? null : "Stop its consumers first" }),
-      button("Delete…", () => deleteGroup(app, id), "danger", { disabled: !isEmpty, title: isEmpty ? null : "Stop its consumers first" }),
+      !rights.includes("READ") ? null : button("Reset offsets…", () => resetOffsets(app, id, details), "", { disabled: !isEmpty, title: isEmpty ? null : "Stop its consumers first" }),
+      !rights.includes("DELETE") ? null : button("Delete…", () => deleteGroup(app, id), "danger", { disabled: !isEmpty, title: isEmpty ? null : "Stop its consumers first" }),
     ),
     tiles(
       tile("Lag", count(details.lag), unknown ? `${count(unknown)} partitions unknown` : details.next ? "of this page" : ""),

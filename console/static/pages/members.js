@@ -4,6 +4,7 @@ import { act, get, path } from "../api.js";
 import { dialog, field } from "../dialog.js";
 import { h } from "../dom.js";
 import { bytesPerSecond, count, isKnown, plural } from "../format.js";
+import { mayCluster } from "../session.js";
 import { badge, button, empty, nextOrder, orderOf, pageHead, searchField, sorted, table } from "../widgets.js";
 import { balance, shortName } from "./shared.js";
 
@@ -37,13 +38,13 @@ function view(app, status) {
     {
       name: "acts", title: "", label: "Acts", align: "right",
       cell: (each) => h("span", { class: "actions stacked" },
-        button("Log level…", () => logLevel(app, each), "small", { "aria-label": `Log level of ${each.incarnation}` }),
-        isAlone ? null : button("Drain…", () => drain(app, each, status), "small danger", { disabled: each.is_draining, "aria-label": `Drain ${each.incarnation}` })),
+        mayCluster("ALTER_CONFIGS") ? button("Log level…", () => logLevel(app, each), "small", { "aria-label": `Log level of ${each.incarnation}` }) : null,
+        isAlone || !mayCluster("ALTER") ? null : button("Drain…", () => drain(app, each, status), "small danger", { disabled: each.is_draining, "aria-label": `Drain ${each.incarnation}` })),
     },
   ];
   const rows = sorted(status.members.filter((each) => [each.incarnation, each.zone, each.kafka, each.internal, ...each.roles].some((text) => text.toLowerCase().includes(wanted))), columns, order);
   return [
-    pageHead("Members", `${plural(status.members.length, "process", "processes")}${status.is_from_leader ? "" : "; the leader does not respond, loads are missing"}`, isAlone ? null : button("Balance…", () => balance(app))),
+    pageHead("Members", `${plural(status.members.length, "process", "processes")}${status.is_from_leader ? "" : "; the leader does not respond, loads are missing"}`, isAlone || !mayCluster("ALTER") ? null : button("Balance…", () => balance(app))),
     h("div", { class: "toolbar" }, searchField("Search members", search, (text) => app.set({ search: text }))),
     rows.length
       ? table({ label: "Members", rows, columns, keyOf: (each) => each.incarnation, order, onsort: (name) => app.set({ sort: nextOrder(order, name) }) })

@@ -4,6 +4,7 @@ import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { h } from "../dom.js";
 import { bytesPerSecond, clock, count, isKnown, milliseconds, perSecond, plural, short, time } from "../format.js";
+import { mayCluster } from "../session.js";
 import { badge, button, card, empty, notices, pageHead, table, tile, tilesOfFour } from "../widgets.js";
 import { balance, partitionLink, shortName } from "./shared.js";
 import { mergeHistory } from "./history.js";
@@ -57,7 +58,7 @@ function view(app, status, history) {
             : empty(isKnown(status.is_balancing) || status.is_from_leader ? "Nothing moves: every partition and shard is where the leader wants it." : "The leader does not respond, and only it knows the moves."),
           pastMoves(status.past_moves),
         ],
-        status.members.length > 1 ? button("Balance…", () => balance(app), "small") : null,
+        status.members.length > 1 && mayCluster("ALTER") ? button("Balance…", () => balance(app), "small") : null,
       ),
     ),
   ];

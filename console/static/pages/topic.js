@@ -4,6 +4,7 @@ import { act, get, path } from "../api.js";
 import { dialog, field } from "../dialog.js";
 import { h } from "../dom.js";
 import { bytes, bytesPerSecond, count, isKnown, perSecond, plural } from "../format.js";
+import { mayCluster, rightsOn } from "../session.js";
 import { button, copyable, empty, nextOrder, orderOf, pageHead, pager, searchField, sorted, table, tabs, tile, tiles } from "../widgets.js";
 import { pageOf } from "./list.js";
 import { recordsTab } from "./records.js";
@@ -13,32 +14,39 @@ const SIZE = 50; // partitions of a page
 
 export function topicPage(app, name, tab = "partitions") {
   const records = tab === "records" ? recordsTab(app, name) : null;
+  const loadTab = (signal) => {
+    if (tab === "configs") return get(path`topics/${name}/configs`, {}, signal);
+    if (tab === "records") return records.load(signal);
+    const page = pageOf(app.query);
+    return get(path`topics/${name}`, { after: page * SIZE - 1, limit: SIZE }, signal);
+  };
   return {
     title: name,
     section: "topics",
     refreshMs: tab === "records" ? null : 5000,
     queried: records?.queried,
     async load(signal) {
-      if (tab === "configs") return get(path`topics/${name}/configs`, {}, signal);
-      if (tab === "records") return records.load(signal);
-      const page = pageOf(app.query);
-      return get(path`topics/${name}`, { after: page * SIZE - 1, limit: SIZE }, signal);
+      const [rights, facts] = await Promise.all([rightsOn("topic", name, signal), loadTab(signal)]);
+      return { rights, facts };
     },
-    view: (data) => [
-      pageHead(
-        name,
-        null,
-        button("Produce…", () => records ? records.produce() : app.go(`${topicHref(name, "/records")}?produce=1`)),
-        button("Add partitions…", () => addPartitions(app, name)),
-        button("Delete…", () => deleteTopic(app, name), "danger"),
-      ),
-      tabs("Parts of the topic", [
-        { name: "partitions", title: "Partitions", href: topicHref(name) },
-        { name: "records", title: "Records", href: topicHref(name, "/records") },
-        { name: "configs", title: "Configs", href: topicHref(name, "/configs") },
-      ], tab),
-      tab === "configs" ? configs(app, name, data) : tab === "records" ? records.view(data) : partitions(app, name, data),
-    ],
+    view: ({ rights, facts }) => {
+      const may = (operation) => rights.includes(operation);
+      return [
+        pageHead(
+          name,
+          null,
+          may("WRITE") && may("READ") ? button("Produce…", () => records ? records.produce() : app.go(`${topicHref(name, "/records")}?produce=1`)) : null,
+          may("ALTER") ? button("Add partitions…", () => addPartitions(app, name)) : null,
+          may("DELETE") ? button("Delete…", () => deleteTopic(app, name), "danger") : null,
+        ),
+        tabs("Parts of the topic", [
+          { name: "partitions", title: "Partitions", href: topicHref(name) },
+          may("READ") ? { name: "records", title: "Records", href: topicHref(name, "/records") } : null,
+          may("DESCRIBE_CONFIGS") ? { name: "configs", title: "Configs", href: topicHref(name, "/configs") } : null,
+        ].filter(Boolean), tab),
+        tab === "configs" ? configs(app, name, facts, may("ALTER_CONFIGS")) : tab === "records" ? records.view(facts) : partitions(app, name, facts),
+      ];
+    },
   };
 }
 
@@ -61,7 +69,7 @@ function partitions(app, name, { topic, partitions: rows }) {
     { name: "bytes_out", title: "Bytes out", align: "right", cell: (each) => bytesPerSecond(each.rates?.bytes_out) },
     { name: "bytes", title: "Size", align: "right", cell: (each) => bytes(each.bytes) },
     { name: "acts", title: "", label: "Acts", align: "right", cell: (each) => button("Move…", () => movePartition(app, name, each), "small", { "aria-label": `Move partition ${each.partition}` }) },
-  ];
+  ].filter((each) => each.name !== "acts" || mayCluster("ALTER"));
   return [
     tiles(
       tile("Partitions", count(topic.partitions), notServed ? `${count(notServed)} not served ${here}` : `${plural(topic.replication_factor, "replica")} of each block`),
@@ -140,7 +148,7 @@ function deleteTopic(app, name) {
 
 // ----------------------------------------------------------------------------------------------------------- configs
 
-function configs(app, name, { configs: all }) {
+function configs(app, name, { configs: all }, mayAlter) {
   const search = (app.query.get("search") ?? "").toLowerCase();
   const order = orderOf(app.query.get("sort"), "name");
   const columns = [
@@ -153,7 +161,7 @@ function configs(app, name, { configs: all }) {
         button("Set…", () => setConfig(app, name, each), "small", { "aria-label": `Set ${each.name}` }),
         each.source === "DYNAMIC_TOPIC_CONFIG" ? button("Reset…", () => resetConfig(app, name, each), "small", { "aria-label": `Reset ${each.name}` }) : null),
     },
-  ];
+  ].filter((each) => each.name !== "acts" || mayAlter);
   const rows = sorted(all.filter((each) => each.name.includes(search)), columns, order);
   return [
     h("div", { class: "toolbar" }, searchField("Search configs", app.query.get("search") ?? "", (text) => app.set({ search: text }))),

@@ -4,6 +4,7 @@ import { act } from "../api.js";
 import { dialog, field } from "../dialog.js";
 import { h } from "../dom.js";
 import { bytesPerSecond, count, perSecond, plural } from "../format.js";
+import { mayCreateTopics } from "../session.js";
 import { badge, button, empty, notices, pageHead } from "../widgets.js";
 import { listQuery, listSearch, listTable, loadList } from "./list.js";
 import { topicHref, topicLink } from "./shared.js";
@@ -42,7 +43,7 @@ async function load(app, signal) {
 
 function view(app, list) {
   const search = app.query.get("search") ?? "";
-  const create = (kind) => button("Create topic…", () => createTopic(app), kind);
+  const create = (kind) => (mayCreateTopics() ? button("Create topic…", () => createTopic(app), kind) : null);
   return [
     pageHead("Topics", `${plural(list.total, "topic")}, ${plural(list.answer.partitions, "partition")}`, create("primary")),
     list.note ? notices([{ tone: "warn", title: "Sorted by name", text: list.note }]) : null,

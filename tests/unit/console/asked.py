@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from typing import Any
 from unittest import mock
 
 import pytest
 from aiohttp import StreamReader, web
 from aiohttp.test_utils import make_mocked_request
 
+from bmq.console.access.access import ACCESS, Access
+from bmq.console.access.authenticators import Client
+from bmq.console.kafka import Requests
 from bmq.console.operations import NotPossible
+from bmq.endpoint.authorization.authorizer import ALLOW_ALL
+
+
+class Called:
+    """Handlers that are called without a gate: each request may do everything, by these Kafka requests."""
+
+    def __init__(self, handlers: Any, requests: Requests) -> None:
+        self._handlers = handlers
+        self._requests = requests
+
+    def __getattr__(self, name: str) -> Callable[[web.Request], Awaitable[object]]:
+        def call(request: web.Request) -> Any:
+            request[ACCESS] = Access(ALLOW_ALL, self._requests, Client("127.0.0.1", is_secure=False))
+            return getattr(self._handlers, name)(request)
+
+        return call
 
 
 def get(path: str = "/", **match_info: str) -> web.Request:

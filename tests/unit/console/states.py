@@ -42,6 +42,7 @@ from bmq.console.state import (
 )
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Metrics
+from bmq.core.security.session import Session
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
@@ -198,6 +199,10 @@ class FakeOperations:
 
 class FakeRequests:
     """Kafka's answers for `TOPIC`: offsets 5 to 9 and no records; `fails` is the error code of each."""
+
+    def of(self, session: Session, host: str) -> FakeRequests:
+        self.session = session
+        return self
 
     def __init__(self, fails: int = 0) -> None:
         self.sent: list[tuple[ApiKey, Any]] = []
@@ -384,11 +389,18 @@ async def _topic_sizes() -> TopicSizes:
     return TopicSizes({TOPIC["name"]: 400}, partitions_unknown=1, silent=["broker-2"])
 
 
-async def _groups(search: str, order: Order, page: Page) -> GroupsFacts:
+async def _groups(
+    search: str, order: Order, page: Page, is_visible: Callable[[str], bool] | None = None
+) -> GroupsFacts:
     missing = NotLoadedFacts(shard=7, coordinator="coordinator-1", why="storage is full")
     columns = {name: itemgetter(name) for name in GROUP_COLUMNS}
-    groups, following = cut([GROUP] if search in GROUP["group_id"] else [], columns, order, page)
-    return GroupsFacts(groups=groups, total=1, next=following, shards_not_loaded=[missing])
+    groups, following = cut(
+        [GROUP] if search in GROUP["group_id"] and (is_visible is None or is_visible(GROUP["group_id"])) else [],
+        columns,
+        order,
+        page,
+    )
+    return GroupsFacts(groups=groups, total=len(groups), next=following, shards_not_loaded=[missing])
 
 
 async def _committed(group_id: str) -> Sequence[CommittedFacts]:

@@ -13,6 +13,7 @@ from bmq.console import group_lags
 from bmq.console.group_lags import Lag, lags_of
 from bmq.console.state import CommittedFacts
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.security.session import Session
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
 from tests.harness.loop import run
@@ -27,6 +28,9 @@ class Owners:
         self.fails: RequestError | None = None
         self.waits_s = 0.0
         self.asked: list[int] = []
+
+    def of(self, session: Session, host: str) -> Owners:
+        raise AssertionError("nobody else asks")
 
     async def send(self, key: ApiKey, version: int, message: Any) -> Any:
         assert key is ApiKey.LIST_OFFSETS

@@ -13,7 +13,7 @@ from bmq.console.state import CommittedFacts, GroupDetails
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
-from tests.unit.console.asked import get, post, refused
+from tests.unit.console.asked import Called, get, post, refused
 from tests.unit.console.served import ORDERS, TOPIC, create, serving
 from tests.unit.console.states import GROUP, FakeRequests, list_offsets_response, state
 
@@ -154,7 +154,7 @@ class Offsets(FakeRequests):
         }
 
 
-def api_of(requests: Offsets, committed: Mapping[int, int] | None = None, group_state: str = "Empty") -> GroupsApi:
+def api_of(requests: Offsets, committed: Mapping[int, int] | None = None, group_state: str = "Empty") -> Called:
     """Return the handlers of a console with one group, which has committed these offsets of topic orders."""
     offsets = {0: 7} if committed is None else committed
 
@@ -164,7 +164,7 @@ def api_of(requests: Offsets, committed: Mapping[int, int] | None = None, group_
 
     console = state(requests=requests)
     console.group = group
-    return GroupsApi(console)
+    return Called(GroupsApi(console), requests)
 
 
 EMPTY = {"to": "earliest", "dry_run": False}

@@ -15,7 +15,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import HEADER_BYTES, Record, build_batch
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
-from tests.unit.console.asked import get, post, refused
+from tests.unit.console.asked import Called, get, post, refused
 from tests.unit.console.served import NO_SCHEMA, ORDERS, TOPIC, create, serving
 from tests.unit.console.states import NOW_MS, FakeRequests, list_offsets_response, state
 from tests.unit.console.states import TOPIC as TOPIC_FACTS
@@ -148,7 +148,7 @@ class Log(FakeRequests):
 
 async def read(requests: FakeRequests, query: str) -> tuple[list[int], list[dict[str, Any]]]:
     """Return the offsets of the records that a request gets, and the facts of its partitions."""
-    told: Any = await RecordsApi(state(requests=requests)).read(get(f"/?{query}", name="orders"))
+    told: Any = await Called(RecordsApi(state(requests=requests)), requests).read(get(f"/?{query}", name="orders"))
     return [each["offset"] for each in told["records"]], told["partitions"]
 
 
@@ -246,7 +246,7 @@ async def test_many_partitions_need_one_to_be_named(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_topic_or_a_partition_that_does_not_exist_is_refused() -> None:
-    console = RecordsApi(state(requests=Log()))
+    console = Called(RecordsApi(state(requests=Log())), Log())
     assert await refused(console.read(get(name="nobody"))) == (404, "unknown_topic")
     assert await refused(console.read(get("/?partition=2", name="orders"))) == (404, "unknown_partition")
 
@@ -264,7 +264,7 @@ async def test_a_topic_or_a_partition_that_does_not_exist_is_refused() -> None:
     ids=str,
 )
 async def test_a_record_goes_to_its_partition_its_keys_or_any(body: dict[str, Any], partition: int) -> None:
-    told: Any = await RecordsApi(state()).produce(post(body, name="orders"))
+    told: Any = await Called(RecordsApi(state()), FakeRequests()).produce(post(body, name="orders"))
     assert told == {"topic": "orders", "partition": partition, "offset": 9, "timestamp": NOW_MS}
 
 
@@ -272,4 +272,7 @@ async def test_a_record_goes_to_its_partition_its_keys_or_any(body: dict[str, An
 async def test_nothing_is_produced_to_an_internal_topic() -> None:
     console = state()
     console.find_topic = lambda name: {**TOPIC_FACTS, "is_internal": True}
-    assert await refused(RecordsApi(console).produce(post({"value": "v"}, name="orders"))) == (400, "internal_topic")
+    assert await refused(Called(RecordsApi(console), FakeRequests()).produce(post({"value": "v"}, name="orders"))) == (
+        400,
+        "internal_topic",
+    )

@@ -9,7 +9,7 @@ import asyncio
 import io
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -67,9 +67,9 @@ def with_gate(gate: asyncio.Event) -> ConsoleState:
     """Return a state whose list of groups waits for the gate."""
     console = state()
 
-    async def groups(search: str, order: Order, page: Page) -> GroupsFacts:
+    async def groups(search: str, order: Order, page: Page, visible: Callable[[str], bool] | None) -> GroupsFacts:
         await gate.wait()
-        return await console.groups(search, order, page)
+        return await console.groups(search, order, page, visible)
 
     return replace(console, groups=groups)
 

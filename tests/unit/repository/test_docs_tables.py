@@ -57,9 +57,10 @@ def test_changes_of_state_are_read_from_the_handlers() -> None:
 def test_check_says_which_page_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "design").mkdir()
     for path, written, _ in docs_tables.pages():
-        (tmp_path / path.relative_to(docs_tables.DOCS)).write_text(written.replace("START", "BEGIN", 3))
+        copy = tmp_path / path.relative_to(docs_tables.DOCS)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(written.replace("START", "BEGIN", 3))
     monkeypatch.setattr(docs_tables, "DOCS", tmp_path)
     monkeypatch.setattr(chart, "files", list)
     assert docs_tables.main(["--check"]) == 1
@@ -70,8 +71,8 @@ def test_check_says_which_page_differs(
 
 
 def test_a_page_without_its_markers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "design").mkdir()
     for name in docs_tables.PAGES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("nothing here\n")
     monkeypatch.setattr(docs_tables, "DOCS", tmp_path)
     with pytest.raises(ValueError, match=r"has no lines .*states"):

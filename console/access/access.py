@@ -1,0 +1,94 @@
+"""The rights of the client of one HTTP request, asked of the authorizer that Kafka's handlers ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from aiohttp import web
+
+from bmq.console.access.authenticators import Client
+from bmq.console.access.sessions import OpenSession
+from bmq.console.kafka import Requests
+from bmq.console.operations import NotPossible
+from bmq.core.aio.turns import Turns, next_turn
+from bmq.core.security.acls import CLUSTER_NAME, RESOURCE_OPERATIONS, AclOperation, ResourceType
+from bmq.core.security.session import ANONYMOUS_SESSION, Session
+from bmq.endpoint.authorization.authorizer import Authorizer
+
+T = TypeVar("T")
+_KINDS = {ResourceType.TOPIC: "topic", ResourceType.GROUP: "group"}
+
+
+class NotAuthorised(NotPossible):
+    """Refusal of a request whose user lacks a right."""
+
+    def __init__(self, session: Session, operation: AclOperation, resource: str) -> None:
+        text = f"{session.principal} is not authorised for {operation.name} on {resource}"
+        super().__init__(403, "not_authorised", text)
+
+
+class Access:
+    """The rights of the client of one request."""
+
+    __slots__ = ("_authorizer", "cookie", "host", "is_known", "kafka", "session")
+
+    def __init__(
+        self,
+        authorizer: Authorizer,
+        kafka: Requests,
+        client: Client,
+        session: Session = ANONYMOUS_SESSION,
+        *,
+        is_known: bool = True,
+        cookie: OpenSession | None = None,
+    ) -> None:
+        self._authorizer = authorizer
+        self.host = client.host
+        self.session = session
+        self.kafka = kafka.of(session, client.host)
+        """Kafka requests with the rights of this client."""
+        self.is_known = is_known
+        """False if the client has not logged in where others do."""
+        self.cookie = cookie
+        """The console's session, if the client has shown its cookie."""
+
+    def allows(self, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME) -> bool:
+        """Return whether the client may do `operation` to the resource."""
+        return self._authorizer.is_allowed(self.session, self.host, operation, resource, name)
+
+    def require(self, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME) -> None:
+        """Raise NotAuthorised unless the client may do `operation` to the resource."""
+        if not self.allows(operation, resource, name):
+            kind = _KINDS.get(resource)
+            raise NotAuthorised(self.session, operation, f"{kind} {name[:249]!r}" if kind else "the cluster")
+
+    def allows_on_some(self, operation: AclOperation, resource: ResourceType) -> bool:
+        """Return whether the client may do `operation` to a resource of the type that may exist."""
+        return self._authorizer.is_allowed_on_some(self.session, self.host, operation, resource)
+
+    def operations(self, resource: ResourceType, name: str = CLUSTER_NAME) -> list[str]:
+        """Return the names of all operations that the client may do to the resource, sorted."""
+        return sorted(each.name for each in RESOURCE_OPERATIONS[resource] if self.allows(each, resource, name))
+
+    def may_describe_topic(self, name: str) -> bool:
+        return self.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, name)
+
+    def may_describe_group(self, group_id: str) -> bool:
+        return self.allows(AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
+
+    async def visible(self, items: Iterable[T], is_visible: Callable[[T], bool]) -> list[T]:
+        """Return those of `items` that the client may know of, in turns of the event loop."""
+        if not self._authorizer.is_on:
+            return list(items)
+        turns, found = Turns(), []
+        for item in items:
+            if turns.is_over():
+                await next_turn()
+            if is_visible(item):
+                found.append(item)
+        return found
+
+
+ACCESS = web.RequestKey("access", Access)
+"""The access of a request, once it has passed the gate."""

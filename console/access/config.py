@@ -1,0 +1,44 @@
+"""Settings of the HTTP port's gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bmq.console.access.authenticators import HttpAuthenticator
+from bmq.console.access.gate import Counts, Gate
+from bmq.console.access.logins import Logins
+from bmq.console.access.sessions import ConsoleSessions
+from bmq.console.kafka import Requests
+from bmq.endpoint.authorization.authorizer import Authorizer
+
+SESSION_S = 8 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessConfig:
+    """Settings of the gate."""
+
+    authenticators: Sequence[HttpAuthenticator] = ()
+    """Empty: nobody has to log in, and every client is User:ANONYMOUS."""
+    failed_login_delay_s: float = 0.1
+    """Time that an address's first failed log-in takes at least."""
+    session_s: float = SESSION_S
+    """Longest session of the console."""
+    metrics_ask: bool = True
+    """False if anyone may read `/metrics`."""
+
+    def gate(self, authorizer: Authorizer, kafka: Requests) -> Gate:
+        """Return a gate with these settings, and with no session and no count yet."""
+        return Gate(
+            Logins(self.authenticators, self.failed_login_delay_s),
+            ConsoleSessions(self.session_s),
+            authorizer,
+            kafka,
+            self.metrics_ask,
+            Counts(),
+        )
+
+
+NOBODY_ASKED = AccessConfig()
+"""The settings of a port without authentication."""

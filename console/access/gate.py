@@ -1,0 +1,197 @@
+"""The gate of the HTTP port: who sent a request, and whether he may.
+
+    Authorization: Basic ... / Bearer ...    programs, by `console.access.logins`
+    a cookie                                 the console's page, by `console.access.sessions`
+    neither                                  User:ANONYMOUS where nobody has to log in; else 401
+
+With a cookie, a request that changes something must have the session's text in `X-CSRF-Token`: browsers send cookies
+with the requests of other sites' pages, too, but only this server's page can read that text.  `console.origins` checks
+the page's origin besides, and browsers are told to send the cookie to requests of this site alone.
+
+The page sends that header with every request, so that a 401 to it asks by no scheme that browsers open a dialog for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from bmq.console.access.access import ACCESS, Access, NotAuthorised
+from bmq.console.access.authenticators import BEARER, Client
+from bmq.console.access.logins import Logins, NotAuthenticated
+from bmq.console.access.rights import METRICS, USER, Right, Who, right_of
+from bmq.console.access.sessions import ConsoleSessions, OpenSession
+from bmq.console.kafka import Requests
+from bmq.console.operations import NotPossible
+from bmq.console.state import Own, OwnMetric
+from bmq.core.errors import RequestError
+from bmq.core.security.acls import AUTHORIZATION_FAILED, ResourceType
+from bmq.endpoint.authorization.authorizer import Authorizer
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+CSRF_HEADER = "X-CSRF-Token"
+HEALTH = ("/healthz", "/readyz")
+DENIALS = frozenset(AUTHORIZATION_FAILED.values())
+"""Errors of Kafka's handlers that refuse a user."""
+_READING = ("GET", "HEAD")
+
+
+class Counts:
+    """Requests that the gate refused."""
+
+    __slots__ = ("denied", "forged", "unauthenticated")
+
+    def __init__(self) -> None:
+        self.unauthenticated = 0
+        """Requests without a log-in, where one is needed."""
+        self.denied = 0
+        """Requests of users who lack the right."""
+        self.forged = 0
+        """Requests with a cookie, but without the session's text."""
+
+
+class Gate(NamedTuple):
+    """Everything that the gate looks at."""
+
+    logins: Logins
+    sessions: ConsoleSessions
+    authorizer: Authorizer
+    kafka: Requests
+    metrics_ask: bool
+    """False if anyone may read `/metrics`."""
+    counts: Counts
+
+    @property
+    def asks(self) -> bool:
+        """True if clients have to log in."""
+        return bool(self.logins.schemes)
+
+    def right(self, request: web.Request) -> Right:
+        """Return what the request needs."""
+        resource = request.match_info.route.resource
+        if resource is None:  # no such path, or no such method: the router's own handler refuses it
+            return USER
+        route = request.method, resource.canonical
+        if route == METRICS and not self.metrics_ask:
+            return Right(Who.ANYONE)
+        return right_of(*route)
+
+    async def identify(self, request: web.Request) -> Access:
+        """Return the access of the request's client; that of nobody if it shows nothing and has to.
+
+        Raises NotPossible (401, 403 or 429) if what it shows is wrong.
+        """
+        client = client_of(request)
+        if not self.asks:
+            return Access(self.authorizer, self.kafka, client)
+        scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
+        if scheme:
+            login = await self.logins.check(client, scheme.lower(), credentials.strip())
+            return Access(self.authorizer, self.kafka, client, login.session)
+        found = self.session_of(request)
+        if found is None:
+            return Access(self.authorizer, self.kafka, client, is_known=False)
+        if request.method not in _READING and not found.is_csrf(request.headers.get(CSRF_HEADER, "")):
+            self.counts.forged += 1
+            text = f"the console's session needs its text in {CSRF_HEADER}; reload the page"
+            raise NotPossible(403, "forged_request", text)
+        return Access(self.authorizer, self.kafka, client, found.login.session, cookie=found)
+
+    def session_of(self, request: web.Request) -> OpenSession | None:
+        """Return the session whose cookie the request has; None if it has none."""
+        cookie = request.cookies.get(cookie_name(request))
+        return self.sessions.find(cookie) if cookie else None
+
+    async def identify_for_health(self, request: web.Request) -> Access:
+        """Return the access of a health check's client: one that shows something wrong is nobody, and not refused."""
+        try:
+            return await self.identify(request)
+        except NotPossible:
+            return Access(self.authorizer, self.kafka, client_of(request), is_known=False)
+
+    def metrics(self) -> Sequence[Own]:
+        """Return the numbers of the HTTP port, for `/metrics`."""
+        text, counts = "HTTP requests refused, by reason", self.counts
+        denied = {"no_login": counts.unauthenticated, "not_authorised": counts.denied, "forged": counts.forged}
+        found = [OwnMetric("http_denied", text, count, True, "reason", why) for why, count in denied.items()]
+        if not self.asks:
+            return found
+        logins = self.logins
+        right, wrong = "HTTP log-ins checked and right, by scheme", "HTTP log-ins checked and wrong, by scheme"
+        return [
+            *found,
+            *(OwnMetric("http_logins", right, n, True, "scheme", name) for name, n in logins.succeeded.items()),
+            *(OwnMetric("http_logins_failed", wrong, n, True, "scheme", name) for name, n in logins.failed.items()),
+            OwnMetric("http_logins_refused", "HTTP log-ins not checked: too many waited", self.logins.refused, True),
+            OwnMetric("http_console_sessions", "Sessions of the console's users", len(self.sessions)),
+        ]
+
+    def challenge(self, request: web.Request) -> str:
+        """Return how to log in, for `WWW-Authenticate`."""
+        if CSRF_HEADER in request.headers:
+            return 'Session realm="BMQ"'
+        return ", ".join(
+            'Bearer realm="BMQ"' if scheme == BEARER else 'Basic realm="BMQ", charset="UTF-8"'
+            for scheme in self.logins.schemes
+        )
+
+
+def gate(rules: Gate) -> Middleware:
+    """Return the middleware that lets requests through whose client may make them."""
+
+    @web.middleware
+    async def check_access(request: web.Request, handler: Handler) -> web.StreamResponse:
+        right = rules.right(request)
+        if right.who is Who.ANYONE:
+            if request.path in HEALTH:
+                request[ACCESS] = await rules.identify_for_health(request)
+            return await handler(request)
+        try:
+            access = await rules.identify(request)
+            if not access.is_known:
+                rules.counts.unauthenticated += 1
+                raise NotAuthenticated("log in first")
+        except NotAuthenticated as error:
+            error.headers = {"WWW-Authenticate": rules.challenge(request)}
+            raise
+        request[ACCESS] = access
+        try:
+            if right.operation is not None and right.resource is not None:
+                access.require(right.operation, right.resource, *_name(request, right.resource))
+            return await handler(request)
+        except NotAuthorised:
+            rules.counts.denied += 1
+            raise
+        except RequestError as error:
+            rules.counts.denied += error.code in DENIALS
+            raise
+
+    return check_access
+
+
+def _name(request: web.Request, resource: ResourceType) -> Collection[str]:
+    """Return the name of the topic or group that the request is for; nothing for the cluster."""
+    if resource is ResourceType.CLUSTER:
+        return ()
+    named: Mapping[str, str] = request.match_info
+    if resource is ResourceType.TOPIC:
+        return (named["name"],)
+    return (named["id"] if "id" in named else request.query.get("id", ""),)
+
+
+def client_of(request: web.Request) -> Client:
+    """Return the client of a request."""
+    return Client(request.remote or "", request.secure)
+
+
+def cookie_name(request: web.Request) -> str:
+    """Return the cookie's name: of the port, since the cookies of a machine go to all of its ports.
+
+    By `__Host-` a browser takes it from this very host alone, and by TLS alone.
+    """
+    transport = request.transport
+    address = transport.get_extra_info("sockname") if transport is not None else None
+    return f"{'__Host-' if request.secure else ''}bmq-{address[1] if address else 0}"

@@ -1,0 +1,173 @@
+"""Log-ins: each is checked once for a while, failed ones are slowed and counted, and all are bounded.
+
+Checking a password costs milliseconds of a processor (PBKDF2), so a client that guesses could take all of one.
+
+    credentials ──> kept since they were right? ── yes ──> let in
+                    no: the same are being checked? ── yes ──> wait for that check's end
+                    no: too many wait, in all or of this address? ── yes ──> 429
+                    no: check them, a few at a time
+                        right: keep them for `KEPT_S`     wrong: respond only after a delay, twice as long each time
+
+What was right is kept under a keyed hash, whose key never leaves the process; the password itself is not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from bmq.console.access.authenticators import Client, HttpAuthenticator, Login
+from bmq.console.operations import NotPossible
+from bmq.core.aio.lru import LruCache
+from bmq.core.logging.fields import fields
+
+_log = logging.getLogger(__name__)
+KEPT_S = 60.0
+"""Time for which right credentials are not checked again.  A password that is changed meanwhile ends it at once."""
+KEPT_MAX = 1_000
+CHECKS_AT_ONCE = 2
+"""Most credentials that are being checked: passwords take a thread each."""
+WAITING_MAX = 60
+"""Most log-ins that wait for their check, or for the end of their delay: fewer than connections."""
+WAITING_OF_ADDRESS_MAX = 6
+JOINED_MAX = 60
+"""Most further requests that wait with credentials that are being checked already."""
+DELAY_MAX_S = 5.0
+FORGIVEN_S = 60.0
+"""An address that has failed no log-in for so long is delayed no more."""
+ADDRESSES_MAX = 10_000
+
+
+class NotAuthenticated(NotPossible):
+    """Refusal of a request whose client has not shown who it is.  The text is the same whatever is wrong."""
+
+    def __init__(self, message: str = "the user name, the password or the token is not right") -> None:
+        super().__init__(401, "not_authenticated", message)
+
+
+class _Kept(NamedTuple):
+    login: Login
+    until: float
+
+
+class _Failures(NamedTuple):
+    times: int
+    last: float
+
+
+class _Check:
+    """A check that is under way, for those who wait with the same credentials."""
+
+    __slots__ = ("has_failed", "over")
+
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+        self.has_failed = False
+
+
+class Logins:
+    """The log-ins of one HTTP port."""
+
+    def __init__(self, authenticators: Sequence[HttpAuthenticator], delay_s: float = 0.1) -> None:
+        """`delay_s` is the time that the first failed log-in of an address takes at least."""
+        self._by_scheme: Mapping[str, HttpAuthenticator] = {each.scheme: each for each in authenticators}
+        self._delay_s = delay_s
+        self._key = secrets.token_bytes(32)
+        self._kept: LruCache[bytes, _Kept] = LruCache(KEPT_MAX)
+        self._checks: dict[bytes, _Check] = {}
+        self._failures: LruCache[str, _Failures] = LruCache(ADDRESSES_MAX)
+        self._waiting: Counter[str] = Counter()
+        self._joined = 0
+        self._turns = asyncio.Semaphore(CHECKS_AT_ONCE)
+        self.succeeded: Counter[str] = Counter(dict.fromkeys(self._by_scheme, 0))
+        """Credentials that were checked and right, by scheme."""
+        self.failed: Counter[str] = Counter(dict.fromkeys(self._by_scheme, 0))
+        """Credentials that were checked and wrong, by scheme."""
+        self.refused = 0
+        """Log-ins that were not checked, since too many waited."""
+
+    @property
+    def schemes(self) -> Sequence[str]:
+        """The schemes that clients may use; empty if nobody has to log in."""
+        return list(self._by_scheme)
+
+    async def check(self, client: Client, scheme: str, credentials: str) -> Login:
+        """Return the login of a client.
+
+        Raises NotAuthenticated, after a while, if the credentials are wrong; NotPossible (429) if too many are checked.
+        """
+        if scheme not in self._by_scheme:
+            raise NotAuthenticated(f"log in by {' or '.join(self._by_scheme)}")
+        text = f"{scheme} {client.protocol} {credentials}".encode(errors="surrogatepass")
+        key = hashlib.blake2b(text, key=self._key, digest_size=32).digest()
+        while (kept := self._find(key)) is None:
+            under_way = self._checks.get(key)
+            if under_way is None:
+                return await self._check(client, scheme, credentials, key)
+            if self._joined >= JOINED_MAX:
+                raise self._refusal(client.host)
+            self._joined += 1
+            try:
+                await under_way.over.wait()
+            finally:
+                self._joined -= 1
+            if under_way.has_failed:
+                raise NotAuthenticated
+        return kept
+
+    def _find(self, key: bytes) -> Login | None:
+        kept = self._kept.get(key)
+        if kept is None:
+            return None
+        if asyncio.get_running_loop().time() >= kept.until or not kept.login.is_current():
+            self._kept.pop(key)
+            return None
+        return kept.login
+
+    async def _check(self, client: Client, scheme: str, credentials: str, key: bytes) -> Login:
+        address = client.host
+        if self._waiting.total() >= WAITING_MAX or self._waiting[address] >= WAITING_OF_ADDRESS_MAX:
+            raise self._refusal(address)
+        check = self._checks[key] = _Check()
+        self._waiting[address] += 1
+        now = asyncio.get_running_loop().time
+        began = now()
+        try:
+            async with self._turns:
+                login = await self._by_scheme[scheme].check(credentials, client)
+            if login is None:
+                check.has_failed = True
+                await self._fail(address, scheme, began)
+                raise NotAuthenticated
+            self.succeeded[scheme] += 1
+            expires_at = login.session.expires_at
+            until = now() + KEPT_S if expires_at is None else min(now() + KEPT_S, expires_at)
+            self._kept.put(key, _Kept(login, until))
+            return login
+        finally:
+            self._waiting[address] -= 1
+            if not self._waiting[address]:
+                del self._waiting[address]
+            del self._checks[key]
+            check.over.set()
+
+    def _refusal(self, address: str) -> NotPossible:
+        self.refused += 1
+        _log.warning("HTTP log-in refused unchecked: too many wait", extra=fields(connection=address))
+        return NotPossible(429, "too_many_logins", "too many log-ins are being checked; try again in some seconds")
+
+    async def _fail(self, address: str, scheme: str, began: float) -> None:
+        """Count a failed log-in, and wait so long that guessing takes for ever."""
+        now = asyncio.get_running_loop().time()
+        before = self._failures.get(address)
+        count = before.times + 1 if before is not None and now - before.last < FORGIVEN_S else 1
+        self._failures.put(address, _Failures(count, now))
+        self.failed[scheme] += 1
+        _log.warning("HTTP log-in failed", extra=fields(connection=address, error=f"wrong credentials ({scheme})"))
+        delay = min(self._delay_s * 2 ** min(count - 1, 30), DELAY_MAX_S)
+        await asyncio.sleep(max(0.0, began + delay - now))

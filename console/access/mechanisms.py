@@ -1,0 +1,61 @@
+"""Users of the HTTP port by the SASL mechanisms of the Kafka endpoint: one message of the mechanism for each log-in."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Callable
+
+from bmq.console.access.authenticators import Client, Login, PasswordCheck, TokenCheck
+from bmq.core.security.session import Session
+from bmq.endpoint.authentication.mechanism import Authenticated, Mechanism, Peer
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+"""A token's form in `Authorization` (RFC 6750): nothing in it can end a field of OAUTHBEARER's message."""
+
+
+def passwords_of_plain(mechanism: Mechanism, now_ms: Callable[[], int]) -> PasswordCheck:
+    """Return the check of the users of a PLAIN mechanism."""
+
+    async def check(name: str, password: str, client: Client) -> Login | None:
+        if "\0" in name or "\0" in password:
+            return None
+        return await _log_in(mechanism, f"\0{name}\0{password}".encode(), client, now_ms)
+
+    return check
+
+
+def tokens_of_oauthbearer(mechanism: Mechanism, now_ms: Callable[[], int]) -> TokenCheck:
+    """Return the check of the tokens that an OAUTHBEARER mechanism accepts."""
+
+    async def check(token: str, client: Client) -> Login | None:
+        if not _TOKEN.fullmatch(token):
+            return None
+        return await _log_in(mechanism, f"n,,\1auth=Bearer {token}\1\1".encode(), client, now_ms)
+
+    return check
+
+
+async def _log_in(mechanism: Mechanism, message: bytes, client: Client, now_ms: Callable[[], int]) -> Login | None:
+    """Return the login by a mechanism whose exchange is one message; None if it fails."""
+    exchange = mechanism.begin(Peer(client.host))
+    try:
+        result = exchange.evaluate(message)
+        if inspect.isawaitable(result):
+            result = await result
+    finally:
+        exchange.dispose()
+    if not isinstance(result, Authenticated):
+        return None
+    expires_at = None
+    if result.expires_at_ms is not None:
+        expires_at = asyncio.get_running_loop().time() + (result.expires_at_ms - now_ms()) / 1000
+    session = Session(
+        principal=result.principal,
+        protocol=client.protocol,
+        mechanism=mechanism.name,
+        expires_at=expires_at,
+        by_token=result.by_token,
+    )
+    return Login(session)

@@ -1,0 +1,192 @@
+"""Log-ins: kept for a while, slowed when they fail, and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from bmq.console.access import logins as module
+from bmq.console.access.authenticators import Basic, Client, basic_credentials
+from bmq.console.access.logins import DELAY_MAX_S, KEPT_S, Logins, NotAuthenticated
+from bmq.console.operations import NotPossible
+from tests.unit.console.access.users import PASSWORDS, Users
+
+AT = Client("10.0.0.7", is_secure=False)
+RIGHT = basic_credentials("alice", PASSWORDS["alice"])
+WRONG = basic_credentials("alice", "guess")
+
+
+def logins_of(users: Users) -> Logins:
+    return Logins(users.config().authenticators)
+
+
+async def seconds(work: Awaitable[object]) -> float:
+    now = asyncio.get_running_loop().time
+    began = now()
+    with pytest.raises(NotAuthenticated):
+        await work
+    return now() - began
+
+
+async def test_a_password_is_checked_once_in_a_while() -> None:
+    users = Users()
+    logins = logins_of(users)
+    for _ in range(3):
+        login = await logins.check(AT, "basic", RIGHT)
+        assert (str(login.session.principal), login.session.protocol) == ("User:alice", "SASL_PLAINTEXT")
+    assert users.checks == ["alice"]
+    await asyncio.sleep(KEPT_S)
+    await logins.check(AT, "basic", RIGHT)
+    assert users.checks == ["alice", "alice"]
+    assert logins.succeeded == {"basic": 2, "bearer": 0}
+
+
+async def test_a_changed_password_ends_at_once() -> None:
+    users = Users()
+    logins = logins_of(users)
+    await logins.check(AT, "basic", RIGHT)
+    users.passwords["alice"] = "another"
+    with pytest.raises(NotAuthenticated):
+        await logins.check(AT, "basic", RIGHT)
+
+
+async def test_a_token_is_kept_no_longer_than_it_lasts() -> None:
+    users = Users()
+    logins = logins_of(users)
+    users.token_expires_at = asyncio.get_running_loop().time() + 5
+    await logins.check(AT, "bearer", "a-good-token")
+    await asyncio.sleep(4.9)
+    await logins.check(AT, "bearer", "a-good-token")
+    assert users.checks == ["token"]
+    await asyncio.sleep(0.1)
+    await logins.check(AT, "bearer", "a-good-token")
+    assert users.checks == ["token", "token"]
+
+
+async def test_each_failed_login_of_an_address_takes_twice_as_long() -> None:
+    logins = logins_of(Users())
+    took = [await seconds(logins.check(AT, "basic", WRONG)) for _ in range(8)]
+    assert took == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, DELAY_MAX_S, DELAY_MAX_S])
+    other = Client("10.0.0.8", is_secure=False)
+    assert await seconds(logins.check(other, "basic", WRONG)) == pytest.approx(0.1)
+    assert logins.failed["basic"] == 9
+    await logins.check(AT, "basic", RIGHT)
+    await asyncio.sleep(module.FORGIVEN_S)
+    assert await seconds(logins.check(AT, "basic", WRONG)) == pytest.approx(0.1)
+
+
+async def test_the_text_does_not_say_what_is_wrong() -> None:
+    logins, texts = logins_of(Users()), set()
+    for name, password in (("alice", "guess"), ("nobody", "guess"), ("alice", "")):
+        with pytest.raises(NotAuthenticated) as caught:
+            await logins.check(AT, "basic", basic_credentials(name, password))
+        texts.add(str(caught.value))
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("text", ["", "not base64!", "YWxpY2U=", "OmFsaWNl", basic_credentials("x" * 300, "y"), "/w=="])
+async def test_credentials_that_are_none_are_wrong(text: str) -> None:
+    users = Users()
+    with pytest.raises(NotAuthenticated):
+        await logins_of(users).check(AT, "basic", text)
+    assert users.checks == [], "nobody was asked"
+
+
+async def test_a_scheme_that_is_not_enabled_is_refused_at_once() -> None:
+    users = Users()
+    logins = Logins([Basic([users.check_password])])
+    with pytest.raises(NotAuthenticated, match="log in by basic"):
+        await logins.check(AT, "bearer", "a-good-token")
+
+
+class Slow(Users):
+    """Users whose check waits for `may_end`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = asyncio.Event()
+        self.at_once = self.most = 0
+
+    async def check_password(self, name: str, password: str, client: Client):  # type: ignore[no-untyped-def]
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        try:
+            await self.may_end.wait()
+        finally:
+            self.at_once -= 1
+        return await super().check_password(name, password, client)
+
+
+async def test_the_same_credentials_at_once_are_checked_once() -> None:
+    users = Slow()
+    logins = logins_of(users)
+    asked = [asyncio.ensure_future(logins.check(AT, "basic", RIGHT)) for _ in range(30)]
+    wrong = [asyncio.ensure_future(logins.check(AT, "basic", WRONG)) for _ in range(30)]
+    await asyncio.sleep(0)
+    users.may_end.set()
+    found = await asyncio.gather(*asked, *wrong, return_exceptions=True)
+    assert all(each is found[0] for each in found[:30])
+    assert all(isinstance(each, NotAuthenticated) for each in found[30:])
+    assert users.checks == ["alice", "alice"]
+
+
+async def test_few_wait_with_the_same_credentials() -> None:
+    users = Slow()
+    logins = logins_of(users)
+    asked = [asyncio.ensure_future(logins.check(AT, "basic", RIGHT)) for _ in range(module.JOINED_MAX + 1)]
+    await asyncio.sleep(0)
+    with pytest.raises(NotPossible, match="too many"):
+        await logins.check(AT, "basic", RIGHT)
+    users.may_end.set()
+    await asyncio.gather(*asked)
+
+
+async def test_another_checks_when_the_first_has_gone() -> None:
+    users = Slow()
+    logins = logins_of(users)
+    first, second = (asyncio.ensure_future(logins.check(AT, "basic", RIGHT)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.sleep(0)
+    users.may_end.set()
+    assert str((await second).session.principal) == "User:alice"
+    assert users.checks == ["alice"]
+
+
+async def test_few_are_checked_at_once_and_few_wait() -> None:
+    users = Slow()
+    logins = logins_of(users)
+
+    def guess(address: int, number: int) -> asyncio.Future[object]:
+        client = Client(f"10.0.0.{address}", is_secure=False)
+        return asyncio.ensure_future(logins.check(client, "basic", basic_credentials("alice", f"guess {number}")))
+
+    waiting = [guess(1, number) for number in range(module.WAITING_OF_ADDRESS_MAX)]
+    await asyncio.sleep(0)
+    with pytest.raises(NotPossible) as caught:
+        await guess(1, 99)
+    assert (caught.value.status, caught.value.error) == (429, "too_many_logins")
+    waiting += [guess(address, 100 + address) for address in range(2, 2 + module.WAITING_MAX - len(waiting))]
+    await asyncio.sleep(0)
+    with pytest.raises(NotPossible) as caught:
+        await guess(200, 200)
+    assert caught.value.status == 429
+    assert logins.refused == 2
+    users.may_end.set()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert users.most == module.CHECKS_AT_ONCE
+    await logins.check(AT, "basic", RIGHT)
+
+
+def test_no_password_is_kept() -> None:
+    async def go() -> Logins:
+        logins = logins_of(Users())
+        await logins.check(AT, "basic", RIGHT)
+        return logins
+
+    kept = list(asyncio.run(go())._kept)
+    assert len(kept) == 1
+    assert len(kept[0]) == 32, "a hash"
+    assert kept != list(asyncio.run(go())._kept), "with a key of this process"
