@@ -12,6 +12,7 @@ from bmq.endpoint.api import Services
 from bmq.endpoint.fetch.fetch_params import Nearer
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import Proxies
+from bmq.meta.security.delegation_tokens import DelegationTokens
 from bmq.proxy.metadata_cache import MetadataCache
 
 
@@ -25,6 +26,8 @@ class ProxyServices(Services):
     """Controller, wherever it runs: changes topics and configs."""
     coordinator: GroupCoordinator
     producer_ids: ProducerIds
+    tokens: DelegationTokens | None = None
+    """Delegation tokens; None without delegation.token.secret.key."""
     log_levels: LogLevels = field(default_factory=LogLevels)
     metadata: MetadataCache = field(default_factory=MetadataCache)
 

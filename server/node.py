@@ -60,6 +60,7 @@ from bmq.meta.maintenance import CallTimes
 from bmq.meta.open import is_shared
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import ProxyAddress
+from bmq.meta.security.delegation_tokens import DelegationTokens, TokenLifetimes
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.proxy.metadata_cache import MetadataCache
@@ -162,6 +163,7 @@ class Node:
         self.collected = Collected(config, self.catalog, joined, broker=self.broker, coordinator=self.own_coordinator)
         """Numbers that are collected in the background, for `/metrics` and the console."""
         self.producer_ids = ProducerIds(kv, config.cluster)
+        self.tokens = self._make_tokens()
         self._services = ProxyServices(
             config=config,
             clock=clock,
@@ -172,6 +174,7 @@ class Node:
             admin=self.admin,
             coordinator=self.coordinator,
             producer_ids=self.producer_ids,
+            tokens=self.tokens,
             fetch_service=self.fetch_service,
             log_levels=self.log_levels,
         )
@@ -216,6 +219,8 @@ class Node:
         self.producer_ids.rebuild_count = self._files.rebuild_count = self.joined.root.rebuild_count
         for proxies in self._proxies_by_listener.values():
             proxies.refresh()
+        if self.tokens is not None:
+            await self.tokens.start()
         self.remote_owners.start()
         for lookout in self._lookouts:
             lookout.start()
@@ -276,6 +281,8 @@ class Node:
             if self.broker is not None:
                 parts.push_async_callback(self.broker.close, self.close_by)
             parts.push_async_callback(self.producer_ids.close)
+            if self.tokens is not None:
+                parts.push_async_callback(self.tokens.close)
             for lookout in reversed(self._lookouts):
                 parts.push_async_callback(lookout.close)
             if self.controller is not None:
@@ -364,6 +371,19 @@ class Node:
             logs = RoutedShardLogs(self.view, self.catalog, local, remote)
         return Coordinator(self.config, self._clock, logs, self._offsets_topic, self.catalog, self.view)
 
+    def _make_tokens(self) -> DelegationTokens | None:
+        """Return the delegation tokens; None in a process that has no proxy's role, or not their secret."""
+        config = self.config
+        if PROXY not in config.roles or not config.delegation_token_secret_key:
+            return None
+        lifetimes = TokenLifetimes(
+            max_ms=config.delegation_token_max_lifetime_ms,
+            expiry_ms=config.delegation_token_expiry_time_ms,
+            check_ms=config.delegation_token_expiry_check_interval_ms,
+        )
+        secret = config.delegation_token_secret_key
+        return DelegationTokens(self._kv, config.cluster, self._clock, secret, lifetimes, self._failed)
+
     def _make_lookouts(self) -> tuple[Reports, UnreachableBrokers]:
         """Return a proxy's reports of members that it cannot reach: to the leader, and in the store."""
         joined, controller = self.joined, self.controller
@@ -421,6 +441,7 @@ class Node:
         return {
             **self.catalog.unreadable,
             **self.view.unreadable,
+            **(self.tokens.unreadable if self.tokens is not None else {}),
             **{f"topic {name}": why for name, why in topics.items()},
         }
 

@@ -19,7 +19,7 @@ CLIENT_AUTH = ("none", "requested", "required")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecuritySettings:
-    """Settings of the listeners' TLS and SASL."""
+    """Settings of the listeners' TLS and SASL, and of delegation tokens."""
 
     # Kafka's: TLS.
     ssl_keystore_location: str = option(
@@ -137,7 +137,7 @@ class SecuritySettings:
     )  # fmt: skip
     sasl_oauthbearer_expected_audience: tuple[str, ...] = option(
         (),
-        "audiences of which a token must have one; any when empty",
+        "audiences of which a token must have one; when empty, a token that has one is refused",
         kafka="sasl.oauthbearer.expected.audience", scope=MECHANISM,
     )  # fmt: skip
     sasl_oauthbearer_expected_issuer: str = option(
@@ -158,4 +158,25 @@ class SecuritySettings:
         ("DEFAULT",),
         "how a Kerberos principal becomes a user's name",
         kafka="sasl.kerberos.principal.to.local.rules", scope=MECHANISM,
+    )  # fmt: skip
+    # Kafka's: delegation tokens.
+    delegation_token_secret_key: str = option(
+        "",
+        "secret of which all delegation tokens are made, the same in every proxy; without it there are none",
+        kafka="delegation.token.secret.key", is_secret=True,
+    )  # fmt: skip
+    delegation_token_max_lifetime_ms: int = option(
+        604_800_000,
+        "longest life of a delegation token, with all renewals",
+        kafka="delegation.token.max.lifetime.ms", least=1,
+    )  # fmt: skip
+    delegation_token_expiry_time_ms: int = option(
+        86_400_000,
+        "life of a delegation token until it must be renewed",
+        kafka="delegation.token.expiry.time.ms", least=1,
+    )  # fmt: skip
+    delegation_token_expiry_check_interval_ms: int = option(
+        3_600_000,
+        "time between two searches for expired delegation tokens",
+        kafka="delegation.token.expiry.check.interval.ms", least=1,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Kafka's messages except Produce and Fetch, from the schemas that kafka-python carries.
+"""Kafka's messages except Produce and Fetch, from the schemas that kafka-python carries, and a few of ``schemas``.
 
 A message is ``Name(field=value, ...)``, its nested structures are classes within it.  ``core.wire.codec`` (for clients)
 and ``core.wire.codec_client`` (between processes) are the only ways across the wire.
@@ -85,6 +85,17 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
+from bmq.core.wire.delegation_token_messages import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+
 __all__ = [
     "AlterConfigsRequest",
     "AlterConfigsResponse",
@@ -92,6 +103,8 @@ __all__ = [
     "AlterPartitionReassignmentsResponse",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
+    "CreateDelegationTokenRequest",
+    "CreateDelegationTokenResponse",
     "CreatePartitionsRequest",
     "CreatePartitionsResponse",
     "CreateTopicsRequest",
@@ -106,6 +119,8 @@ __all__ = [
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
     "DescribeConfigsResponse",
+    "DescribeDelegationTokenRequest",
+    "DescribeDelegationTokenResponse",
     "DescribeGroupsRequest",
     "DescribeGroupsResponse",
     "DescribeLogDirsRequest",
@@ -116,6 +131,8 @@ __all__ = [
     "DescribeTopicPartitionsResponse",
     "ElectLeadersRequest",
     "ElectLeadersResponse",
+    "ExpireDelegationTokenRequest",
+    "ExpireDelegationTokenResponse",
     "FindCoordinatorRequest",
     "FindCoordinatorResponse",
     "HeartbeatRequest",
@@ -144,6 +161,8 @@ __all__ = [
     "OffsetFetchResponse",
     "OffsetForLeaderEpochRequest",
     "OffsetForLeaderEpochResponse",
+    "RenewDelegationTokenRequest",
+    "RenewDelegationTokenResponse",
     "SaslAuthenticateRequest",
     "SaslAuthenticateResponse",
     "SaslHandshakeRequest",
@@ -162,6 +181,7 @@ _REQUESTS: dict[int, Any] = {
         AlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
         ApiVersionsRequest,
+        CreateDelegationTokenRequest,
         CreatePartitionsRequest,
         CreateTopicsRequest,
         DeleteGroupsRequest,
@@ -169,11 +189,13 @@ _REQUESTS: dict[int, Any] = {
         DeleteTopicsRequest,
         DescribeClusterRequest,
         DescribeConfigsRequest,
+        DescribeDelegationTokenRequest,
         DescribeGroupsRequest,
         DescribeLogDirsRequest,
         DescribeProducersRequest,
         DescribeTopicPartitionsRequest,
         ElectLeadersRequest,
+        ExpireDelegationTokenRequest,
         FindCoordinatorRequest,
         HeartbeatRequest,
         IncrementalAlterConfigsRequest,
@@ -188,6 +210,7 @@ _REQUESTS: dict[int, Any] = {
         OffsetDeleteRequest,
         OffsetFetchRequest,
         OffsetForLeaderEpochRequest,
+        RenewDelegationTokenRequest,
         SaslAuthenticateRequest,
         SaslHandshakeRequest,
         SyncGroupRequest,

@@ -138,6 +138,7 @@ def test_apis_with_large_responses_reserve_room_first() -> None:
     assert takes == {
         ApiKey.METADATA,
         ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
         ApiKey.DESCRIBE_LOG_DIRS,
         ApiKey.DESCRIBE_PRODUCERS,
         ApiKey.ELECT_LEADERS,

@@ -112,6 +112,8 @@ def _sample(rng: random.Random, field: Any, kio_type: Any, metadata: Any, versio
         return [_sample_simple(rng, field.array_of.type_str, metadata, is_tagged=False) for _ in range(count)]
     if field.is_struct():
         return _sample_struct(rng, field, _entity(kio_type), version)
+    if metadata["kafka_type"] == "datetime_i64" and type(None) not in typing.get_args(kio_type):
+        return rng.randrange(0, 1 << 37) * 1000  # kio has no -1 there
     return _sample_simple(rng, field.type_str, metadata, is_tagged=field.tag is not None)
 
 

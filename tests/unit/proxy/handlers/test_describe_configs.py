@@ -54,6 +54,7 @@ async def test_secrets_are_not_described(version: int) -> None:
     secret = "S3cret"
     config = NodeConfig(
         node_id=7, meta=f"etcd://bmq:{secret}@h:2379", root=f"hdfs://bmq:{secret}@nn:8020/a", ssl_key_password=secret,
+        delegation_token_secret_key=secret,
         listener_settings=(
             ("listener.name.plaintext.plain.sasl.jaas.config", secret),
             ("listener.name.plaintext.ssl.client.auth", "required"),
@@ -73,9 +74,9 @@ async def test_secrets_are_not_described(version: int) -> None:
             assert meta.config_type == 9  # PASSWORD
         assert (node["root"].value, node["root"].is_sensitive) == ("hdfs://***@nn:8020/a", False)
         assert [config.name for config in node.values() if config.is_sensitive] == [
-            "listener.name.plaintext.plain.sasl.jaas.config", "meta", "sasl.jaas.config", "schema_registry_url",
-            "ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.password",
-            "ssl.truststore.certificates", "ssl.truststore.password",
+            "delegation.token.secret.key", "internal.secret", "listener.name.plaintext.plain.sasl.jaas.config", "meta",
+            "sasl.jaas.config", "schema_registry_url", "ssl.key.password", "ssl.keystore.certificate.chain",
+            "ssl.keystore.key", "ssl.keystore.password", "ssl.truststore.certificates", "ssl.truststore.password",
         ]  # fmt: skip
         own = node["listener.name.plaintext.ssl.client.auth"]
         assert (own.value, own.config_source, own.read_only) == ("required", 4, True)

@@ -1,0 +1,1 @@
+"""Schemas of Kafka's messages that kafka-python does not carry, in the form of Kafka's own."""

@@ -1,0 +1,34 @@
+"""ExpireDelegationToken, versions 1 and 2.
+
+Behaviour: as Kafka's: by the token's owner and its renewers; a negative period removes the token.  Clients that have
+authenticated with it stay until the time at which it would have expired, since their sessions end then.
+
+Version notes: the versions differ only in encoding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.net.request import Request
+from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.messages import ExpireDelegationTokenResponse
+from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import NOTHING_NEEDED
+from bmq.proxy.handlers._delegation_tokens import NO_TIME, check_session, tokens_of
+from bmq.proxy.services import ProxyServices
+
+
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+    code, expires_ms = ErrorCode.NONE, NO_TIME
+    try:
+        check_session(request)
+        principal = request.client.session.principal
+        expires_ms = await tokens_of(services).expire(principal, message.hmac, message.expiry_time_period_ms)
+    except RequestError as error:
+        code = error.code
+    return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expires_ms, throttle_time_ms=0)
+
+
+APIS = (Api(ApiKey.EXPIRE_DELEGATION_TOKEN, 1, 2, handle, needs=NOTHING_NEEDED),)
