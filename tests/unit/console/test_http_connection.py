@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import logging
 from collections.abc import AsyncIterator
@@ -44,6 +45,46 @@ async def get(server: HttpServer, path: str, host: str = "localhost") -> bytes:
     await reader.read()
     writer.close()
     return line
+
+
+@pytest.mark.parametrize("loop", ["one large head", "many small pieces"])
+async def test_a_head_has_a_bound(loop: str) -> None:
+    """Send headers that never end: the connection is closed, whatever the size of the pieces; health responds."""
+    async with serving() as server:
+        reader, writer = await connect(server)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
+        size = 7_000 if loop == "one large head" else 700
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 4 * http_connection.HEAD_BYTES_MAX and not reader.at_eof():
+                writer.write(b"X-%d: %s\r\n" % (sent, b"x" * size))
+                await writer.drain()
+                sent += size
+                await asyncio.sleep(0)
+            assert b" 200 " not in await reader.read()
+        writer.close()
+        assert b" 200 " in await get(server, "/healthz")
+
+
+@pytest.mark.parametrize(("headers", "status"), [(90, b" 200 "), (110, b" 400 ")])
+async def test_a_request_has_a_hundred_headers_at_most(headers: int, status: bytes) -> None:
+    async with serving() as server:
+        reader, writer = await connect(server)
+        more = b"".join(b"X-%d: x\r\n" % number for number in range(headers))
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + more + b"\r\n")
+        assert status in await reader.readline()
+        writer.close()
+
+
+async def test_a_body_behind_its_head_is_not_a_part_of_it() -> None:
+    """Send head and body at once, the body larger than any head: the body's own bound refuses it."""
+    async with serving() as server:
+        reader, writer = await connect(server)
+        body = b"{" + b" " * (http_connection.HEAD_BYTES_MAX + 1) + b"}"
+        head = f"POST /api/v1/topics/orders/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        assert b" 201 " in await reader.readline()
+        writer.close()
 
 
 async def test_half_a_head_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

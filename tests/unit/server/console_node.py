@@ -10,6 +10,7 @@ from bmq.console.state import OwnMetric
 from bmq.controller.planning.planner_view import Why
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Histogram, Metrics
+from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.server.node import Node
 from bmq.server.own_metrics import OwnMetrics
 
@@ -68,6 +69,7 @@ def node(
         controller=SimpleNamespace(leading=TERM if is_leading else None, upkeep=None),
         cleaner=SimpleNamespace(waiting=3, failing=1) if is_leading else None,
         console_endpoint=None,
+        authorizer=ALLOW_ALL,
         store_times=None,
         config=NodeConfig(),
         fetch_service=SimpleNamespace(

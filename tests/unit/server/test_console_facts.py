@@ -16,6 +16,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Ends
+from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.membership import TTL_S
@@ -148,6 +149,7 @@ def far_node(owners: FarOwners, assigned: dict[int, str]) -> Node:
         joined=None,
         metrics=Metrics(),
         console_endpoint=None,
+        authorizer=ALLOW_ALL,
     )
     return cast(Node, fake)
 
