@@ -66,6 +66,8 @@ class Results:
     """The command line of each server process, by a name that ends in its kind and number: ``kafka-3/kafka-1``."""
     corrections: list[str] = field(default_factory=list)
     """Sentences about figures that were found wrong after they were published, and withdrawn."""
+    remarks: list[str] = field(default_factory=list)
+    """Sentences about the run that its figures do not show, such as other work on the machine."""
     warm_up: list[Sample] = field(default_factory=list)
     """The rounds that came first and do not count."""
     samples: list[Sample] = field(default_factory=list)
@@ -81,8 +83,9 @@ class Results:
 
     @property
     def head(self) -> str:
-        """The first lines below a page's title: the measured code, and what is wrong with the figures, if anything."""
-        return "\n\n".join([self.measured_at, *(f"**Corrected:** {each}" for each in self.corrections)])
+        """The first lines below a page's title: the measured code, and what a reader must know of the figures."""
+        corrected = (f"**Corrected:** {each}" for each in self.corrections)
+        return "\n\n".join([self.measured_at, *corrected, *(f"**Remark:** {each}" for each in self.remarks)])
 
     def require_same_code(self, earlier: Results) -> None:
         """Raise ValueError if ``earlier`` is of another commit: a page shows one."""

@@ -114,6 +114,13 @@ def test_a_correction_stands_at_the_top_of_the_page() -> None:
     assert page_fault(f"# Title\n\n{found.measured_at}\n\n**Corrected:** a figure is withdrawn.\n", found) == ""
 
 
+def test_a_remark_about_the_run_stands_at_the_top_of_the_page() -> None:
+    found = results()
+    found.remarks.append("something else ran.")
+    assert page_fault(f"# Title\n\n{found.measured_at}\n\nText.\n", found)
+    assert page_fault(f"# Title\n\n{found.measured_at}\n\n**Remark:** something else ran.\n", found) == ""
+
+
 def test_the_age_of_what_this_history_does_not_hold_is_not_known() -> None:
     assert age(results("")) == "its age is not known"
     assert age(results()) == age(results(UNKNOWN)) == "that commit is not in this history"
