@@ -82,9 +82,8 @@ class NodeConfig(SecuritySettings):
         "", "metadata store: sqlite:///file or etcd://host:port,host:port; ./bmq-data when empty",
         flag="--meta", metavar="URL", is_secret=True,
     )  # fmt: skip
-    meta_password_file: str = _option(
-        "", "file with the password of the store's user, for etcd://user@host:port; the URL's own when empty"
-    )
+    meta_user: str = _option("", "user of the store; when empty the URL's, etcd://user@host:port")
+    meta_password: str = _option("", "password of that user; when empty the URL's own", is_secret=True)
     node_id: int = _option(
         0, "this proxy's id among the cluster's; the lowest free one when negative", flag="--node-id", metavar="N"
     )
@@ -450,6 +449,8 @@ OPTIONS = tuple(
     sorted(_FIELDS.values(), key=lambda each: each in listener_settings.SECURITY_OPTIONS)  # those of security last
 )
 _TYPES = get_type_hints(NodeConfig)
+_META_PASSWORD_FILE = "meta_password_file"
+"""An older name of ``meta_password.file``; in the environment both have the same."""
 _LISTENERS_ENVIRONMENT = in_environment(listener_settings.PREFIX)
 
 
@@ -522,6 +523,7 @@ def _from_file(file: Mapping[str, object], file_name: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     by_name = {option_name(option): option for option in OPTIONS}
     secrets = {name: (option, source) for option in OPTIONS for name, source in secret_names(option)}
+    secrets[_META_PASSWORD_FILE] = secrets["meta_password.file"]
     for name, value in file.items():
         if name.startswith(listener_settings.PREFIX):
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from pathlib import Path
 from urllib.parse import unquote
 
 from bmq.core.urls import normal_url, scheme_of, split_url, without_userinfo
@@ -28,42 +27,36 @@ def is_shared(url: str) -> bool:
     return scheme_of(url) == "etcd"
 
 
-async def open_keyvalue(url: str, *, password_file: str = "") -> KeyValue:
+def has_password(url: str) -> bool:
+    """Return whether the store's URL has a password in it, which lists of processes and shells' histories show."""
+    account, at, _ = url.partition("://")[2].rpartition("@")
+    return bool(at) and ":" in account
+
+
+async def open_keyvalue(url: str, *, user: str = "", password: str = "") -> KeyValue:
     """Open ``sqlite:///absolute/file``, ``etcd://host:port,host:port`` or ``memory:`` (empty, gone with the process).
 
-    etcd takes a user as ``etcd://user:password@host:port,...`` and TLS as ``?ca=/file&cert=/file&key=/file``.  With
-    `password_file` the user's password is what that file holds, and the URL names the user alone.  Raises ValueError if
-    the URL is none of these or the file cannot be read; KvError if the store cannot be opened.
+    etcd takes TLS as ``?ca=/file&cert=/file&key=/file``.  Its `user` and `password` may be in the URL instead, as
+    ``etcd://user:password@host:port,...``.  Raises ValueError if the URL is none of these, KvError if the store cannot
+    be opened.
     """
     url = normal_store_url(url)
-    password = _read_password(url, password_file) if password_file else ""
+    if (user or password) and not is_shared(url):
+        raise ValueError(f"meta_user, meta_password: {without_userinfo(url)} has no users; leave them out")
     if url.startswith("sqlite:"):
         return await SqliteKeyValue.open(_sqlite_path(url))
     if url.startswith("etcd:"):
-        return await _open_etcd(url, password)
+        return await _open_etcd(url, user, password)
     return MemoryKeyValue(MemoryStore())
 
 
-def _read_password(url: str, path: str) -> str:
-    if not is_shared(url):
-        raise ValueError(f"meta_password_file: {without_userinfo(url)} has no user; leave meta_password_file out")
-    try:
-        password = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ValueError(f"meta_password_file: cannot read {path}: {why}") from None
-    if not password:
-        raise ValueError(f"meta_password_file: {path} is empty")
-    return password
-
-
-async def _open_etcd(url: str, password: str) -> KeyValue:
+async def _open_etcd(url: str, user: str, password: str) -> KeyValue:
     # Imported when it is needed: gRPC takes memory and start-up time that a process on SQLite has no use for.
     from bmq.meta.etcd.address import parse_etcd_url
     from bmq.meta.etcd.store import EtcdKeyValue
 
     try:
-        return await EtcdKeyValue.open(parse_etcd_url(url, password))
+        return await EtcdKeyValue.open(parse_etcd_url(url, user, password))
     except OSError as error:
         raise KvError(f"etcd://: cannot read a file of its TLS settings: {error}") from error
 

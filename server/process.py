@@ -37,7 +37,7 @@ from bmq.core.records.walk import WALKER
 from bmq.core.urls import without_userinfo
 from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
-from bmq.meta.open import open_keyvalue
+from bmq.meta.open import has_password, open_keyvalue
 from bmq.server.cluster_history import ClusterHistory
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.console_facts import console_state
@@ -67,6 +67,11 @@ def serve(config: NodeConfig) -> int:
     """Serve until a signal or a failure ends the process; return the exit status.  Raises CannotServe."""
     if config.workers > 1:
         return asyncio.run(_supervise(config))
+    if has_password(config.meta):
+        _log.warning(
+            "the metadata store's URL has a password in it, which lists of processes may show: give meta_password_file",
+            extra=fields(path=without_userinfo(config.meta)),
+        )
     config, warning = fit(config, raise_limit())
     if warning:
         _log.warning("bounds are lowered to the descriptors that this process may open", extra=fields(error=warning))
@@ -96,7 +101,7 @@ async def _serve(config: NodeConfig) -> int:
         incarnation = new_incarnation(_name(config))
         _log.info("opening %s and %s", without_userinfo(config.root), without_userinfo(config.meta))
         with notice_if_slow(without_userinfo(config.meta)):
-            kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
+            kv = await open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password)
         stack.push_async_callback(kv.close)
         with notice_if_slow(without_userinfo(config.root)):
             fs = await open_filesystem(config.root, holder=incarnation, hadoop_conf_dir=config.hadoop_conf_dir)

@@ -188,7 +188,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     roots = [normal_url(url) for url in (config.root, *arguments.wrong)]
     base, folders = common_folder(roots)
     holder = f"bmq-merge-{uuid.uuid4().hex}"
-    kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
+    kv = await open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password)
     opened: list[FileSystem] = []
     try:
         for url in (base, *roots):

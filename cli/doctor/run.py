@@ -128,7 +128,7 @@ async def _examine_store(config: NodeConfig, timeout_s: float) -> tuple[list[Dia
     if not is_shared(config.meta) and (await _ask_health(_own_url(config), timeout_s)).status:
         return [], None  # one process has the file open, and its /readyz reports for it
     try:
-        kv = await _bounded(open_keyvalue(config.meta, password_file=config.meta_password_file), timeout_s)
+        kv = await _bounded(open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password), timeout_s)
     except (KvError, TimeoutError) as error:
         return [_no_store(url, error, timeout_s)], None
     try:

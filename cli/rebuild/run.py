@@ -208,7 +208,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     config = settings(arguments, root="where the segments lie", meta="the store to be rebuilt")
     rows: list[Sequence[object]] = []
     on_partition = (_print if arguments.json else lambda found: rows.append(_row(found))) if arguments.dry_run else None
-    kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
+    kv = await open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password)
     try:
         fs = await open_filesystem(
             config.root, holder=f"bmq-rebuild-{uuid.uuid4().hex}", hadoop_conf_dir=config.hadoop_conf_dir

@@ -43,7 +43,7 @@ async def repair(arguments: argparse.Namespace, body: Mapping[str, Any], holder:
     config = settings(arguments, root="where the segments lie", meta="the cluster's store")
     check_store_file(config.meta)
     async with AsyncExitStack() as stack:
-        kv = await open_keyvalue(config.meta, password_file=config.meta_password_file)
+        kv = await open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password)
         stack.push_async_callback(kv.close)
         fs = await open_filesystem(config.root, holder=holder, hadoop_conf_dir=config.hadoop_conf_dir)
         stack.push_async_callback(fs.close)

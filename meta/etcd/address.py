@@ -32,30 +32,32 @@ class EtcdAddress:
         return bool(self.ca or self.cert)
 
 
-def parse_etcd_url(url: str, password: str = "") -> EtcdAddress:
-    """Return the address that `url` names; `password` is the user's if the URL gives none.
+def parse_etcd_url(url: str, user: str = "", password: str = "") -> EtcdAddress:
+    """Return the address that `url` names; `user` and `password` are for a URL that gives none.
 
     Raises ValueError, without the password, if the URL is not of this form.
     """
     parts = split_url(url)
     if "@" in f"{parts.path}{parts.fragment}" or ("@" in parts.query and not parts.query.startswith(_PARAMETERS)):
-        raise ValueError("etcd://: write / ? # in user and password as %2F %3F %23, or give meta_password_file")
+        raise ValueError("etcd://: write / ? # in user and password as %2F %3F %23, or give meta_password")
     account, _, hosts = parts.netloc.rpartition("@")
-    user, _, own_password = account.partition(":")
+    own_user, _, own_password = map(unquote, account.partition(":"))
     if own_password and password:
-        raise ValueError("etcd://: the URL has a password and meta_password_file another: give one of them")
+        raise ValueError("etcd://: the URL has a password and meta_password another: give one of them")
+    if own_user and user and own_user != user:
+        raise ValueError("etcd://: the URL has a user and meta_user another: give one of them")
+    user, password = own_user or user, own_password or password
     if parts.path not in ("", "/") or parts.fragment:
         raise ValueError("etcd:// takes no path: etcd://host:port,host:port")
     if password and not user:
-        raise ValueError("etcd://: meta_password_file belongs to a user: etcd://user@host:port")
-    if account and not (user and (own_password or password)):
+        raise ValueError("etcd://: a password belongs to a user: give meta_user, or etcd://user@host:port")
+    if user and not password:
         raise ValueError(
-            "etcd:// takes user and password, or neither: etcd://user:password@host:port, or etcd://user@host:port and"
-            " meta_password_file"
+            "etcd:// takes user and password, or neither: give meta_password (or meta_password_file) with the user"
         )
     files = _files(parts.query)
     endpoints = tuple(_endpoint(host) for host in hosts.split(","))
-    return EtcdAddress(endpoints, unquote(user), unquote(own_password) or password, **files)
+    return EtcdAddress(endpoints, user, password, **files)
 
 
 def tls_context(url: str) -> ssl.SSLContext | None:

@@ -29,7 +29,7 @@ CHARTS_OWN = frozenset(
     {
         "advertise", "advertised.listeners", "cluster", "drain_ms", "hadoop_conf_dir", "http", "internal",
         "internal.secret", "internal.secret.required", "internal_advertise", "listen",
-        "listener.security.protocol.map", "listeners", "log_format", "meta", "meta_password_file", "node_id",
+        "listener.security.protocol.map", "listeners", "log_format", "meta", "meta_password", "meta_user", "node_id",
         "roles", "root", "shared_listen", "workers", "zone",
     }
 )  # fmt: skip

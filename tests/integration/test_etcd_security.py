@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from bmq.core.config import load
 from bmq.meta.kv import Entry, Event, KvError, KvUnavailable, Put
 from bmq.meta.open import open_keyvalue
 from tests.integration.conftest import EtcdFactory
@@ -80,12 +81,14 @@ def test_a_user_has_his_prefix(protected: EtcdCluster) -> None:
     asyncio.run(main())
 
 
-def test_the_password_may_lie_in_a_file(protected: EtcdCluster, tmp_path: Path) -> None:
+def test_user_and_password_may_lie_beside_the_url(protected: EtcdCluster, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text(f"{PASSWORD}\n")
+    environment = {"BMQ_META": protected.url, "BMQ_META_USER": "bmq", "BMQ_META_PASSWORD_FILE": str(file)}
+    config = load(environment=environment, flags={})
 
     async def main() -> None:
-        kv = await open_keyvalue(protected.url.replace("//", "//bmq@"), password_file=str(file))
+        kv = await open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password)
         assert (await kv.commit([], [Put("/c/a", b"1")])).succeeded
         await kv.close()
 

@@ -12,7 +12,7 @@ from bmq.core.clock import Clock, LoopClock, SystemClock
 from bmq.meta.etcd.settings import EtcdSettings
 from bmq.meta.kv import KvError, KvUnavailable, Put
 from bmq.meta.kv_memory import MemoryKeyValue
-from bmq.meta.open import open_keyvalue
+from bmq.meta.open import has_password, open_keyvalue
 from tests.services.processes import free_ports
 
 
@@ -64,20 +64,31 @@ def test_an_etcd_that_cannot_be_used_is_named_with_what_to_do(tmp_path: Path, mo
         asyncio.run(open_keyvalue(f"etcd://127.0.0.1?ca={tmp_path / 'missing'}"))
 
 
-def test_a_password_file_is_read_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_and_password_may_come_beside_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bmq.meta.etcd.store.EtcdSettings", lambda: EtcdSettings(open_for_s=0.1))
-    file = tmp_path / "password"
-    url = f"etcd://bmq@127.0.0.1:{free_ports(1)[0]}"
-    for content, said in ((None, "No such file"), (b"\n", "is empty"), (b"\xff", "not UTF-8")):
-        if content is not None:
-            file.write_bytes(content)
-        with pytest.raises(ValueError, match=said):
-            asyncio.run(open_keyvalue(url, password_file=str(file)))
-    file.write_text("S3cret\n")
-    with pytest.raises(KvUnavailable, match="are its members up"):
-        asyncio.run(open_keyvalue(url, password_file=str(file)))
-    with pytest.raises(ValueError, match="has no user"):
-        asyncio.run(open_keyvalue("memory:", password_file=str(file)))
+    url = f"etcd://127.0.0.1:{free_ports(1)[0]}"
+    with pytest.raises(KvUnavailable, match="are its members up") as unreachable:
+        asyncio.run(open_keyvalue(url, user="bmq", password="S3cret"))
+    assert "S3cret" not in str(unreachable.value)
+    with pytest.raises(ValueError, match="takes user and password, or neither"):
+        asyncio.run(open_keyvalue(url, user="bmq"))
+    with pytest.raises(ValueError, match="has no users"):
+        asyncio.run(open_keyvalue("memory:", password="S3cret"))
+
+
+@pytest.mark.parametrize(
+    ("url", "has_one"),
+    [
+        ("etcd://a:1,b:2", False),
+        ("etcd://u@a:1", False),
+        ("etcd://u:p@a:1", True),
+        ("ETCD://u:p/@a:1?ca=/c", True),
+        ("sqlite:///a:b", False),
+        ("memory:", False),
+    ],
+)
+def test_a_password_in_a_url_is_found(url: str, has_one: bool) -> None:
+    assert has_password(url) == has_one
 
 
 def test_the_system_clock_is_the_machines() -> None:

@@ -36,7 +36,7 @@ def test_a_url_says_where_and_who(url: str, address: EtcdAddress) -> None:
         ("etcd://a/prefix", "takes no path"),
         ("etcd://a#x", "takes no path"),
         ("etcd://user@a", "user and password, or neither"),
-        ("etcd://:secret@a", "user and password, or neither"),
+        ("etcd://:secret@a", "belongs to a user"),
         ("etcd://a?timeout=3", "none of ca=/file"),
         ("etcd://a?ca=", "none of ca=/file"),
         ("etcd://a?cert=/c", "come together"),
@@ -57,8 +57,17 @@ def test_logs_do_not_show_passwords() -> None:
 
 
 def test_the_password_may_come_from_elsewhere() -> None:
-    assert parse_etcd_url("etcd://u@a", "p/?@") == EtcdAddress(("a:2379",), "u", "p/?@")
-    with pytest.raises(ValueError, match="give one of them"):
-        parse_etcd_url("etcd://u:p@a", "q")
-    with pytest.raises(ValueError, match="belongs to a user"):
-        parse_etcd_url("etcd://a", "q")
+    address = EtcdAddress(("a:2379",), "u%", "p/?@")
+    assert parse_etcd_url("etcd://u%25@a", password="p/?@") == address
+    assert parse_etcd_url("etcd://a", "u%", "p/?@") == address
+    assert parse_etcd_url("etcd://u%25@a", "u%", "p/?@") == address
+    assert parse_etcd_url("etcd://u%25:p%2F%3F%40@a", "u%") == address
+    for url, user, password, message in (
+        ("etcd://u:p@a", "", "secret", "a password and meta_password another"),
+        ("etcd://u@a", "v", "secret", "a user and meta_user another"),
+        ("etcd://a", "", "secret", "belongs to a user"),
+        ("etcd://a", "u", "", "user and password, or neither"),
+    ):
+        with pytest.raises(ValueError, match=message) as refused:
+            parse_etcd_url(url, user, password)
+        assert "secret" not in str(refused.value)

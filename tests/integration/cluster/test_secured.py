@@ -1,0 +1,108 @@
+"""Three processes with a secret over a real etcd and a local folder: who is kept out, and how a cluster gets a secret.
+
+No process is down for longer than a restart takes, and what was produced before each step is read after it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from tests.integration.cluster.conftest import SETTINGS
+from tests.integration.load import create_topic
+from tests.services.bmq import BmqServer
+from tests.services.bmq_cluster import NODE, BmqCluster
+from tests.services.etcd import EtcdCluster
+from tests.services.processes import wait_for
+
+SECRET, OTHER = secrets.token_hex(32), secrets.token_hex(32)
+PARTITIONS = 6
+
+
+class Traffic:
+    """Records that are produced and read through every process in turn."""
+
+    def __init__(self, cluster: BmqCluster) -> None:
+        self._cluster = cluster
+        self._sent = 0
+        create_topic(cluster.bootstrap, "t", PARTITIONS)
+
+    def check(self) -> None:
+        """Produce through every process, and read all that was ever produced through every process."""
+        names = self._cluster.names(NODE)
+        for name in names:
+            producer = Producer({"bootstrap.servers": self._cluster[name].bootstrap})
+            for at in range(PARTITIONS):
+                producer.produce("t", b"%d" % self._sent, partition=at)
+                self._sent += 1
+            assert producer.flush(60) == 0
+        for name in names:
+            consumer = Consumer({
+                "bootstrap.servers": self._cluster[name].bootstrap, "auto.offset.reset": "earliest",
+                "group.id": f"{name}-{self._sent}",
+            })  # fmt: skip
+            consumer.subscribe(["t"])
+            values: list[int] = []
+            while len(values) < self._sent:
+                messages = consumer.consume(self._sent - len(values), 60)
+                assert messages, f"{name} gave {len(values)} records of {self._sent}"
+                values += [int(message.value() or b"") for message in messages if not message.error()]
+            consumer.close()
+            assert sorted(values) == list(range(self._sent))
+
+
+def cluster(root: Path, etcd: EtcdCluster, **environment: str) -> BmqCluster:
+    return BmqCluster(
+        root.as_uri(), etcd, proxies=0, brokers=0, controllers=0, coordinators=0, nodes=3,
+        environment={**SETTINGS, "BMQ_CLUSTER": "bmq", **environment},
+    )  # fmt: skip
+
+
+def text_of(server: BmqServer) -> str:
+    return server.log.read_text()
+
+
+@pytest.mark.parametrize("given", [{"BMQ_INTERNAL_SECRET": OTHER}, {}], ids=["another secret", "no secret"])
+def test_a_process_without_the_secret_is_kept_out_and_the_cluster_goes_on(
+    given: dict[str, str], tmp_path: Path
+) -> None:
+    with EtcdCluster() as etcd, cluster(tmp_path, etcd, BMQ_INTERNAL_SECRET=SECRET) as three:
+        traffic = Traffic(three)
+        traffic.check()
+        members = three.registered()
+        fourth = BmqServer(tmp_path.as_uri(), etcd.url, environment={**SETTINGS, **given})
+        fourth.start(wait=False)
+        wait_for(lambda: not fourth.process.is_running, "the end of the fourth process", timeout_s=60)
+        said = text_of(fourth)
+        assert "internal.secret: this process and a member do not accept each other" in said
+        assert "ready" not in said.split()
+        logs = "".join(text_of(each) for each in three.members.values())
+        assert "the other process does not have this cluster's secret" in logs
+        assert SECRET not in logs + said
+        assert OTHER not in logs + said
+        assert three.registered() == members
+        traffic.check()
+        fourth.remove(keep_log=False)
+
+
+def test_an_open_cluster_gets_a_secret_and_then_another_one_process_by_process(tmp_path: Path) -> None:
+    with EtcdCluster() as etcd, cluster(tmp_path, etcd) as three:
+        traffic = Traffic(three)
+        traffic.check()
+        for step in (
+            {"BMQ_INTERNAL_SECRET": SECRET, "BMQ_INTERNAL_SECRET_REQUIRED": "false"},
+            {"BMQ_INTERNAL_SECRET": SECRET},
+            {"BMQ_INTERNAL_SECRET": f"{SECRET},{OTHER}"},
+            {"BMQ_INTERNAL_SECRET": f"{OTHER},{SECRET}"},
+            {"BMQ_INTERNAL_SECRET": OTHER},
+        ):
+            for name in three.names(NODE):
+                three[name].stop()
+                three[name].process.environment = {**SETTINGS, **step}
+                three.start_again(name)
+            traffic.check()
+        logs = "".join(text_of(each) for each in three.members.values())
+        assert "does not have this cluster's secret" not in logs
