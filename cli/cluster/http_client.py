@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import time
 import urllib.error
 import urllib.parse
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bmq.cli.admin_client import RequestRefused, ServerUnreachable
+from bmq.cli.cluster.http_login import HttpLogin, http_login
 from bmq.cli.usage import UsageError
 from bmq.core.urls import split_url
 
@@ -33,7 +35,7 @@ class Console:
 
     def __init__(self, url: str, timeout_s: float) -> None:
         """Use `url`; `http://` may be left out, as in `bmq serve --http`.  Raises UsageError if it is not an HTTP
-        address."""
+        address, or the environment's log-in is wrong."""
         if "://" not in url:
             url = f"http://{url}"
         try:
@@ -44,6 +46,8 @@ class Console:
         if not is_http:
             raise UsageError(f"--http: {url!r} is not like http://127.0.0.1:9080")
         self._urls = [url.rstrip("/")]
+        self._scheme = parts.scheme
+        self._login = http_login(os.environ)
         self._timeout_s = timeout_s
         self._cluster_id: str | None = None
 
@@ -53,7 +57,7 @@ class Console:
         failed: ServerUnreachable | None = None
         for url in tuple(self._urls):
             try:
-                status = _call(f"{url}/api/v1/cluster/status", None, max(0.1, deadline - time.monotonic()))
+                status = _call(f"{url}/api/v1/cluster/status", None, max(0.1, deadline - time.monotonic()), self._login)
                 self._check(url, status)
             except ServerUnreachable as error:
                 failed = failed or error
@@ -70,16 +74,16 @@ class Console:
 
         Raises RequestRefused or ServerUnreachable.
         """
-        return _call(f"{self._urls[0]}/api/v1/cluster/{name}", body, self._timeout_s)
+        return _call(f"{self._urls[0]}/api/v1/cluster/{name}", body, self._timeout_s, self._login)
 
     def log_levels(self, member: str) -> Mapping[str, Any]:
         """Return a member's loggers.  Raises RequestRefused or ServerUnreachable."""
-        return _call(self._log_level(member), None, self._timeout_s)
+        return _call(self._log_level(member), None, self._timeout_s, self._login)
 
     def set_log_level(self, member: str, logger: str, level: str) -> Mapping[str, Any]:
         """Set the level of a member's logger, by one request.  Raises RequestRefused or ServerUnreachable."""
         body = {"logger": logger, "level": level}
-        return _call(self._log_level(member), body, self._timeout_s, method="PUT")
+        return _call(self._log_level(member), body, self._timeout_s, self._login, method="PUT")
 
     def _log_level(self, member: str) -> str:
         return f"{self._urls[0]}/api/v1/members/{urllib.parse.quote(member, safe='')}/log-level"
@@ -98,23 +102,25 @@ class Console:
     def _remember(self, url: str, status: Mapping[str, Any]) -> None:
         """Keep the address that responded first, then the others'."""
         others = [
-            f"http://{member['http']}"
+            f"{self._scheme}://{member['http']}"
             for member in status["members"]
             if member["http"] and member["incarnation"] != status["asked"]
         ]
         self._urls = list(dict.fromkeys([url, *others]))[:CONSOLES_MAX]
 
 
-def _call(url: str, body: Mapping[str, Any] | None, timeout_s: float, method: str | None = None) -> Mapping[str, Any]:
+def _call(
+    url: str, body: Mapping[str, Any] | None, timeout_s: float, login: HttpLogin, method: str | None = None
+) -> Mapping[str, Any]:
     """GET, or send ``body`` by POST or `method`, and return the response.
 
     Raises RequestRefused with the server's text, or ServerUnreachable.
     """
     data = None if body is None else json.dumps(body).encode()
-    headers = {} if data is None else {"Content-Type": "application/json"}
+    headers = {**login.headers, **({} if data is None else {"Content-Type": "application/json"})}
     request = urllib.request.Request(url, data, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+        with urllib.request.urlopen(request, timeout=timeout_s, context=login.authorities) as answer:
             content = json.loads(answer.read(ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         raise _refusal(url, error) from error
@@ -138,6 +144,8 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> RequestRefused | Server
         code, message = content["error"], content["message"]
     except (OSError, ValueError, TypeError, KeyError, http.client.HTTPException):
         return ServerUnreachable(f"{url}: {error.reason}: is it the HTTP address of `bmq serve`?")
+    if code == "not_authenticated":
+        return RequestRefused(f"{message}: BMQ_HTTP_USER and BMQ_HTTP_PASSWORD_FILE, or BMQ_HTTP_TOKEN_FILE, log in")
     if code == "not_found":
         return ServerUnreachable(f"{url}: {error.reason}: is it the HTTP address of a `bmq serve` of this version?")
     return RequestRefused(message)

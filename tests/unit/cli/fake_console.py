@@ -63,6 +63,7 @@ class FakeCluster:
         self.moves: list[dict[str, Any]] = []
         self.acts: list[tuple[str, Mapping[str, Any]]] = []
         self.refuses: Answer | None = None
+        self.authorizations: list[str | None] = []
         self.drained_after = 2
         self._leaving: dict[str, int] = {}
 
@@ -169,6 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.socket.close()
 
     def _answer(self, status: int, facts: Mapping[str, Any]) -> None:
+        self.server.cluster.authorizations.append(self.headers["Authorization"])
         self.send_response(status)
         self.end_headers()
         self.wfile.write(json.dumps(facts).encode())
