@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 
 from bmq.controller.election import TTL_S, Election, Leadership
@@ -67,12 +68,14 @@ class Controller:
         cleaner: Callable[[Guard], TopicCleaner],
         upkeep: MakeUpkeep | None = None,
         on_failed: Callable[[str], None] = no_op,
+        since_outage_s: Callable[[], float] = lambda: math.inf,
         ttl_s: float = TTL_S,
     ) -> None:
         """``topics``, ``cleaner`` and ``upkeep`` make the objects of one term.
 
-        ``on_failed`` is called with the reason when this process cannot stand for election any more: it should end and
-        be started again.
+        ``since_outage_s`` returns the seconds since the store last did not respond for long, as this process's
+        membership has found: a controller that does not lead makes no other calls.  ``on_failed`` is called with the
+        reason when this process cannot stand for election any more: it should end and be started again.
         """
         self.term: Term | None = None
         """Set while this process leads, as are ``topics``, ``cleaner`` and, if the store needs it, ``upkeep``."""
@@ -89,6 +92,7 @@ class Controller:
         self._make_cleaner = cleaner
         self._make_upkeep = upkeep
         self._on_failed = on_failed
+        self._since_outage_s = since_outage_s
         self._election = Election(kv, view, config.cluster, view.own, clock, ttl_s=ttl_s, on_store=self._on_store)
         self._patience = Patience()
         self._is_store_there = True
@@ -174,6 +178,7 @@ class Controller:
 
         Raises the failure that has ended the term, if any.
         """
+        now = self._clock.monotonic()
         term = Term(
             leadership,
             self._kv,
@@ -184,7 +189,7 @@ class Controller:
             self._clock,
             self._patience,
             shards=self._shards,
-            store_back_at=self._store_back_at if self._is_store_there else self._clock.monotonic(),
+            store_back_at=max(self._store_back_at, now - self._since_outage_s()) if self._is_store_there else now,
             is_last_resort=is_last_resort,
         )
         topics, cleaner = self._make_topics(leadership.guard), self._make_cleaner(leadership.guard)

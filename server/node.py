@@ -322,6 +322,7 @@ class Node:
             self.controller = Controller(
                 self.config, self._kv, joined.view, self.catalog, members, self._clock,
                 topics=self._make_topics, cleaner=self._make_cleaner, upkeep=self._make_upkeep, on_failed=self._failed,
+                since_outage_s=lambda: joined.membership.since_outage_s,
             )  # fmt: skip
             leader = LeaderAdmin(self.controller, self.catalog, members)
             service = AdminService(self.controller, joined.view, leader)

@@ -101,6 +101,7 @@ class Membership:
         self._ttl_s = ttl_s
         self._lease = 0
         self._renewed_at = 0.0  # by the loop's clock
+        self._back_at = float("-inf")  # by the loop's clock: when it was last renewed after a gap
         self._revision = 0  # of the own key as last written; 0 while this process is not a member
         self._joined_at = 0.0  # by the loop's clock
         self._losses = 0  # one soon after another
@@ -127,6 +128,14 @@ class Membership:
     def lease_age_s(self) -> float:
         """Seconds since the store last granted or renewed the lease; 0 while there is none."""
         return asyncio.get_running_loop().time() - self._renewed_at if self._lease else 0.0
+
+    @property
+    def since_outage_s(self) -> float:
+        """Seconds since the lease was last renewed much later than was due; 0 while it is so late, infinite if never.
+
+        The store, or this process, has stood still then, and other members' leases may have ended though they live.
+        """
+        return 0.0 if self.lease_age_s > self._ttl_s / 2 else asyncio.get_running_loop().time() - self._back_at
 
     @property
     def overdue_s(self) -> float:
@@ -200,8 +209,9 @@ class Membership:
         await self._before_join()
         if self._lease:  # an earlier one may still hold the node id
             await self._end(self._lease)
-        self._lease = await self._kv.grant(self._ttl_s)
-        self._renewed_at = asyncio.get_running_loop().time()
+        lease = await self._kv.grant(self._ttl_s)
+        self._renewed()
+        self._lease = lease
         before = self.member
         written = await self._join_with_free_id(before) if self._chooses_id else await self._join_as(before)
         self._written = written
@@ -330,7 +340,14 @@ class Membership:
                 self._revision = entry.revision
                 self._is_due.set()
         await self._kv.keep_alive(self._lease)
-        self._renewed_at = asyncio.get_running_loop().time()
+        self._renewed()
+
+    def _renewed(self) -> None:
+        """Note that the store has granted or renewed the lease."""
+        now = asyncio.get_running_loop().time()
+        if self.since_outage_s == 0.0:
+            self._back_at = now
+        self._renewed_at = now
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Give the membership up if the task failed: a process that does not renew must not act as a member."""

@@ -18,7 +18,7 @@ from bmq.meta.cluster.keys import controller_key, member_key
 from bmq.meta.cluster.member import CONTROLLER, Address, Member
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue
-from tests.unit.controller.world import World, file_report, world
+from tests.unit.controller.world import MEMBER_TTL_S, World, file_report, world
 
 pytestmark = pytest.mark.slow
 
@@ -130,6 +130,22 @@ async def test_the_leader_is_connected_to_for_as_long_as_it_leads() -> None:
         before = len(w.members.kept)
         w.members.broken[w.standbys.index(second)](first.name, "silent")
         await w.until(lambda: first.name in w.members.kept[before:])
+
+
+async def test_a_new_leader_that_knows_of_a_pause_of_the_store_does_not_believe_leases_that_ended() -> None:
+    """End all leases, as a store does that was paused: the next leader has made no call that failed."""
+    async with world("a", "b", "c", controllers=("c1", "c2")) as w:
+        first, before = w.led_by(), w.counts()
+        second = next(each for each in w.standbys if each is not first)
+        second.since_outage_s = 0.5
+        await first.controller.close()
+        await w.until(lambda: w.leader is second)
+        for name in "abc":
+            await w.lose_lease(name)
+        await w.join("a", "b")
+        await asyncio.sleep(MEMBER_TTL_S - 2)
+        assert w.counts() == before, "they may join again"
+        await w.until(lambda: w.is_assigned("a", "b"), 5)
 
 
 async def test_a_leader_that_closes_is_followed_at_once() -> None:

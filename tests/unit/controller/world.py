@@ -168,6 +168,8 @@ class Standby:
     def __init__(self, world: World, name: str, random: Random | None, clock: Clock) -> None:
         self.name = name
         self.failures: list[str] = []
+        self.since_outage_s = float("inf")
+        """Seconds since the store stood still, as the process's membership has found."""
         self.kv = NotedKeyValue(world.store, random, lambda writes: world.noted(name, writes))
         self.view = KvClusterView(self.kv, "c", name)
         self.catalog = KvCatalog(self.kv, "c")
@@ -183,6 +185,7 @@ class Standby:
             topics=lambda guard: TopicAdmin(self.kv, "c", self.catalog, config, self.files, clock, guard=guard),
             cleaner=lambda guard: TopicCleaner(self.kv, "c", self.files, clock, guard=guard),
             on_failed=self.failures.append,
+            since_outage_s=lambda: self.since_outage_s,
         )
 
     async def start(self) -> None:

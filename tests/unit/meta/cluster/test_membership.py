@@ -175,6 +175,33 @@ async def test_a_store_that_is_away_is_no_lost_membership() -> None:
         await until(lambda: one.membership.is_member)
 
 
+async def test_a_lease_that_is_renewed_late_shows_that_the_store_stood_still() -> None:
+    """Let the store respond after 7 s: the lease of this process has not ended, those of others may have."""
+    store = MemoryStore()
+    async with joined(MemoryKeyValue(store), BROKER) as one:
+        loop, found = asyncio.get_running_loop(), one.membership
+        await asyncio.sleep(3 * TTL_S)
+        assert found.since_outage_s == float("inf")
+        store.stall(loop.time() + 7)
+        await asyncio.sleep(6.9)
+        assert found.since_outage_s == 0
+        await asyncio.sleep(1)
+        assert found.since_outage_s == pytest.approx(0.9, abs=0.1)
+        await asyncio.sleep(60)
+        assert found.since_outage_s == pytest.approx(60.9, abs=0.1)
+
+
+async def test_a_lease_that_has_ended_meanwhile_shows_it_too() -> None:
+    store = MemoryStore()
+    async with joined(MemoryKeyValue(store), BROKER) as one:
+        loop, found = asyncio.get_running_loop(), one.membership
+        store.stall(loop.time() + 2 * TTL_S)
+        loop.call_at(loop.time() + 2 * TTL_S - 0.001, store.expire, loop.time() + 2 * TTL_S)
+        await asyncio.sleep(2 * TTL_S + 1)
+        assert one.joins == 1
+        assert found.since_outage_s == pytest.approx(1, abs=0.1)
+
+
 async def test_a_member_that_does_not_reach_the_store_believes_those_who_do() -> None:
     """Once its lease must be over, of its present key, and once; it joins again when the store is back."""
 
