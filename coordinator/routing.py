@@ -171,7 +171,8 @@ class _Describe(_SeveralGroups):
         return list(response.groups)
 
     def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any:
-        return described(request.groups[entry], None, error_code=code, error_message=_WHY)
+        text = None if code is ErrorCode.GROUP_AUTHORIZATION_FAILED else _WHY
+        return described(request.groups[entry], None, error_code=code, error_message=text)
 
     def join(self, request: Any, answers: Sequence[Any]) -> Any:
         return m.DescribeGroupsResponse(groups=list(answers))

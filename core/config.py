@@ -286,6 +286,7 @@ class NodeConfig(SecuritySettings):
         if self.shared_listen:
             self.shared_listeners()
         self.shared_secret()
+        self.super_principals()
         if self.log_level.upper() not in LOG_LEVELS:
             raise ConfigError(f"log_level={self.log_level!r}; choose from {', '.join(LOG_LEVELS)}")
         if self.log_format not in LOG_FORMATS:

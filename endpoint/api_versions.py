@@ -23,6 +23,7 @@ from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 from bmq.endpoint.api import Api, Services
+from bmq.endpoint.authorization.authorizer import NOTHING_NEEDED
 
 SOFTWARE_SINCE = 3
 CLIENT_ID_KEPT = 256
@@ -55,4 +56,4 @@ def _range(api: Api[Any]) -> ApiVersionsResponse.ApiVersion:
     return ApiVersionsResponse.ApiVersion(api_key=api.key, min_version=least, max_version=api.max_version)
 
 
-APIS = (Api(ApiKey.API_VERSIONS, 0, 4, handle),)
+APIS = (Api(ApiKey.API_VERSIONS, 0, 4, handle, needs=NOTHING_NEEDED),)

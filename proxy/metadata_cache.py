@@ -34,8 +34,11 @@ from bmq.core.wire.messages import MetadataResponse
 from bmq.endpoint.leader_epochs import METADATA_EPOCH
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.proxy_addresses import Proxies, ProxyAddress
-from bmq.proxy.acl_operations import Operations
 
+Operations = frozenset[int] | None
+"""Codes of the operations that the client may do; None if it did not ask for them."""
+SETS_MAX = 20
+"""Versions and sets of operations that a topic is kept encoded in."""
 COST_OF_TOPIC = 25
 """Cost of a topic's element beside its partitions, in partitions: 50 us, at 2 us for a partition."""
 COST_PER_STEP = 4_000
@@ -272,6 +275,8 @@ class MetadataCache:
             changes = entry.changes
             encoded = yield from _encode_topic(entry, version, operations)
             if entry.changes == changes:
+                if len(entry.encoded) >= SETS_MAX:
+                    entry.encoded.clear()
                 entry.encoded[(version, operations)] = encoded
         return encoded
 

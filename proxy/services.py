@@ -12,6 +12,7 @@ from bmq.endpoint.api import Services
 from bmq.endpoint.fetch.fetch_params import Nearer
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import Proxies
+from bmq.meta.security.acls import AclStore
 from bmq.meta.security.delegation_tokens import DelegationTokens
 from bmq.proxy.metadata_cache import MetadataCache
 
@@ -29,6 +30,8 @@ class ProxyServices(Services):
     tokens: DelegationTokens | None = None
     """Delegation tokens; None without delegation.token.secret.key."""
     log_levels: LogLevels = field(default_factory=LogLevels)
+    acls: AclStore | None = None
+    """ACLs of the cluster; None without ``authorizer.class.name``."""
     metadata: MetadataCache = field(default_factory=MetadataCache)
 
     def nearer(self, rack: str) -> Nearer | None:

@@ -48,7 +48,8 @@ from bmq.core.rpc.messages.member import LeaveRequest, LeaveResponse, LogLevelsR
 from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
 from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
-from bmq.endpoint.authorization.authorizer import Authorizer
+from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer
+from bmq.endpoint.authorization.cached_authorizer import CachedAuthorizer
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.service import FetchService
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog, Topic
@@ -60,6 +61,7 @@ from bmq.meta.maintenance import CallTimes
 from bmq.meta.open import is_shared
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import ProxyAddress
+from bmq.meta.security.acls import AclStore
 from bmq.meta.security.delegation_tokens import DelegationTokens, TokenLifetimes
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.groups.router import RoutedCoordinator
@@ -164,6 +166,7 @@ class Node:
         """Numbers that are collected in the background, for `/metrics` and the console."""
         self.producer_ids = ProducerIds(kv, config.cluster)
         self.tokens = self._make_tokens()
+        self.acls = AclStore(kv, config.cluster, self._failed) if config.authorizer_class_name else None
         self._services = ProxyServices(
             config=config,
             clock=clock,
@@ -177,6 +180,8 @@ class Node:
             tokens=self.tokens,
             fetch_service=self.fetch_service,
             log_levels=self.log_levels,
+            authorizer=self._make_authorizer(),
+            acls=self.acls,
         )
         self.endpoint = Endpoint(self._services, ALL_APIS)
         self._of_console = replace(self._services, metrics=Metrics())
@@ -216,6 +221,8 @@ class Node:
         Raises StorageError, KvError or BmqError if storage or the metadata store refuses.
         """
         await self.catalog.start()
+        if self.acls is not None:
+            await self.acls.start()
         self.producer_ids.rebuild_count = self._files.rebuild_count = self.joined.root.rebuild_count
         for proxies in self._proxies_by_listener.values():
             proxies.refresh()
@@ -276,6 +283,8 @@ class Node:
         """
         async with contextlib.AsyncExitStack() as parts:  # closed from the last to the first
             parts.push_async_callback(self.catalog.close)
+            if self.acls is not None:
+                parts.push_async_callback(self.acls.close)
             parts.push_async_callback(self.pool.close)
             parts.push_async_callback(self.remote_owners.close)
             if self.broker is not None:
@@ -328,6 +337,18 @@ class Node:
             service = AdminService(self.controller, joined.view, leader)
             service.register(joined.endpoint)
         return RemoteAdmin(joined.view, self.catalog, joined.peers, self._clock, local=service)
+
+    def _make_authorizer(self) -> Authorizer:
+        """Return the authorizer of this process's clients; it forgets its answers with each change of ACLs."""
+        if self.acls is None:
+            return ALLOW_ALL
+        authorizer = CachedAuthorizer(
+            self.acls.index,
+            self.config.super_principals(),
+            allows_without_acls=self.config.allow_everyone_if_no_acl_found,
+        )
+        self.acls.subscribe(authorizer.forget)
+        return authorizer
 
     def _make_topics(self, guard: Guard) -> TopicAdmin:
         return TopicAdmin(
@@ -443,6 +464,7 @@ class Node:
             **self.catalog.unreadable,
             **self.view.unreadable,
             **(self.tokens.unreadable if self.tokens is not None else {}),
+            **(self.acls.unreadable if self.acls is not None else {}),
             **{f"topic {name}": why for name, why in topics.items()},
         }
 

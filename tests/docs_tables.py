@@ -21,6 +21,7 @@ from bmq.console.access.rights import RIGHTS
 from bmq.core.config import OPTIONS, environment_name, option_name
 from bmq.core.logging.fields import FIELDS
 from bmq.core.security.acls import ResourceType
+from bmq.endpoint.authorization.authorizer import Need
 from bmq.meta import topic_configs
 from bmq.proxy.apis import ALL_APIS
 from bmq.storage import recovery
@@ -82,8 +83,13 @@ def apis() -> str:
         least = api.min_version if api.advertised_min is None else api.advertised_min
         listed = f"{least} to {api.max_version}"
         served = "" if least == api.min_version else f" (served from {api.min_version})"
-        rows.append([str(int(api.key)), "".join(word.title() for word in api.key.name.split("_")), listed + served])
-    return table(["key", "API", "versions"], rows)
+        name = "".join(word.title() for word in api.key.name.split("_"))
+        rows.append([str(int(api.key)), name, listed + served, "; ".join(map(_need, api.needs or ())) or "nothing"])
+    return table(["key", "API", "versions", "asks for the right to"], rows)
+
+
+def _need(need: Need) -> str:
+    return f"{need.operation.name} {need.resource_type.name}" + (f" ({need.where})" if need.where else "")
 
 
 def own_settings() -> str:

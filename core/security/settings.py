@@ -8,19 +8,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bmq.core.options import LISTENER, MECHANISM, option
+from bmq.core.options import LISTENER, MECHANISM, ConfigError, option
+from bmq.core.security.principal import Principal, parse_principal
 
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 """Versions of TLS that may be enabled.  Those before 1.2 have no safe cipher left (RFC 8996)."""
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 STORE_TYPES = ("", "PEM", "PKCS12", "JKS")
 CLIENT_AUTH = ("none", "requested", "required")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecuritySettings:
-    """Settings of the listeners' TLS and SASL, and of delegation tokens."""
+    """Settings of the listeners' TLS and SASL, of authorisation, and of delegation tokens."""
 
+    # Kafka's: authorisation.
+    authorizer_class_name: str = option(
+        "",
+        f"{STANDARD_AUTHORIZER}: clients may do what ACLs allow; when empty everything",
+        kafka="authorizer.class.name", choices=("", STANDARD_AUTHORIZER),
+    )  # fmt: skip
+    super_users: str = option(
+        "", "principals that may do everything, separated by semicolons: User:admin;User:CN=ops", kafka="super.users"
+    )
+    allow_everyone_if_no_acl_found: bool = option(
+        False,
+        "whether everybody may do everything to a resource that no ACL applies to",
+        kafka="allow.everyone.if.no.acl.found",
+    )
     # Kafka's: TLS.
     ssl_keystore_location: str = option(
         "",
@@ -180,3 +196,10 @@ class SecuritySettings:
         "time between two searches for expired delegation tokens",
         kafka="delegation.token.expiry.check.interval.ms", least=1,
     )  # fmt: skip
+
+    def super_principals(self) -> tuple[Principal, ...]:
+        """Return the principals of ``super.users``.  Raises ConfigError if one is not a principal."""
+        try:
+            return tuple(parse_principal(each.strip()) for each in self.super_users.split(";") if each.strip())
+        except ValueError as error:
+            raise ConfigError(f"super.users: {error}; principals are separated by semicolons") from None

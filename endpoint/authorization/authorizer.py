@@ -85,11 +85,12 @@ NOTHING_NEEDED: Needs = ()
 class Rights:
     """The rights of the client that sent one request."""
 
-    __slots__ = ("_authorizer", "_request", "_session", "is_checked")
+    __slots__ = ("_authorizer", "_client", "_client_id", "_session", "is_checked")
 
     def __init__(self, authorizer: Authorizer, request: Request) -> None:
         self._authorizer = authorizer
-        self._request = request
+        self._client = request.client  # not the request, whose bytes may be large
+        self._client_id = request.client_id
         self._session = request.client.session if authorizer.is_on else None
         self.is_checked = authorizer.is_on
         """False if everything is allowed."""
@@ -101,16 +102,16 @@ class Rights:
 
         A refusal is logged if ``is_required``: the client asked for just that, and gets an error.
         """
-        session, request = self._session, self._request
+        session, client = self._session, self._client
         if session is None:
             return True
-        if self._authorizer.is_allowed(session, request.client.host, operation, resource_type, name):
+        if self._authorizer.is_allowed(session, client.host, operation, resource_type, name):
             return True
         if is_required:
             _log.info(
                 "refused %s on %s %.200r to %.200s: no ACL allows it, or one denies it",
                 operation.name, resource_type.name, name, session.principal,
-                extra=fields(connection=request.client.peer, client_id=request.client_id),
+                extra=fields(connection=client.peer, client_id=self._client_id),
             )  # fmt: skip
         return False
 
@@ -125,8 +126,10 @@ class Rights:
 
     def allow_on_some(self, operation: AclOperation, resource_type: ResourceType) -> bool:
         """Return whether the client may do ``operation`` to any resource of the type."""
-        session, host = self._session, self._request.client.host
-        return session is None or self._authorizer.is_allowed_on_some(session, host, operation, resource_type)
+        session = self._session
+        if session is None:
+            return True
+        return self._authorizer.is_allowed_on_some(session, self._client.host, operation, resource_type)
 
     def operations(self, resource_type: ResourceType, name: str) -> frozenset[int]:
         """Return the operations that the client may do to the resource, for a response's ``authorized_operations``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bmq.endpoint.authorization.authorizer import MayRead
 from bmq.meta.catalog import Topic
 
 Nearer = Callable[[Topic, int], int]
@@ -14,16 +15,25 @@ class FetchParams:
     """A request's fields beside its partitions.
 
     ``max_wait_s`` is in seconds.  ``nearer`` returns the proxy that the client is to read a partition from instead, or
-    -1; if ``nearer`` is None, the client always reads from this process.
+    -1; if ``nearer`` is None, the client always reads from this process.  ``may_read`` says which topics the client may
+    read; if it is None, it may read all.
     """
 
-    __slots__ = ("committed", "max_bytes", "max_wait_s", "min_bytes", "nearer")
+    __slots__ = ("committed", "max_bytes", "max_wait_s", "may_read", "min_bytes", "nearer")
 
     def __init__(
-        self, min_bytes: int, max_bytes: int, max_wait_s: float, *, committed: bool, nearer: Nearer | None = None
+        self,
+        min_bytes: int,
+        max_bytes: int,
+        max_wait_s: float,
+        *,
+        committed: bool,
+        nearer: Nearer | None = None,
+        may_read: MayRead | None = None,
     ) -> None:
         self.max_bytes = max_bytes
         self.min_bytes = min(min_bytes, max_bytes)
         self.max_wait_s = max(0.0, max_wait_s)
         self.committed = committed
         self.nearer = nearer
+        self.may_read = may_read

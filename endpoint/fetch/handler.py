@@ -29,6 +29,7 @@ from uuid import UUID
 
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.net.request import CloseConnection, Request, Response
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import (
     TOPIC_IDS_SINCE,
@@ -41,6 +42,7 @@ from bmq.core.wire.fetch import (
 )
 from bmq.core.wire.primitives import TooManyPartitions
 from bmq.endpoint.api import Api, Services
+from bmq.endpoint.authorization.authorizer import Need
 from bmq.endpoint.fetch.fetch_params import FetchParams
 from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchResult
 from bmq.endpoint.fetch.partition_read import PartitionRead
@@ -61,14 +63,16 @@ def handle(services: Services, request: Request) -> Response | Awaitable[Respons
         raise CloseConnection(str(error)) from None
     listed = _listed(asked)
     if asked.replica_id >= 0:
-        return _encode(request, FetchResult(results=_refused(listed)), committed=False)
+        return _encode(
+            request, FetchResult(results=_refused(listed, _follower_error(services, request))), committed=False
+        )
     committed = asked.isolation_level == READ_COMMITTED
     fetched = services.fetch_service.fetch(
         asked.session_id,
         asked.session_epoch,
         listed,
         _forgotten(asked),
-        _params(services, asked),
+        _params(services, request, asked),
         by_id=version >= TOPIC_IDS_SINCE,
     )
     if isinstance(fetched, FetchResult):
@@ -97,13 +101,13 @@ async def _serve_large(services: Services, request: Request) -> Response:
         except FormatError as error:
             raise CloseConnection(str(error)) from None
         if asked.replica_id >= 0:
-            return await large.run(_encode_refused, request, listed)
+            return await large.run(_encode_refused, request, listed, _follower_error(services, request))
         work = services.fetch_service.fetch_large(
             asked.session_id,
             asked.session_epoch,
             listed,
             _forgotten(asked),
-            _params(services, asked),
+            _params(services, request, asked),
             by_id=request.api_version >= TOPIC_IDS_SINCE,
             on_park=leave,
         )
@@ -124,10 +128,22 @@ def _listed(asked: FetchRequest) -> list[SessionPartition]:
     return [wanted for topic in asked.topics for wanted in _wanted(topic)]
 
 
-def _params(services: Services, asked: FetchRequest) -> FetchParams:
-    committed = asked.isolation_level == READ_COMMITTED
-    nearer = services.nearer(asked.rack_id) if asked.rack_id else None
-    return FetchParams(asked.min_bytes, asked.max_bytes, asked.max_wait_ms / 1000, committed=committed, nearer=nearer)
+def _params(services: Services, request: Request, asked: FetchRequest) -> FetchParams:
+    return FetchParams(
+        asked.min_bytes,
+        asked.max_bytes,
+        asked.max_wait_ms / 1000,
+        committed=asked.isolation_level == READ_COMMITTED,
+        nearer=services.nearer(asked.rack_id) if asked.rack_id else None,
+        may_read=services.rights(request).may_read() if services.authorizer.is_on else None,
+    )
+
+
+def _follower_error(services: Services, request: Request) -> ErrorCode:
+    """Return the error of every partition of a follower's fetch: there are no followers here."""
+    if services.rights(request).allow_on_cluster(AclOperation.CLUSTER_ACTION):
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def _wanted(topic: FetchTopic) -> Iterable[SessionPartition]:
@@ -147,8 +163,8 @@ def _forgotten(asked: FetchRequest) -> Iterable[Identity]:
             yield name, partition
 
 
-def _refused(listed: Iterable[SessionPartition]) -> list[PartitionRead]:
-    return [PartitionRead(wanted, None, 0).fails(ErrorCode.NOT_LEADER_OR_FOLLOWER) for wanted in listed]
+def _refused(listed: Iterable[SessionPartition], error: ErrorCode) -> list[PartitionRead]:
+    return [PartitionRead(wanted, None, 0).fails(error) for wanted in listed]
 
 
 def _encode(request: Request, fetched: FetchResult, *, committed: bool) -> Response:
@@ -166,8 +182,8 @@ def _encode_apart(request: Request, fetched: FetchResult, committed: bool) -> Re
     return _encode(request, fetched, committed=committed)
 
 
-def _encode_refused(request: Request, listed: Sequence[SessionPartition]) -> Response:
-    return _encode(request, FetchResult(results=_refused(listed)), committed=False)
+def _encode_refused(request: Request, listed: Sequence[SessionPartition], error: ErrorCode) -> Response:
+    return _encode(request, FetchResult(results=_refused(listed, error)), committed=False)
 
 
 def _topics(results: Sequence[PartitionRead], version: int, *, committed: bool) -> list[FetchedTopic]:
@@ -199,4 +215,8 @@ def _partition(result: PartitionRead, version: int, *, committed: bool) -> Fetch
     )
 
 
-APIS = (Api(ApiKey.FETCH, 4, 18, handle_raw=handle),)
+NEEDS = (
+    Need(AclOperation.READ, ResourceType.TOPIC, "each"),
+    Need(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, "for followers, instead"),
+)
+APIS = (Api(ApiKey.FETCH, 4, 18, handle_raw=handle, needs=NEEDS),)

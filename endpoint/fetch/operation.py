@@ -26,6 +26,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.metrics.counters import Histogram, Metrics
 from bmq.core.tracing import Tracer
 from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.authorization.authorizer import MayRead
 from bmq.endpoint.fetch.fetch_params import FetchParams
 from bmq.endpoint.fetch.fetch_time import FetchTime
 from bmq.endpoint.fetch.memory_budget import FetchBudget, MemoryPool, Reservation
@@ -87,12 +88,20 @@ class FetchReads(Protocol):
     """Number of partitions of large parked fetches without a session."""
 
     def check_partition(
-        self, wanted: SessionPartition, limit: int, *, at_least_one: bool, committed: bool, follows: bool
+        self,
+        wanted: SessionPartition,
+        limit: int,
+        *,
+        at_least_one: bool,
+        committed: bool,
+        follows: bool,
+        may_read: MayRead | None = None,
     ) -> PartitionRead:
         """Return what the partition has now, `limit` bytes at most.
 
         `at_least_one`: the first batch even if it is larger; `committed`: only records below the last stable offset;
-        `follows`: the partition's events count for `wanted` from here on.
+        `follows`: the partition's events count for `wanted` from here on; `may_read`: the topics that the client may
+        read, None for all.
         """
 
     async def read(self, result: PartitionRead, gate: asyncio.Semaphore) -> LogSlice | ErrorCode:
@@ -287,14 +296,19 @@ class FetchOperation:
             self._params.committed,
         )
         is_full, is_first, left = self._turn.partitions is not None, self._is_first, self._left
-        nearer = self._params.nearer
+        nearer, may_read = self._params.nearer, self._params.may_read
         for wanted in partitions:
             if wanted.watch is not watch:  # forgotten by a later request of the session, in a pause
                 continue
             if left <= 0 and not is_first and not is_full:
                 return False
             result = check(
-                wanted, min(left, wanted.max_bytes), at_least_one=is_first, committed=committed, follows=follows
+                wanted,
+                min(left, wanted.max_bytes),
+                at_least_one=is_first,
+                committed=committed,
+                follows=follows,
+                may_read=may_read,
             )
             if nearer is not None and not result.error:
                 assert result.topic is not None
@@ -564,8 +578,10 @@ class FetchOperation:
         """Return the partition's last check, or check it now if an earlier request of the session made the last one."""
         result = self._rest.get(wanted)
         if result is None:
-            committed, follows = self._params.committed, self._may_follow
-            result = self._service.check_partition(wanted, 0, at_least_one=False, committed=committed, follows=follows)
+            params, follows = self._params, self._may_follow
+            result = self._service.check_partition(
+                wanted, 0, at_least_one=False, committed=params.committed, follows=follows, may_read=params.may_read
+            )
         return result
 
     # ----------------------------------------------------------------------------------------------------------- follow

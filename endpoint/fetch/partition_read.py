@@ -91,8 +91,8 @@ class PartitionRead:
 
     @property
     def is_unknown(self) -> bool:
-        """True if the catalog has no such partition."""
-        return self.topic is None
+        """True if the catalog has no such partition, and the client may know that."""
+        return self.topic is None and self.error is not ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     @property
     def is_news(self) -> bool:

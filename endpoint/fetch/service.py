@@ -24,6 +24,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
 from bmq.core.tracing import Tracer, Value
 from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.authorization.authorizer import MayRead
 from bmq.endpoint.fetch.fetch_params import FetchParams
 from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S
 from bmq.endpoint.fetch.memory_budget import FetchBudget, Reservation
@@ -227,10 +228,21 @@ class FetchService:
     # ------------------------------------------------------------------------------------------------------- partitions
 
     def check_partition(
-        self, wanted: SessionPartition, limit: int, *, at_least_one: bool, committed: bool, follows: bool
+        self,
+        wanted: SessionPartition,
+        limit: int,
+        *,
+        at_least_one: bool,
+        committed: bool,
+        follows: bool,
+        may_read: MayRead | None = None,
     ) -> PartitionRead:
         """Return what the partition has now.  See `FetchReads.check_partition`."""
         topic = self._topic_of(wanted)
+        if may_read is not None:
+            name = wanted.topic if isinstance(wanted.topic, str) else topic.name if topic is not None else None
+            if name is not None and not may_read(name):
+                return PartitionRead(wanted, topic, limit).fails(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if topic is None or not 0 <= wanted.partition < topic.partitions:
             return self._unknown(wanted, limit, has_topic=topic is not None)
         key = wanted.key

@@ -38,6 +38,7 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import NO_RESPONSE, CloseConnection, Outcome, PendingResponse, Request, Response
 from bmq.core.records.batch import CODEC_MASK, CODECS, HEADER_BYTES
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.primitives import TooManyPartitions
 from bmq.core.wire.produce import (
@@ -52,6 +53,7 @@ from bmq.core.wire.produce import (
     parse_produce,
 )
 from bmq.endpoint.api import Api, Services
+from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.endpoint.produce.partition_produce import PartitionProduce
 from bmq.meta.catalog import Topic
 
@@ -131,8 +133,8 @@ class Produce:
     so that the request's bytes are freed at once and do not wait for the cyclic garbage collector.
     """
 
-    __slots__ = ("_bucket", "_client", "_correlation_id", "_failure", "_forget", "_response", "_timeout_ms", "_topics",
-                 "_version", "acks", "held_until", "left", "services")  # fmt: skip
+    __slots__ = ("_bucket", "_client", "_correlation_id", "_failure", "_forget", "_response", "_rights", "_timeout_ms",
+                 "_topics", "_version", "acks", "held_until", "left", "services")  # fmt: skip
 
     def __init__(self, services: Services, request: Request, asked: ProduceRequest) -> None:
         self.services = services
@@ -144,6 +146,7 @@ class Produce:
         self.left = 0
         self._timeout_ms = asked.timeout_ms
         self._client = request.client
+        self._rights = services.rights(request) if services.authorizer.is_on else None
         self._version = request.api_version
         self._correlation_id = request.correlation_id
         self._topics: list[TopicAnswer] = []
@@ -210,6 +213,10 @@ class Produce:
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if refusal is not None:
             return topic, refusal
+        if self._rights is not None:
+            known = name if topic is None else topic.name  # without a name there is nothing that could be allowed
+            if known is not None and not self._rights.allow_on_topic(AclOperation.WRITE, known):
+                return topic, not_authorized(ResourceType.TOPIC)
         if topic is None:
             return None, RequestError(unknown, "this server does not host this topic")
         if topic.is_internal:
@@ -428,4 +435,5 @@ def _fault(records: memoryview | None, version: int) -> RequestError | None:
     return None
 
 
-APIS = (Api(ApiKey.PRODUCE, 3, 13, handle_raw=handle, is_pipelined=True, advertised_min=0),)
+NEEDS = (Need(AclOperation.WRITE, ResourceType.TOPIC, "each"),)
+APIS = (Api(ApiKey.PRODUCE, 3, 13, handle_raw=handle, is_pipelined=True, needs=NEEDS, advertised_min=0),)

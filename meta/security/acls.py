@@ -12,6 +12,7 @@ make it once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.subscribers import Subscribers, no_op
-from bmq.core.aio.turns import map_in_turns
+from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.security.acl_index import AclIndex
 from bmq.core.security.acls import Acl, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
@@ -202,11 +203,14 @@ class AclStore:
 
     async def _create_some(self, puts: Sequence[Put]) -> int:
         """Write those of the records that do not exist.  Return a revision that shows all of them."""
-        while True:
+        shown_at = 0
+        while puts:
             done = await self._commit([Compare(put.key, 0) for put in puts], puts)
-            puts = [] if done.succeeded else [put for put in puts if done.current[put.key] is None]
-            if not puts:
-                return done.revision
+            if done.succeeded:
+                return max(shown_at, done.revision)
+            shown_at = max(shown_at, *(entry.revision for entry in done.current.values() if entry is not None))
+            puts = [put for put in puts if done.current[put.key] is None]
+        return shown_at
 
     async def delete(self, chosen: AclFilter) -> list[Acl]:
         """Delete the ACLs that the filter chooses, and return them.
@@ -214,34 +218,48 @@ class AclStore:
         Returns once this process's view has none of them.  Raises RequestError if they are too many for one request, or
         if the store does not answer; some may then have been deleted.
         """
-        await self._catch_up()  # another proxy may have made some just now
-        found = await self.find(chosen)
+        found: list[Acl] = []
+        compares: list[Compare] = []
+        for entry, acl in await _patiently(self._read_all):
+            if chosen.matches(acl):
+                found.append(acl)
+                compares.append(Compare(entry.key, entry.revision))
         if len(found) > CHANGED_MAX:
             text = f"Cannot remove more than {CHANGED_MAX} acls in a single delete operation."
             raise RequestError(ErrorCode.INVALID_REQUEST, text)
-        keys = [acl_key(self._cluster, acl) for acl in found]
         revision = 0
-        for part in _parts([Compare(key, self._watcher.revision_of(key)) for key in keys]):
+        for part in _parts(compares):
             revision = max(revision, await self._delete_some(part))
         await self._wait_shown(revision)
         return found
 
+    async def _read_all(self) -> list[tuple[Entry, Acl]]:
+        """Return all ACLs as the store has them now: another proxy may have made some that the view does not show."""
+        found = []
+        turns = Turns(MATCHED_A_TURN)
+        async for entry in self._kv.list(acls_prefix(self._cluster)):
+            if turns.is_over():
+                await next_turn()
+            acl = self._acls.get(entry.key) if self._watcher.revision_of(entry.key) == entry.revision else None
+            with contextlib.suppress(FormatError):  # what cannot be read is logged by the view, and is left alone
+                found.append((entry, acl or decode_acl(entry)))
+        return found
+
     async def _delete_some(self, compares: Sequence[Compare]) -> int:
-        """Delete those of the records that have these revisions.  Return a revision that shows it."""
-        while True:
+        """Delete those of the records that have these revisions.  Return a revision that shows it.
+
+        0: others have deleted them.
+        """
+        while compares:
             done = await self._commit(compares, [Delete(each.key) for each in compares])
-            left = [] if done.succeeded else [each for each in compares if _is_as(done.current[each.key], each)]
-            if not left:
+            if done.succeeded:
                 return done.revision
-            compares = left
+            compares = [each for each in compares if _is_as(done.current[each.key], each)]
+        return 0
 
     async def _commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
         """Commit, again and again if the store does not answer: done already, it is refused by its compares."""
         return await _patiently(lambda: self._kv.commit(compares, writes))
-
-    async def _catch_up(self) -> None:
-        """Wait until the view shows what the store has now."""
-        await self._wait_shown(await _patiently(self._kv.revision))
 
     async def _wait_shown(self, revision: int) -> None:
         """Wait until the view shows everything up to ``revision``."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.security.acls import AclOperation, ResourceType
+from bmq.endpoint.authorization.authorizer import Rights, not_authorized
 from bmq.meta.catalog import NODE_DIGITS_MAX
 
 
-class ResourceType(IntEnum):
+class ConfigResourceType(IntEnum):
     """Kafka's ``ConfigResource.Type``, without client metrics (16) and groups (32)."""
 
     TOPIC = 2
@@ -16,15 +19,27 @@ class ResourceType(IntEnum):
     BROKER_LOGGER = 8
 
 
-def parse_type(number: int) -> ResourceType:
+def parse_type(number: int) -> ConfigResourceType:
     """Return the resource type.  Raises RequestError INVALID_REQUEST if it is not served here."""
     try:
-        return ResourceType(number)
+        return ConfigResourceType(number)
     except ValueError:
         raise RequestError(
             ErrorCode.INVALID_REQUEST,
             f"Unsupported resource type {number}: topics (2), brokers (4) and loggers (8) have configs here",
         ) from None
+
+
+def check_rights(rights: Rights, operation: AclOperation, resource: Any) -> None:
+    """Raise RequestError unless the client may do ``operation`` to the configs of a request's resource.
+
+    Brokers and loggers are the cluster's.  Raises it too if the type of the resource is not served here.
+    """
+    if parse_type(resource.resource_type) is ConfigResourceType.TOPIC:
+        if not rights.allow_on_topic(operation, resource.resource_name):
+            raise not_authorized(ResourceType.TOPIC)
+    elif not rights.allow_on_cluster(operation):
+        raise not_authorized(ResourceType.CLUSTER)
 
 
 def _parse_node_id(name: str) -> int:

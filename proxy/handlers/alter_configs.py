@@ -19,13 +19,15 @@ from typing import Any
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.meta.config_changes import Changes, ConfigChange, Operation
 from bmq.meta.topic_rules import check_name
 from bmq.proxy.handlers import _logger_configs as logger_configs
-from bmq.proxy.handlers._config_resources import ResourceType, parse_node, parse_type
+from bmq.proxy.handlers._config_resources import ConfigResourceType, check_rights, parse_node, parse_type
 from bmq.proxy.handlers._parallel import each
 from bmq.proxy.services import ProxyServices
 
@@ -36,19 +38,22 @@ ALTER_MS = 30_000
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
-    return await _alter_all(services, message, _full_set, AlterConfigsResponse)
+    return await _alter_all(services, services.rights(request), message, _full_set, AlterConfigsResponse)
 
 
 async def handle_incremental(services: ProxyServices, request: Request, message: Any) -> Any:
-    return await _alter_all(services, message, _operations, IncrementalAlterConfigsResponse)
+    return await _alter_all(services, services.rights(request), message, _operations, IncrementalAlterConfigsResponse)
 
 
-async def _alter_all(services: ProxyServices, message: Any, read: Callable[[Any], Changes], response: Any) -> Any:
+async def _alter_all(
+    services: ProxyServices, rights: Rights, message: Any, read: Callable[[Any], Changes], response: Any
+) -> Any:
     counts = Counter((resource.resource_type, resource.resource_name) for resource in message.resources)
 
     async def alter(resource: Any) -> None:
         if counts[(resource.resource_type, resource.resource_name)] > 1:
             raise RequestError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        check_rights(rights, AclOperation.ALTER_CONFIGS, resource)
         if len(resource.configs) > CONFIGS_MAX:
             text = f"{len(resource.configs)} configs of one resource, more than {CONFIGS_MAX}"
             raise RequestError(ErrorCode.INVALID_REQUEST, text)
@@ -73,14 +78,14 @@ async def _alter_all(services: ProxyServices, message: Any, read: Callable[[Any]
 
 async def _alter(services: ProxyServices, resource: Any, changes: Changes, validate_only: bool) -> None:
     name, kind = resource.resource_name, parse_type(resource.resource_type)
-    if kind is ResourceType.BROKER_LOGGER:
+    if kind is ConfigResourceType.BROKER_LOGGER:
         if isinstance(changes, Mapping):
             text = "AlterConfigs is deprecated and does not support the resource type BROKER_LOGGER"
             raise RequestError(ErrorCode.INVALID_REQUEST, text)
         parse_node(name, services.config.node_id, has_defaults=False)
         logger_configs.alter(services.log_levels, changes, validate_only=validate_only)
         return
-    if kind is ResourceType.BROKER:
+    if kind is ConfigResourceType.BROKER:
         node = parse_node(name, services.config.node_id)
         await services.admin.alter_broker_configs(node, changes, validate_only=validate_only)
         return
@@ -105,7 +110,11 @@ def _operations(configs: Any) -> list[ConfigChange]:
     return [ConfigChange(config.name, Operation(config.config_operation), config.value) for config in configs]
 
 
+NEEDS = (
+    Need(AclOperation.ALTER_CONFIGS, ResourceType.TOPIC, "each"),
+    Need(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER, "for brokers and loggers"),
+)
 APIS = (
-    Api(ApiKey.ALTER_CONFIGS, 0, 2, handle),
-    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, handle_incremental),
+    Api(ApiKey.ALTER_CONFIGS, 0, 2, handle, needs=NEEDS),
+    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, handle_incremental, needs=NEEDS),
 )

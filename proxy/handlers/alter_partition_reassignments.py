@@ -19,11 +19,13 @@ from functools import partial
 from typing import Any
 
 from bmq.core.aio.turns import Turns, map_in_turns, next_turn
-from bmq.core.errors import ErrorCode
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import AlterPartitionReassignmentsResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.meta.catalog import Topic
 from bmq.proxy.services import ProxyServices
 
@@ -36,25 +38,30 @@ NAMED_MAX = 20
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+    error = None
+    if not services.rights(request).allow_on_cluster(AclOperation.ALTER):
+        error = not_authorized(ResourceType.CLUSTER)
     responses = []
     turns = Turns()
     for asked in message.topics:
         if turns.is_over():
             await next_turn()
-        judge = partial(_result, services, services.catalog.topics.get(asked.name))
+        judge = partial(_result, services, services.catalog.topics.get(asked.name), error)
         results = await map_in_turns(judge, asked.partitions, JUDGED_A_TURN)
         responses.append(TopicResult(name=asked.name, partitions=results))
     return AlterPartitionReassignmentsResponse(
         throttle_time_ms=0,
         allow_replication_factor_change=getattr(message, "allow_replication_factor_change", True),
-        error_code=ErrorCode.NONE,
-        error_message=None,
+        error_code=error.code if error else ErrorCode.NONE,
+        error_message=error.message if error else None,
         responses=responses,
     )
 
 
-def _result(services: ProxyServices, topic: Topic | None, asked: Any) -> Any:
-    code, text = _judge(services, topic, asked.partition_index, asked.replicas)
+def _result(services: ProxyServices, topic: Topic | None, error: RequestError | None, asked: Any) -> Any:
+    code, text = (
+        _judge(services, topic, asked.partition_index, asked.replicas) if error is None else (error.code, error.message)
+    )
     return PartitionResult(partition_index=asked.partition_index, error_code=code, error_message=text)
 
 
@@ -77,4 +84,5 @@ def _judge(
     )
 
 
-APIS = (Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, handle),)
+NEEDS = (Need(AclOperation.ALTER, ResourceType.CLUSTER),)
+APIS = (Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, handle, needs=NEEDS),)

@@ -17,9 +17,11 @@ from typing import Any
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import CreatePartitionsResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.meta.catalog import Topic
 from bmq.proxy.handlers._parallel import broker_ids_of, check_count, check_partitions, each
 from bmq.proxy.services import ProxyServices
@@ -27,6 +29,7 @@ from bmq.proxy.services import ProxyServices
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     check_count(message.topics)
+    rights = services.rights(request)
     counts = Counter(topic.name for topic in message.topics)
     wanted = {topic.name: topic for topic in message.topics}
 
@@ -36,6 +39,8 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
         check_partitions(counted)
         if counts[name] > 1:
             raise RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        if not rights.allow_on_topic(AclOperation.ALTER, name):
+            raise not_authorized(ResourceType.TOPIC)
         given = wanted[name].assignments
         assignments = None if given is None else await broker_ids_of(given)
         return await services.admin.add_partitions(
@@ -52,4 +57,5 @@ def _result(name: str, result: Topic | RequestError) -> Any:
     return CreatePartitionsResponse.CreatePartitionsTopicResult(name=name, error_code=code, error_message=text)
 
 
-APIS = (Api(ApiKey.CREATE_PARTITIONS, 0, 3, handle),)
+NEEDS = (Need(AclOperation.ALTER, ResourceType.TOPIC, "each"),)
+APIS = (Api(ApiKey.CREATE_PARTITIONS, 0, 3, handle, needs=NEEDS),)

@@ -23,9 +23,11 @@ from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import CreateTopicsResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.meta import topic_configs
 from bmq.meta.catalog import Topic
 from bmq.proxy.handlers._parallel import broker_ids_of, check_count, check_partitions, each
@@ -42,6 +44,8 @@ RESULTS_A_TURN = 20
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     check_count(message.topics)
+    rights = services.rights(request)
+    may_create_any = rights.allow_on_cluster(AclOperation.CREATE, is_required=False)
     began = asyncio.get_running_loop().time()
     counts = Counter(topic.name for topic in message.topics)
     once = [topic for topic in message.topics if counts[topic.name] == 1]
@@ -49,6 +53,8 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     counted = [sum(max(len(topic.assignments), topic.num_partitions, 1) for topic in once)]
 
     async def create(wanted: Any) -> Topic:
+        if not may_create_any and not rights.allow_on_topic(AclOperation.CREATE, wanted.name):
+            raise RequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
         check_partitions(counted)
         return await _create(services, wanted, message.validate_only)
 
@@ -59,7 +65,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     twice = RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     pairs = [(wanted.name, result) for wanted, result in zip(once, results, strict=True)]
     pairs += [(name, twice) for name, count in counts.items() if count > 1]
-    answers = await map_in_turns(lambda pair: _result(services, *pair), pairs, RESULTS_A_TURN)
+    answers = await map_in_turns(lambda pair: _result(services, rights, *pair), pairs, RESULTS_A_TURN)
     return CreateTopicsResponse(throttle_time_ms=0, topics=answers)
 
 
@@ -104,10 +110,21 @@ async def _opened(services: ProxyServices, topics: Sequence[Topic], deadline: fl
                         await services.owners.wait(key, max(0.0, deadline - loop.time()))
 
 
-def _result(services: ProxyServices, name: str, result: Topic | RequestError) -> Any:
+def _result(services: ProxyServices, rights: Rights, name: str, result: Topic | RequestError) -> Any:
     if isinstance(result, RequestError):
         return CreateTopicsResponse.CreatableTopicResult(
             name=name, error_code=result.code, error_message=result.message, configs=[]
+        )
+    if not rights.allow_on_topic(AclOperation.DESCRIBE_CONFIGS, name, is_required=False):  # KIP-525
+        return CreateTopicsResponse.CreatableTopicResult(
+            name=name,
+            topic_id=result.topic_id,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            num_partitions=-1,
+            replication_factor=-1,
+            configs=[],
         )
     catalog, node = services.catalog, services.config
     described = topic_configs.describe(
@@ -134,4 +151,9 @@ def _result(services: ProxyServices, name: str, result: Topic | RequestError) ->
     )
 
 
-APIS = (Api(ApiKey.CREATE_TOPICS, 2, 7, handle),)
+NEEDS = (
+    Need(AclOperation.CREATE, ResourceType.TOPIC, "each"),
+    Need(AclOperation.CREATE, ResourceType.CLUSTER, "for all topics, instead"),
+    Need(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, "to see the configs of what was created"),
+)
+APIS = (Api(ApiKey.CREATE_TOPICS, 2, 7, handle, needs=NEEDS),)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.routing import DELETE
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need
+from bmq.proxy.handlers._group_rights import ask_about_allowed
 from bmq.proxy.services import ProxyServices
 
 
 async def handle(services: ProxyServices, request: Request, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    return await services.coordinator.delete_groups(message, ClientInfo.of(request))
+    response: DeleteGroupsResponse = await ask_about_allowed(services, request, message, DELETE, AclOperation.DELETE)
+    return response
 
 
-APIS = (Api(ApiKey.DELETE_GROUPS, 0, 2, handle),)
+NEEDS = (Need(AclOperation.DELETE, ResourceType.GROUP, "each"),)
+APIS = (Api(ApiKey.DELETE_GROUPS, 0, 2, handle, needs=NEEDS),)

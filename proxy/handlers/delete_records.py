@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DeleteRecordsResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need
 from bmq.meta.topic_configs import effective
 from bmq.proxy.partition_queries import QueriedPartition, ask_all, by_topic, list_partitions, owner_of
 from bmq.proxy.services import ProxyServices
@@ -42,12 +44,13 @@ class RequestedDelete(NamedTuple):
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
     timeout_s = max(message.timeout_ms, 0) / 1000
     refusals: dict[str, ErrorCode] = {}
-    listed = await list_partitions(message.topics, "name", "partition_index")
+    listed, rights = await list_partitions(message.topics, "name", "partition_index"), services.rights(request)
 
     async def ask(listed: QueriedPartition) -> Any:
         one = RequestedDelete(listed.topic, listed.partition.partition_index, listed.partition.offset)
         if one.topic not in refusals:
-            refusals[one.topic] = _refusal(services, one.topic)
+            is_allowed = rights.allow_on_topic(AclOperation.DELETE, one.topic)
+            refusals[one.topic] = _refusal(services, one.topic) if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
         code = refusals[one.topic]
         watermark = NO_WATERMARK
         if not code:
@@ -80,4 +83,5 @@ def _refusal(services: ProxyServices, name: str) -> ErrorCode:
     return ErrorCode.NONE
 
 
-APIS = (Api(ApiKey.DELETE_RECORDS, 0, 2, handle),)
+NEEDS = (Need(AclOperation.DELETE, ResourceType.TOPIC, "each"),)
+APIS = (Api(ApiKey.DELETE_RECORDS, 0, 2, handle, needs=NEEDS),)

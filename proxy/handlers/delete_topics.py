@@ -18,11 +18,30 @@ from typing import Any, NamedTuple
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DeleteTopicsResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, Rights, not_authorized
 from bmq.proxy.handlers._parallel import each
 from bmq.proxy.services import ProxyServices
+
+
+class TopicRights:
+    """The rights of one client to delete topics."""
+
+    def __init__(self, rights: Rights) -> None:
+        self._rights = rights
+        self._may_all = rights.allow_on_cluster(AclOperation.DELETE, is_required=False)
+
+    def show(self, name: str) -> bool:
+        """Return whether the client may know if the topic exists."""
+        return self._may_all or self._rights.allow_on_topic(AclOperation.DESCRIBE, name, is_required=False)
+
+    def check(self, name: str) -> None:
+        """Raise RequestError unless the client may delete the topic."""
+        if not self._may_all and not self._rights.allow_on_topic(AclOperation.DELETE, name):
+            raise not_authorized(ResourceType.TOPIC)
 
 
 class RequestedTopic(NamedTuple):
@@ -37,17 +56,17 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
         asked = [RequestedTopic(topic.name, topic.topic_id) for topic in message.topics]
     else:
         asked = [RequestedTopic(name, None) for name in message.topic_names]
-    counts = Counter(asked)
+    counts, rights = Counter(asked), TopicRights(services.rights(request))
     doubly = _named_twice(services, asked)
 
     async def delete(one: RequestedTopic) -> RequestedTopic:
         if counts[one] > 1:
             raise RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name or id.")
-        return await _delete(services, one, doubly)
+        return await _delete(services, rights, one, doubly)
 
     results = await each(list(counts), delete, message.timeout_ms)
     pairs = zip(counts, results, strict=True)
-    responses = await map_in_turns(lambda pair: _result(request.api_version, *pair), pairs)
+    responses = await map_in_turns(lambda pair: _result(services, rights, request.api_version, *pair), pairs)
     return DeleteTopicsResponse(throttle_time_ms=0, responses=responses)
 
 
@@ -59,7 +78,9 @@ def _named_twice(services: ProxyServices, asked: list[RequestedTopic]) -> set[uu
     return {topic.topic_id for topic in found if topic is not None and topic.name in names}
 
 
-async def _delete(services: ProxyServices, one: RequestedTopic, doubly: set[uuid.UUID]) -> RequestedTopic:
+async def _delete(
+    services: ProxyServices, rights: TopicRights, one: RequestedTopic, doubly: set[uuid.UUID]
+) -> RequestedTopic:
     """Delete one topic, and return its name and its id (None if unknown).  Raises RequestError if that fails."""
     if one.name is not None and one.topic_id is not None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
@@ -67,11 +88,16 @@ async def _delete(services: ProxyServices, one: RequestedTopic, doubly: set[uuid
         topic = services.catalog.by_id(one.topic_id)
         if topic is None:
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {one.topic_id}.")
+        rights.check(topic.name)
         await services.admin.delete_topic(topic.name, one.topic_id)
         return RequestedTopic(topic.name, one.topic_id)
     if one.name is None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    if not rights.show(one.name):
+        raise not_authorized(ResourceType.TOPIC)
     topic = services.catalog.topics.get(one.name)
+    if topic is not None:  # that a topic does not exist is told to those who may describe it
+        rights.check(one.name)
     topic_id = topic.topic_id if topic else None
     if topic_id in doubly:
         raise RequestError(
@@ -81,16 +107,31 @@ async def _delete(services: ProxyServices, one: RequestedTopic, doubly: set[uuid
     return RequestedTopic(one.name, topic_id)
 
 
-def _result(version: int, one: RequestedTopic, result: RequestedTopic | RequestError) -> Any:
+def _result(
+    services: ProxyServices,
+    rights: TopicRights,
+    version: int,
+    one: RequestedTopic,
+    result: RequestedTopic | RequestError,
+) -> Any:
     code, text = ErrorCode.NONE, None
     if isinstance(result, RequestError):
         code, text = result.code, result.message
         if code is ErrorCode.TOPIC_DELETION_DISABLED and version < 3:
             code = ErrorCode.INVALID_REQUEST
         result = one
+        if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED and one.topic_id is not None:
+            topic = services.catalog.by_id(one.topic_id)
+            if topic is not None and rights.show(topic.name):
+                result = RequestedTopic(topic.name, one.topic_id)
     return DeleteTopicsResponse.DeletableTopicResult(
         name=result.name, topic_id=result.topic_id, error_code=code, error_message=text
     )
 
 
-APIS = (Api(ApiKey.DELETE_TOPICS, 1, 6, handle),)
+NEEDS = (
+    Need(AclOperation.DELETE, ResourceType.TOPIC, "each"),
+    Need(AclOperation.DELETE, ResourceType.CLUSTER, "for all topics, instead"),
+    Need(AclOperation.DESCRIBE, ResourceType.TOPIC, "to be told whether it exists"),
+)
+APIS = (Api(ApiKey.DELETE_TOPICS, 1, 6, handle, needs=NEEDS),)

@@ -15,10 +15,11 @@ from typing import Any
 
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DescribeClusterResponse
 from bmq.endpoint.api import Api
-from bmq.proxy.acl_operations import CLUSTER_OPERATIONS
+from bmq.endpoint.authorization.authorizer import Need
 from bmq.proxy.metadata_cache import controller_of
 from bmq.proxy.services import ProxyServices
 
@@ -31,7 +32,7 @@ def handle(services: ProxyServices, request: Request, message: Any) -> Any:
         code, text = ErrorCode.MISMATCHED_ENDPOINT_TYPE, "This is the brokers' endpoint; there is none for controllers."
     elif message.endpoint_type != BROKERS:
         code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {message.endpoint_type}."
-    proxies = services.proxies
+    proxies, rights = services.proxies, services.rights(request)
     return DescribeClusterResponse(
         throttle_time_ms=0,
         error_code=code,
@@ -45,8 +46,9 @@ def handle(services: ProxyServices, request: Request, message: Any) -> Any:
             )
             for proxy in (() if code else proxies.addresses)
         ],
-        authorized_operations=CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else None,
+        authorized_operations=rights.cluster_operations() if message.include_cluster_authorized_operations else None,
     )
 
 
-APIS = (Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, handle),)
+NEEDS = (Need(AclOperation.DESCRIBE, ResourceType.CLUSTER, "for the cluster's operations"),)
+APIS = (Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, handle, needs=NEEDS),)

@@ -18,15 +18,17 @@ from typing import Any
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request, Response
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_element, encode_response_of
 from bmq.core.wire.messages import DescribeConfigsResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.meta import broker_configs, topic_configs
 from bmq.meta.config_values import Described
 from bmq.meta.topic_rules import check_name
 from bmq.proxy.handlers import _logger_configs as logger_configs
-from bmq.proxy.handlers._config_resources import ResourceType, parse_node, parse_type
+from bmq.proxy.handlers._config_resources import ConfigResourceType, check_rights, parse_node, parse_type
 from bmq.proxy.services import ProxyServices
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
@@ -41,6 +43,7 @@ RESPONSE_BYTES_MAX = 256 << 20
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Response:
     """Describe each resource once, and encode it by itself: there may be 10,000 topics with some forty configs each."""
+    rights = services.rights(request)
     key, version = ApiKey.DESCRIBE_CONFIGS, request.api_version
     once = {_identity(each): each for each in message.resources}
     empty = DescribeConfigsResponse(throttle_time_ms=0, results=[])
@@ -48,7 +51,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Res
 
     def describe(resource: Any) -> bytes:
         nonlocal size
-        result = _describe(services, resource, message) if size < RESPONSE_BYTES_MAX else _too_much(resource)
+        result = _describe(services, rights, resource, message) if size < RESPONSE_BYTES_MAX else _too_much(resource)
         if result.error_code:
             services.metrics.api(key).failed(result.error_code)
         single = DescribeConfigsResponse(throttle_time_ms=0, results=[result])
@@ -70,11 +73,12 @@ def _too_much(resource: Any) -> Any:
     return _result(resource, ErrorCode.INVALID_REQUEST, text)
 
 
-def _describe(services: ProxyServices, resource: Any, message: Any) -> Any:
+def _describe(services: ProxyServices, rights: Rights, resource: Any, message: Any) -> Any:
     code, text, configs = ErrorCode.NONE, None, []
     try:
+        check_rights(rights, AclOperation.DESCRIBE_CONFIGS, resource)
         wanted = set(resource.configuration_keys or ())
-        if parse_type(resource.resource_type) is ResourceType.BROKER_LOGGER:
+        if parse_type(resource.resource_type) is ConfigResourceType.BROKER_LOGGER:
             return _result(resource, configs=_loggers(services, resource, wanted))
         configs = [
             _config(described, message.include_synonyms, message.include_documentation)
@@ -116,7 +120,7 @@ def _configs_of(services: ProxyServices, resource: Any) -> list[Described]:
     config, catalog = services.config, services.catalog
     defaults, own = catalog.broker_configs(None), catalog.broker_configs(config.node_id)
     name = resource.resource_name
-    if parse_type(resource.resource_type) is ResourceType.BROKER:
+    if parse_type(resource.resource_type) is ConfigResourceType.BROKER:
         if parse_node(name, config.node_id) is None:
             return broker_configs.describe_defaults(defaults)
         return broker_configs.describe(config, defaults, own)
@@ -151,4 +155,8 @@ def _response_bytes(services: ProxyServices, message: Any) -> int:
     return min(RESPONSE_BYTES_MAX, RESOURCE_BYTES * len(message.resources))
 
 
-APIS = (Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, handle, response_bytes=_response_bytes),)
+NEEDS = (
+    Need(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, "each"),
+    Need(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, "for brokers and loggers"),
+)
+APIS = (Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, handle, response_bytes=_response_bytes, needs=NEEDS),)

@@ -21,10 +21,12 @@ from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.urls import without_userinfo
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DescribeLogDirsResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need
 from bmq.endpoint.partitions import Owner
 from bmq.meta.catalog import Topic as CatalogTopic
 from bmq.proxy.partition_queries import LOOK_S, TOGETHER, ask_all, open_owner
@@ -39,6 +41,9 @@ ALL_BYTES = 16 << 20
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+    if not services.rights(request).allow_on_cluster(AclOperation.DESCRIBE):
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return DescribeLogDirsResponse(throttle_time_ms=0, error_code=code, results=[])
     asked = await _asked_here(services, message.topics)
     deadline = asyncio.get_running_loop().time() + LOOK_S
     owners = await ask_all(asked, lambda one: open_owner(services.owners, one[1], deadline), TOGETHER)
@@ -108,4 +113,5 @@ def _response_bytes(services: ProxyServices, message: Any) -> int:
     return ALL_BYTES if message.topics is None else 0
 
 
-APIS = (Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, handle, response_bytes=_response_bytes),)
+NEEDS = (Need(AclOperation.DESCRIBE, ResourceType.CLUSTER),)
+APIS = (Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, handle, response_bytes=_response_bytes, needs=NEEDS),)

@@ -16,9 +16,11 @@ from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.records.batch import increment_sequence
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DescribeProducersResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.proxy.partition_queries import ask_all, owner_of
 from bmq.proxy.services import ProxyServices
 from bmq.storage.checkpoint import ProducerState
@@ -41,12 +43,14 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
         if turns.is_over():
             await next_turn()
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    told = 0
+    told, rights = 0, services.rights(request)
 
     async def ask(one: tuple[str, int]) -> Any:
         nonlocal told
         name, index = one
         try:
+            if not rights.allow_on_topic(AclOperation.READ, name):
+                raise not_authorized(ResourceType.TOPIC)
             states = await (await owner_of(services, name, index)).producers()
             if told and states and told + len(states) > PRODUCERS_MAX:
                 raise RequestError(
@@ -87,4 +91,5 @@ def _response_bytes(services: ProxyServices, message: Any) -> int:
     return RESPONSE_BYTES if message.topics else 0
 
 
-APIS = (Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, handle, response_bytes=_response_bytes),)
+NEEDS = (Need(AclOperation.READ, ResourceType.TOPIC, "each"),)
+APIS = (Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, handle, response_bytes=_response_bytes, needs=NEEDS),)

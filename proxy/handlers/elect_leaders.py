@@ -15,9 +15,11 @@ from typing import Any
 from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ElectLeadersResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.proxy.services import ProxyServices
 
 Topic = ElectLeadersResponse.ReplicaElectionResult
@@ -28,6 +30,8 @@ ALL_BYTES = 16 << 20
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+    if not services.rights(request).allow_on_cluster(AclOperation.ALTER):
+        return await _refuse(message)
     topics = services.catalog.topics
     if message.topic_partitions is None:
         wanted = [(name, range(topic.partitions)) for name, topic in sorted(topics.items())]
@@ -45,6 +49,19 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     return ElectLeadersResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, replica_election_results=results)
 
 
+async def _refuse(message: Any) -> Any:
+    error = not_authorized(ResourceType.CLUSTER)
+
+    def refused(index: int) -> Any:
+        return Partition(partition_id=index, error_code=error.code, error_message=error.message)
+
+    results = [
+        Topic(topic=each.topic, partition_result=await map_in_turns(refused, each.partitions))
+        for each in message.topic_partitions or ()
+    ]
+    return ElectLeadersResponse(throttle_time_ms=0, error_code=error.code, replica_election_results=results)
+
+
 def _result(count: int, index: int) -> Any:
     if not 0 <= index < count:
         code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
@@ -57,4 +74,5 @@ def _response_bytes(services: ProxyServices, message: Any) -> int:
     return ALL_BYTES if message.topic_partitions is None else 0
 
 
-APIS = (Api(ApiKey.ELECT_LEADERS, 0, 2, handle, response_bytes=_response_bytes),)
+NEEDS = (Need(AclOperation.ALTER, ResourceType.CLUSTER),)
+APIS = (Api(ApiKey.ELECT_LEADERS, 0, 2, handle, response_bytes=_response_bytes, needs=NEEDS),)

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, Rights, not_authorized
 from bmq.proxy.services import ProxyServices
 
 GROUP = 0
@@ -40,14 +42,26 @@ async def handle(services: ProxyServices, request: Request, message: FindCoordin
     key_type = message.key_type if request.api_version >= 1 else GROUP
     if request.api_version >= 4:
         keys = list(dict.fromkeys(message.coordinator_keys))
-        found = await _find_each(services, key_type, keys)
+        found = await _find_allowed(services, services.rights(request), key_type, keys)
         return FindCoordinatorResponse(
             coordinators=await map_in_turns(
                 lambda each: FindCoordinatorResponse.Coordinator(key=each[0], **_fields(each[1])),
                 zip(keys, found, strict=True),
             )
         )
-    return FindCoordinatorResponse(**_fields(await _find(services, key_type, message.key)))
+    (single,) = await _find_allowed(services, services.rights(request), key_type, [message.key])
+    return FindCoordinatorResponse(**_fields(single))
+
+
+async def _find_allowed(services: ProxyServices, rights: Rights, key_type: int, keys: list[str]) -> list[_Found]:
+    """Return the coordinator of each key; an error for a group that the client may not describe."""
+    if key_type != GROUP or not rights.is_checked:
+        return await _find_each(services, key_type, keys)
+    allowed = await map_in_turns(lambda key: rights.allow_on_group(AclOperation.DESCRIBE, key), keys)
+    asked = [key for key, is_in in zip(keys, allowed, strict=True) if is_in]
+    found = iter(await _find_each(services, key_type, asked) if asked else ())
+    refused = _Found(ErrorCode.GROUP_AUTHORIZATION_FAILED, not_authorized(ResourceType.GROUP).message)
+    return [next(found) if is_in else refused for is_in in allowed]
 
 
 async def _find_each(services: ProxyServices, key_type: int, keys: list[str]) -> list[_Found]:
@@ -91,4 +105,5 @@ def _fields(found: _Found) -> dict[str, Any]:
     }
 
 
-APIS = (Api(ApiKey.FIND_COORDINATOR, 0, 6, handle),)
+NEEDS = (Need(AclOperation.DESCRIBE, ResourceType.GROUP, "each"),)
+APIS = (Api(ApiKey.FIND_COORDINATOR, 0, 6, handle, needs=NEEDS),)

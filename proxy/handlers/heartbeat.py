@@ -11,17 +11,24 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.routing import HEARTBEAT
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import HeartbeatRequest, HeartbeatResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need
+from bmq.proxy.handlers._group_rights import is_group_refused, refusal
 from bmq.proxy.services import ProxyServices
 
 
 def handle(
     services: ProxyServices, request: Request, message: HeartbeatRequest
 ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
+    if is_group_refused(services, request, message.group_id):
+        return refusal(HEARTBEAT, message)
     return services.coordinator.heartbeat(message, ClientInfo.of(request))
 
 
-APIS = (Api(ApiKey.HEARTBEAT, 0, 4, handle),)
+NEEDS = (Need(AclOperation.READ, ResourceType.GROUP),)
+APIS = (Api(ApiKey.HEARTBEAT, 0, 4, handle, needs=NEEDS),)

@@ -21,9 +21,11 @@ from typing import Any
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import InitProducerIdResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need
 from bmq.proxy.services import ProxyServices
 
 _log = logging.getLogger("bmq.proxy")
@@ -37,6 +39,11 @@ def handle(services: ProxyServices, request: Request, message: Any) -> Any | Awa
             extra=fields(connection=request.client.peer, client_id=request.client_id),
         )
         return _answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    rights = services.rights(request)
+    if not rights.allow_on_cluster(AclOperation.IDEMPOTENT_WRITE, is_required=False) and not rights.allow_on_some(
+        AclOperation.WRITE, ResourceType.TOPIC
+    ):
+        return _answer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if (message.producer_id == -1) != (message.producer_epoch == -1):
         return _answer(ErrorCode.INVALID_REQUEST)
     return _give(services)
@@ -53,4 +60,8 @@ def _answer(code: ErrorCode, producer_id: int = -1, epoch: int = -1) -> Any:
     return InitProducerIdResponse(throttle_time_ms=0, error_code=code, producer_id=producer_id, producer_epoch=epoch)
 
 
-APIS = (Api(ApiKey.INIT_PRODUCER_ID, 0, 5, handle),)
+NEEDS = (
+    Need(AclOperation.WRITE, ResourceType.TOPIC, "any"),
+    Need(AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, "instead"),
+)
+APIS = (Api(ApiKey.INIT_PRODUCER_ID, 0, 5, handle, needs=NEEDS),)

@@ -22,15 +22,22 @@ Not implemented: joining a group of the newer consumer protocol (there are none)
 from __future__ import annotations
 
 from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.routing import JOIN
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import JoinGroupRequest, JoinGroupResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need
+from bmq.proxy.handlers._group_rights import is_group_refused, refusal
 from bmq.proxy.services import ProxyServices
 
 
 async def handle(services: ProxyServices, request: Request, message: JoinGroupRequest) -> JoinGroupResponse:
+    if is_group_refused(services, request, message.group_id):
+        return await refusal(JOIN, message)
     return await services.coordinator.join_group(message, ClientInfo.of(request))
 
 
-APIS = (Api(ApiKey.JOIN_GROUP, 0, 9, handle, waits_for_clients=True),)
+NEEDS = (Need(AclOperation.READ, ResourceType.GROUP),)
+APIS = (Api(ApiKey.JOIN_GROUP, 0, 9, handle, needs=NEEDS, waits_for_clients=True),)

@@ -30,9 +30,11 @@ from typing import Any, NamedTuple
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListOffsetsResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.proxy.partition_queries import (
     TOGETHER,
     QueriedPartition,
@@ -86,13 +88,15 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     is_told = version >= TIMEOUT_SINCE and message.timeout_ms > 0
     timeout_s = message.timeout_ms / 1000 if is_told else TIMEOUT_S
     committed = version >= 2 and message.isolation_level == READ_COMMITTED
-    listed = await list_partitions(message.topics, "name", "partition_index")
+    listed, rights = await list_partitions(message.topics, "name", "partition_index"), services.rights(request)
 
     async def ask(listed: QueriedPartition) -> Any:
         each = listed.partition
         epoch = each.current_leader_epoch if version >= 4 else -1
         one = OffsetQuery(listed.topic, each.partition_index, epoch, each.timestamp, listed.times > 1)
         try:
+            if not rights.allow_on_topic(AclOperation.DESCRIBE, one.topic):
+                raise not_authorized(ResourceType.TOPIC)
             async with asyncio.timeout(timeout_s):
                 found = await _find(services, one, version, committed=committed)
         except RequestError as error:
@@ -142,4 +146,5 @@ def _answer(wanted: OffsetQuery, code: ErrorCode, found: FoundOffset) -> Any:
     )
 
 
-APIS = (Api(ApiKey.LIST_OFFSETS, 1, 11, handle),)
+NEEDS = (Need(AclOperation.DESCRIBE, ResourceType.TOPIC, "each"),)
+APIS = (Api(ApiKey.LIST_OFFSETS, 1, 11, handle, needs=NEEDS),)

@@ -6,16 +6,21 @@ from typing import Any
 
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListPartitionReassignmentsResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.proxy.services import ProxyServices
 
 
 def handle(services: ProxyServices, request: Request, message: Any) -> Any:
-    return ListPartitionReassignmentsResponse(
-        throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, topics=[]
-    )
+    code, text = ErrorCode.NONE, None
+    if not services.rights(request).allow_on_cluster(AclOperation.DESCRIBE):
+        error = not_authorized(ResourceType.CLUSTER)
+        code, text = error.code, error.message
+    return ListPartitionReassignmentsResponse(throttle_time_ms=0, error_code=code, error_message=text, topics=[])
 
 
-APIS = (Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, handle),)
+NEEDS = (Need(AclOperation.DESCRIBE, ResourceType.CLUSTER),)
+APIS = (Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, handle, needs=NEEDS),)

@@ -9,6 +9,9 @@ Version notes: in 0 an empty list means all topics, later null does.  4 may forb
 cluster's operations.  10 and 11 have a field for topic ids, but a request that uses it is INVALID_REQUEST, as in Kafka;
 from 12 on topics may be asked for by id.  13 has an error for the whole response; it is never set.
 
+Rights: a topic that the client may not describe is left out of all topics; asked for, it has an error, and it is not
+said whether it exists.  To create one, the client may describe it, and create it or any topic.
+
 Not implemented: leader epochs, which are always -1 (docs/design/decisions.md).  Every response has all proxies; a
 partition's replicas are one proxy a zone.
 """
@@ -22,13 +25,14 @@ from typing import Any
 from bmq.core.aio.turns import Turns, map_in_turns, next_turn, run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request, Response
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.meta.catalog import INTERNAL_TOPICS
 from bmq.meta.topic_rules import name_error
-from bmq.proxy.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, Operations
 from bmq.proxy.handlers._parallel import each
-from bmq.proxy.metadata_cache import COST_OF_TOPIC, COST_PER_STEP, encode_error
+from bmq.proxy.metadata_cache import COST_OF_TOPIC, COST_PER_STEP, Operations, encode_error
 from bmq.proxy.services import ProxyServices
 
 CREATE_MS = 5_000
@@ -46,18 +50,28 @@ Errors = Mapping[str, ErrorCode]
 
 
 def handle(services: ProxyServices, request: Request, message: Any) -> Response | Awaitable[Response]:
+    rights = services.rights(request)
     missing = _to_create(services, request.api_version, message)
     if missing:
-        return _create_and_answer(services, request, message, missing)
+        return _create_and_answer(services, request, message, rights, missing)
     if _is_all(request.api_version, message):
-        return _answer_all(services, request, message)
-    return _answer(services, request, message, {})
+        return _answer_all(services, request, message, rights)
+    return _answer(services, request, message, rights, {})
 
 
-async def _create_and_answer(services: ProxyServices, request: Request, message: Any, missing: list[str]) -> Response:
+async def _create_and_answer(
+    services: ProxyServices, request: Request, message: Any, rights: Rights, missing: list[str]
+) -> Response:
+    failed: dict[str, ErrorCode] = {}
+    if rights.is_checked:
+        missing = [name for name in missing if rights.allow_on_topic(AclOperation.DESCRIBE, name, is_required=False)]
+        if not rights.allow_on_cluster(AclOperation.CREATE, is_required=False):
+            refused = [name for name in missing if not rights.allow_on_topic(AclOperation.CREATE, name)]
+            failed = dict.fromkeys(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            missing = [name for name in missing if name not in failed]
     results = await each(missing, services.admin.ensure_topic, CREATE_MS)
-    failed = {name: _told(result) for name, result in zip(missing, results, strict=True) if _is_error(result)}
-    return await _answer(services, request, message, failed)
+    failed |= {name: _told(result) for name, result in zip(missing, results, strict=True) if _is_error(result)}
+    return await _answer(services, request, message, rights, failed)
 
 
 def _is_error(result: object) -> bool:
@@ -90,35 +104,59 @@ def _is_invalid(version: int, topics: Iterable[Any]) -> bool:
     return 10 <= version < 12 and any(topic.name is None or topic.topic_id is not None for topic in topics)
 
 
-async def _answer(services: ProxyServices, request: Request, message: Any, failed: Errors) -> Response:
-    topics = await _elements(services, request.api_version, message, failed)
-    return _around(services, request, message, len(topics), topics)
+async def _answer(services: ProxyServices, request: Request, message: Any, rights: Rights, failed: Errors) -> Response:
+    topics = await _elements(services, request.api_version, message, rights, failed)
+    return _around(services, request, message, rights, len(topics), topics)
 
 
-def _answer_all(services: ProxyServices, request: Request, message: Any) -> Response | Awaitable[Response]:
+def _answer_all(
+    services: ProxyServices, request: Request, message: Any, rights: Rights
+) -> Response | Awaitable[Response]:
     """Return the response with all topics, or a coroutine of it if some must be encoded first."""
-    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else None
+    if rights.is_checked:
+        return _answer_allowed(services, request, message, rights)
+    operations = rights.operations(ResourceType.TOPIC, "") if message.include_topic_authorized_operations else None
     views = (services.catalog, services.proxies)
     found = services.metadata.all_topics(request.api_version, operations, *views)
     if found is not None:
         count, joined = found
-        return _around(services, request, message, count, [joined])
+        return _around(services, request, message, rights, count, [joined])
 
     async def encode() -> Response:
         count, joined = await services.metadata.encode_all(request.api_version, operations, *views)
-        return _around(services, request, message, count, [joined])
+        return _around(services, request, message, rights, count, [joined])
 
     return encode()
 
 
-def _around(services: ProxyServices, request: Request, message: Any, count: int, topics: list[bytes]) -> Response:
-    cluster = CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else None
+async def _answer_allowed(services: ProxyServices, request: Request, message: Any, rights: Rights) -> Response:
+    """Return the response with all topics that the client may describe."""
+    turns = Turns(COST_PER_STEP)
+    elements: list[bytes] = []
+    for topic in list(services.catalog.topics.values()):
+        if turns.is_over(COST_OF_TOPIC):
+            await next_turn()
+        if rights.allow_on_topic(AclOperation.DESCRIBE, topic.name, is_required=False):
+            operations = _operations(message, rights, topic.name)
+            steps = services.metadata.topic(topic, request.api_version, operations, services.proxies)
+            elements.append(await run_in_turns(steps))
+    return _around(services, request, message, rights, len(elements), elements)
+
+
+def _operations(message: Any, rights: Rights, name: str) -> Operations:
+    return rights.operations(ResourceType.TOPIC, name) if message.include_topic_authorized_operations else None
+
+
+def _around(
+    services: ProxyServices, request: Request, message: Any, rights: Rights, count: int, topics: list[bytes]
+) -> Response:
+    cluster = rights.cluster_operations() if message.include_cluster_authorized_operations else None
     return services.metadata.answer(
         request.api_version, request.correlation_id, count, topics, services.catalog, services.proxies, cluster
     )
 
 
-async def _elements(services: ProxyServices, version: int, message: Any, failed: Errors) -> list[bytes]:
+async def _elements(services: ProxyServices, version: int, message: Any, rights: Rights, failed: Errors) -> list[bytes]:
     """Return the encoded element of each topic that the request names, each once."""
     named = await map_in_turns(
         lambda topic: (topic.name, topic.topic_id if version >= 10 else None), message.topics, 10 * ENCODED_A_TURN
@@ -126,7 +164,6 @@ async def _elements(services: ProxyServices, version: int, message: Any, failed:
     asked = dict.fromkeys(named)
     if _is_invalid(version, message.topics):
         return await map_in_turns(lambda one: _invalid(services, version, one[0] or ""), asked, ENCODED_A_TURN)
-    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else None
     turns = Turns(COST_PER_STEP)
     elements: list[bytes] = []
     for name, topic_id in asked:
@@ -134,21 +171,29 @@ async def _elements(services: ProxyServices, version: int, message: Any, failed:
         topic = catalog.by_id(topic_id) if topic_id is not None else catalog.topics.get(name or "")
         if turns.is_over(COST_OF_TOPIC + (topic.partitions % COST_PER_STEP if topic is not None else 0)):
             await next_turn()
-        elements.append(await _element(services, version, operations, failed, name, topic_id))
+        elements.append(await _element(services, version, message, rights, failed, name, topic_id))
     return elements
 
 
 async def _element(
     services: ProxyServices,
     version: int,
-    operations: Operations,
+    message: Any,
+    rights: Rights,
     failed: Errors,
     name: str | None,
     topic_id: uuid.UUID | None,
 ) -> bytes:
     catalog = services.catalog
     topic = catalog.by_id(topic_id) if topic_id is not None else catalog.topics.get(name or "")
+    known = name if topic is None else topic.name
+    if known is not None and not rights.allow_on_topic(AclOperation.DESCRIBE, known):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if topic_id is not None:
+            return _refused(services, version, error, None, topic_id, is_internal=False)
+        return _refused(services, version, error, known, NO_ID, is_internal=False)
     if topic is not None:
+        operations = _operations(message, rights, topic.name)
         return await run_in_turns(services.metadata.topic(topic, version, operations, services.proxies))
     if topic_id is not None:
         return _refused(services, version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
@@ -194,4 +239,10 @@ def _response_bytes(services: ProxyServices, message: Any) -> int:
     return PARTITION_BYTES * sum(1 + topic.partitions for topic in known if topic is not None)
 
 
-APIS = (Api(ApiKey.METADATA, 0, 13, handle, response_bytes=_response_bytes),)
+NEEDS = (
+    Need(AclOperation.DESCRIBE, ResourceType.TOPIC, "each; of all topics the others are left out"),
+    Need(AclOperation.CREATE, ResourceType.CLUSTER, "to create topics"),
+    Need(AclOperation.CREATE, ResourceType.TOPIC, "to create it, instead"),
+    Need(AclOperation.DESCRIBE, ResourceType.CLUSTER, "for the cluster's operations"),
+)
+APIS = (Api(ApiKey.METADATA, 0, 13, handle, response_bytes=_response_bytes, needs=NEEDS),)

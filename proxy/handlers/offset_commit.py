@@ -10,15 +10,36 @@ that does not exist is GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION; 10 topi
 from __future__ import annotations
 
 from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.routing import COMMIT
+from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need
+from bmq.proxy.handlers._group_rights import is_group_refused, name_of, refusal, split_topics, with_topics
 from bmq.proxy.services import ProxyServices
 
 
 async def handle(services: ProxyServices, request: Request, message: OffsetCommitRequest) -> OffsetCommitResponse:
-    return await services.coordinator.offset_commit(message, ClientInfo.of(request))
+    if is_group_refused(services, request, message.group_id):
+        return await refusal(COMMIT, message)
+    by_id, rights = request.api_version >= 10, services.rights(request)
+    allowed, refused = await split_topics(
+        rights, AclOperation.READ, message.topics, lambda topic: name_of(services, topic, by_id=by_id)
+    )
+    if not refused:
+        return await services.coordinator.offset_commit(message, ClientInfo.of(request))
+    response = await refusal(COMMIT, with_topics(message, refused), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if allowed:
+        served = await services.coordinator.offset_commit(with_topics(message, allowed), ClientInfo.of(request))
+        response.topics += served.topics
+    return response
 
 
-APIS = (Api(ApiKey.OFFSET_COMMIT, 2, 10, handle),)
+NEEDS = (
+    Need(AclOperation.READ, ResourceType.GROUP),
+    Need(AclOperation.READ, ResourceType.TOPIC, "each"),
+)
+APIS = (Api(ApiKey.OFFSET_COMMIT, 2, 10, handle, needs=NEEDS),)

@@ -13,16 +13,103 @@ Not implemented: ``require_stable`` (7) has nothing to wait for while there are 
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.routing import FETCH, FETCH_GROUPS
+from bmq.core.aio.turns import map_in_turns
+from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, Rights
+from bmq.proxy.handlers._group_rights import ask_about_allowed, name_of, refusal, split_topics, with_topics
 from bmq.proxy.services import ProxyServices
+
+Single = OffsetFetchResponse.OffsetFetchResponseTopic
+OfGroup = OffsetFetchResponse.OffsetFetchResponseGroup.OffsetFetchResponseTopics
 
 
 async def handle(services: ProxyServices, request: Request, message: OffsetFetchRequest) -> OffsetFetchResponse:
-    return await services.coordinator.offset_fetch(message, ClientInfo.of(request))
+    rights, client = services.rights(request), ClientInfo.of(request)
+    if not rights.is_checked:
+        return await services.coordinator.offset_fetch(message, client)
+    if request.api_version >= 8:
+        return await _fetch_groups(services, request, message, rights)
+    if not rights.allow_on_group(AclOperation.DESCRIBE, message.group_id):
+        return await refusal(FETCH, message)
+    asked, hidden = await _without_hidden(services, rights, message, by_id=False)
+    response = await services.coordinator.offset_fetch(asked, client)
+    await _hide(rights, response, hidden, Single, Single.OffsetFetchResponsePartition)
+    return response
 
 
-APIS = (Api(ApiKey.OFFSET_FETCH, 1, 10, handle),)
+async def _fetch_groups(
+    services: ProxyServices, request: Request, message: OffsetFetchRequest, rights: Rights
+) -> OffsetFetchResponse:
+    """Serve versions from 8 on, which may name several groups."""
+    groups: list[Any] = []
+    hidden: dict[str, list[Any] | None] = {}
+    for group in FETCH_GROUPS.distinct(message).groups:
+        asked, hidden[group.group_id] = await _without_hidden(services, rights, group, by_id=request.api_version >= 10)
+        groups.append(asked)
+    message = OffsetFetchRequest(version=request.api_version, groups=groups, require_stable=message.require_stable)
+    response: OffsetFetchResponse = await ask_about_allowed(
+        services, request, message, FETCH_GROUPS, AclOperation.DESCRIBE
+    )
+    for group in response.groups:
+        await _hide(rights, group, hidden[group.group_id], OfGroup, OfGroup.OffsetFetchResponsePartitions)
+    return response
+
+
+async def _without_hidden(
+    services: ProxyServices, rights: Rights, group: Any, *, by_id: bool
+) -> tuple[Any, list[Any] | None]:
+    """Return a group of a request without the topics that the client may not see, and those.
+
+    None in their place if the request is for all offsets of the group.
+    """
+    if group.topics is None:
+        return group, None
+    allowed, hidden = await split_topics(
+        rights, AclOperation.DESCRIBE, group.topics, lambda topic: name_of(services, topic, by_id=by_id)
+    )
+    return with_topics(group, allowed), hidden
+
+
+async def _hide(rights: Rights, group: Any, hidden: list[Any] | None, topic_class: Any, partition_class: Any) -> None:
+    """Leave topics that the client may not see out of a group's response; if it asked for them, add their errors."""
+    if group.error_code != ErrorCode.NONE:
+        return
+    if hidden is None:
+        group.topics, _ = await split_topics(rights, AclOperation.DESCRIBE, group.topics, lambda topic: topic.name)
+        return
+    for topic in hidden:
+        partitions = await map_in_turns(partial(_refused, partition_class), topic.partition_indexes)
+        group.topics.append(_topic(topic_class, topic, partitions))
+
+
+def _topic(topic_class: Any, topic: Any, partitions: list[Any]) -> Any:
+    if topic_class is Single:
+        return topic_class(name=topic.name, partitions=partitions)
+    return topic_class(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+
+
+def _refused(partition_class: Any, index: int) -> Any:
+    return partition_class(
+        partition_index=index,
+        committed_offset=-1,
+        committed_leader_epoch=-1,
+        metadata="",
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    )
+
+
+NEEDS = (
+    Need(AclOperation.DESCRIBE, ResourceType.GROUP, "each"),
+    Need(AclOperation.DESCRIBE, ResourceType.TOPIC, "each; of all topics the others are left out"),
+)
+APIS = (Api(ApiKey.OFFSET_FETCH, 1, 10, handle, needs=NEEDS),)

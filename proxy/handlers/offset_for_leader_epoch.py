@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import OffsetForLeaderEpochResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.proxy.partition_queries import (
     TOGETHER,
     QueriedPartition,
@@ -44,12 +46,15 @@ class EpochQuery(NamedTuple):
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
-    listed = await list_partitions(message.topics, "topic", "partition")
+    listed, rights = await list_partitions(message.topics, "topic", "partition"), services.rights(request)
+    may_ask_all = rights.allow_on_cluster(AclOperation.CLUSTER_ACTION, is_required=False)
 
     async def ask(listed: QueriedPartition) -> Any:
         each = listed.partition
         one = EpochQuery(listed.topic, each.partition, each.current_leader_epoch, each.leader_epoch)
         try:
+            if not may_ask_all and not rights.allow_on_topic(AclOperation.DESCRIBE, one.topic):
+                raise not_authorized(ResourceType.TOPIC)
             owner = await owner_of(services, one.topic, one.partition)
             if one.current_epoch >= 0:
                 check_epoch((await owner.ends()).epoch, one.current_epoch)
@@ -63,4 +68,8 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 
 
-APIS = (Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, handle),)
+NEEDS = (
+    Need(AclOperation.DESCRIBE, ResourceType.TOPIC, "each"),
+    Need(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, "for all topics, instead"),
+)
+APIS = (Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, handle, needs=NEEDS),)

@@ -15,6 +15,7 @@ from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import SaslAuthenticateResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import NOTHING_NEEDED
 from bmq.proxy.services import ProxyServices
 
 
@@ -27,4 +28,4 @@ def handle(services: ProxyServices, request: Request, message: Any) -> SaslAuthe
     )
 
 
-APIS = (Api(ApiKey.SASL_AUTHENTICATE, 0, 2, handle),)
+APIS = (Api(ApiKey.SASL_AUTHENTICATE, 0, 2, handle, needs=NOTHING_NEEDED),)

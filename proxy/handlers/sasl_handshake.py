@@ -15,6 +15,7 @@ from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import SaslHandshakeResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import NOTHING_NEEDED
 from bmq.proxy.services import ProxyServices
 
 
@@ -22,4 +23,4 @@ def handle(services: ProxyServices, request: Request, message: Any) -> SaslHands
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
 
 
-APIS = (Api(ApiKey.SASL_HANDSHAKE, 0, 1, handle),)
+APIS = (Api(ApiKey.SASL_HANDSHAKE, 0, 1, handle, needs=NOTHING_NEEDED),)

@@ -8,15 +8,22 @@ Version notes: 3 static members (KIP-345); 5 protocol type and name must be give
 from __future__ import annotations
 
 from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.routing import SYNC
 from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import SyncGroupRequest, SyncGroupResponse
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need
+from bmq.proxy.handlers._group_rights import is_group_refused, refusal
 from bmq.proxy.services import ProxyServices
 
 
 async def handle(services: ProxyServices, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
+    if is_group_refused(services, request, message.group_id):
+        return await refusal(SYNC, message)
     return await services.coordinator.sync_group(message, ClientInfo.of(request))
 
 
-APIS = (Api(ApiKey.SYNC_GROUP, 0, 5, handle, waits_for_clients=True),)
+NEEDS = (Need(AclOperation.READ, ResourceType.GROUP),)
+APIS = (Api(ApiKey.SYNC_GROUP, 0, 5, handle, needs=NEEDS, waits_for_clients=True),)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Set
 
 from bmq.core.aio.subscribers import Subscribers
 from bmq.core.model import PartitionKey
+from bmq.core.net.request import Request
 from bmq.core.security.session import ANONYMOUS_SESSION
+from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Rights
 from bmq.meta.catalog import Topic, TopicChange
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
@@ -126,3 +128,8 @@ class FakeCatalog:
             self.topics[name] = topic
         self.version += 1
         self._subscribers.notify(change)
+
+
+def all_rights(request: object = None) -> Rights:
+    """Return the rights of a client that may do everything."""
+    return Rights(ALLOW_ALL, Request(0, 0, 0, None, memoryview(b""), FakeClient(), 0.0))

@@ -137,6 +137,7 @@ def test_apis_with_large_responses_reserve_room_first() -> None:
     takes = {api.key for api in ALL_APIS if api.response_bytes is not None}
     assert takes == {
         ApiKey.METADATA,
+        ApiKey.DESCRIBE_ACLS,
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.DESCRIBE_DELEGATION_TOKEN,
         ApiKey.DESCRIBE_LOG_DIRS,

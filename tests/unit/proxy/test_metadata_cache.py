@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
+from bmq.core.security.acls import RESOURCE_OPERATIONS, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import MetadataResponse
 from bmq.meta.catalog import Topic
 from bmq.meta.proxy_addresses import ProxyAddress
-from bmq.proxy.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from bmq.proxy.handlers import metadata
 from bmq.proxy.metadata_cache import COST_PER_STEP, ROWS_PER_STEP, MetadataCache, encode_error
 from tests.harness.loop import run
@@ -75,7 +75,8 @@ def test_the_assembled_bytes_are_those_of_the_schemas_encoder(
     topics: list[Topic], proxies: list[ProxyAddress], version: int, asked: bool
 ) -> None:
     spread, catalog = Spread(proxies), StillCatalog(topics)
-    operations, cluster = (TOPIC_OPERATIONS, CLUSTER_OPERATIONS) if asked else (None, None)
+    operations = RESOURCE_OPERATIONS[ResourceType.TOPIC] if asked else None
+    cluster = RESOURCE_OPERATIONS[ResourceType.CLUSTER] if asked else None
     cache = MetadataCache()
 
     async def assemble() -> list[bytes]:

@@ -16,11 +16,13 @@ from bmq.core.net.request import Client, CloseConnection, Request, Response
 from bmq.core.records.batch import Ends
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.api import Services
+from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.endpoint.fetch.handler import APIS, handle
 from bmq.meta.proxy_addresses import Proxies, ProxyAddress
 from bmq.proxy.metadata_cache import MetadataCache
 from bmq.proxy.services import ProxyServices
 from bmq.storage.filesystem import StorageUnavailable
+from tests.harness.fakes import all_rights
 from tests.unit.endpoint.serving import World, batch_of, serving
 from tests.unit.proxy.handlers.admin_serving import Spread
 
@@ -59,7 +61,10 @@ async def fetch(world: World, version: int, topics: list[Any], *, proxies: Proxi
         },
         topics=topics,
     )
-    view = SimpleNamespace(fetch_service=world.fetch_service, proxies=proxies, metadata=MetadataCache())
+    view = SimpleNamespace(
+        fetch_service=world.fetch_service, proxies=proxies, metadata=MetadataCache(), rights=all_rights,
+        authorizer=ALLOW_ALL,
+    )  # fmt: skip
     view.nearer = partial(ProxyServices.nearer, cast(ProxyServices, view))
     services = cast(Services, view)
     answer = handle(services, asked(version, bytes(message.encode(version=version))))

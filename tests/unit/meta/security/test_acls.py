@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,7 @@ from bmq.meta.security.acls import AclStore, acl_key, decode_acl, encode_acl, wr
 from tests.harness.waiting import until
 
 ALL = AclFilter(ResourceType.ANY, PatternType.ANY, None, None, None, AclOperation.ANY, AclPermission.ANY)
-ORDERS = Acl(
-    ResourceType.TOPIC, PatternType.LITERAL, "orders", "User:a", "*", AclOperation.READ, AclPermission.ALLOW
-)
+ORDERS = Acl(ResourceType.TOPIC, PatternType.LITERAL, "orders", "User:a", "*", AclOperation.READ, AclPermission.ALLOW)
 
 
 def numbered(count: int) -> list[Acl]:
@@ -41,7 +40,7 @@ async def proxies(count: int = 1, store: MemoryStore | None = None) -> AsyncIter
 
 
 def test_a_record_reads_back_as_it_was() -> None:
-    for acl in (ORDERS, ORDERS._replace(name="ö\"\n", pattern_type=PatternType.PREFIXED, host="10.0.0.1")):
+    for acl in (ORDERS, ORDERS._replace(name='ö"\n', pattern_type=PatternType.PREFIXED, host="10.0.0.1")):
         assert decode_acl(Entry("/c/acls/x", encode_acl(acl), 1)) == acl
 
 
@@ -83,7 +82,7 @@ def test_what_is_not_an_acl_is_refused(value: bytes) -> None:
         ({"name": "x" * 2_001}, "longer than 2000"),
     ],
 )
-def test_what_may_not_be_made(wrong: dict[str, object], reason: str) -> None:
+def test_what_may_not_be_made(wrong: dict[str, Any], reason: str) -> None:
     assert reason in wrong_acl(ORDERS._replace(**wrong))
     assert wrong_acl(ORDERS) == ""
 

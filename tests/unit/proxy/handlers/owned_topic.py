@@ -12,6 +12,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Ends
 from bmq.meta.catalog import Topic
+from tests.harness.fakes import all_rights
 
 ENDS = Ends(epoch=7, log_start=10, last_stable_offset=40, high_watermark=50)
 
@@ -45,4 +46,5 @@ def services_of(owners: Mapping[int, FakeOwner], *, topics: Mapping[str, Topic] 
         catalog=SimpleNamespace(topics=found, broker_configs=lambda node: {}),
         owners=SimpleNamespace(get=lambda key: owners.get(key.partition), wait=wait),
         config=NodeConfig(),
+        rights=all_rights,
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bmq.core.errors import ErrorCode
+from bmq.core.security.acls import RESOURCE_OPERATIONS, ResourceType
 from bmq.core.wire.messages import DescribeClusterRequest
 from bmq.meta.proxy_addresses import ProxyAddress
-from bmq.proxy.acl_operations import CLUSTER_OPERATIONS
 from bmq.proxy.handlers import describe_cluster
 from tests.unit.proxy.handlers.admin_requests import versions
 from tests.unit.proxy.handlers.admin_serving import Spread, serving
@@ -25,7 +25,7 @@ async def test_the_cluster_is_described_in_every_version(version: int) -> None:
             (4, "a", 1, "x"),
             (5, "b", 2, None),
         ]
-        assert found.authorized_operations == set(CLUSTER_OPERATIONS)
+        assert found.authorized_operations == set(RESOURCE_OPERATIONS[ResourceType.CLUSTER])
         found = await w.ask(CLUSTER, version, DescribeClusterRequest(include_cluster_authorized_operations=False))
         assert found.authorized_operations is None
         if version >= 1:

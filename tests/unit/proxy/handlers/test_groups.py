@@ -30,6 +30,7 @@ from bmq.proxy.handlers import (
     offset_fetch,
     sync_group,
 )
+from tests.harness.fakes import all_rights
 from tests.harness.members import OneProxy
 from tests.unit.coordinator.fakes import World, commit_request, join_request, running, sync_request
 
@@ -45,7 +46,7 @@ class Caller:
 
     def __init__(self, world: World) -> None:
         members = OneProxy(ProxyAddress(7, "proxy", 9092))
-        self.services: Any = SimpleNamespace(coordinator=world.coordinator, proxies=members)
+        self.services: Any = SimpleNamespace(coordinator=world.coordinator, proxies=members, rights=all_rights)
         self.client: Any = SimpleNamespace(host="10.0.0.1", peer="10.0.0.1:1", is_closed=False)
 
     async def __call__(self, message: Any, version: int) -> Any:

@@ -13,11 +13,11 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import CloseConnection
+from bmq.core.security.acls import RESOURCE_OPERATIONS, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import MetadataRequest, MetadataResponse
 from bmq.endpoint.dispatch import Endpoint
 from bmq.meta.proxy_addresses import ProxyAddress
-from bmq.proxy.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, bits
 from bmq.proxy.handlers import metadata
 from bmq.proxy.metadata_cache import COST_PER_STEP
 from tests.harness.fakes import FakeClient
@@ -168,13 +168,13 @@ async def test_authorized_operations_are_returned_if_asked_for() -> None:
         await w.admin.create_topic("t", 1)
         asked = asks("t", include_topic_authorized_operations=True, include_cluster_authorized_operations=True)
         found = await ask(w, 8, asked)
-        assert found.topics[0].authorized_operations == set(TOPIC_OPERATIONS)
-        assert found.authorized_operations == set(CLUSTER_OPERATIONS)
+        assert found.topics[0].authorized_operations == set(RESOURCE_OPERATIONS[ResourceType.TOPIC])
+        assert found.authorized_operations == set(RESOURCE_OPERATIONS[ResourceType.CLUSTER])
         found = await ask(w, 8, asks("t"))
         assert found.topics[0].authorized_operations is None
         assert found.authorized_operations is None
-        assert bits(TOPIC_OPERATIONS) == 3576
-        assert bits(CLUSTER_OPERATIONS) == 8096
+        assert sum(1 << each for each in RESOURCE_OPERATIONS[ResourceType.TOPIC]) == 3576
+        assert sum(1 << each for each in RESOURCE_OPERATIONS[ResourceType.CLUSTER]) == 8096
 
 
 async def test_a_topic_is_created_when_both_sides_allow_it() -> None:

@@ -26,6 +26,7 @@ from bmq.proxy.handlers._parallel import (
     each,
 )
 from bmq.proxy.partition_queries import ask_all
+from tests.harness.fakes import all_rights
 from tests.harness.loop_stops import without_collector
 from tests.unit.proxy.handlers.admin_requests import CREATE, GROW, codes, create, grow, new
 from tests.unit.proxy.handlers.admin_serving import serving
@@ -164,7 +165,7 @@ async def test_too_many_partitions_in_all_create_nothing(module: Any) -> None:
     async def ask(count: int) -> tuple[set[int], int]:
         admin = RefusingAdmin()
         message = SimpleNamespace(topics=topics(count, 100_000), validate_only=True, timeout_ms=10_000)
-        response = await module.handle(SimpleNamespace(admin=admin), cast(Any, None), message)
+        response = await module.handle(SimpleNamespace(admin=admin, rights=all_rights), cast(Any, None), message)
         found = response.topics if module is create_topics else response.results
         return {each.error_code for each in found}, admin.asked
 

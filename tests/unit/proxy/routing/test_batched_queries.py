@@ -29,7 +29,7 @@ from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.messages import ListOffsetsRequest
 from bmq.proxy.handlers import list_offsets
 from bmq.proxy.routing.batched_queries import LOST_S, SINGLES_MAX, TOGETHER_MAX, WAIT_S, BatchedQueries
-from tests.harness.fakes import member
+from tests.harness.fakes import FakeClient, member
 from tests.harness.loop_stops import STOP_MAX_S, loop_stops
 from tests.harness.waiting import now
 from tests.unit.proxy.cluster import Cluster, cluster, plain
@@ -261,7 +261,7 @@ async def list_ends(world: Cluster, partitions: int) -> list[Any]:
         for number in range(partitions)
     ]
     message = SimpleNamespace(API_VERSION=7, isolation_level=0, topics=[Topic(name="orders", partitions=asked)])
-    request: Any = None
+    request: Any = SimpleNamespace(client=FakeClient(), client_id=None)
     (topic,) = (await list_offsets.handle(world.services, request, message)).topics
     return list(topic.partitions)
 

@@ -1,0 +1,86 @@
+"""The rights of requests about groups, and about topics of a group's offsets."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.routing import GroupApi
+from bmq.core.aio.turns import map_in_turns
+from bmq.core.errors import ErrorCode
+from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation
+from bmq.endpoint.authorization.authorizer import Rights
+from bmq.proxy.services import ProxyServices
+
+REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def is_group_refused(services: ProxyServices, request: Request, group_id: str) -> bool:
+    """Return whether the client may not read the group, as its members and those that commit its offsets must."""
+    return not services.rights(request).allow_on_group(AclOperation.READ, group_id)
+
+
+async def ask_about_allowed(
+    services: ProxyServices, request: Request, message: Any, api: GroupApi, operation: AclOperation
+) -> Any:
+    """Return the response to a request about several groups; those that the client has no right on get an error."""
+    rights, client = services.rights(request), ClientInfo.of(request)
+    if not rights.is_checked:
+        return await api.call(services.coordinator, message, client)
+    message = api.distinct(message)
+    allowed = await map_in_turns(lambda group_id: rights.allow_on_group(operation, group_id), api.groups(message))
+    if all(allowed):
+        return await api.call(services.coordinator, message, client)
+    answers: list[Any] = []
+    if any(allowed):
+        part = api.part(message, [number for number, is_allowed in enumerate(allowed) if is_allowed])
+        answers = api.answers(await api.call(services.coordinator, part, client))
+    served = iter(answers)
+    results = await map_in_turns(
+        lambda number: next(served) if allowed[number] else api.refusal(message, number, REFUSED), range(len(allowed))
+    )
+    return api.join(message, results)
+
+
+async def refusal(api: GroupApi, message: Any, code: ErrorCode = REFUSED) -> Any:
+    """Return the response to a request about one group that is refused as a whole."""
+    answer = api.refusal(message, 0, code)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def split_topics(
+    rights: Rights, operation: AclOperation, topics: Sequence[Any], name_of: Callable[[Any], str | None]
+) -> tuple[list[Any], list[Any]]:
+    """Return the topics to which the client may do ``operation``, and the others.
+
+    ``name_of`` returns a topic's name; None for an id that no topic has, which is not a question of rights.
+    """
+    if not rights.is_checked:
+        return list(topics), []
+
+    def is_allowed(topic: Any) -> bool:
+        name = name_of(topic)
+        return name is None or rights.allow_on_topic(operation, name)
+
+    allowed = await map_in_turns(is_allowed, topics)
+    pairs = list(zip(topics, allowed, strict=True))
+    return [topic for topic, is_in in pairs if is_in], [topic for topic, is_in in pairs if not is_in]
+
+
+def with_topics(message: Any, topics: Sequence[Any]) -> Any:
+    """Return a copy of a request with these topics."""
+    other = copy.copy(message)
+    other.topics = list(topics)
+    return other
+
+
+def name_of(services: ProxyServices, topic: Any, *, by_id: bool) -> str | None:
+    """Return the name of a request's topic; None if it is given by an id that no topic has."""
+    if not by_id:
+        return topic.name  # type: ignore[no-any-return]
+    found = services.catalog.by_id(topic.topic_id)
+    return found.name if found is not None else None

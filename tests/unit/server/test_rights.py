@@ -1,0 +1,766 @@
+"""The rights that each API asks for, against a whole process: a table of API, operations and outcome.
+
+For each API: without ACLs the client gets Kafka's error, with the rights of the table none, and with all of them but
+one the error again.  The table has the same operations as `Api.needs`, from which docs/security.md is drawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any, NamedTuple, cast
+
+import kafka.protocol.consumer
+import kafka.protocol.producer
+import pytest
+
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode
+from bmq.core.net.request import Client, Response
+from bmq.core.records.batch import Record, build_batch
+from bmq.core.security.acls import CLUSTER_NAME, Acl, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
+from bmq.core.security.principal import user
+from bmq.core.security.session import Session
+from bmq.core.security.settings import STANDARD_AUTHORIZER
+from bmq.core.wire import messages as m
+from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.header import is_flexible, response_is_flexible
+from bmq.core.wire.response_errors import error_codes
+from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import ALLOW_ALL
+from bmq.meta.cluster.member import Address
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.proxy.apis import ALL_APIS
+from bmq.server.node import Node
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.harness.fakes import FakeClient
+from tests.harness.single_node import single_node
+from tests.harness.waiting import until
+
+pytestmark = pytest.mark.loops("asyncio")
+
+Op = AclOperation
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+TOPIC_FAILED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+GROUP_FAILED = ErrorCode.GROUP_AUTHORIZATION_FAILED
+CLUSTER_FAILED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+FAILED = {TOPIC_FAILED, GROUP_FAILED, CLUSTER_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+NAMES = {TOPIC: "t", GROUP: "g", CLUSTER: CLUSTER_NAME}
+ALICE = Session(principal=user("alice"))
+ADMIN = Session(principal=user("admin"))
+CONFIG = NodeConfig(
+    authorizer_class_name=STANDARD_AUTHORIZER,
+    super_users="User:admin",
+    auto_create_topics_enable=True,
+    group_initial_rebalance_delay_ms=0,
+    offsets_topic_num_partitions=1,
+)
+EVERY_ACL = AclFilter(ResourceType.ANY, PatternType.ANY, None, None, None, Op.ANY, AclPermission.ANY)
+Right = tuple[AclOperation, ResourceType]
+
+
+def response_class(message: Any) -> Any:
+    name = type(message).__name__.removesuffix("Request") + "Response"
+    for module in (m, kafka.protocol.consumer, kafka.protocol.producer):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise LookupError(name)
+
+
+async def ask(node: Node, session: Session, version: int, message: Any) -> Any:
+    """Return the response to a client with this session."""
+    key = message.API_KEY
+    head = struct.pack(">hhih", key, version, 1, -1) + (b"\0" if is_flexible(key, version) else b"")
+    client = FakeClient()
+    client.session = session
+    frame = memoryview(bytearray(head + bytes(message.encode(version=version))))
+    answer = node.endpoint(frame, cast(Client, client))
+    if isinstance(answer, Awaitable):
+        answer = await asyncio.wait_for(answer, 60)
+    assert isinstance(answer, Response)
+    data = b"".join(map(bytes, answer.buffers))
+    if answer.release is not None:
+        answer.release()
+    return response_class(message).decode(data[5 if response_is_flexible(key, version) else 4 :], version=version)
+
+
+@asynccontextmanager
+async def running(config: NodeConfig = CONFIG) -> AsyncIterator[Node]:
+    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+    async with single_node(config, fs, kv) as node:
+        node.is_at({"PLAINTEXT": Address(host="here", port=9092)})
+        await node.start()
+        for name in ("t", "secret"):
+            await node.admin.create_topic(name, 1, 1, {})
+        yield node
+
+
+def acl(
+    operation: AclOperation, kind: ResourceType, name: str = "", permission: AclPermission = AclPermission.ALLOW
+) -> Acl:
+    return Acl(kind, PatternType.LITERAL, name or NAMES[kind], "User:alice", "*", operation, permission)
+
+
+async def give(node: Node, *acls: Acl) -> None:
+    """Replace all ACLs."""
+    assert node.acls is not None
+    await node.acls.delete(EVERY_ACL)
+    await node.acls.create(acls)
+
+
+# ------------------------------------------------------------------------------------------------------------ the table
+
+
+class Case(NamedTuple):
+    """One API.  ``rights``: alternatives, each of which is enough.  ``refused``: the codes without any right."""
+
+    version: int
+    request: Callable[[Node], Any]
+    rights: Sequence[Sequence[Right]]
+    refused: set[ErrorCode]
+    errors: Callable[[Any], Iterable[int]] = error_codes
+    others: frozenset[Right] = frozenset()
+    """Operations of `Api.needs` that this request does not ask for; a test of their own does."""
+
+
+def produce(topic: str) -> Any:
+    Topic = kafka.protocol.producer.ProduceRequest.TopicProduceData
+    part = Topic.PartitionProduceData(index=0, records=bytes(build_batch([Record(value=b"v")])))
+    return kafka.protocol.producer.ProduceRequest(
+        transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=[Topic(name=topic, partition_data=[part])]
+    )
+
+
+def fetch(topic: str, replica_id: int = -1) -> Any:
+    Topic = kafka.protocol.consumer.FetchRequest.FetchTopic
+    part = Topic.FetchPartition(partition=0, fetch_offset=0, log_start_offset=-1, partition_max_bytes=1 << 20)
+    return kafka.protocol.consumer.FetchRequest(
+        replica_id=replica_id, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0,
+        session_epoch=-1, topics=[Topic(topic=topic, partitions=[part])], forgotten_topics_data=[], rack_id="",
+    )  # fmt: skip
+
+
+def list_offsets(node: Node) -> Any:
+    Topic = m.ListOffsetsRequest.ListOffsetsTopic
+    part = Topic.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+    return m.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[Topic(name="t", partitions=[part])])
+
+
+def metadata(*names: str, **options: Any) -> Any:
+    Topic = m.MetadataRequest.MetadataRequestTopic
+    topics = [Topic(topic_id=None, name=name) for name in names] or None
+    return m.MetadataRequest(topics=topics, **{"allow_auto_topic_creation": True, **options})
+
+
+def offset_commit(*names: str, group: str = "g") -> Any:
+    Topic = m.OffsetCommitRequest.OffsetCommitRequestTopic
+    part = Topic.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
+    )
+    return m.OffsetCommitRequest(
+        group_id=group, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
+        topics=[Topic(name=name, partitions=[part]) for name in names],
+    )  # fmt: skip
+
+
+def offset_fetch(*names: str, groups: Sequence[str] = ("g",)) -> Any:
+    Group = m.OffsetFetchRequest.OffsetFetchRequestGroup
+    Topic = Group.OffsetFetchRequestTopics
+    topics = [Topic(name=name, partition_indexes=[0]) for name in names] or None
+    asked = [Group(group_id=group, member_id=None, member_epoch=-1, topics=topics) for group in groups]
+    return m.OffsetFetchRequest(groups=asked, require_stable=False)
+
+
+def join(node: Node) -> Any:
+    protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+    return m.JoinGroupRequest(
+        group_id="joined", session_timeout_ms=10_000, rebalance_timeout_ms=10_000, member_id="", group_instance_id=None,
+        protocol_type="consumer", protocols=[protocol], reason=None,
+    )  # fmt: skip
+
+
+def configs(request: Any, *resources: tuple[int, str]) -> Any:
+    Resource = request.AlterConfigsResource
+    value: dict[str, Any] = {"name": "retention.ms", "value": "1000"}
+    if request is m.IncrementalAlterConfigsRequest:
+        value["config_operation"] = 0
+    return request(
+        resources=[
+            Resource(resource_type=kind, resource_name=name, configs=[Resource.AlterableConfig(**value)])
+            for kind, name in resources
+        ],
+        validate_only=True,
+    )
+
+
+def describe_configs(*resources: tuple[int, str]) -> Any:
+    Resource = m.DescribeConfigsRequest.DescribeConfigsResource
+    return m.DescribeConfigsRequest(
+        resources=[Resource(resource_type=k, resource_name=n, configuration_keys=None) for k, n in resources],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+
+
+def create_topics(*names: str) -> Any:
+    Topic = m.CreateTopicsRequest.CreatableTopic
+    made = [Topic(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[]) for name in names]
+    return m.CreateTopicsRequest(topics=made, timeout_ms=10_000, validate_only=True)
+
+
+def delete_topics(*names: str, ids: Sequence[Any] = ()) -> Any:
+    State = m.DeleteTopicsRequest.DeleteTopicState
+    topics = [State(name=name, topic_id=None) for name in names] + [State(name=None, topic_id=each) for each in ids]
+    return m.DeleteTopicsRequest(topics=topics, timeout_ms=10_000)
+
+
+async def with_topic(node: Node) -> None:
+    """Make the topic that a case deletes, if it is gone."""
+    if "gone" not in node.catalog.topics:
+        await node.admin.create_topic("gone", 1, 1, {})
+
+
+def delete_records(node: Node) -> Any:
+    Topic = m.DeleteRecordsRequest.DeleteRecordsTopic
+    part = Topic.DeleteRecordsPartition(partition_index=0, offset=0)
+    return m.DeleteRecordsRequest(topics=[Topic(name="t", partitions=[part])], timeout_ms=10_000)
+
+
+def create_partitions(node: Node) -> Any:
+    Topic = m.CreatePartitionsRequest.CreatePartitionsTopic
+    return m.CreatePartitionsRequest(
+        topics=[Topic(name="t", count=2, assignments=None)], timeout_ms=10_000, validate_only=True
+    )
+
+
+def of_epoch(node: Node) -> Any:
+    Topic = m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    part = Topic.OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
+    return m.OffsetForLeaderEpochRequest(replica_id=-1, topics=[Topic(topic="t", partitions=[part])])
+
+
+def describe_producers(node: Node) -> Any:
+    Topic = m.DescribeProducersRequest.TopicRequest
+    return m.DescribeProducersRequest(topics=[Topic(name="t", partition_indexes=[0])])
+
+
+def describe_topics(*names: str) -> Any:
+    Topic = m.DescribeTopicPartitionsRequest.TopicRequest
+    return m.DescribeTopicPartitionsRequest(
+        topics=[Topic(name=name) for name in names], response_partition_limit=100, cursor=None
+    )
+
+
+def elect(node: Node) -> Any:
+    Topic = m.ElectLeadersRequest.TopicPartitions
+    return m.ElectLeadersRequest(
+        election_type=0, topic_partitions=[Topic(topic="t", partitions=[0])], timeout_ms=10_000
+    )
+
+
+def reassign(node: Node) -> Any:
+    Topic = m.AlterPartitionReassignmentsRequest.ReassignableTopic
+    part = Topic.ReassignablePartition(partition_index=0, replicas=[0])
+    return m.AlterPartitionReassignmentsRequest(timeout_ms=10_000, topics=[Topic(name="t", partitions=[part])])
+
+
+def offset_delete(*names: str) -> Any:
+    Topic = m.OffsetDeleteRequest.OffsetDeleteRequestTopic
+    part = Topic.OffsetDeleteRequestPartition(partition_index=0)
+    return m.OffsetDeleteRequest(group_id="g", topics=[Topic(name=name, partitions=[part]) for name in names])
+
+
+def create_acls(kind: int = 2, name: str = "x", **fields: Any) -> Any:
+    given = {
+        "resource_type": kind, "resource_name": name, "resource_pattern_type": 3, "principal": "User:bob", "host": "*",
+        "operation": 3, "permission_type": 3, **fields,
+    }  # fmt: skip
+    return m.CreateAclsRequest(creations=[m.CreateAclsRequest.AclCreation(**given)])
+
+
+def acl_filter(kind: Any, **fields: Any) -> Any:
+    return kind(
+        **{
+            "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
+            "host_filter": None, "operation": 1, "permission_type": 1, **fields,
+        }
+    )  # fmt: skip
+
+
+def delete_acls(node: Node) -> Any:
+    Filter = m.DeleteAclsRequest.DeleteAclsFilter
+    return m.DeleteAclsRequest(filters=[acl_filter(Filter, principal_filter="User:nobody")])
+
+
+def member(kind: Any) -> Callable[[Node], Any]:
+    extra = {"generation_id": 1, "member_id": "x", "group_instance_id": None}
+    if kind is m.SyncGroupRequest:
+        extra |= {"protocol_type": "consumer", "protocol_name": "range", "assignments": []}
+    return lambda node: kind(group_id="g", **extra)
+
+
+def leave(node: Node) -> Any:
+    one = m.LeaveGroupRequest.MemberIdentity(member_id="x", group_instance_id=None, reason=None)
+    return m.LeaveGroupRequest(group_id="g", members=[one])
+
+
+def unless(found: Callable[[Any], Any], code: ErrorCode) -> Callable[[Any], Iterable[int]]:
+    """Return the errors of a response that lacks what it has with the right, for an API without an error for it."""
+    return lambda response: [] if found(response) else [code]
+
+
+CASES: dict[ApiKey, Case] = {
+    ApiKey.PRODUCE: Case(9, lambda node: produce("t"), [[(Op.WRITE, TOPIC)]], {TOPIC_FAILED}),
+    ApiKey.FETCH: Case(
+        12, lambda node: fetch("t"), [[(Op.READ, TOPIC)]], {TOPIC_FAILED},
+        others=frozenset({(Op.CLUSTER_ACTION, CLUSTER)}),
+    ),
+    ApiKey.LIST_OFFSETS: Case(7, list_offsets, [[(Op.DESCRIBE, TOPIC)]], {TOPIC_FAILED}),
+    ApiKey.METADATA: Case(
+        9, lambda node: metadata("t"), [[(Op.DESCRIBE, TOPIC)]], {TOPIC_FAILED},
+        others=frozenset({(Op.CREATE, TOPIC), (Op.CREATE, CLUSTER), (Op.DESCRIBE, CLUSTER)}),
+    ),
+    ApiKey.OFFSET_COMMIT: Case(
+        8, lambda node: offset_commit("t"), [[(Op.READ, GROUP), (Op.READ, TOPIC)]], {GROUP_FAILED}
+    ),
+    ApiKey.OFFSET_FETCH: Case(
+        8, lambda node: offset_fetch("t"), [[(Op.DESCRIBE, GROUP), (Op.DESCRIBE, TOPIC)]], {GROUP_FAILED}
+    ),
+    ApiKey.FIND_COORDINATOR: Case(
+        4, lambda node: m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), [[(Op.DESCRIBE, GROUP)]],
+        {GROUP_FAILED},
+    ),
+    ApiKey.JOIN_GROUP: Case(9, join, [[(Op.READ, GROUP)]], {GROUP_FAILED}),
+    ApiKey.HEARTBEAT: Case(4, member(m.HeartbeatRequest), [[(Op.READ, GROUP)]], {GROUP_FAILED}),
+    ApiKey.LEAVE_GROUP: Case(5, leave, [[(Op.READ, GROUP)]], {GROUP_FAILED}),
+    ApiKey.SYNC_GROUP: Case(5, member(m.SyncGroupRequest), [[(Op.READ, GROUP)]], {GROUP_FAILED}),
+    ApiKey.DESCRIBE_GROUPS: Case(
+        5, lambda node: m.DescribeGroupsRequest(groups=["g"], include_authorized_operations=False),
+        [[(Op.DESCRIBE, GROUP)]], {GROUP_FAILED},
+    ),
+    ApiKey.LIST_GROUPS: Case(
+        4, lambda node: m.ListGroupsRequest(states_filter=[]), [[(Op.DESCRIBE, GROUP)], [(Op.DESCRIBE, CLUSTER)]],
+        {GROUP_FAILED}, unless(lambda response: [g for g in response.groups if g.group_id == "g"], GROUP_FAILED),
+    ),
+    ApiKey.CREATE_TOPICS: Case(
+        7, lambda node: create_topics("new"), [[(Op.CREATE, TOPIC)], [(Op.CREATE, CLUSTER)]], {TOPIC_FAILED},
+        others=frozenset({(Op.DESCRIBE_CONFIGS, TOPIC)}),
+    ),
+    ApiKey.DELETE_TOPICS: Case(
+        6, lambda node: delete_topics("gone"), [[(Op.DELETE, TOPIC)], [(Op.DELETE, CLUSTER)]], {TOPIC_FAILED},
+        others=frozenset({(Op.DESCRIBE, TOPIC)}),
+    ),
+    ApiKey.DELETE_RECORDS: Case(2, delete_records, [[(Op.DELETE, TOPIC)]], {TOPIC_FAILED}),
+    ApiKey.INIT_PRODUCER_ID: Case(
+        4, lambda node: m.InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=1, producer_id=-1, producer_epoch=-1
+        ),
+        [[(Op.WRITE, TOPIC)], [(Op.IDEMPOTENT_WRITE, CLUSTER)]], {CLUSTER_FAILED},
+    ),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Case(
+        4, of_epoch, [[(Op.DESCRIBE, TOPIC)], [(Op.CLUSTER_ACTION, CLUSTER)]], {TOPIC_FAILED}
+    ),
+    ApiKey.DESCRIBE_ACLS: Case(
+        3, lambda node: acl_filter(m.DescribeAclsRequest), [[(Op.DESCRIBE, CLUSTER)]], {CLUSTER_FAILED}
+    ),
+    ApiKey.CREATE_ACLS: Case(3, lambda node: create_acls(), [[(Op.ALTER, CLUSTER)]], {CLUSTER_FAILED}),
+    ApiKey.DELETE_ACLS: Case(3, delete_acls, [[(Op.ALTER, CLUSTER)]], {CLUSTER_FAILED}),
+    ApiKey.DESCRIBE_CONFIGS: Case(
+        4, lambda node: describe_configs((2, "t"), (4, "0"), (8, "0")),
+        [[(Op.DESCRIBE_CONFIGS, TOPIC), (Op.DESCRIBE_CONFIGS, CLUSTER)]], {TOPIC_FAILED, CLUSTER_FAILED},
+    ),
+    ApiKey.ALTER_CONFIGS: Case(
+        2, lambda node: configs(m.AlterConfigsRequest, (2, "t"), (4, "0")),
+        [[(Op.ALTER_CONFIGS, TOPIC), (Op.ALTER_CONFIGS, CLUSTER)]], {TOPIC_FAILED, CLUSTER_FAILED},
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Case(
+        1, lambda node: configs(m.IncrementalAlterConfigsRequest, (2, "t"), (4, "0"), (8, "0")),
+        [[(Op.ALTER_CONFIGS, TOPIC), (Op.ALTER_CONFIGS, CLUSTER)]], {TOPIC_FAILED, CLUSTER_FAILED},
+    ),
+    ApiKey.DESCRIBE_LOG_DIRS: Case(
+        4, lambda node: m.DescribeLogDirsRequest(topics=None), [[(Op.DESCRIBE, CLUSTER)]], {CLUSTER_FAILED}
+    ),
+    ApiKey.CREATE_PARTITIONS: Case(3, create_partitions, [[(Op.ALTER, TOPIC)]], {TOPIC_FAILED}),
+    ApiKey.DELETE_GROUPS: Case(
+        2, lambda node: m.DeleteGroupsRequest(groups_names=["g"]), [[(Op.DELETE, GROUP)]], {GROUP_FAILED}
+    ),
+    ApiKey.ELECT_LEADERS: Case(2, elect, [[(Op.ALTER, CLUSTER)]], {CLUSTER_FAILED}),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Case(0, reassign, [[(Op.ALTER, CLUSTER)]], {CLUSTER_FAILED}),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Case(
+        0, lambda node: m.ListPartitionReassignmentsRequest(timeout_ms=1, topics=None), [[(Op.DESCRIBE, CLUSTER)]],
+        {CLUSTER_FAILED},
+    ),
+    ApiKey.OFFSET_DELETE: Case(
+        0, lambda node: offset_delete("t"), [[(Op.DELETE, GROUP), (Op.READ, TOPIC)]], {GROUP_FAILED}
+    ),
+    ApiKey.DESCRIBE_CLUSTER: Case(
+        1, lambda node: m.DescribeClusterRequest(include_cluster_authorized_operations=True, endpoint_type=1),
+        [[(Op.DESCRIBE, CLUSTER)]], {CLUSTER_FAILED},
+        unless(lambda response: response.authorized_operations, CLUSTER_FAILED),
+    ),
+    ApiKey.DESCRIBE_PRODUCERS: Case(0, describe_producers, [[(Op.READ, TOPIC)]], {TOPIC_FAILED}),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Case(
+        0, lambda node: describe_topics("t"), [[(Op.DESCRIBE, TOPIC)]], {TOPIC_FAILED}
+    ),
+}  # fmt: skip
+OF_THEIR_OWN = {
+    ApiKey.CREATE_DELEGATION_TOKEN,
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS,
+    ApiKey.ALTER_CLIENT_QUOTAS,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+}
+"""APIs whose rights the tests of their own handlers show: owners of tokens, and what a process without them lacks."""
+NAMED = {
+    ApiKey.JOIN_GROUP: {GROUP: "joined"},
+    ApiKey.CREATE_TOPICS: {TOPIC: "new"},
+    ApiKey.DELETE_TOPICS: {TOPIC: "gone"},
+}
+
+
+def test_every_api_says_what_rights_it_asks_for() -> None:
+    undecided = [api.key.name for api in ALL_APIS if api.needs is None]
+    assert undecided == [], "give Api.needs, or NOTHING_NEEDED"
+
+
+def test_the_table_has_every_api_with_its_operations() -> None:
+    needed = {api.key: {(need.operation, need.resource_type) for need in api.needs or ()} for api in ALL_APIS}
+    tested = {key: {right for some in case.rights for right in some} | case.others for key, case in CASES.items()}
+    assert tested == {key: needs for key, needs in needed.items() if needs and key in CASES}
+    assert {key for key, needs in needed.items() if needs} - OF_THEIR_OWN == set(CASES)
+
+
+async def refused(node: Node, session: Session, key: ApiKey) -> set[int]:
+    """Return the authorisation errors in the response to the case's request."""
+    case = CASES[key]
+    response = await ask(node, session, case.version, case.request(node))
+    return set(case.errors(response)) & FAILED
+
+
+async def test_the_table_of_rights() -> None:
+    async with running() as node:
+        wrong = []
+        await ask(node, ADMIN, 8, offset_commit("t"))
+        for key, case in CASES.items():
+            names = {**NAMES, **NAMED.get(key, {})}
+            await with_topic(node)
+            await give(node)
+            if (found := await refused(node, ALICE, key)) != case.refused:
+                wrong.append(f"{key.name} without ACLs: {found}, not {case.refused}")
+            for rights in case.rights:
+                acls = [acl(operation, kind, names[kind]) for operation, kind in rights]
+                for number in range(len(acls)):
+                    await give(node, *acls[:number], *acls[number + 1 :])
+                    if not await refused(node, ALICE, key):
+                        wrong.append(f"{key.name} is not refused without {acls[number].operation.name}")
+                await give(node, *acls)
+                if found := await refused(node, ALICE, key):
+                    wrong.append(f"{key.name} with {rights}: {found}")
+                await with_topic(node)
+                if key is ApiKey.DELETE_GROUPS:
+                    await ask(node, ADMIN, 8, offset_commit("t"))
+            await give(node)
+            if found := await refused(node, ADMIN, key):
+                wrong.append(f"{key.name} of a super user: {found}")
+            if key is ApiKey.DELETE_GROUPS:
+                await ask(node, ADMIN, 8, offset_commit("t"))
+        assert wrong == []
+
+
+# -------------------------------------------------------------------------------------- what the table does not show
+
+
+async def test_without_an_authorizer_everything_is_allowed_and_there_are_no_acls() -> None:
+    async with running(NodeConfig(offsets_topic_num_partitions=1)) as node:
+        assert node._services.authorizer is ALLOW_ALL
+        for key in (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS):
+            case = CASES[key]
+            codes = set(error_codes(await ask(node, ALICE, case.version, case.request(node))))
+            assert ErrorCode.SECURITY_DISABLED in codes
+            assert not codes & FAILED
+        described = await ask(node, ALICE, 9, metadata("t", include_topic_authorized_operations=True))
+        assert described.topics[0].authorized_operations == {3, 4, 5, 6, 7, 8, 10, 11}
+
+
+async def test_topics_that_one_may_not_describe_look_like_ones_that_do_not_exist() -> None:
+    async with running() as node:
+        await give(node, acl(Op.READ, TOPIC))
+        for version in (4, 9, 12):
+            listed = await ask(node, ALICE, version, metadata())
+            assert [topic.name for topic in listed.topics] == ["t"]
+        for options in ({}, {"allow_auto_topic_creation": False}):
+            named = await ask(node, ALICE, 12, metadata("t", "secret", "missing", **options))
+            assert {topic.name: topic.error_code for topic in named.topics} == {
+                "t": 0, "secret": TOPIC_FAILED, "missing": TOPIC_FAILED,
+            }  # fmt: skip
+            assert not any(topic.topic_id for topic in named.topics if topic.error_code)
+        assert "missing" not in node.catalog.topics
+        listed = await ask(node, ALICE, 0, describe_topics())
+        assert [topic.name for topic in listed.topics] == ["t"]
+        named = await ask(node, ALICE, 0, describe_topics("missing", "secret", "t"))
+        assert [(topic.name, topic.error_code) for topic in named.topics] == [
+            ("t", 0), ("missing", TOPIC_FAILED), ("secret", TOPIC_FAILED),
+        ]  # fmt: skip
+        secret = node.catalog.topics["secret"].topic_id
+        Topic = m.MetadataRequest.MetadataRequestTopic
+        by_id = await ask(node, ALICE, 12, m.MetadataRequest(topics=[Topic(topic_id=secret, name=None)]))
+        assert [(topic.name, topic.topic_id, topic.error_code) for topic in by_id.topics] == [
+            (None, secret, TOPIC_FAILED)
+        ]
+        fetched = await ask(node, ALICE, 12, fetch("secret"))
+        missing = await ask(node, ALICE, 12, fetch("missing"))
+        assert set(error_codes(fetched)) == set(error_codes(missing)) == {0, TOPIC_FAILED}
+
+
+async def test_a_topic_is_created_by_metadata_only_with_the_right_to_create_it() -> None:
+    async with running() as node:
+        await give(node, acl(Op.DESCRIBE, TOPIC, "new"))
+        found = await ask(node, ALICE, 9, metadata("new"))
+        assert [topic.error_code for topic in found.topics] == [TOPIC_FAILED]
+        assert "new" not in node.catalog.topics
+        await give(node, acl(Op.CREATE, TOPIC, "new"))
+        found = await ask(node, ALICE, 9, metadata("new"))
+        assert [topic.error_code for topic in found.topics] == [TOPIC_FAILED], "it may not be described"
+        assert "new" not in node.catalog.topics
+        await give(node, acl(Op.DESCRIBE, TOPIC, "new"), acl(Op.CREATE, TOPIC, "new"))
+        found = await ask(node, ALICE, 9, metadata("new"))
+        assert [topic.error_code for topic in found.topics] == [0]
+        await give(node, acl(Op.DESCRIBE, TOPIC, "other"), acl(Op.CREATE, CLUSTER))
+        found = await ask(node, ALICE, 9, metadata("other"))
+        assert [topic.error_code for topic in found.topics] == [0]
+
+
+async def test_authorized_operations_are_those_of_the_client() -> None:
+    async with running() as node:
+        await ask(node, ADMIN, 8, offset_commit("t"))
+        await give(node, acl(Op.WRITE, TOPIC), acl(Op.ALL, GROUP), acl(Op.DELETE, GROUP, "", AclPermission.DENY))
+        asked = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
+        for names in ((), ("t",)):
+            found = await ask(node, ALICE, 9, metadata(*names, **asked))
+            assert [topic.authorized_operations for topic in found.topics] == [{Op.WRITE, Op.DESCRIBE}]
+            assert found.authorized_operations == set()
+        described = await ask(
+            node, ALICE, 5, m.DescribeGroupsRequest(groups=["g", "h"], include_authorized_operations=True)
+        )
+        assert {each.group_id: (each.error_code, each.authorized_operations) for each in described.groups} == {
+            "g": (0, {Op.READ, Op.DESCRIBE, Op.DESCRIBE_CONFIGS, Op.ALTER_CONFIGS}),
+            "h": (GROUP_FAILED, None),
+        }
+        topics = await ask(node, ALICE, 0, describe_topics("t"))
+        assert topics.topics[0].topic_authorized_operations == 1 << Op.WRITE | 1 << Op.DESCRIBE
+        await give(node, acl(Op.ALTER, CLUSTER), acl(Op.CREATE, CLUSTER))
+        cluster = await ask(node, ALICE, 1, CASES[ApiKey.DESCRIBE_CLUSTER].request(node))
+        assert cluster.authorized_operations == {Op.ALTER, Op.CREATE, Op.DESCRIBE}
+        found = await ask(node, ALICE, 9, metadata("t", **asked))
+        assert found.authorized_operations == {Op.ALTER, Op.CREATE, Op.DESCRIBE}
+
+
+async def test_offsets_of_hidden_topics_are_hidden() -> None:
+    async with running() as node:
+        await ask(node, ADMIN, 8, offset_commit("t", "secret"))
+        await give(node, acl(Op.READ, GROUP), acl(Op.DELETE, GROUP), acl(Op.READ, TOPIC))
+        committed = await ask(node, ALICE, 8, offset_commit("secret", "t", "missing"))
+        codes = {topic.name: [each.error_code for each in topic.partitions] for topic in committed.topics}
+        assert codes == {"t": [0], "secret": [TOPIC_FAILED], "missing": [TOPIC_FAILED]}
+        (group,) = (await ask(node, ALICE, 8, offset_fetch())).groups
+        assert [topic.name for topic in group.topics] == ["t"]
+        found = await ask(node, ALICE, 8, offset_fetch("secret", "t", groups=("g", "h")))
+        told = {
+            group.group_id: (
+                group.error_code,
+                {topic.name: [(p.committed_offset, p.error_code) for p in topic.partitions] for topic in group.topics},
+            )
+            for group in found.groups
+        }
+        assert told == {
+            "g": (0, {"t": [(1, 0)], "secret": [(-1, TOPIC_FAILED)]}),
+            "h": (GROUP_FAILED, {}),
+        }
+        Topic = m.OffsetFetchRequest.OffsetFetchRequestTopic
+        single = m.OffsetFetchRequest(
+            group_id="g", topics=[Topic(name="secret", partition_indexes=[0])], require_stable=False
+        )
+        for version in (1, 7):
+            found = await ask(node, ALICE, version, single)
+            assert [[each.error_code for each in topic.partitions] for topic in found.topics] == [[TOPIC_FAILED]]
+        found = await ask(node, ALICE, 7, m.OffsetFetchRequest(group_id="g", topics=None, require_stable=False))
+        assert [topic.name for topic in found.topics] == ["t"]
+        deleted = await ask(node, ALICE, 0, offset_delete("secret", "t"))
+        codes = {topic.name: [each.error_code for each in topic.partitions] for topic in deleted.topics}
+        assert (deleted.error_code, codes) == (0, {"t": [0], "secret": [TOPIC_FAILED]})
+        await give(node)
+        for version in (1, 7):
+            found = await ask(node, ALICE, version, single)
+            assert GROUP_FAILED in set(error_codes(found))
+
+
+async def test_deleting_topics_tells_their_names_only_to_those_who_may_describe_them() -> None:
+    async with running() as node:
+        secret = node.catalog.topics["secret"].topic_id
+        for acls, name in (((), None), ((acl(Op.DESCRIBE, TOPIC, "secret"),), "secret")):
+            await give(node, *acls)
+            found = await ask(node, ALICE, 6, delete_topics(ids=[secret]))
+            assert [(each.name, each.topic_id, each.error_code) for each in found.responses] == [
+                (name, secret, TOPIC_FAILED)
+            ]
+        await give(node, acl(Op.DELETE, TOPIC, "missing"))
+        found = await ask(node, ALICE, 6, delete_topics("missing", "absent", "secret"))
+        assert {each.name: each.error_code for each in found.responses} == {
+            "missing": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "absent": TOPIC_FAILED, "secret": TOPIC_FAILED,
+        }  # fmt: skip
+        assert "secret" in node.catalog.topics
+
+
+async def test_configs_of_a_created_topic_are_shown_to_those_who_may_see_them() -> None:
+    async with running() as node:
+        await give(node, acl(Op.CREATE, TOPIC, "new"))
+        (made,) = (await ask(node, ALICE, 7, create_topics("new"))).topics
+        assert (made.error_code, made.topic_config_error_code, made.num_partitions) == (0, TOPIC_FAILED, -1)
+        assert not made.configs
+        await give(node, acl(Op.CREATE, TOPIC, "new"), acl(Op.ALTER_CONFIGS, TOPIC, "new"))
+        (made,) = (await ask(node, ALICE, 7, create_topics("new"))).topics
+        assert (made.error_code, made.topic_config_error_code, made.num_partitions) == (0, 0, 1)
+        assert made.configs
+
+
+async def test_a_fetch_as_a_follower_needs_the_clusters_right() -> None:
+    async with running() as node:
+        await give(node, acl(Op.READ, TOPIC))
+        assert TOPIC_FAILED in set(error_codes(await ask(node, ALICE, 12, fetch("t", replica_id=1))))
+        await give(node, acl(Op.CLUSTER_ACTION, CLUSTER))
+        codes = set(error_codes(await ask(node, ALICE, 12, fetch("t", replica_id=1))))
+        assert codes == {0, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+async def test_several_groups_of_one_request_have_their_own_rights() -> None:
+    async with running() as node:
+        for group in ("g", "h"):
+            await ask(node, ADMIN, 8, offset_commit("t", group=group))
+        await give(node, acl(Op.DESCRIBE, GROUP), acl(Op.DELETE, GROUP))
+        found = await ask(node, ALICE, 4, m.FindCoordinatorRequest(key_type=0, coordinator_keys=["h", "g"]))
+        assert [(each.key, each.error_code) for each in found.coordinators] == [("h", GROUP_FAILED), ("g", 0)]
+        listed = await ask(node, ALICE, 4, m.ListGroupsRequest(states_filter=[]))
+        assert [each.group_id for each in listed.groups] == ["g"]
+        deleted = await ask(node, ALICE, 2, m.DeleteGroupsRequest(groups_names=["h", "g"]))
+        assert [(each.group_id, each.error_code) for each in deleted.results] == [("h", GROUP_FAILED), ("g", 0)]
+
+
+async def test_acls_are_made_found_and_deleted_by_requests() -> None:
+    async with running() as node:
+        for number in range(2):
+            made = await ask(node, ADMIN, 3, create_acls(name=f"x{number}"))
+            assert [(each.error_code, each.error_message) for each in made.results] == [(0, None)]
+        prefix = await ask(node, ADMIN, 3, create_acls(name="x", resource_pattern_type=4, operation=8))
+        assert [each.error_code for each in prefix.results] == [0]
+        asked = acl_filter(m.DescribeAclsRequest, resource_name_filter="x1", pattern_type_filter=2)
+        described = await ask(node, ADMIN, 3, asked)
+        assert [(each.resource_name, each.pattern_type, each.acls[0].operation) for each in described.resources] == [
+            ("x1", 3, 3), ("x", 4, 8),
+        ]  # fmt: skip
+        Filter = m.DeleteAclsRequest.DeleteAclsFilter
+        filters = [acl_filter(Filter, operation=8), acl_filter(Filter, operation=99), acl_filter(Filter)]
+        deleted = await ask(node, ADMIN, 3, m.DeleteAclsRequest(filters=filters))
+        assert [(each.error_code, len(each.matching_acls)) for each in deleted.filter_results] == [
+            (0, 1), (ErrorCode.INVALID_REQUEST, 0), (0, 2),
+        ]  # fmt: skip
+        assert node.acls is not None
+        assert len(node.acls) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": 4, "name": "x"},
+        {"name": ""},
+        {"kind": 1},
+        {"kind": 99},
+        {"resource_pattern_type": 2},
+        {"operation": 1},
+        {"permission_type": 1},
+        {"principal": "bob"},
+    ],
+)
+async def test_wrong_acls_are_refused(wrong: dict[str, Any]) -> None:
+    async with running() as node:
+        made = await ask(node, ADMIN, 3, create_acls(**wrong))
+        assert [each.error_code for each in made.results] == [ErrorCode.INVALID_REQUEST]
+        assert node.acls is not None
+        assert len(node.acls) == 0
+
+
+class Counting:
+    """An authorizer that counts its questions."""
+
+    is_on = True
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[AclOperation, str]] = []
+
+    def is_allowed(
+        self, session: Session, host: str, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        self.asked.append((operation, name))
+        return True
+
+    def is_allowed_on_some(
+        self, session: Session, host: str, operation: AclOperation, resource_type: ResourceType
+    ) -> bool:
+        raise NotImplementedError
+
+
+async def test_a_request_asks_once_a_partition_at_most() -> None:
+    async with running() as node:
+        counting = node._services.authorizer = Counting()
+        Topic = kafka.protocol.producer.ProduceRequest.TopicProduceData
+        batch = bytes(build_batch([Record(value=b"v")]))
+        for count in (1, 3):
+            one = produce("t")
+            one.topic_data = [
+                Topic(name="t", partition_data=[Topic.PartitionProduceData(index=0, records=batch)])
+                for _ in range(count)
+            ]
+            await ask(node, ALICE, 9, one)
+            assert counting.asked == [(Op.WRITE, "t")] * count
+            counting.asked.clear()
+        parked = fetch("t")
+        parked.topics[0].partitions[0].fetch_offset = 4
+        parked.max_wait_ms = 10_000
+        waiting = asyncio.create_task(ask(node, ALICE, 12, parked))
+        await until(lambda: node.metrics.parked_fetches > 0)
+        await ask(node, ADMIN, 9, produce("t"))
+        fetched = await waiting
+        assert fetched.responses[0].partitions[0].records
+        assert [each for each in counting.asked if each[0] is Op.READ] == [(Op.READ, "t")], "woken, it asks no more"
+
+
+async def test_a_right_that_is_taken_away_counts_from_the_next_fetch_of_a_session_on() -> None:
+    async with running() as node:
+        await give(node, acl(Op.READ, TOPIC))
+        await ask(node, ADMIN, 9, produce("t"))
+        first = fetch("t")
+        first.session_epoch = 0
+        opened = await ask(node, ALICE, 12, first)
+        assert opened.responses[0].partitions[0].records
+        again = fetch("t")
+        again.topics, again.session_id, again.session_epoch = [], opened.session_id, 1
+        assert (await ask(node, ALICE, 12, again)).responses[0].partitions[0].records
+        await give(node)
+        again.session_epoch = 2
+        denied = (await ask(node, ALICE, 12, again)).responses[0].partitions[0]
+        assert (denied.error_code, denied.records or b"") == (TOPIC_FAILED, b"")
+        await give(node, acl(Op.READ, TOPIC))
+        again.session_epoch = 3
+        assert (await ask(node, ALICE, 12, again)).responses[0].partitions[0].records
+
+
+def test_needs_are_rows_of_operations_that_the_resource_has() -> None:
+    for api in cast("tuple[Api[Any], ...]", ALL_APIS):
+        for need in api.needs or ():
+            assert need.operation > AclOperation.ALL
+            assert need.resource_type > ResourceType.ANY
