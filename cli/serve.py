@@ -83,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     flags = {option.name: getattr(arguments, option.name) for option in OPTIONS if option.metadata["flag"]}
     try:
         config = _with_places(load_settings(arguments.config, flags, DEFAULTS))
+        _check_certificates(config)
         for line in unknown_names(os.environ):
             print(f"bmq: warning: {line}", file=sys.stderr)
     except ConfigError as error:
@@ -94,6 +95,14 @@ def run(arguments: argparse.Namespace) -> int:
         return serve(config)
     except CannotServe as error:
         return fail(f"cannot serve: {error}")
+
+
+def _check_certificates(config: NodeConfig) -> None:
+    """Raise ConfigError if a listener's TLS cannot be made: before storage and workers are begun with."""
+    if any(each.has_tls for each in config.listener_security().values()):
+        from bmq.server.certificates import open_certificates
+
+        open_certificates(config)
 
 
 def load_settings(file: str | None, flags: Mapping[str, object], defaults: NodeConfig | None = None) -> NodeConfig:

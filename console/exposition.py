@@ -116,6 +116,10 @@ def take(state: ConsoleState) -> Numbers:
                 _counter("bmq_connections_malformed", "Connections closed for bytes that are not a Kafka request"),
                 metrics.connections_malformed,
             ),
+            (
+                _counter("bmq_tls_handshakes_failed", "Connections closed since their TLS handshake failed"),
+                metrics.tls_handshakes_failed,
+            ),
             (_counter("bmq_fetch_tail_bytes", "Bytes fetched from the tail cache"), metrics.tail_hit_bytes),
             (_counter("bmq_fetch_storage_bytes", "Bytes fetched from storage"), metrics.storage_read_bytes),
         ],

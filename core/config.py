@@ -122,6 +122,7 @@ class NodeConfig(SecuritySettings):
         "how much of etcd's history is kept: the leader compacts all of etcd's up to then; 0, for an etcd that others"
         " share or that compacts by itself, leaves it alone",
     )
+    tls_handshake_ms: int = _option(10_000, "a client whose TLS handshake is not done after this is closed")
     internal_credit_bytes: int = _option(4 << 20, "bytes of one partition in flight from a proxy to its broker at most")
     block_bytes: int = _option(
         128 << 20, "largest segment file being written; HDFS reserves as much on each datanode of an open file"
@@ -171,8 +172,8 @@ class NodeConfig(SecuritySettings):
     )  # fmt: skip
     listener_security_protocol_map: tuple[str, ...] = _option(
         (),
-        "protocol of each listener: INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT; not needed for a listener named PLAINTEXT;"
-        " SSL and SASL_... are not built yet",
+        "protocol of each listener: INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT; not needed for a listener named PLAINTEXT or"
+        " SSL; SASL_... is not built yet",
         kafka="listener.security.protocol.map",
     )
     # Kafka's: connections.
@@ -415,6 +416,7 @@ _LEAST = {  # of Kafka's settings: as in Kafka's ConfigDef, unless narrower here
     "metrics_groups_max": 0,
     "workers": 1,
     "etcd_history_ms": 0,
+    "tls_handshake_ms": 1,
     "internal_credit_bytes": 64 << 10,
     "block_bytes": 1 << 20,
     "open_pipelines_max": 1,

@@ -12,9 +12,11 @@ from bmq.core.config import ConfigError, NodeConfig, parse_address
 from bmq.core.logging.fields import fields
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import Listener
-from bmq.core.net.listener_config import ANY_HOST, address_text
+from bmq.core.net.listener_config import ANY_HOST, ListenerAddress, address_text
 from bmq.core.net.request import Dispatch
 from bmq.core.net.strangers import Strangers
+from bmq.core.security.session import ANONYMOUS_SESSION, Session
+from bmq.core.security.tls import ServerTls
 from bmq.meta.cluster.member import PROXY, Address
 from bmq.meta.open import is_shared
 from bmq.server.node import Node
@@ -65,19 +67,27 @@ class Sockets:
         config, node = self._config, self._node
         warn_of_loopback_names(config, has_clients=self._kafka is not None, has_peers=self._internal is not None)
         if self._internal is not None:
-            port = await _listen(self._internal, *parse_address(config.internal, "internal"), "--internal")
+            address = ListenerAddress("internal", *parse_address(config.internal, "internal"))
+            port = await _listen(self._internal, address, "--internal")
             node.joined.is_at(internal=_internal_address(config, port), http=self._http_address())
         if self._kafka is not None:
             self._ports = {each.name: each.port for each in self._listeners}
             node.move(self._addresses())  # for clients that connect before the last socket listens
             setting = "listeners" if config.listeners else "--listen"
             for each in self._listeners:
-                dispatch = node.endpoints[each.name]
-                self._ports[each.name] = await _listen(self._kafka, each.host, each.port, setting, dispatch=dispatch)
+                self._ports[each.name] = await self._listen_to_clients(each, setting)
             for each in config.shared_listeners():
-                dispatch = node.endpoints[each.name]
-                await _listen(self._kafka, each.host, each.port, "shared_listen", is_shared=True, dispatch=dispatch)
+                await self._listen_to_clients(each, "shared_listen", is_shared=True)
             node.is_at(self._addresses())
+
+    async def _listen_to_clients(self, address: ListenerAddress, setting: str, *, is_shared: bool = False) -> int:
+        """Listen on one address of a Kafka listener; return the port.  Raises ConfigError naming the setting."""
+        assert self._kafka is not None
+        name = address.name
+        return await _listen(
+            self._kafka, address, setting, is_shared=is_shared, dispatch=self._node.endpoints[name],
+            session=Session(listener=name, protocol=address.protocol), tls=self._node.certificates.get(name),
+        )  # fmt: skip
 
     def _addresses(self) -> dict[str, Address]:
         """Return the address that clients of each listener get: the advertised one, else its own and the bound port."""
@@ -127,11 +137,19 @@ class Sockets:
 
 
 async def _listen(
-    listener: Listener, host: str, port: int, setting: str, *, is_shared: bool = False, dispatch: Dispatch | None = None
+    listener: Listener,
+    address: ListenerAddress,
+    setting: str,
+    *,
+    is_shared: bool = False,
+    dispatch: Dispatch | None = None,
+    session: Session = ANONYMOUS_SESSION,
+    tls: ServerTls | None = None,
 ) -> int:
     """Return the port that was bound.  Raises ConfigError naming the setting."""
+    host, port = address.host, address.port
     try:
-        return await listener.start(host, port, is_shared=is_shared, dispatch=dispatch)
+        return await listener.start(host, port, is_shared=is_shared, dispatch=dispatch, session=session, tls=tls)
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {address_text(host, port)}: {error.strerror or error}; choose another address with"

@@ -76,6 +76,7 @@ from bmq.proxy.tracing import Tracing
 from bmq.proxy.traffic_api import TrafficApi
 from bmq.server.broker_endpoint import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
 from bmq.server.broker_role import BrokerRole
+from bmq.server.certificates import open_certificates
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.collected_metrics import Collected
 from bmq.server.flush_listeners import FetchAndShardListener, FetchListener
@@ -115,6 +116,8 @@ class Node:
         self.config = config = replace(config, node_id=joined.member.node_id)
         self.traffic = TrafficMeter() if PROXY in config.roles else None
         self.metrics = Metrics(config.metrics_topics_max, self.traffic)
+        self.certificates = open_certificates(config) if PROXY in config.roles else {}
+        """The TLS of the listeners that have it, by their names."""
         self.log_levels = LogLevels()
         self.is_serving = False
         self.close_by: float | None = (

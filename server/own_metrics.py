@@ -37,6 +37,7 @@ class OwnMetrics:
             *self._of_coordinator(),
             *self._of_group_lag(),
             OwnMetric("quarantined", text, len(node.quarantined())),
+            *self._of_certificates(),
             *self._of_cluster(),
             *self._of_leader(),
             *self._of_deleted_topics(),
@@ -119,6 +120,13 @@ class OwnMetrics:
             return ()
         text = "Partitions owned here whose bytes on storage are not counted yet"
         return (OwnMetric("log_size_unknown", text, sizes.partitions_unknown),)
+
+    def _of_certificates(self) -> Own:
+        text = "Seconds until the certificate of a TLS listener expires"
+        return [
+            OwnMetric("certificate_expires_in_seconds", text, each.expires_in_s, False, "listener", name)
+            for name, each in self._node.certificates.items()
+        ]
 
     def _of_coordinator(self) -> Own:
         coordinator = self._node.own_coordinator

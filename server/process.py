@@ -38,6 +38,7 @@ from bmq.core.urls import without_userinfo
 from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
 from bmq.meta.open import has_password, open_keyvalue
+from bmq.server.certificates import watch_certificates
 from bmq.server.cluster_history import ClusterHistory
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.console_facts import console_state
@@ -152,6 +153,7 @@ async def _serve(config: NodeConfig) -> int:
             gc.freeze()  # these objects live as long as the process: the collector need not visit them again
             node.is_serving = True
             await stack.enter_async_context(running(lag.run()))
+            await stack.enter_async_context(running(watch_certificates(node.certificates)))
             if node.broker is not None:
                 await stack.enter_async_context(running(load_walk()))
             print(f"ready {sockets.ready_text()} http={http.url} root={without_userinfo(config.root)}", flush=True)

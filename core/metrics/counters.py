@@ -98,6 +98,7 @@ class Metrics:
         self.connections_idle_closed = 0
         self.connections_stuck_closed = 0
         self.connections_malformed = 0
+        self.tls_handshakes_failed = 0
         self.request_bytes_held = 0
         """Bytes of requests that were read and have no response yet."""
         self.tail_hit_bytes = 0

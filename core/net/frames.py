@@ -176,7 +176,10 @@ def _what_is_wrong(size: int, bound: str, start: bytes) -> str:
 
 
 _FOREIGN: tuple[tuple[tuple[bytes, ...], str], ...] = (
-    ((b"\x16\x03",), "TLS (this listener speaks plain text: the client needs security.protocol=PLAINTEXT)"),
+    (
+        (b"\x16\x03",),
+        "TLS spoken to a plain port (the client needs security.protocol=PLAINTEXT or SASL_PLAINTEXT there)",
+    ),
     (
         (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN", b"PRI "),
         "HTTP (the http address is another one)",

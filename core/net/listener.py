@@ -21,6 +21,9 @@ from bmq.core.net.internal_connection import SILENCE_S, UnorderedConnection
 from bmq.core.net.request import Dispatch
 from bmq.core.net.request_budget import STUCK_S, RequestBudget
 from bmq.core.net.strangers import Strangers
+from bmq.core.net.tls_transport import PIECE_BYTES, TlsTransport
+from bmq.core.security.session import ANONYMOUS_SESSION, Session
+from bmq.core.security.tls import ServerTls
 
 __all__ = ["ClientConnection", "Listener"]
 
@@ -58,6 +61,7 @@ class Listener:
         self.budget = RequestBudget(config.queued_max_request_bytes, metrics)
         self.connections: dict[ClientConnection, None] = {}  # oldest first
         self.shared_buffer = memoryview(bytearray(SHARED_BYTES))
+        self.cipher_buffer = memoryview(bytearray(PIECE_BYTES))
         self.now = 0.0  # the loop's time at the last tick
         self.loop: asyncio.AbstractEventLoop
         self._kind = ClientConnection if in_order else UnorderedConnection
@@ -82,19 +86,31 @@ class Listener:
         is_shared: bool = False,
         dispatch: Dispatch | None = None,
         on_open: Callable[[ClientConnection], None] | None = None,
+        session: Session = ANONYMOUS_SESSION,
+        tls: ServerTls | None = None,
     ) -> int:
         """Listen on one more address and return its port; port 0 takes a free one.
 
         ``is_shared``: other processes of this machine may listen there too.  ``dispatch`` handles requests that come by
-        this address in place of the listener's own, ``on_open`` is called with each connection that it accepts.  Raises
-        OSError if the address is not available.
+        this address in place of the listener's own.  ``session`` is what its connections begin with, and ``on_open`` is
+        called with each that it accepts.  ``tls`` secures them.  Raises OSError if the address is not available.
         """
+        connect = partial(self._connection, dispatch, on_open, session)
+        factory: Callable[[], asyncio.BufferedProtocol] = connect
+        if tls is not None:
+            factory = partial(TlsTransport, self, tls, self.config.tls_handshake_ms / 1000, connect)
         server = await asyncio.get_running_loop().create_server(
-            partial(self._kind, self, dispatch, on_open), host, port, backlog=BACKLOG,
-            reuse_port=is_shared or None,
-        )  # fmt: skip
+            factory, host, port, backlog=BACKLOG, reuse_port=is_shared or None
+        )
         self._servers.append(server)
         return _port(server)
+
+    def _connection(
+        self, dispatch: Dispatch | None, on_open: Callable[[ClientConnection], None] | None, session: Session
+    ) -> ClientConnection:
+        connection = self._kind(self, dispatch, on_open)
+        connection.session = session
+        return connection
 
     @property
     def port(self) -> int:

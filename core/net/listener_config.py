@@ -20,7 +20,7 @@ from itertools import pairwise
 
 PLAINTEXT = "PLAINTEXT"
 PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-NOT_BUILT = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+NOT_BUILT = ("SASL_PLAINTEXT", "SASL_SSL")
 LISTENERS_MAX = 16
 """Listeners of one process at most.  Each keeps its own encoded metadata."""
 NAME_LENGTH_MAX = 64
@@ -164,9 +164,7 @@ def _protocols_of(names: Sequence[str], parts: Sequence[str]) -> dict[str, str]:
                 f" add {name}:PLAINTEXT"
             )
         if protocol in NOT_BUILT:
-            raise ListenerError(
-                f"listener {name}: {protocol} is not built yet, only PLAINTEXT is; let a trusted network reach it only"
-            )
+            raise ListenerError(f"listener {name}: {protocol} is not built yet; PLAINTEXT and SSL are")
         found[name] = protocol
     return found
 

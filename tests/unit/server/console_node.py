@@ -60,6 +60,7 @@ def node(
         broker=None,
         is_serving=True,
         own_coordinator=coordinator(not_loaded) if not_loaded is not None else None,
+        certificates={"OUT": SimpleNamespace(expires_in_s=86_400.0)},
         collected=SimpleNamespace(request=lambda: None, group_lag=None, log_sizes=None),
         joined=joined,
         view=view,

@@ -31,6 +31,7 @@ def test_a_process_without_roles_shows_the_clusters_numbers() -> None:
     told = metrics(node())
     assert {name: told[name] for name in told if name not in OF_EVERY_PROCESS} == {
         "quarantined": 0,
+        "certificate_expires_in_seconds{OUT}": 86_400.0,
         "cluster_members": 2,
         "cluster_has_leader": True,
         "is_leader": False,

@@ -24,6 +24,7 @@ def test_listeners_keep_their_order_and_each_has_its_advertised_address() -> Non
     [
         (("PLAINTEXT://h:9092",), [("PLAINTEXT", "h", 9092)]),
         (("plaintext://h:0",), [("PLAINTEXT", "h", 0)]),
+        (("SSL://h:9093",), [("SSL", "h", 9093)]),
         (("PLAINTEXT://:9092",), [("PLAINTEXT", "0.0.0.0", 9092)]),
         (("PLAINTEXT://[::]:9092",), [("PLAINTEXT", "::", 9092)]),
         (("INSIDE://h:0", "OUTSIDE://h:0"), [("INSIDE", "h", 0), ("OUTSIDE", "h", 0)]),
@@ -31,7 +32,7 @@ def test_listeners_keep_their_order_and_each_has_its_advertised_address() -> Non
     ],
 )
 def test_forms_that_kafka_takes(listeners: tuple[str, ...], found: list[tuple[str, str, int]]) -> None:
-    resolved = resolve(listeners, (), (*MAP, "PLAINTEXT:PLAINTEXT"))
+    resolved = resolve(listeners, (), (*MAP, "PLAINTEXT:PLAINTEXT", "SSL:SSL"))
     assert [(each.name, each.host, each.port) for each in resolved] == found
     assert all(each.public_host == each.host for each in resolved)
 
@@ -51,7 +52,7 @@ def test_forms_that_kafka_takes(listeners: tuple[str, ...], found: list[tuple[st
         (("INSIDE://10.0.0.1:1", "OUTSIDE://10.0.0.2:1"), (), MAP, "have the same port 1"),
         (("INSIDE://h:1",), (), (), "no security protocol is defined for listener INSIDE; add INSIDE:PLAINTEXT"),
         (("PLAINTEXT://h:1",), (), MAP, "no security protocol is defined for listener PLAINTEXT"),
-        (("SSL://h:1",), (), (), "listener SSL: SSL is not built yet, only PLAINTEXT is"),
+        (("SASL_SSL://h:1",), (), (), "listener SASL_SSL: SASL_SSL is not built yet"),
         (("INSIDE://h:1",), (), ("INSIDE:SASL_SSL",), "listener INSIDE: SASL_SSL is not built yet"),
         (("INSIDE://h:1",), (), ("INSIDE:TLS",), "'TLS' of INSIDE is none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         (("INSIDE://h:1",), (), ("INSIDE",), "'INSIDE' is not NAME:PROTOCOL"),
@@ -117,7 +118,7 @@ def test_settings_have_kafkas_names_in_every_layer(value: object) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"listeners": "SSL://h:1"}, "SSL is not built yet"),
+        ({"listeners": "SASL_SSL://h:1"}, "SASL_SSL is not built yet"),
         ({"advertised.listeners": "PLAINTEXT://h:1"}, "there are no listeners; give advertise with listen"),
         ({"listeners": "PLAINTEXT://h:1", "advertise": "k:1"}, "with listeners give advertised.listeners"),
         (

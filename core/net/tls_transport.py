@@ -1,0 +1,332 @@
+"""TLS between a client's socket and its `ClientConnection`: protocol of the one, transport of the other.
+
+::
+
+    socket ──bytes──> get_buffer, buffer_updated ──> OpenSSL ──plain──> ClientConnection.get_buffer, buffer_updated
+    socket <──write── one piece at a time <───────── OpenSSL <──plain── write, writelines
+
+The event loops have TLS of their own, which is not used: before the handshake is done they do not say that there is a
+connection, so that nothing bounds their number, nor says why one failed; uvloop keeps 256 KB for each connection; and
+both take everything that is written, so that ``pause_writing`` comes late.  Here a connection counts from its accept,
+memory is bounded by one piece in each direction, and what was written is encrypted only as far as the kernel takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+from bmq.core.logging.fields import fields
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.client_connection import ClientConnection
+from bmq.core.net.request import Buffer
+from bmq.core.security.distinguished_name import BadCertificate
+from bmq.core.security.mapping_rules import NoRule
+from bmq.core.security.tls import ServerTls
+
+PIECE_BYTES = 64 << 10
+"""Bytes that are read from the socket, or encrypted, at once.  OpenSSL's buffers stay as large as the largest piece."""
+_HANDSHAKE_RECORD = 0x16
+_NOT_ACCEPTED = "the client does not accept this listener's certificate: its name, or who signed it"
+_REASONS = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has shown no certificate, which ssl.client.auth=required asks for",
+    "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust the authority of this listener's certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _NOT_ACCEPTED,
+    "SSLV3_ALERT_BAD_CERTIFICATE": _NOT_ACCEPTED,
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this listener's certificate has expired, says the client",
+    "NO_SHARED_CIPHER": "the client and ssl.cipher.suites have no cipher suite in common",
+    "UNSUPPORTED_PROTOCOL": "the client's versions of TLS are not among ssl.enabled.protocols",
+}
+_log = logging.getLogger(__name__)
+
+
+class TlsOwner(Protocol):
+    """The listener, as far as it matters here."""
+
+    metrics: Metrics
+    cipher_buffer: memoryview
+    """The receive buffer of all TLS connections."""
+
+    def malformed(self, connection: ClientConnection, why: str) -> None:
+        """Count and log a connection that is closed because its bytes are not a request."""
+
+
+class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
+    """The server's side of one TLS connection."""
+
+    def __init__(
+        self, listener: TlsOwner, tls: ServerTls, handshake_s: float, connect: Callable[[], ClientConnection]
+    ) -> None:
+        """``connect`` makes the connection that is to be secured."""
+        super().__init__()
+        self._listener = listener
+        self._tls = tls
+        self._handshake_s = handshake_s
+        self._connection = connect()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._ssl = tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._raw: asyncio.Transport
+        self._timer: asyncio.TimerHandle | None = None
+        self._backlog: deque[memoryview] = deque()  # written, not encrypted yet
+        self._backlog_bytes = 0
+        self._is_secure = False  # the handshake is done
+        self._is_closed = False
+        self._has_begun = False  # a byte has arrived
+        self._wants_reads = True  # as the connection says
+        self._reads = True  # as the socket's transport was told
+        self._is_full = False  # the kernel does not take what was encrypted
+        self._is_blocked = False  # as the connection was told
+        self._is_decrypt_due = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<TlsTransport of {self._connection!r}{'' if self._is_secure else ' in handshake'}"
+            f" backlog={self._backlog_bytes}{' closed' if self._is_closed else ''}>"
+        )
+
+    # ------------------------------------------------------------------------------------------ the socket's events
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
+        self._timer = asyncio.get_running_loop().call_later(self._handshake_s, self._too_late)
+        self._connection.connection_made(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._listener.cipher_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_closed:
+            return
+        data = self._listener.cipher_buffer[:nbytes]
+        if not self._has_begun:
+            self._has_begun = True
+            if data[0] != _HANDSHAKE_RECORD:
+                protocol = self._connection.session.protocol
+                self._fail(f"plain bytes at a TLS port: the client needs security.protocol={protocol}")
+                return
+        self._incoming.write(data)
+        if self._is_secure or self._shake_hands():
+            self._decrypt()
+
+    def eof_received(self) -> None:
+        """Return None, which closes the connection."""
+        if self._is_closed:
+            return
+        if self._is_secure:
+            self._connection.eof_received()
+        elif self._has_begun:  # else it is a load balancer's check
+            self._fail(
+                "the client has left: it may not trust this listener's certificate, or want another version or suite"
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+        self._block()
+        self._read_or_pause()
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._encrypt()
+        if self._is_full or self._is_closed:
+            return
+        self._read_or_pause()
+        self._decrypt_later()
+        if self._is_blocked:
+            self._is_blocked = False
+            self._connection.resume_writing()
+
+    # ------------------------------------------------------------------------------------------------- the handshake
+
+    def _shake_hands(self) -> bool:
+        """Go on with the handshake; return whether it is done."""
+        try:
+            self._ssl.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send_encrypted()
+            return False
+        except (ssl.SSLError, ssl.CertificateError) as error:
+            self._send_encrypted()  # an alert, by which the client can say why
+            self._fail(_reason(error))
+            return False
+        session = self._connection.session
+        if session.protocol == "SSL":
+            try:
+                self._connection.session = replace(session, principal=self._tls.principal_of(self._ssl))
+            except (NoRule, BadCertificate) as error:
+                self._fail(str(error))
+                return False
+        self._is_secure = True
+        self._stop_timer()
+        self._send_encrypted()
+        return not self._is_closed
+
+    def _too_late(self) -> None:
+        self._timer = None
+        self._fail(f"the TLS handshake was not done within {self._handshake_s:g} s")
+
+    def _fail(self, why: str) -> None:
+        """Close the connection, whose client does not speak TLS as it is asked for here."""
+        self._listener.metrics.tls_handshakes_failed += 1
+        _log.warning(
+            "closing a connection: its TLS handshake failed",
+            extra=fields(connection=self._connection.peer, listener=self._connection.session.listener, error=why),
+        )
+        self._connection.close()
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def _decrypt(self) -> None:
+        """Pass what has arrived to the connection, as long as it reads."""
+        self._is_decrypt_due = False
+        while self._is_secure and self._wants_reads and not self._is_full and not self._is_closed:
+            buffer = self._connection.get_buffer(-1)
+            filled, is_end, is_empty = 0, False, False
+            try:
+                while filled < len(buffer):
+                    count = cast(int, self._ssl.read(len(buffer) - filled, cast(Any, buffer[filled:])))
+                    if not count:
+                        is_end = True
+                        break
+                    filled += count
+            except ssl.SSLWantReadError:
+                is_empty = True
+            except ssl.SSLError as error:
+                self._send_encrypted()
+                self._listener.malformed(self._connection, f"TLS: {_reason(error)}")
+                self._connection.close()
+                return
+            if filled:
+                self._connection.buffer_updated(filled)
+            if is_end and not self._is_closed:
+                self._connection.eof_received()
+                self.close()
+            if is_end or is_empty:
+                break
+        if not self._is_closed:
+            self._send_encrypted()  # what TLS itself has to say
+
+    def _decrypt_later(self) -> None:
+        if not self._is_decrypt_due and self._is_secure and (self._incoming.pending or self._ssl.pending()):
+            self._is_decrypt_due = True
+            asyncio.get_running_loop().call_soon(self._decrypt)
+
+    def _read_or_pause(self) -> None:
+        reads = self._wants_reads and not self._is_full
+        if reads != self._reads and not self._is_closed:
+            self._reads = reads
+            if reads:
+                self._raw.resume_reading()
+            else:
+                self._raw.pause_reading()
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    def _encrypt(self) -> None:
+        """Encrypt and send what was written, as far as the kernel takes it."""
+        backlog = self._backlog
+        while backlog and not self._is_full:
+            pieces: list[memoryview] = []
+            size = 0
+            while backlog and size < PIECE_BYTES:
+                first = backlog.popleft()
+                taken = first[: PIECE_BYTES - size]
+                if len(taken) < len(first):
+                    backlog.appendleft(first[len(taken) :])
+                pieces.append(taken)
+                size += len(taken)
+            self._backlog_bytes -= size
+            self._ssl.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            self._send_encrypted()
+
+    def _send_encrypted(self) -> None:
+        if self._outgoing.pending:
+            self._raw.write(self._outgoing.read())
+
+    def _block(self) -> None:
+        if not self._is_blocked:
+            self._is_blocked = True
+            self._connection.pause_writing()
+
+    # ---------------------------------------------------------------------------------- the connection's transport
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._ssl if name == "ssl_object" else self._raw.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self._is_closed
+
+    def write(self, data: Buffer) -> None:
+        self.writelines((data,))
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        """Send the data, or keep it and call the connection's ``pause_writing``: it must not change until then."""
+        if self._is_closed:
+            return
+        for data in list_of_data:
+            if view := memoryview(data).cast("B") if data else None:
+                self._backlog.append(view)
+                self._backlog_bytes += len(view)
+        self._encrypt()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._raw.set_write_buffer_limits(high=high, low=low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._raw.get_write_buffer_size() + self._backlog_bytes
+
+    def pause_reading(self) -> None:
+        self._wants_reads = False
+        self._read_or_pause()
+
+    def resume_reading(self) -> None:
+        self._wants_reads = True
+        self._read_or_pause()
+        self._decrypt_later()
+
+    def close(self) -> None:
+        """Say the end of TLS to the client, and close the socket once that is sent."""
+        if self._is_closed:
+            return
+        self._end()
+        if self._is_secure and not self._is_full:
+            with contextlib.suppress(ssl.SSLError):  # the client's own end is not waited for, as in Kafka
+                self._ssl.unwrap()
+            self._send_encrypted()
+        if self._is_full:
+            self._raw.abort()  # close() would wait until the client reads
+        else:
+            self._raw.close()
+
+    def abort(self) -> None:
+        self._end()
+        self._raw.abort()
+
+    def _end(self) -> None:
+        """Give back what the transport holds.  Idempotent."""
+        self._is_closed = True
+        self._stop_timer()
+        self._backlog.clear()
+        self._backlog_bytes = 0
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _reason(error: ssl.SSLError | ssl.CertificateError) -> str:
+    """Return what went wrong in words: OpenSSL's reason, where there are no better ones."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is not accepted: {error.verify_message}"
+    reason = getattr(error, "reason", None) or str(error)
+    return _REASONS.get(reason, reason.replace("_", " ").lower())

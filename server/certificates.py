@@ -1,0 +1,31 @@
+"""The TLS of a process's Kafka listeners, and the watch of the files that it is made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from bmq.core.config import NodeConfig
+from bmq.core.security.tls import ServerTls
+
+RELOAD_S = 5.0
+"""Time between two looks at the files of certificates."""
+
+
+def open_certificates(config: NodeConfig) -> dict[str, ServerTls]:
+    """Return the TLS of each listener that has it, by its name.
+
+    Raises ConfigError, which names the setting, if one cannot be made.
+    """
+    return {name: ServerTls(each) for name, each in config.listener_security().items() if each.has_tls}
+
+
+async def watch_certificates(certificates: Mapping[str, ServerTls]) -> None:
+    """Make new contexts of files that change, for ever; return at once if no listener has TLS.
+
+    Files are read in a thread: a network's file system may not respond.
+    """
+    while certificates:
+        await asyncio.sleep(RELOAD_S)
+        for each in certificates.values():
+            await asyncio.to_thread(each.reload)

@@ -1,0 +1,364 @@
+"""TLS connections of a listener: over loopback sockets on both loops, and without sockets where a kernel's room counts.
+
+Shown: requests and responses pass in order and whole at every size; both directions pause; closed handshakes say why,
+once, and bound nothing else; a connection counts from its accept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from bmq.core.config import NodeConfig
+from bmq.core.logging.fields import fields_of
+from bmq.core.net.client_connection import UNANSWERED_MAX, ClientConnection
+from bmq.core.net.tls_transport import PIECE_BYTES, TlsTransport
+from bmq.core.security.listener_settings import security_of
+from bmq.core.security.principal import ANONYMOUS, user
+from bmq.core.security.session import Session
+from bmq.core.security.tls import ServerTls
+from tests.harness.certificates import Certificates
+from tests.harness.waiting import until
+from tests.unit.core.net.world import PRODUCE, World, frame
+
+SESSION = Session(listener="OUT", protocol="SSL")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates.make(tmp_path_factory.mktemp("certificates"))
+
+
+def tls(made: Certificates, **settings: str) -> ServerTls:
+    config = NodeConfig(
+        ssl_keystore_location=str(made.server),
+        ssl_truststore_location=str(made.trust),
+        **settings,  # type: ignore[arg-type]
+    )
+    return ServerTls(security_of("OUT", "SSL", config, ()))
+
+
+def client_context(made: Certificates, *, has_certificate: bool = False) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(made.trust))
+    if has_certificate:
+        context.load_cert_chain(made.client)
+    return context
+
+
+@asynccontextmanager
+async def listening(server: ServerTls, **settings: Any) -> AsyncIterator[World]:
+    world = World(**settings)
+    await world.listener.start("127.0.0.1", 0, session=SESSION, tls=server)
+    yield world
+    await world.listener.drain(5)
+    assert world.metrics.request_bytes_held == 0
+    assert world.metrics.connections == 0
+
+
+async def connect(world: World, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(
+        "127.0.0.1", world.listener.port, limit=1 << 26, ssl=context, server_hostname="localhost"
+    )
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, int]:
+    """Read the next response and return its number and size."""
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    body = await reader.readexactly(size)
+    return struct.unpack_from(">i", body)[0], size
+
+
+def only(world: World) -> ClientConnection:
+    (connection,) = world.listener.connections
+    return connection
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        str(fields_of(record)["error"])
+        for record in caplog.records
+        if record.message == "closing a connection: its TLS handshake failed"
+    ]
+
+
+async def _closed(reader: asyncio.StreamReader) -> None:
+    """Read to the end of a connection that the other side may reset."""
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        while await reader.read(1 << 16):
+            pass
+
+
+# ------------------------------------------------------------------------------------------------------- sockets
+
+
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_requests_of_every_size_pass_both_ways(made: Certificates) -> None:
+    sizes = [8, 9, 100, 16_383, 16_384, 16_385, PIECE_BYTES, PIECE_BYTES + 1, 1 << 20, 8 << 20]
+    async with listening(tls(made)) as world:
+        reader, writer = await connect(world, client_context(made))
+        for number, size in enumerate(sizes):
+            world.script.later(number)
+            writer.write(frame(number, key=PRODUCE, size=size))
+        for number, size in enumerate(sizes):
+            await until(partial(_has_begun, world, number))
+            assert len(world.script.frames[number]) == size
+            world.script.answer(number, size=size)
+        assert [await answer(reader) for _ in sizes] == list(enumerate(sizes))
+        connection = only(world)
+        assert (connection.session.listener, connection.session.protocol) == ("OUT", "SSL")
+        assert connection.session.principal == ANONYMOUS
+        writer.close()
+        await until(lambda: not world.listener.connections)
+    assert world.metrics.tls_handshakes_failed == 0
+
+
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_a_client_that_does_not_read_pauses_both_directions_and_loses_nothing(made: Certificates) -> None:
+    async with listening(tls(made)) as world:
+        reader, writer = await connect(world, client_context(made))
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        world.script.later(1)
+        writer.write(frame(1) + b"".join(frame(number) for number in range(2, 50)))
+        await until(lambda: 1 in world.script.begun)
+        world.script.answer(1, size=32 << 20)
+        await until(lambda: "blocked" in repr(only(world)))
+        transport = only(world)._transport
+        assert isinstance(transport, TlsTransport)
+        assert transport.get_write_buffer_size() > 16 << 20
+        assert len(transport._outgoing.read()) == 0, "what the kernel does not take is not encrypted"
+        assert world.script.begun == [1]
+        assert world.script.released == []
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert await answer(reader) == (1, 32 << 20)
+        assert [(await answer(reader))[0] for _ in range(48)] == list(range(2, 50))
+        assert world.script.released[0] == 1
+        writer.close()
+
+
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_a_client_that_sends_more_than_is_begun_is_not_read_from(made: Certificates) -> None:
+    """Hold 300 requests: reading stops, and goes on where it stopped once they are answered."""
+    async with listening(tls(made)) as world:
+        world.script.later(0)
+        reader, writer = await connect(world, client_context(made))
+        sent = asyncio.create_task(_send(writer, b"".join(frame(number, size=10_000) for number in range(5_000))))
+        await until(lambda: not only(world)._is_reading)
+        held = len(only(world)._waiting)
+        assert UNANSWERED_MAX - 1 <= held < 400, "what came with one read may be more than the bound"
+        transport = only(world)._transport
+        assert isinstance(transport, TlsTransport)
+        assert transport._incoming.pending <= PIECE_BYTES
+        world.script.answer(0)
+        assert [(await answer(reader))[0] for _ in range(5_000)] == list(range(5_000))
+        await sent
+        writer.close()
+
+
+def _has_begun(world: World, number: int) -> bool:
+    return number in world.script.begun
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    await writer.drain()
+
+
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_a_clients_certificate_gives_its_principal(made: Certificates) -> None:
+    server = tls(made, ssl_client_auth="requested", ssl_principal_mapping_rules="RULE:CN=(\\w+),.*/$1/")
+    async with listening(server) as world:
+        reader, writer = await connect(world, client_context(made, has_certificate=True))
+        writer.write(frame(1))
+        await answer(reader)
+        assert only(world).session == Session(principal=user("alice"), listener="OUT", protocol="SSL")
+        writer.close()
+        await until(lambda: not world.listener.connections)
+        reader, writer = await connect(world, client_context(made))
+        writer.write(frame(1))
+        await answer(reader)
+        assert only(world).session == SESSION
+        writer.close()
+
+
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_the_clients_end_of_tls_closes_and_a_closed_listener_says_it(made: Certificates) -> None:
+    async with listening(tls(made)) as world:
+        reader, writer = await connect(world, client_context(made))
+        writer.write(frame(1))
+        await answer(reader)
+        only(world).close()
+        assert await reader.read() == b"", "close_notify came: an end of TLS, not a cut"
+        writer.close()
+
+
+@pytest.mark.loops("asyncio", "uvloop")
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (frame(1), "plain bytes at a TLS port: the client needs security.protocol=SSL"),
+        (b"GET / HTTP/1.1\r\n\r\n", "plain bytes at a TLS port"),
+        (b"\x16\x03\x01\x02\x00" + b"\xff" * 600, ""),
+        (b"\x16" + b"\xff" * 70_000, ""),
+    ],
+)
+async def test_bytes_that_are_not_tls_give_one_line(
+    made: Certificates, caplog: pytest.LogCaptureFixture, data: bytes, said: str
+) -> None:
+    async with listening(tls(made)) as world:
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.listener.port)
+        writer.write(data)
+        await _closed(reader)
+        await until(lambda: not world.listener.connections)
+        writer.close()
+    (line,) = failures(caplog)
+    assert said in line
+    assert [record for record in caplog.records if record.levelno > logging.WARNING or record.exc_info] == []
+    assert world.metrics.tls_handshakes_failed == 1
+
+
+async def test_tls_at_a_plain_port_gives_one_line(made: Certificates, caplog: pytest.LogCaptureFixture) -> None:
+    hello = ssl.MemoryBIO()
+    client = client_context(made).wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    world = World()
+    peer = world.peer()
+    peer.send(hello.read())
+    assert peer.is_gone
+    (record,) = caplog.records
+    assert "TLS spoken to a plain port" in str(fields_of(record)["error"])
+    world.listener.close()
+
+
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_a_client_without_a_certificate_is_told_so_in_the_log(
+    made: Certificates, caplog: pytest.LogCaptureFixture, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = Certificates.make(tmp_path_factory.mktemp("other"))
+    stranger = client_context(made)
+    stranger.load_cert_chain(other.client)
+    distrusting = ssl.create_default_context(cafile=str(other.trust))
+    async with listening(tls(made, ssl_client_auth="required")) as world:
+        for context in (client_context(made), stranger, distrusting):
+            try:
+                reader, writer = await connect(world, context)
+                await _closed(reader)
+                writer.close()
+            except (ssl.SSLError, ConnectionError):
+                continue
+        await until(lambda: not world.listener.connections)
+    assert [line if "has left" in line else line.partition(":")[0] for line in failures(caplog)] == [
+        "the client has shown no certificate, which ssl.client.auth=required asks for",
+        "the client's certificate is not accepted",
+        "the client has left: it may not trust this listener's certificate, or want another version or suite",
+    ]
+
+
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_silent_and_slow_handshakes_end_and_others_are_served(
+    made: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Open connections that say nothing, or half a hello: they count, and are closed in time; a client is served."""
+    async with listening(tls(made), tls_handshake_ms=1_000, max_connections=21) as world:
+        silent = [await asyncio.open_connection("127.0.0.1", world.listener.port) for _ in range(20)]
+        for number, (_, writer) in enumerate(silent):
+            writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"[:number])
+        await until(lambda: len(world.listener.connections) == 20)
+        reader, writer = await connect(world, client_context(made))
+        writer.write(frame(1))
+        assert await answer(reader) == (1, 4)
+        refused, refused_writer = await asyncio.open_connection("127.0.0.1", world.listener.port)
+        assert await refused.read() == b""
+        assert world.metrics.connections_refused == 1
+        await until(lambda: len(world.listener.connections) == 1)
+        assert [line for line in failures(caplog) if "was not done within 1 s" not in line] == []
+        assert world.metrics.tls_handshakes_failed == 20
+        writer.write(frame(2))
+        assert await answer(reader) == (2, 4)
+        for _, each in (*silent, (reader, writer), (refused, refused_writer)):
+            each.close()
+
+
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_a_connection_that_only_opens_leaves_no_line(
+    made: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Open and close, as the health checks of load balancers do."""
+    async with listening(tls(made)) as world:
+        _, writer = await asyncio.open_connection("127.0.0.1", world.listener.port)
+        await until(lambda: len(world.listener.connections) == 1)
+        writer.close()
+        await until(lambda: not world.listener.connections)
+    assert caplog.records == []
+
+
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_new_connections_get_a_changed_certificate(tmp_path_factory: pytest.TempPathFactory) -> None:
+    made = Certificates.make(tmp_path_factory.mktemp("changing"))
+    server = tls(made)
+    async with listening(server) as world:
+        first, first_writer = await connect(world, client_context(made))
+        made.issue_server()
+        assert server.reload()
+        second, second_writer = await connect(world, client_context(made))
+        certificates = [
+            writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            for writer in (first_writer, second_writer)
+        ]
+        assert certificates[0] != certificates[1]
+        for number, (reader, writer) in enumerate(((first, first_writer), (second, second_writer))):
+            writer.write(frame(number))
+            assert (await answer(reader))[0] == number
+            writer.close()
+
+
+def _send_a_record_that_nobody_has_encrypted(port: int, context: ssl.SSLContext) -> None:
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost") as sock:
+        socket.socket.send(sock, b"\x17\x03\x03\x00\x40" + bytes(64))
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            sock.recv(1)
+
+
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_garbage_of_every_kind_harms_nobody_else(made: Certificates, caplog: pytest.LogCaptureFixture) -> None:
+    """Send changed hellos, and changed records after a handshake: a well-behaved client is served all the time."""
+    chance = random.Random(11)
+    outgoing = ssl.MemoryBIO()
+    hello_client = client_context(made).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        hello_client.do_handshake()
+    hello = outgoing.read()
+    async with listening(tls(made), tls_handshake_ms=2_000) as world:
+        good, good_writer = await connect(world, client_context(made))
+        for number in range(150):
+            data = bytearray(hello)
+            for _ in range(chance.randrange(1, 6)):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            del data[chance.randrange(len(data) // 2, len(data) + 1) :]
+            sock = socket.create_connection(("127.0.0.1", world.listener.port))
+            sock.sendall(data)
+            if chance.random() < 0.5:
+                sock.sendall(chance.randbytes(chance.randrange(1, 100_000)))
+            if number % 10 == 0:
+                good_writer.write(frame(number))
+                assert (await answer(good))[0] == number
+            sock.close()
+        await until(lambda: len(world.listener.connections) == 1)
+        await asyncio.to_thread(_send_a_record_that_nobody_has_encrypted, world.listener.port, client_context(made))
+        await until(lambda: len(world.listener.connections) == 1)
+        good_writer.write(frame(1_000))
+        assert (await answer(good))[0] == 1_000
+        good_writer.close()
+    assert world.metrics.connections_malformed == 1
+    assert [record for record in caplog.records if record.levelno > logging.WARNING or record.exc_info] == []
