@@ -1,0 +1,133 @@
+"""A real Kerberos key distribution centre on this machine, for tests: Debian's krb5-kdc, in a folder of its own.
+
+It listens on a free port of 127.0.0.1.  `environment` makes the programs and the library of a process use it; nothing
+of the machine's own Kerberos is read or written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from tests.services.processes import NotReady, ServiceProcess, free_ports, wait_for
+
+HOST, REALM = "127.0.0.1", "BMQ.TEST"
+PROGRAMS = {"krb5kdc": "krb5-kdc", "kdb5_util": "krb5-kdc", "kadmin.local": "krb5-admin-server", "kinit": "krb5-user"}
+"""The programs that are needed, each with its Debian package."""
+START_S, COMMAND_S = 30.0, 30.0
+_KRB5 = """\
+[libdefaults]
+    default_realm = {realm}
+    dns_lookup_kdc = false
+    dns_lookup_realm = false
+    dns_canonicalize_hostname = false
+    rdns = false
+    udp_preference_limit = 1
+[realms]
+    {realm} = {{
+        kdc = {host}:{port}
+    }}
+"""
+_KDC = """\
+[kdcdefaults]
+    kdc_listen = {host}:{port}
+    kdc_tcp_listen = {host}:{port}
+[realms]
+    {realm} = {{
+        database_name = {folder}/principals
+        key_stash_file = {folder}/stash
+        acl_file = {folder}/acl
+        max_life = 10h
+    }}
+"""
+
+
+def missing() -> str:
+    """Return the Debian packages that this machine lacks, separated by spaces; empty if it has all."""
+    return " ".join(sorted({package for name, package in PROGRAMS.items() if _program(name) is None}))
+
+
+def _program(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+
+
+class Kdc:
+    """One realm.  A context manager: it starts, and stops and removes its folder."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="bmq-kdc-"))
+        [self.port] = free_ports(1)
+        about = {"realm": REALM, "host": HOST, "port": self.port, "folder": self.folder}
+        (self.folder / "krb5.conf").write_text(_KRB5.format(**about))
+        (self.folder / "kdc.conf").write_text(_KDC.format(**about))
+        self.environment: Mapping[str, str] = {
+            "KRB5_CONFIG": str(self.folder / "krb5.conf"),
+            "KRB5_KDC_PROFILE": str(self.folder / "kdc.conf"),
+            "KRB5RCACHEDIR": str(self.folder),
+        }
+        self._process: ServiceProcess | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
+            command = [_program("krb5kdc") or "krb5kdc", "-n", "-r", REALM]
+            self._process = ServiceProcess(
+                "krb5kdc", command, log=self.folder / "kdc.log", environment=self.environment
+            )
+            self._process.start()
+            wait_for(self._listens, "the KDC listens", timeout_s=START_S)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the KDC, and remove its folder.  Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def add_service(self, principal: str) -> Path:
+        """Return a new keytab with a random key of `principal`."""
+        keytab = self.folder / f"{principal.replace('/', '-')}.keytab"
+        self._run("kadmin.local", "-r", REALM, "addprinc", "-randkey", principal)
+        self.change_key(principal, keytab)
+        return keytab
+
+    def change_key(self, principal: str, keytab: Path) -> None:
+        """Give `principal` a new random key, and add that to the keytab."""
+        self._run("kadmin.local", "-r", REALM, "ktadd", "-k", str(keytab), principal)
+
+    def log_in(self, principal: str) -> str:
+        """Add a user, and return the name of a credentials cache with its ticket."""
+        keytab = self.add_service(principal)
+        cache = f"FILE:{self.folder}/{principal.replace('/', '-')}.cache"
+        self._run("kinit", "-c", cache, "-k", "-t", str(keytab), principal)
+        return cache
+
+    def _listens(self) -> bool:
+        assert self._process is not None
+        if not self._process.is_running:
+            raise NotReady(f"the KDC ended: {(self.folder / 'kdc.log').read_text()[-2000:]}")
+        try:
+            socket.create_connection((HOST, self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def _run(self, name: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [_program(name) or name, *arguments], env={**os.environ, **self.environment}, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=COMMAND_S, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise NotReady(f"{name} ended with {done.returncode}: {done.stderr[-2000:]}")
